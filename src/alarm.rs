@@ -1,0 +1,42 @@
+//! The alarm: when the sleeper must look again.
+//!
+//! A sleeper (the reaper, or a reactor that drives the purgatory by hand) sleeps until the tick that stands here. Who
+//! creates an earlier deadline sets the alarm to it and, having found a later tick there, must wake the sleeper.
+//!
+//! The sleeper first [resets](Alarm::reset) the alarm, then reads the deadlines under their locks, and sets it to
+//! what it found. A deadline created meanwhile is either seen by that reading, or was set after the reset: all three
+//! are read-modify-writes of one word, so one of the two comes first. In both cases the alarm ends no later than the
+//! deadline.
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::time::ticks::{NEVER, Tick};
+
+#[derive(Debug)]
+pub(crate) struct Alarm(AtomicU64);
+
+impl Alarm {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(NEVER))
+    }
+
+    /// Makes sure that the alarm goes off at `deadline` or before. Returns whether the sleeper counts on a later
+    /// one, and must be woken.
+    #[must_use]
+    pub(crate) fn set(&self, deadline: Tick) -> bool {
+        // ORDERING: Release pairs with the Acquire in `reset`: whoever takes this deadline away again sees what was
+        // done before it was set.
+        self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
+    }
+
+    /// Before looking: forgets all deadlines that were set.
+    pub(crate) fn reset(&self) {
+        // ORDERING: Acquire, see `set`; a swap, so that no deadline set before is overwritten unseen.
+        self.0.swap(NEVER, Ordering::AcqRel);
+    }
+
+    /// When the alarm goes off; [`NEVER`] if it is not set.
+    pub(crate) fn time(&self) -> Tick {
+        // ORDERING: Relaxed: a deadline set later than this is followed by a wake-up, which is not lost.
+        self.0.load(Ordering::Relaxed)
+    }
+}

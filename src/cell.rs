@@ -1,0 +1,8 @@
+//! Where a parked operation lives, and who may touch it.
+//!
+//! * [`state`]: the state word of one slot: every transition of an operation's life, and nothing else.
+//! * [`slab`]: the slots. All `unsafe` of the library is in that file, behind four safe entry points: insert, begin an
+//!   examination, the timer fields under the slab's lock, and the return of an ended slot.
+
+pub(crate) mod slab;
+pub(crate) mod state;

@@ -1,0 +1,480 @@
+//! The slots: type-stable records of parked operations.
+//!
+//! # Ground rules
+//!
+//! A slot has four parts, each with its own rule of access:
+//!
+//! | part | who may touch it |
+//! |---|---|
+//! | `state` | everybody, through [`State`]'s transitions |
+//! | `payload` | the holder only: whoever inserted it, or got [`Begin::Held`], until it lets go. [`Held`] is the proof, and cannot be copied |
+//! | `fields` | whoever has the slab's lock. [`SlabGuard`] is the proof |
+//! | `aside` | everybody (it is atomic): the holder's thread while held, a link of the deferred or free list once ended |
+//!
+//! Slots are never freed before the slab, and each is initialised before its index is given out, so any index below
+//! `initialised` may be followed at any time, by any thread, with however stale a reference: the generation in the
+//! state word tells the tenants apart.
+//!
+//! An ended slot comes back as an [`Ended`] token: by [`SlabGuard::free`] under the lock or, when the lock is taken,
+//! by [`Slab::defer`], which pushes it on a lock-free list for the next one who gets the lock.
+#![allow(unsafe_code)]
+
+use super::state::{Acquire, Mark, Marked, Release, State};
+use crate::sync::{AtomicU32, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell, thread_token};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+
+/// Chunks of doubling size: enough for every index.
+const CHUNKS: usize = 32;
+/// End of a list of slots.
+const NIL: u32 = u32::MAX;
+
+/// Names one tenant of one slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SlotRef {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// What the timer keeps with each slot, under the slab's lock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Fields {
+    /// The tick at which the operation is due.
+    pub(crate) deadline: u64,
+    /// The tick at which it was parked.
+    pub(crate) parked_at: u64,
+    /// Where the wheel filed it.
+    pub(crate) position: u32,
+}
+
+struct Slot<P> {
+    state: State,
+    fields: UnsafeCell<Fields>,
+    aside: AtomicU32,
+    payload: UnsafeCell<MaybeUninit<P>>,
+}
+
+/// Slots for payloads `P`, with `G` beside them under the same lock.
+pub(crate) struct Slab<P, G> {
+    /// Chunk `c` is a boxed slice of `FIRST_CHUNK << c` slots, or null.
+    chunks: [AtomicPtr<Slot<P>>; CHUNKS],
+    /// Slots below this index are initialised.
+    initialised: AtomicU32,
+    /// Ended slots that wait for the next one who gets the lock.
+    deferred: AtomicU32,
+    locked: Mutex<Locked<G>>,
+    slots: PhantomData<Slot<P>>,
+}
+
+struct Locked<G> {
+    free: u32,
+    beside: G,
+}
+
+// SAFETY: the raw parts of a slot go from thread to thread by the rules above: the payload with the holder's exclusive
+// access (which needs `P: Send`; no two threads ever share it), `fields` and `beside` with the lock.
+unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
+// SAFETY: a slab owns its payloads and what lies beside them.
+unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
+
+/// Answer of [`Slab::begin`].
+pub(crate) enum Begin<'a, P> {
+    /// The caller has the operation.
+    Held(Held<'a, P>),
+    /// Somebody else has it, and will act on the mark.
+    Marked,
+    /// It has ended.
+    Gone,
+}
+
+/// Answer of [`Held::release`].
+pub(crate) enum Released<'a, P> {
+    /// Others may have it now.
+    Parked,
+    /// Not released: look again.
+    Recheck(Held<'a, P>),
+    /// Not released: end it so.
+    End(Held<'a, P>, Mark),
+}
+
+impl<P, G> Slab<P, G> {
+    pub(crate) fn new(beside: G) -> Self {
+        Self {
+            chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            initialised: AtomicU32::new(0),
+            deferred: AtomicU32::new(NIL),
+            locked: Mutex::new(Locked { free: NIL, beside }),
+            slots: PhantomData,
+        }
+    }
+
+    /// Takes the lock.
+    pub(crate) fn lock(&self) -> SlabGuard<'_, P, G> {
+        let locked = self.locked.lock();
+        SlabGuard { slab: self, locked }
+    }
+
+    /// Takes the lock if nobody has it.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<SlabGuard<'_, P, G>> {
+        let locked = self.locked.try_lock()?;
+        Some(SlabGuard { slab: self, locked })
+    }
+
+    /// Takes hold of the operation at `at`, or leaves `mark` for whoever holds it.
+    ///
+    /// A recheck is not left by a thread for itself: from inside `try_complete`, a check of the same operation would
+    /// otherwise be repeated for ever.
+    #[inline]
+    pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, P> {
+        let Some(slot) = self.slot(at.index) else {
+            return Begin::Gone;
+        };
+        loop {
+            match slot.state.acquire(at.generation) {
+                Acquire::Held => return Begin::Held(Held { slot, at }.signed()),
+                Acquire::Gone => return Begin::Gone,
+                Acquire::Busy if mark == Mark::Recheck && slot.held_by_me() => {
+                    return Begin::Marked;
+                }
+                Acquire::Busy => match slot.state.mark(at.generation, mark) {
+                    Marked::Left => return Begin::Marked,
+                    Marked::Gone => return Begin::Gone,
+                    Marked::Unheld => {}
+                },
+            }
+        }
+    }
+
+    /// Whether the operation that `at` names has not ended.
+    #[inline]
+    pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
+        self.slot(at.index)
+            .is_some_and(|slot| slot.state.is_parked(at.generation))
+    }
+
+    /// The operation in the slot at `index`, if it has not ended.
+    pub(crate) fn tenant(&self, index: u32) -> Option<SlotRef> {
+        let generation = self.slot(index)?.state.tenant()?;
+        Some(SlotRef { index, generation })
+    }
+
+    /// One more than the highest index ever used.
+    pub(crate) fn used(&self) -> u32 {
+        // ORDERING: Acquire, as in `slot`.
+        self.initialised.load(Ordering::Acquire)
+    }
+
+    /// Leaves an ended slot for the next one who gets the lock.
+    pub(crate) fn defer(&self, ended: Ended) {
+        let Some(slot) = self.slot(ended.index) else {
+            return;
+        };
+        // ORDERING: Relaxed: the exchange below checks it.
+        let mut head = self.deferred.load(Ordering::Relaxed);
+        loop {
+            // ORDERING: Relaxed: published by the Release below.
+            slot.aside.store(head, Ordering::Relaxed);
+            // ORDERING: Release pairs with the Acquire in `take_deferred`: the link, and everything that the ending
+            // thread did with the slot, come before its reuse.
+            match self.deferred.compare_exchange_weak(
+                head,
+                ended.index,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(changed) => head = changed,
+            }
+        }
+    }
+
+    /// Chunk and offset of a slot.
+    #[inline]
+    fn locate(index: u32) -> (usize, usize) {
+        let chunk = (index / FIRST_CHUNK + 1).ilog2();
+        let first = FIRST_CHUNK * ((1 << chunk) - 1);
+        (chunk as usize, (index - first) as usize)
+    }
+
+    /// The slot at `index`, if it was ever used.
+    #[inline]
+    fn slot(&self, index: u32) -> Option<&Slot<P>> {
+        // ORDERING: Acquire pairs with the Release in `add_slot`: a slot below this index is initialised, and its
+        // chunk known.
+        if index >= self.initialised.load(Ordering::Acquire) {
+            return None;
+        }
+        let (chunk, offset) = Self::locate(index);
+        // ORDERING: Relaxed: published by `initialised`.
+        let chunk = self.chunks[chunk].load(Ordering::Relaxed);
+        // SAFETY: `locate` keeps the offset inside the chunk, which `add_slot` allocated.
+        let slot = unsafe { chunk.add(offset) };
+        // SAFETY: below `initialised`, so `add_slot` has written it. From then on it is only borrowed shared (its
+        // parts have cells of their own) until the slab is dropped, which the result does not outlive.
+        Some(unsafe { &*slot })
+    }
+}
+
+impl<P, G> Drop for Slab<P, G> {
+    fn drop(&mut self) {
+        for index in 0..self.used() {
+            let Some(at) = self.tenant(index) else {
+                continue;
+            };
+            if let Begin::Held(held) = self.begin(at, Mark::ShutDown) {
+                drop(held.end());
+            }
+        }
+        for (number, chunk) in self.chunks.iter_mut().enumerate() {
+            let chunk = *chunk.get_mut();
+            if !chunk.is_null() {
+                let slots = ptr::slice_from_raw_parts_mut(
+                    chunk.cast::<MaybeUninit<Slot<P>>>(),
+                    (FIRST_CHUNK as usize) << number,
+                );
+                // SAFETY: `add_slot` made it from a boxed slice of just this length. What the slots themselves own
+                // was dropped above (loom's instrumentation aside, no part of a slot has a destructor).
+                drop(unsafe { Box::from_raw(slots) });
+            }
+        }
+    }
+}
+
+impl<P> Slot<P> {
+    /// Whether the calling thread is the holder, further up on its own stack.
+    fn held_by_me(&self) -> bool {
+        // ORDERING: Relaxed. A thread finds its own token here only if its own last write put it there, and it takes
+        // the token away before it lets go (`Held::release`). An ended slot may hold anything, but then nobody waits
+        // for an examination of it.
+        self.aside.load(Ordering::Relaxed) == thread_token()
+    }
+}
+
+/// Exclusive access to the operation in one slot.
+///
+/// Must be [released](Held::release) or [ended](Held::end): dropped without, the operation stays held for ever.
+#[must_use = "an operation that is neither released nor ended stays held for ever"]
+pub(crate) struct Held<'a, P> {
+    slot: &'a Slot<P>,
+    at: SlotRef,
+}
+
+impl<'a, P> Held<'a, P> {
+    /// The operation held.
+    pub(crate) fn at(&self) -> SlotRef {
+        self.at
+    }
+
+    #[inline]
+    pub(crate) fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
+        self.slot.payload.with_mut(|payload| {
+            // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
+            // initialised from `insert` until `end`, which consumes the proof.
+            access(unsafe { &mut *payload.cast::<P>() })
+        })
+    }
+
+    /// Lets go, unless somebody left a mark.
+    #[inline]
+    pub(crate) fn release(self) -> Released<'a, P> {
+        // ORDERING: Relaxed, see `held_by_me`.
+        self.slot.aside.store(0, Ordering::Relaxed);
+        match self.slot.state.release() {
+            Release::Parked => Released::Parked,
+            Release::Recheck => Released::Recheck(self.signed()),
+            Release::End(mark) => Released::End(self, mark),
+        }
+    }
+
+    /// Writes down which thread holds the operation.
+    #[inline]
+    fn signed(self) -> Self {
+        // ORDERING: Relaxed, see `held_by_me`.
+        self.slot.aside.store(thread_token(), Ordering::Relaxed);
+        self
+    }
+
+    /// Ends the operation: moves it out and makes every reference to it stale. The slot itself comes back as a token.
+    #[inline]
+    pub(crate) fn end(self) -> (P, Ended) {
+        let payload = self.slot.payload.with_mut(|payload| {
+            // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, and the state word leaves
+            // PARKED below, so nobody reads it again.
+            unsafe { payload.cast::<P>().read() }
+        });
+        self.slot.state.end();
+        let index = self.at.index;
+        (payload, Ended { index })
+    }
+}
+
+/// An ended slot on its way back to the free list.
+#[derive(Debug)]
+#[must_use = "a slot that is not given back is lost"]
+pub(crate) struct Ended {
+    index: u32,
+}
+
+impl Ended {
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+}
+
+/// The slab's lock, held.
+pub(crate) struct SlabGuard<'a, P, G> {
+    slab: &'a Slab<P, G>,
+    locked: MutexGuard<'a, Locked<G>>,
+}
+
+impl<'a, P, G> SlabGuard<'a, P, G> {
+    /// What lies beside the slots under this lock, and the slots' timer fields.
+    #[inline]
+    pub(crate) fn split(&mut self) -> (&mut G, FieldsView<'_, P, G>) {
+        let fields = FieldsView { slab: self.slab };
+        (&mut self.locked.beside, fields)
+    }
+
+    /// Puts `payload` into a slot. The caller holds the new operation.
+    ///
+    /// Gives the payload back if `limit` slots exist and none is free.
+    #[inline]
+    pub(crate) fn insert(&mut self, payload: P, limit: u32) -> Result<Held<'a, P>, P> {
+        if self.locked.free == NIL && !self.add_slot(limit) {
+            return Err(payload);
+        }
+        let index = self.locked.free;
+        let Some(slot) = self.slab.slot(index) else {
+            return Err(payload);
+        };
+        // ORDERING: Relaxed: the link was written under this lock, or acquired by `take_deferred`.
+        self.locked.free = slot.aside.load(Ordering::Relaxed);
+        slot.payload.with_mut(|vacant| {
+            // SAFETY: the slot is vacant, so nobody holds it, and nothing initialised is overwritten; we have the
+            // lock, so nobody else takes the same slot.
+            unsafe { (*vacant).write(payload) };
+        });
+        let generation = slot.state.occupy();
+        let at = SlotRef { index, generation };
+        Ok(Held { slot, at }.signed())
+    }
+
+    /// Takes an ended slot back.
+    #[inline]
+    pub(crate) fn free(&mut self, ended: Ended) {
+        let Some(slot) = self.slab.slot(ended.index) else {
+            return;
+        };
+        if !slot.state.is_retired() {
+            // ORDERING: Relaxed: read under this lock only.
+            slot.aside.store(self.locked.free, Ordering::Relaxed);
+            self.locked.free = ended.index;
+        }
+    }
+
+    /// The slots that others ended while the lock was taken. The caller gives each back.
+    #[inline]
+    pub(crate) fn take_deferred(&mut self) -> Deferred<'a, P, G> {
+        // ORDERING: Relaxed: an entry pushed just now may as well wait for the next holder.
+        let next = if self.slab.deferred.load(Ordering::Relaxed) == NIL {
+            NIL
+        } else {
+            // ORDERING: Acquire pairs with the Release of every push in `defer` (each is a read-modify-write, so
+            // the last one continues the release sequences of those before it).
+            self.slab.deferred.swap(NIL, Ordering::Acquire)
+        };
+        let slab = self.slab;
+        Deferred { slab, next }
+    }
+
+    /// Initialises one more slot and makes it the free list. There is no free list over a fresh chunk: building one
+    /// would take as long as the chunk is large, under the lock. `false` if there are `limit` slots.
+    fn add_slot(&mut self, limit: u32) -> bool {
+        let index = self.slab.used();
+        if index >= limit {
+            return false;
+        }
+        let (number, offset) = Slab::<P, G>::locate(index);
+        // ORDERING: Relaxed on both: only a holder of the lock reads it before `initialised` publishes it.
+        let mut chunk = self.slab.chunks[number].load(Ordering::Relaxed);
+        if chunk.is_null() {
+            let slots = Box::<[Slot<P>]>::new_uninit_slice((FIRST_CHUNK as usize) << number);
+            chunk = Box::into_raw(slots).cast::<Slot<P>>();
+            self.slab.chunks[number].store(chunk, Ordering::Relaxed);
+        }
+        // SAFETY: `locate` keeps the offset inside the chunk.
+        let slot = unsafe { chunk.add(offset) };
+        let vacant = Slot {
+            state: State::vacant(),
+            fields: UnsafeCell::new(Fields::default()),
+            aside: AtomicU32::new(NIL),
+            payload: UnsafeCell::new(MaybeUninit::uninit()),
+        };
+        // SAFETY: memory for a slot, and we have the lock, so no other thread writes it; nobody reads a slot that is
+        // not below `initialised`.
+        unsafe { slot.write(vacant) };
+        // ORDERING: Release pairs with the Acquire in `slot`.
+        self.slab.initialised.store(index + 1, Ordering::Release);
+        self.locked.free = index;
+        true
+    }
+}
+
+/// The timer fields of a slab's slots; lives no longer than the lock is held.
+pub(crate) struct FieldsView<'g, P, G> {
+    slab: &'g Slab<P, G>,
+}
+
+impl<P, G> FieldsView<'_, P, G> {
+    /// The timer fields of the slot at `index`; zeros if it was never used.
+    #[inline]
+    pub(crate) fn read(&self, index: u32) -> Fields {
+        self.slab
+            .slot(index)
+            .map(|slot| {
+                slot.fields.with_mut(|fields| {
+                    // SAFETY: a view exists only by exclusive borrow of a guard, so the lock is held and there is
+                    // one view at a time; a shared borrow of it keeps writers out.
+                    unsafe { *fields }
+                })
+            })
+            .unwrap_or_default()
+    }
+
+    /// Changes the timer fields of the slot at `index`.
+    #[inline]
+    pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut Fields)) {
+        if let Some(slot) = self.slab.slot(index) {
+            slot.fields.with_mut(|fields| {
+                // SAFETY: the lock is held, as in `read`, and the only view is borrowed exclusively.
+                change(unsafe { &mut *fields });
+            });
+        }
+    }
+
+    /// The operation in the slot at `index`, if it has not ended.
+    #[inline]
+    pub(crate) fn tenant(&self, index: u32) -> Option<SlotRef> {
+        self.slab.tenant(index)
+    }
+}
+
+/// Ended slots taken from the deferred list.
+pub(crate) struct Deferred<'a, P, G> {
+    slab: &'a Slab<P, G>,
+    next: u32,
+}
+
+impl<P, G> Iterator for Deferred<'_, P, G> {
+    type Item = Ended;
+
+    fn next(&mut self) -> Option<Ended> {
+        let index = self.next;
+        // ORDERING: Relaxed: `take_deferred` acquired the whole chain.
+        self.next = self.slab.slot(index)?.aside.load(Ordering::Relaxed);
+        Some(Ended { index })
+    }
+}

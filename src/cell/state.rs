@@ -1,0 +1,264 @@
+//! The state word: who has the operation.
+//!
+//! | bits | name | set | meaning |
+//! |---|---|---|---|
+//! | 0 | `PARKED` | insert | the slot holds an operation |
+//! | 1 | `CHECKING` | insert, acquire | one thread, the *holder*, has exclusive access |
+//! | 2 | `RECHECK` | mark | something happened since the holder began to look: it must look again |
+//! | 3 | `FORCED` | mark | the holder must end it as satisfied |
+//! | 4 | `CANCELLED` | mark | the holder must end it as cancelled |
+//! | 5 | `EXPIRED` | mark | the deadline has passed: the holder must end it as expired |
+//! | 6 | `SHUT_DOWN` | mark | the holder must end it as shut down |
+//! | 32.. | generation | end | which tenant of the slot: a reference with another generation is stale |
+//!
+//! Truth table (`-` is 0):
+//!
+//! | PARKED | CHECKING | marks | state | who may touch the operation |
+//! |---|---|---|---|---|
+//! | - | - | - | vacant | nobody: there is none |
+//! | 1 | - | - | parked | whoever acquires |
+//! | 1 | 1 | - | held | the holder |
+//! | 1 | 1 | any | held, with orders | the holder, who finds the orders when it lets go |
+//!
+//! Nobody waits for a holder. Whoever comes while the operation is held leaves a mark, and the holder cannot let go
+//! past a mark: its release fails, and it acts on the mark. That is the whole handoff.
+
+use crate::sync::{AtomicU64, LAST_GENERATION, Ordering};
+
+const PARKED: u64 = 1;
+const CHECKING: u64 = 1 << 1;
+const RECHECK: u64 = 1 << 2;
+const GENERATION: u32 = 32;
+/// The generation after the last. (It is the first one again, but no slot ends before its first tenant came.)
+const RETIRED: u32 = 0;
+
+/// What a thread that finds the operation held asks of the holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// Look once more.
+    Recheck,
+    /// End it as satisfied.
+    Force,
+    /// End it as cancelled.
+    Cancel,
+    /// End it as expired.
+    Expire,
+    /// End it as shut down.
+    ShutDown,
+}
+
+impl Mark {
+    /// Marks that end the operation; where there are several, the first one here says how.
+    const ENDING: [Self; 4] = [Self::Force, Self::Cancel, Self::Expire, Self::ShutDown];
+
+    fn bit(self) -> u64 {
+        match self {
+            Self::Recheck => RECHECK,
+            Self::Force => 1 << 3,
+            Self::Cancel => 1 << 4,
+            Self::Expire => 1 << 5,
+            Self::ShutDown => 1 << 6,
+        }
+    }
+}
+
+/// Answer of [`State::acquire`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acquire {
+    /// The caller is the holder now.
+    Held,
+    /// Somebody else is.
+    Busy,
+    /// The reference is stale: that operation has ended.
+    Gone,
+}
+
+/// Answer of [`State::mark`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Marked {
+    /// The holder will see the mark.
+    Left,
+    /// There is no holder any more: acquire instead.
+    Unheld,
+    /// The reference is stale: that operation has ended.
+    Gone,
+}
+
+/// Answer of [`State::release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The operation is parked and free for others.
+    Parked,
+    /// The caller still is the holder, and must look again.
+    Recheck,
+    /// The caller still is the holder, and must end the operation so.
+    End(Mark),
+}
+
+/// The state word of one slot.
+#[derive(Debug)]
+pub(crate) struct State(AtomicU64);
+
+#[derive(Clone, Copy)]
+struct Snapshot(u64);
+
+impl Snapshot {
+    fn of(generation: u32, bits: u64) -> Self {
+        Self(u64::from(generation) << GENERATION | bits)
+    }
+
+    fn has(self, bits: u64) -> bool {
+        self.0 & bits != 0
+    }
+
+    fn with(self, bits: u64) -> Self {
+        Self(self.0 | bits)
+    }
+
+    fn without(self, bits: u64) -> Self {
+        Self(self.0 & !bits)
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> GENERATION) as u32
+    }
+
+    /// Whether this is the parked operation that a reference of `generation` means.
+    fn is(self, generation: u32) -> bool {
+        self.has(PARKED) && self.generation() == generation
+    }
+}
+
+enum Next<A> {
+    /// Go there, and say so.
+    To(Snapshot, A),
+    /// Nothing to change.
+    Stay(A),
+}
+
+impl State {
+    /// The word of a slot that was never used.
+    pub(crate) fn vacant() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The only compare-and-swap loop on the word.
+    #[inline(always)]
+    fn transition<A>(&self, step: impl Fn(Snapshot) -> Next<A>) -> A {
+        // ORDERING: Acquire, so that a stale answer (`Gone`) is as good as having seen the ending; pairs with `end`.
+        let mut now = self.0.load(Ordering::Acquire);
+        loop {
+            let (next, answer) = match step(Snapshot(now)) {
+                Next::To(next, answer) => (next, answer),
+                Next::Stay(answer) => return answer,
+            };
+            // ORDERING: AcqRel, because every transition hands something over in one direction or the other.
+            // Release: `release` publishes what the holder did to the operation to the next `acquire`; `mark`
+            // publishes the event behind the mark to the holder's `release` that takes it. Acquire: the other end
+            // of each.
+            match self
+                .0
+                .compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return answer,
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    /// vacant -> held. The caller has the slot from the free list; returns the tenant's generation.
+    pub(crate) fn occupy(&self) -> u32 {
+        // ORDERING: Relaxed on both. The free list's lock ordered the last tenant's end before this, and nobody can
+        // name the new tenant before its reference is published, under a lock.
+        let vacant = Snapshot(self.0.load(Ordering::Relaxed));
+        debug_assert!(!vacant.has(PARKED | CHECKING));
+        self.0
+            .store(vacant.with(PARKED | CHECKING).0, Ordering::Relaxed);
+        vacant.generation()
+    }
+
+    /// parked -> held, unless held by another or ended.
+    #[inline]
+    pub(crate) fn acquire(&self, generation: u32) -> Acquire {
+        self.transition(|now| {
+            if !now.is(generation) {
+                Next::Stay(Acquire::Gone)
+            } else if now.has(CHECKING) {
+                Next::Stay(Acquire::Busy)
+            } else {
+                Next::To(now.with(CHECKING), Acquire::Held)
+            }
+        })
+    }
+
+    /// held -> held with `mark`, unless there is no holder.
+    pub(crate) fn mark(&self, generation: u32, mark: Mark) -> Marked {
+        self.transition(|now| {
+            if !now.is(generation) {
+                Next::Stay(Marked::Gone)
+            } else if !now.has(CHECKING) {
+                Next::Stay(Marked::Unheld)
+            } else {
+                // Written even when the mark is there already: it is this write that hands *our* event to the
+                // holder, not the one of whoever came before us.
+                Next::To(now.with(mark.bit()), Marked::Left)
+            }
+        })
+    }
+
+    /// held -> parked, unless a mark forbids it. Only the holder calls this, after it found nothing to complete.
+    #[inline]
+    pub(crate) fn release(&self) -> Release {
+        self.transition(|now| {
+            debug_assert!(now.has(PARKED) && now.has(CHECKING));
+            // A recheck comes first: an event that was reported before the ending deserves its look.
+            if now.has(RECHECK) {
+                return Next::To(now.without(RECHECK), Release::Recheck);
+            }
+            match Mark::ENDING.into_iter().find(|mark| now.has(mark.bit())) {
+                Some(mark) => Next::Stay(Release::End(mark)),
+                None => Next::To(now.without(CHECKING), Release::Parked),
+            }
+        })
+    }
+
+    /// held -> vacant, whatever marks there are. Only the holder calls this.
+    #[inline]
+    pub(crate) fn end(&self) {
+        // ORDERING: Relaxed: between `acquire` and here nobody but the holder changes the generation.
+        let generation = Snapshot(self.0.load(Ordering::Relaxed)).generation();
+        // ORDERING: Release pairs with the Acquire in `transition` and `is_parked`: whoever sees the end also sees
+        // what the holder did before. A plain store may overwrite a mark just being left; the end answers every mark.
+        let next = match generation {
+            LAST_GENERATION => RETIRED,
+            _ => generation + 1,
+        };
+        self.0.store(Snapshot::of(next, 0).0, Ordering::Release);
+    }
+
+    /// Whether the vacant slot has had its last tenant: another one could be mistaken for an earlier one.
+    pub(crate) fn is_retired(&self) -> bool {
+        // ORDERING: Relaxed: asked under the lock that brought the slot back.
+        Snapshot(self.0.load(Ordering::Relaxed)).generation() == RETIRED
+    }
+
+    /// Whether the operation that a reference of `generation` means is still parked (or held).
+    #[inline]
+    pub(crate) fn is_parked(&self, generation: u32) -> bool {
+        // ORDERING: Acquire pairs with `end`.
+        Snapshot(self.0.load(Ordering::Acquire)).is(generation)
+    }
+
+    /// The generation of the present tenant, if there is one, held or not.
+    pub(crate) fn tenant(&self) -> Option<u32> {
+        // ORDERING: Acquire pairs with `end`, as in `is_parked`.
+        let now = Snapshot(self.0.load(Ordering::Acquire));
+        now.has(PARKED).then(|| now.generation())
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn skip_to_generation(&self, generation: u32) {
+        self.0
+            .store(Snapshot::of(generation, 0).0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,113 @@
+//! Where the completions of expired operations run.
+
+use crate::sync::Arc;
+use crossbeam::channel::{Sender, unbounded};
+use parking_lot::Mutex;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{self, JoinHandle};
+
+/// The completion of one expired operation, ready to run once. Never panics: panics of `on_complete` are caught and
+/// counted inside. Dropping it runs it, so an executor that throws a job away still ends the operation.
+pub type Job = Box<dyn FnOnce() + Send + 'static>;
+
+/// Runs the completions of expired operations, for instance on a thread pool.
+///
+/// `execute` is called on the thread that drives the timer, and should hand the job on rather than run it: a slow
+/// executor delays the timer. Closures `Fn(Job)` are executors.
+pub trait Executor: Send + Sync + 'static {
+    /// Runs `job`, now or later, here or elsewhere.
+    fn execute(&self, job: Job);
+}
+
+impl<F: Fn(Job) + Send + Sync + 'static> Executor for F {
+    fn execute(&self, job: Job) {
+        self(job);
+    }
+}
+
+/// Where [`on_complete`](crate::DelayedOperation::on_complete) of an expired operation runs.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Completions {
+    /// On a thread of the purgatory's own (with a shared reaper: of that reaper's own), one after the other. A slow
+    /// one delays those behind it, but never the timer. The default where there is a reaper.
+    OwnThread,
+    /// On the thread that drives the timer: the reaper, or the caller of
+    /// [`advance`](crate::Purgatory::advance). A slow one delays the timer. The default with
+    /// [`Reaper::Manual`](crate::Reaper::Manual).
+    Inline,
+    /// Wherever this executor runs them, one job for each operation.
+    Executor(Arc<dyn Executor>),
+}
+
+impl fmt::Debug for Completions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OwnThread => "OwnThread",
+            Self::Inline => "Inline",
+            Self::Executor(_) => "Executor(..)",
+        })
+    }
+}
+
+/// A thread that runs jobs in order, and runs all that it was given before it ends.
+#[derive(Debug)]
+pub(crate) struct CompletionThread {
+    jobs: Mutex<Option<Sender<Job>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl CompletionThread {
+    pub(crate) fn spawn(name: &str) -> io::Result<Self> {
+        let (jobs, received) = unbounded::<Job>();
+        let thread = thread::Builder::new()
+            .name(format!("{name}-completions"))
+            .spawn(move || {
+                for job in received {
+                    // Jobs catch the panics of user code themselves. Should one get through nevertheless, it has
+                    // been reported by the panic hook, and the jobs behind it must not suffer.
+                    let _ = catch_unwind(AssertUnwindSafe(job));
+                }
+            })?;
+        Ok(Self {
+            jobs: Mutex::new(Some(jobs)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Queues `job`; gives it back if the thread takes no more.
+    pub(crate) fn submit(&self, job: Job) -> Result<(), Job> {
+        match &*self.jobs.lock() {
+            Some(jobs) => jobs.send(job).map_err(|refused| refused.0),
+            None => Err(job),
+        }
+    }
+
+    /// Lets the thread finish what it was given, and waits for that, unless this is the thread itself.
+    pub(crate) fn finish(&self) {
+        drop(self.jobs.lock().take());
+        join_unless_current(&self.thread);
+    }
+}
+
+impl Drop for CompletionThread {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Waits for `thread` to end, once. A thread that finds itself here is left to end on its own.
+pub(crate) fn join_unless_current(thread: &Mutex<Option<JoinHandle<()>>>) {
+    let mut slot = thread.lock();
+    let itself = slot
+        .as_ref()
+        .is_some_and(|handle| handle.thread().id() == thread::current().id());
+    let handle = if itself { None } else { slot.take() };
+    drop(slot);
+    if let Some(handle) = handle {
+        // Our threads catch every panic; what one died of nevertheless, the panic hook has reported.
+        let _ = handle.join();
+    }
+}

@@ -1,0 +1,60 @@
+//! What a delayed operation is, and how it ends.
+
+use std::hash::Hash;
+use std::time::Duration;
+
+/// A request that cannot be answered yet.
+///
+/// The purgatory owns it while it waits and promises:
+///
+/// * `try_complete` and `on_complete` of one operation never overlap: the library guards each operation by a word of
+///   its own, never by a lock of yours.
+/// * No lock of the library is held while any of the three runs, so each may call the purgatory again.
+/// * Exactly one ending: either `on_complete` is called once, or the operation is handed back to whoever cancelled it.
+///   (A `try_complete` that panics ends its operation too: it is dropped, and counted in
+///   [`Stats::panicked`](crate::Stats::panicked).)
+pub trait DelayedOperation: Send + 'static {
+    /// What an operation waits on: a partition, a group member, a request id.
+    ///
+    /// `Hash`, `Eq` and `Clone` run under the lock of one shard of the watcher map; keep them plain.
+    type Key: Eq + Hash + Clone + Send + Sync + 'static;
+
+    /// The longest time the operation may stay parked, read once when it parks. [`Duration::MAX`] never expires.
+    ///
+    /// Runs on the parking thread.
+    fn timeout(&self) -> Duration;
+
+    /// Whether the operation can complete now.
+    ///
+    /// Runs on the parking thread (once before parking and once after, so that no event is missed in between), on
+    /// every thread that checks one of the keys, and once on the thread that drives the timer when the deadline has
+    /// passed, where the answer decides nothing but shows [`Stats::missed_checks`](crate::Stats::missed_checks).
+    /// Keep it short: it delays the caller of the check. A check of an operation's own key from inside its
+    /// `try_complete` does not examine that operation again: the value returned is the answer.
+    fn try_complete(&mut self) -> bool;
+
+    /// Ends the operation.
+    ///
+    /// [`Satisfied`](Completion::Satisfied) runs on the thread whose call found it so, before that call returns;
+    /// [`Expired`](Completion::Expired) where [`Builder::completions`](crate::Builder::completions) says;
+    /// [`ShutDown`](Completion::ShutDown) on the thread that shuts the purgatory down. Completions never nest: one
+    /// caused from inside a callback runs after that callback, before the outermost call of the library on that
+    /// thread returns.
+    fn on_complete(self, completion: Completion);
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Completion {
+    /// `try_complete` said yes, or the operation was forced to complete.
+    Satisfied,
+    /// The timeout passed first.
+    Expired,
+    /// A cancel found the operation in the hands of another thread that was examining it. Nobody waits for a busy
+    /// operation, so the examining thread ended it on behalf of the canceller, which got `None`. A cancel that
+    /// returns the operation causes no completion at all.
+    Cancelled,
+    /// The purgatory was shut down.
+    ShutDown,
+}

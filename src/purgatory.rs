@@ -1,0 +1,314 @@
+//! The purgatory: where cell, watcher map and timer meet.
+//!
+//! The life of an operation, file by file: [`park`] puts it in, [`check`] and [`expire`] find it again, [`end`]
+//! examines it and takes it out, [`ready`] runs its completion. [`core`] is what they all work on, and [`home`] is
+//! where operations lie.
+
+mod builder;
+mod check;
+mod core;
+mod end;
+mod expire;
+mod handle;
+mod home;
+mod keys;
+mod park;
+mod ready;
+mod snapshot;
+mod tether;
+mod threads;
+
+pub use builder::Builder;
+pub use handle::Handle;
+pub use park::Watch;
+pub use snapshot::ParkedOperation;
+
+use crate::RandomState;
+use crate::error::Rejected;
+use crate::operation::DelayedOperation;
+use crate::stats::Stats;
+use crate::sync::{Arc, Weak};
+use crate::time::Timestamp;
+use core::Core;
+use keys::Keys;
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+/// What lies in a slot.
+pub(crate) struct Parked<Op: DelayedOperation> {
+    op: Op,
+    keys: Keys<Op::Key>,
+}
+
+/// The place where delayed operations wait, until a key that they watch is checked or their timeout fires.
+///
+/// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is
+/// [shut down](Self::shutdown).
+///
+/// No method holds a lock of the library while it runs code of the user's, and none waits for a thread that does: an
+/// operation that is being examined elsewhere is left to that thread, with a mark that makes it look again. All
+/// methods may be called from inside every callback.
+pub struct Purgatory<
+    Op: DelayedOperation,
+    S: BuildHasher + Clone + Send + Sync + 'static = RandomState,
+> {
+    core: Arc<Core<Op, S>>,
+    owner: Arc<Owner<Op, S>>,
+}
+
+/// Exists as long as some [`Purgatory`] does.
+struct Owner<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> {
+    core: Arc<Core<Op, S>>,
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Drop for Owner<Op, S> {
+    fn drop(&mut self) {
+        self.core.shut_down();
+    }
+}
+
+impl<Op: DelayedOperation> Purgatory<Op> {
+    /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
+    ///
+    /// # Panics
+    /// If the system refuses a thread. [`Builder::build`] returns that as an error.
+    pub fn new(name: impl Into<String>) -> Self {
+        match Self::builder(name).build() {
+            Ok(purgatory) => purgatory,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Begins to build a purgatory with other choices.
+    pub fn builder(name: impl Into<String>) -> Builder<Op> {
+        Builder::new(name.into())
+    }
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purgatory<Op, S> {
+    /// Completes `op` at once if it can complete, else parks it until a check of any of `keys` finds that it can, or
+    /// its timeout fires.
+    ///
+    /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
+    /// operation is examined after the event, by the checking thread or by the one that held it then. A key given
+    /// twice counts once.
+    ///
+    /// Runs `try_complete` (twice, if it parks), `timeout` and, if it completes, `on_complete` on this thread. Takes
+    /// one lock of a home, for which it may wait shortly, and one of a shard of the watcher map for each key. Reads
+    /// the clock once.
+    ///
+    /// # Errors
+    /// The operation comes back in a [`Rejected`]: there are no keys, the purgatory is full or shut down, or a hook of
+    /// the operation panicked.
+    #[inline]
+    pub fn try_complete_else_watch(
+        &self,
+        op: Op,
+        keys: impl IntoIterator<Item = Op::Key>,
+    ) -> Result<Watch<Op, S>, Rejected<Op>> {
+        self.core.park(op, keys)
+    }
+
+    /// Examines every operation that watches `key`, and completes those that say they can. Returns how many this call
+    /// completed.
+    ///
+    /// Call it after every change that could satisfy an operation on this key, with none of your own locks held that
+    /// `try_complete` or `on_complete` of *any* operation take; where that cannot be, use
+    /// [`check_later`](Self::check_later). Runs `try_complete` and `on_complete` of those operations on this thread.
+    /// Takes the lock of the key's shard, never during these calls.
+    #[inline]
+    pub fn check_and_complete<Q>(&self, key: &Q) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.core.check_key(key)
+    }
+
+    /// Has `key` checked soon, by the reaper (with [`Reaper::Manual`](crate::Reaper::Manual): by the next
+    /// [`advance`](Self::advance)).
+    ///
+    /// Runs no user code and takes no lock, so it is safe under any lock of yours.
+    pub fn check_later(&self, key: Op::Key) {
+        self.core.check_later(key);
+    }
+
+    /// Takes back every operation that watches `key`: each ends without a completion.
+    ///
+    /// One that another thread is examining right now is not in the result: that thread ends it, with
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied.
+    pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<Op>
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.core.cancel_key(key)
+    }
+
+    /// Completes every operation that watches `key` as satisfied, whether it can complete or not: the leader is
+    /// lost, the topic deleted. Returns how many this call completed; one that another thread is examining right now
+    /// is completed by that thread.
+    ///
+    /// Runs `on_complete` on this thread.
+    pub fn force_complete_for_key<Q>(&self, key: &Q) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.core.force_key(key)
+    }
+
+    /// Lets every operation that watches `key` expire `timeout` from now instead. Returns how many got the new
+    /// deadline.
+    pub fn reschedule_for_key<Q>(&self, key: &Q, timeout: Duration) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.core.reschedule_key(key, timeout)
+    }
+
+    /// Operations parked now (Kafka's `NumDelayedOperations`). Exact when no call is in progress. Takes no lock.
+    pub fn delayed(&self) -> usize {
+        self.stats().parked
+    }
+
+    /// Watch entries now: the sum of the keys of all parked operations (Kafka's `PurgatorySize`, of which the ended
+    /// are no part here). Takes no lock.
+    pub fn watched(&self) -> usize {
+        self.stats().watched
+    }
+
+    /// What happened so far. Takes no lock.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for home in &self.core.homes {
+            for ledger in home.ledgers() {
+                stats.count_ledger(ledger);
+            }
+            stats.count_events(&home.events);
+        }
+        stats
+    }
+
+    /// Keys that some operation watches. Takes the lock of each shard of the watcher map in turn.
+    pub fn watched_keys(&self) -> usize {
+        self.core.watch.keys()
+    }
+
+    /// What is parked, the oldest first.
+    ///
+    /// Takes the lock of each shard of the watcher map in turn, then a home's lock for each operation; holds no
+    /// operation. Costs time and memory in what is parked: for operators, not for the hot path.
+    pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
+        self.core.snapshot()
+    }
+
+    /// Expires what is due and performs the checks put off until later; for purgatories without a reaper (with one,
+    /// it is harmless). Returns how many operations this call expired.
+    ///
+    /// Runs `try_complete` of the operations concerned on this thread, and their `on_complete` where
+    /// [`Builder::completions`] says. What user code makes due meanwhile is left for the next call.
+    pub fn advance(&self) -> usize {
+        self.core.advance()
+    }
+
+    /// When [`advance`](Self::advance) has something to do next, on the purgatory's clock: the start of the earliest
+    /// non-empty bucket of the wheel, at or before the first deadline. `None`: not before something is parked.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.core
+            .next_deadline()
+            .map(|tick| self.core.timestamp(tick))
+    }
+
+    /// Ends the purgatory: parks are refused from now on, and every parked operation ends with
+    /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on one that is just examining it.
+    /// Then the purgatory's own threads are joined, after the completions that wait for them have run.
+    ///
+    /// May be called more than once (later calls return at once) and from any callback (the thread that calls it is
+    /// not joined).
+    pub fn shutdown(&self) {
+        self.core.shut_down();
+    }
+
+    /// Whether the purgatory has been shut down.
+    pub fn is_shut_down(&self) -> bool {
+        self.core.is_closed()
+    }
+
+    /// The name given to it.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// A face that does not keep the purgatory alive: for callbacks, and for operations that refer to the purgatory
+    /// they wait in.
+    pub fn downgrade(&self) -> WeakPurgatory<Op, S> {
+        WeakPurgatory {
+            owner: Arc::downgrade(&self.owner),
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Clone
+    for Purgatory<Op, S>
+{
+    fn clone(&self) -> Self {
+        Self {
+            core: self.core.clone(),
+            owner: self.owner.clone(),
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> fmt::Debug
+    for Purgatory<Op, S>
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Purgatory")
+            .field("name", &self.core.name)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A [`Purgatory`] that may be gone.
+pub struct WeakPurgatory<
+    Op: DelayedOperation,
+    S: BuildHasher + Clone + Send + Sync + 'static = RandomState,
+> {
+    owner: Weak<Owner<Op, S>>,
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> WeakPurgatory<Op, S> {
+    /// The purgatory, if some strong face of it is left.
+    pub fn upgrade(&self) -> Option<Purgatory<Op, S>> {
+        let owner = self.owner.upgrade()?;
+        Some(Purgatory {
+            core: owner.core.clone(),
+            owner,
+        })
+    }
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Clone
+    for WeakPurgatory<Op, S>
+{
+    fn clone(&self) -> Self {
+        Self {
+            owner: self.owner.clone(),
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> fmt::Debug
+    for WeakPurgatory<Op, S>
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakPurgatory")
+            .field("alive", &(self.owner.strong_count() > 0))
+            .finish()
+    }
+}

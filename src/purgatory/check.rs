@@ -1,0 +1,134 @@
+//! Checks, and the other things that can be done to the operations on a key or behind a handle.
+
+use super::core::{Address, Core, Tenant};
+use super::end::Examined;
+use super::ready::Ready;
+use crate::cell::slab::Begin;
+use crate::cell::state::Mark;
+use crate::operation::DelayedOperation;
+use crate::stats::Ending;
+use crate::sync::Arc;
+use crate::turn::Turn;
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+    /// Checks every operation on `key`. Returns how many this completed.
+    #[inline]
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        // Most checks find nobody: the turn begins with the first watcher.
+        let mut turn = None;
+        let mut ready = Ready::new();
+        let mut completed = 0;
+        self.watch.visit(key, |watcher| {
+            turn.get_or_insert_with(Turn::enter);
+            completed += usize::from(self.check_into(Address::of(watcher), &mut ready));
+        });
+        if let Some(turn) = turn {
+            self.deliver(&turn, ready);
+        }
+        completed
+    }
+
+    /// Checks one operation. Returns whether this completed it.
+    pub(crate) fn check_one(self: &Arc<Self>, address: Address) -> bool {
+        let turn = Turn::enter();
+        let mut ready = Ready::new();
+        let completed = self.check_into(address, &mut ready);
+        self.deliver(&turn, ready);
+        completed
+    }
+
+    #[inline]
+    fn check_into(self: &Arc<Self>, address: Address, ready: &mut Ready<Op>) -> bool {
+        let Some(tenant) = self.begin(address, Mark::Recheck) else {
+            return false;
+        };
+        self.home(self.my_home()).events.checks.add(1);
+        self.examine(tenant, ready) == Examined::Ended(Ending::Satisfied)
+    }
+
+    /// Takes hold of an operation, or leaves `mark` for its holder.
+    #[inline]
+    pub(crate) fn begin(&self, address: Address, mark: Mark) -> Option<Tenant<'_, Op>> {
+        let Address { home, at } = address;
+        match self.home(home).begin(at, mark) {
+            Begin::Held(held) => Some(Tenant { home, held }),
+            Begin::Marked | Begin::Gone => None,
+        }
+    }
+
+    /// Completes one operation whether it can or not. Returns whether this call did it.
+    pub(crate) fn force_one(self: &Arc<Self>, address: Address) -> bool {
+        let turn = Turn::enter();
+        let mut ready = Ready::new();
+        let forced = self.force_into(address, &mut ready);
+        self.deliver(&turn, ready);
+        forced
+    }
+
+    /// The same for every operation on `key`. Returns how many this call did.
+    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let turn = Turn::enter();
+        let mut ready = Ready::new();
+        let mut forced = 0;
+        self.watch.visit(key, |watcher| {
+            forced += usize::from(self.force_into(Address::of(watcher), &mut ready));
+        });
+        self.deliver(&turn, ready);
+        forced
+    }
+
+    fn force_into(self: &Arc<Self>, address: Address, ready: &mut Ready<Op>) -> bool {
+        match self.begin(address, Mark::Force) {
+            Some(tenant) => {
+                self.end_into(tenant, Ending::Satisfied, ready);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes one operation back without a completion.
+    pub(crate) fn cancel_one(&self, address: Address) -> Option<Op> {
+        let tenant = self.begin(address, Mark::Cancel)?;
+        Some(self.end(tenant, Ending::Cancelled))
+    }
+
+    /// The same for every operation on `key`.
+    pub(crate) fn cancel_key<Q>(&self, key: &Q) -> Vec<Op>
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut cancelled = Vec::new();
+        self.watch.visit(key, |watcher| {
+            cancelled.extend(self.cancel_one(Address::of(watcher)));
+        });
+        cancelled
+    }
+
+    /// Gives every operation on `key` another deadline. Returns how many got it.
+    pub(crate) fn reschedule_key<Q>(&self, key: &Q, timeout: Duration) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut rescheduled = std::collections::HashSet::new();
+        self.watch.visit(key, |watcher| {
+            if self.reschedule(Address::of(watcher), timeout) {
+                rescheduled.insert(watcher);
+            }
+        });
+        rescheduled.len()
+    }
+}

@@ -1,0 +1,150 @@
+//! What the passing of time does: expiring operations, and checks put off until later.
+
+use super::core::{Address, Core};
+use super::ready::Ready;
+use crate::cell::state::Mark;
+use crate::operation::DelayedOperation;
+use crate::reaper::{Driven, Rest};
+use crate::stats::Ending;
+use crate::sync::Arc;
+use crate::time::ticks::{NEVER, Tick};
+use crate::turn::Turn;
+use std::hash::BuildHasher;
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+    /// Does everything that is due now. Returns how many operations this expired.
+    ///
+    /// Deadlines that user code creates meanwhile, however close, are left for the next call, so that this one ends.
+    pub(crate) fn advance(self: &Arc<Self>) -> usize {
+        let turn = Turn::enter();
+        self.alarm.reset();
+        self.check_put_off(&turn);
+        let now = self.now();
+        (0..self.homes.len())
+            .map(|home| self.advance_home(&turn, home, now))
+            .sum()
+    }
+
+    fn check_put_off(self: &Arc<Self>, turn: &Turn) {
+        let _ = turn;
+        for _ in 0..self.later.len() {
+            match self.later.pop() {
+                Some(key) => drop(self.guarded(|| self.check_key(&key))),
+                None => break,
+            }
+        }
+        if !self.later.is_empty() {
+            self.announce(Some(0));
+        }
+    }
+
+    fn advance_home(self: &Arc<Self>, turn: &Turn, home: usize, now: Tick) -> usize {
+        let mut expired = 0;
+        let mut left = self.home(home).timers();
+        loop {
+            let due = self.home(home).drain(now);
+            left = left.saturating_sub(due.fired.len());
+            let mut ready = Ready::new();
+            for (at, deadline) in due.fired {
+                let address = Address { home, at };
+                expired += usize::from(self.expire(address, deadline, now, &mut ready));
+            }
+            self.deliver(turn, ready);
+            if !due.more {
+                self.announce(due.next);
+                return expired;
+            }
+            if left == 0 {
+                self.announce(self.home(home).next_deadline());
+                return expired;
+            }
+        }
+    }
+
+    /// Ends one operation whose deadline has passed, or has its holder do so.
+    fn expire(
+        self: &Arc<Self>,
+        address: Address,
+        deadline: Tick,
+        now: Tick,
+        ready: &mut Ready<Op>,
+    ) -> bool {
+        let Some(mut tenant) = self.begin(address, Mark::Expire) else {
+            return false;
+        };
+        let events = &self.home(address.home).events;
+        let could = self.guarded(|| tenant.held.with(|parked| parked.op.try_complete()));
+        let ending = match could {
+            Ok(could) => {
+                events.missed_checks.add(u64::from(could));
+                Ending::Expired
+            }
+            Err(_) => Ending::Aborted,
+        };
+        let late = self.scale.duration(now - deadline).as_nanos();
+        let late = u64::try_from(late).unwrap_or(u64::MAX);
+        events.lateness_total.add(late);
+        events.lateness_max.raise_to(late);
+        self.end_into(tenant, ending, ready);
+        true
+    }
+
+    /// Asks for a check of `key` by whoever drives the timer. Takes no lock and runs no user code.
+    pub(crate) fn check_later(&self, key: Op::Key) {
+        self.later.push(key);
+        self.announce(Some(0));
+    }
+
+    /// When something is to be done next.
+    pub(crate) fn next_deadline(&self) -> Option<Tick> {
+        if !self.later.is_empty() {
+            return Some(0);
+        }
+        self.homes
+            .iter()
+            .filter_map(|home| home.next_deadline())
+            .min()
+    }
+
+    /// Ends every operation and the threads, once.
+    pub(crate) fn shut_down(self: &Arc<Self>) {
+        // ORDERING: AcqRel pairs with the Acquire in `is_closed`; a swap, so that one caller does the work.
+        if self.closed.swap(true, std::sync::atomic::Ordering::AcqRel) {
+            return;
+        }
+        let turn = Turn::enter();
+        for (number, home) in self.homes.iter().enumerate() {
+            // After this nobody gets a slot here. Who has one and is still being registered is held, and will find
+            // the mark.
+            home.close();
+            let mut ready = Ready::new();
+            for at in home.tenants() {
+                let address = Address { home: number, at };
+                if let Some(tenant) = self.begin(address, Mark::ShutDown) {
+                    self.end_into(tenant, Ending::ShutDown, &mut ready);
+                }
+            }
+            self.deliver(&turn, ready);
+        }
+        self.threads.stop();
+    }
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Driven for Core<Op, S> {
+    fn drive(self: Arc<Self>) -> Rest {
+        if self.is_closed() {
+            return Rest::Done;
+        }
+        let due = self.alarm.time();
+        if due != NEVER && due <= self.now() {
+            self.advance();
+        }
+        match self.alarm.time() {
+            NEVER => Rest::UntilWoken,
+            next => match self.clock.time_until(self.timestamp(next)) {
+                Some(time) => Rest::For(time),
+                None => Rest::UntilWoken,
+            },
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A handle to one operation.
+
+use super::core::{Address, Core};
+use super::tether::Tether;
+use crate::operation::DelayedOperation;
+use crate::sync::Arc;
+use crate::time::Timestamp;
+use crate::time::ticks::NEVER;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+/// One parked operation, from outside.
+///
+/// A handle does not keep its operation parked (dropping it cancels nothing), nor the purgatory alive. Once the
+/// operation has ended, whatever becomes of its place in memory, the handle only says so: `false`, or `None`.
+pub struct Handle<Op: DelayedOperation, S = crate::RandomState> {
+    tether: Arc<Tether<Op, S>>,
+    address: Address,
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Handle<Op, S> {
+    #[inline]
+    pub(crate) fn new(core: &Core<Op, S>, address: Address) -> Self {
+        Self {
+            tether: core.tethers[address.home].clone(),
+            address,
+        }
+    }
+
+    /// Whether the operation has not ended. Takes no lock.
+    pub fn is_parked(&self) -> bool {
+        self.tether.core().is_some_and(|core| {
+            let Address { home, at } = self.address;
+            core.home(home).is_parked(at)
+        })
+    }
+
+    /// The time until the deadline, zero if it has passed. `None` if the operation has ended or never expires.
+    ///
+    /// Takes a home's lock and reads the clock.
+    pub fn remaining(&self) -> Option<Duration> {
+        let deadline = self.deadline()?;
+        let core = self.tether.core()?;
+        Some(deadline.saturating_since(core.clock.now()))
+    }
+
+    /// The deadline on the purgatory's clock, rounded up to the tick. `None` if the operation has ended or never
+    /// expires.
+    ///
+    /// Takes a home's lock.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let core = self.tether.core()?;
+        let Address { home, at } = self.address;
+        let (_, deadline) = core.home(home).times(at)?;
+        (deadline != NEVER).then(|| core.timestamp(deadline))
+    }
+
+    /// Examines the operation as [`check_and_complete`](super::Purgatory::check_and_complete) does. Returns whether
+    /// this call completed it.
+    pub fn check(&self) -> bool {
+        self.tether
+            .core()
+            .is_some_and(|core| core.check_one(self.address))
+    }
+
+    /// Completes the operation as satisfied, whether it can complete or not. Returns whether this call did it.
+    ///
+    /// If another thread is examining the operation, nobody waits: that thread completes it, and this returns
+    /// `false`. After either answer the operation has ended or is just ending.
+    pub fn force_complete(&self) -> bool {
+        self.tether
+            .core()
+            .is_some_and(|core| core.force_one(self.address))
+    }
+
+    /// Takes the operation back: it ends without a completion.
+    ///
+    /// `None` if it has ended already, or if another thread is examining it right now: nobody waits for that; the
+    /// thread will end it with [`Completion::Cancelled`](crate::Completion::Cancelled), unless it finds it
+    /// satisfied. After either answer the operation has ended or is just ending.
+    pub fn cancel(&self) -> Option<Op> {
+        self.tether.core()?.cancel_one(self.address)
+    }
+
+    /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
+    /// [`Builder::max_timeout`](crate::Builder::max_timeout) applies. Returns `false` if the operation has ended, or
+    /// its deadline has passed and it is about to.
+    ///
+    /// Takes a home's lock.
+    pub fn reschedule(&self, timeout: Duration) -> bool {
+        self.tether
+            .core()
+            .is_some_and(|core| core.reschedule(self.address, timeout))
+    }
+}
+
+impl<Op: DelayedOperation, S> Clone for Handle<Op, S> {
+    fn clone(&self) -> Self {
+        Self {
+            tether: self.tether.clone(),
+            address: self.address,
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S> fmt::Debug for Handle<Op, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("home", &self.address.home)
+            .field("slot", &self.address.at.index)
+            .field("generation", &self.address.at.generation)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,47 @@
+//! What is parked, for an operator who asks what hangs.
+
+use super::core::{Address, Core};
+use crate::operation::DelayedOperation;
+use crate::time::ticks::NEVER;
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+/// One parked operation, as [`Purgatory::snapshot`](super::Purgatory::snapshot) saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParkedOperation<K> {
+    /// The keys that it watches, in no particular order.
+    pub keys: Vec<K>,
+    /// How long it has been parked, in whole ticks.
+    pub age: Duration,
+    /// The time until its deadline, in whole ticks; zero if that has passed, `None` if there is none.
+    pub remaining: Option<Duration>,
+}
+
+impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+    pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
+        // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
+        // stand in the way of its completion.
+        let mut keys = HashMap::<_, Vec<Op::Key>>::new();
+        self.watch.for_each(|key, watcher| {
+            keys.entry(watcher).or_default().push(key.clone());
+        });
+        let now = self.now();
+        let mut parked = keys
+            .into_iter()
+            .filter_map(|(watcher, keys)| {
+                let Address { home, at } = Address::of(watcher);
+                let (parked_at, deadline) = self.home(home).times(at)?;
+                Some(ParkedOperation {
+                    keys,
+                    age: self.scale.duration(now.saturating_sub(parked_at)),
+                    remaining: (deadline != NEVER)
+                        .then(|| self.scale.duration(deadline.saturating_sub(now))),
+                })
+            })
+            .collect::<Vec<_>>();
+        parked.sort_by_key(|operation| std::cmp::Reverse(operation.age));
+        parked
+    }
+}

@@ -1,0 +1,88 @@
+//! The threads that work for a purgatory.
+
+use crate::completions::{CompletionThread, Completions};
+use crate::reaper::{Driven, Reaper, Sleeper};
+use crate::sync::{Arc, Unparker, Weak};
+use crate::time::{Clock, Waker};
+use std::io;
+
+pub(crate) struct Threads {
+    reaper: Option<Arc<Sleeper>>,
+    completions: Option<Arc<CompletionThread>>,
+    /// Wakes the reaper.
+    unparker: Option<Unparker>,
+    /// Shared threads go on without this purgatory.
+    own_reaper: bool,
+    own_completions: bool,
+}
+
+impl Threads {
+    /// Starts what the choices ask for, or joins what is there. Returns where completions go, if that was left open.
+    pub(crate) fn start(
+        name: &str,
+        reaper: Reaper,
+        completions: Option<Completions>,
+    ) -> io::Result<(Self, Completions)> {
+        let completions = completions.unwrap_or(match reaper {
+            Reaper::Manual => Completions::Inline,
+            Reaper::Own | Reaper::Shared(_) => Completions::OwnThread,
+        });
+        let wants_thread = matches!(completions, Completions::OwnThread);
+        let own_reaper = matches!(reaper, Reaper::Own);
+        let (sleeper, shared_completions) = match reaper {
+            Reaper::Own => (Some(Arc::new(Sleeper::spawn(name)?)), None),
+            Reaper::Shared(thread) => (Some(thread.sleeper), Some(thread.completions)),
+            Reaper::Manual => (None, None),
+        };
+        let own_completions = wants_thread && shared_completions.is_none();
+        let completion_thread = if own_completions {
+            Some(Arc::new(CompletionThread::spawn(name)?))
+        } else {
+            shared_completions.filter(|_| wants_thread)
+        };
+        let threads = Self {
+            unparker: sleeper.as_ref().map(|sleeper| sleeper.unparker()),
+            reaper: sleeper,
+            completions: completion_thread,
+            own_reaper,
+            own_completions,
+        };
+        Ok((threads, completions))
+    }
+
+    /// Lets the reaper drive `driven`, and `clock` wake the reaper.
+    pub(crate) fn drive(&self, driven: Weak<dyn Driven>, clock: &dyn Clock) {
+        if let (Some(reaper), Some(unparker)) = (&self.reaper, &self.unparker) {
+            reaper.adopt(driven.clone());
+            let unparker = unparker.clone();
+            clock.subscribe(Waker::new(move || {
+                unparker.unpark();
+                driven.strong_count() > 0
+            }));
+        }
+    }
+
+    /// Wakes the reaper, if there is one.
+    pub(crate) fn wake(&self) {
+        if let Some(unparker) = &self.unparker {
+            unparker.unpark();
+        }
+    }
+
+    pub(crate) fn completions(&self) -> Option<&CompletionThread> {
+        self.completions.as_deref()
+    }
+
+    /// Ends the purgatory's own threads and waits for them (a thread that calls this is not waited for): the reaper
+    /// first, so that it gives no more to the completion thread, which runs all that it has before it ends.
+    pub(crate) fn stop(&self) {
+        match &self.reaper {
+            Some(reaper) if self.own_reaper => reaper.stop(),
+            // A shared one finds out that this purgatory is done.
+            _ => self.wake(),
+        }
+        if let Some(thread) = self.completions.as_deref().filter(|_| self.own_completions) {
+            thread.finish();
+        }
+    }
+}

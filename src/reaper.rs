@@ -1,0 +1,169 @@
+//! The reaper: a thread that sleeps until something is due.
+//!
+//! What there is to do, and when next, is the business of what it drives; this is only the loop around it. It has no
+//! polling interval: with nothing parked it sleeps until it is woken.
+
+use crate::completions::{CompletionThread, join_unless_current};
+use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
+use parking_lot::Mutex;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How long the reaper lets something be that panicked while it was driven (a clock of the user's, say).
+const AFTER_PANIC: Duration = Duration::from_millis(100);
+
+/// How long the reaper may sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    For(Duration),
+    UntilWoken,
+    /// This one needs driving no more.
+    Done,
+}
+
+/// What a reaper drives.
+pub(crate) trait Driven: Send + Sync {
+    /// Does what is due.
+    fn drive(self: Arc<Self>) -> Rest;
+}
+
+/// Who drives the timer of a purgatory.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub enum Reaper {
+    /// A thread of the purgatory's own.
+    #[default]
+    Own,
+    /// A thread that drives many purgatories.
+    Shared(ReaperThread),
+    /// Nobody: the user calls [`advance`](crate::Purgatory::advance), for instance from a reactor that sleeps until
+    /// [`next_deadline`](crate::Purgatory::next_deadline), or in a test.
+    Manual,
+}
+
+/// A thread that drives any number of purgatories, with a second one beside it that runs their completions.
+///
+/// Clones are the same reaper. The threads end, and are joined, when the last clone and the last purgatory that uses
+/// them are gone.
+#[derive(Debug, Clone)]
+pub struct ReaperThread {
+    pub(crate) sleeper: Arc<Sleeper>,
+    pub(crate) completions: Arc<CompletionThread>,
+}
+
+impl ReaperThread {
+    /// Starts the two threads.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub fn spawn(name: &str) -> io::Result<Self> {
+        Ok(Self {
+            sleeper: Arc::new(Sleeper::spawn(name)?),
+            completions: Arc::new(CompletionThread::spawn(name)?),
+        })
+    }
+}
+
+/// The thread itself.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    shared: Arc<Shared>,
+    unparker: Unparker,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    driven: Mutex<Vec<Weak<dyn Driven>>>,
+    stopping: AtomicBool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("driven", &self.driven.lock().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sleeper {
+    pub(crate) fn spawn(name: &str) -> io::Result<Self> {
+        let parker = Parker::new();
+        let unparker = parker.unparker();
+        let shared = Arc::new(Shared {
+            driven: Mutex::new(Vec::new()),
+            stopping: AtomicBool::new(false),
+        });
+        let thread = thread::Builder::new()
+            .name(format!("{name}-reaper"))
+            .spawn({
+                let shared = shared.clone();
+                move || shared.run(&parker)
+            })?;
+        Ok(Self {
+            shared,
+            unparker,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Drives `driven` from now on, until it says that it is done or is dropped.
+    pub(crate) fn adopt(&self, driven: Weak<dyn Driven>) {
+        self.shared.driven.lock().push(driven);
+        self.unparker.unpark();
+    }
+
+    pub(crate) fn unparker(&self) -> Unparker {
+        self.unparker.clone()
+    }
+
+    /// Ends the thread and waits for that, unless this is the thread itself.
+    pub(crate) fn stop(&self) {
+        // ORDERING: Release pairs with the Acquire in `run`; the wake-up that follows makes it look.
+        self.shared.stopping.store(true, Ordering::Release);
+        self.unparker.unpark();
+        join_unless_current(&self.thread);
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn run(&self, parker: &Parker) {
+        // ORDERING: Acquire, see `Sleeper::stop`.
+        while !self.stopping.load(Ordering::Acquire) {
+            parker.park(self.round());
+        }
+    }
+
+    /// Drives everything once. Returns how long to sleep; `None` until woken.
+    fn round(&self) -> Option<Duration> {
+        let mut rest = None;
+        let mut place = 0;
+        // The list is locked for one element at a time: driving runs user code.
+        while let Some(driven) = self.at(place) {
+            let verdict = driven.upgrade().map_or(Rest::Done, |driven| {
+                catch_unwind(AssertUnwindSafe(|| driven.drive())).unwrap_or(Rest::For(AFTER_PANIC))
+            });
+            match verdict {
+                Rest::Done => {
+                    self.driven.lock().swap_remove(place);
+                    continue;
+                }
+                Rest::For(time) => rest = Some(rest.map_or(time, |rest: Duration| rest.min(time))),
+                Rest::UntilWoken => {}
+            }
+            place += 1;
+        }
+        rest
+    }
+
+    fn at(&self, place: usize) -> Option<Weak<dyn Driven>> {
+        self.driven.lock().get(place).cloned()
+    }
+}

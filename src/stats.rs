@@ -1,0 +1,163 @@
+//! Counting what happens, without a line that every thread writes.
+//!
+//! Counters belong to a home. Those of a [`Ledger`] are kept under the home's lock, where adding is a plain store;
+//! whoever ends an operation without the lock books it in a second ledger by atomic addition. Readers sum all of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How an operation ended, as the books see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Satisfied,
+    Expired,
+    Cancelled,
+    ShutDown,
+    /// Its `try_complete` panicked.
+    Aborted,
+}
+
+/// A counter. Not part of any protocol between threads, so it is the same under loom.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+// ORDERING: Relaxed throughout: counters are compared at quiescent moments only, which some other synchronisation
+// (a join, a lock, a channel) has made.
+impl Count {
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// For any thread.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// For the one thread that has the lock of this counter.
+    #[inline]
+    pub(crate) fn add_exclusively(&self, n: u64) {
+        self.0.store(
+            self.0.load(Ordering::Relaxed).wrapping_add(n),
+            Ordering::Relaxed,
+        );
+    }
+
+    pub(crate) fn raise_to(&self, n: u64) {
+        self.0.fetch_max(n, Ordering::Relaxed);
+    }
+}
+
+/// Arrivals and departures.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) admitted: Count,
+    pub(crate) watches_added: Count,
+    pub(crate) watches_removed: Count,
+    pub(crate) satisfied: Count,
+    pub(crate) expired: Count,
+    pub(crate) cancelled: Count,
+    pub(crate) shut_down: Count,
+    pub(crate) aborted: Count,
+}
+
+impl Ledger {
+    #[inline]
+    pub(crate) fn ended(&self, ending: Ending) -> &Count {
+        match ending {
+            Ending::Satisfied => &self.satisfied,
+            Ending::Expired => &self.expired,
+            Ending::Cancelled => &self.cancelled,
+            Ending::ShutDown => &self.shut_down,
+            Ending::Aborted => &self.aborted,
+        }
+    }
+}
+
+/// What happens outside of any lock.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub(crate) completed_at_once: Count,
+    pub(crate) rejected: Count,
+    pub(crate) checks: Count,
+    pub(crate) missed_checks: Count,
+    pub(crate) panics: Count,
+    pub(crate) lateness_total: Count,
+    pub(crate) lateness_max: Count,
+}
+
+/// What a purgatory has seen so far. Sums over all threads: exact when no call is in progress.
+///
+/// Every operation that was parked is counted in just one of `completed`, `expired`, `cancelled`, `shut_down` and
+/// `aborted` once it has ended, and in `parked` before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Operations parked now.
+    pub parked: usize,
+    /// Watch entries now: the sum of the keys of all parked operations.
+    pub watched: usize,
+    /// Operations that could complete when they came, and never parked.
+    pub completed_at_once: u64,
+    /// Parked operations that were satisfied or forced.
+    pub completed: u64,
+    /// Parked operations whose timeout fired.
+    pub expired: u64,
+    /// Parked operations that were cancelled.
+    pub cancelled: u64,
+    /// Parked operations that the shutdown ended.
+    pub shut_down: u64,
+    /// Parked operations that were dropped because their `try_complete` panicked.
+    pub aborted: u64,
+    /// Panics caught in user code: in `try_complete` and `on_complete`, in destructors of operations, in executors.
+    pub panicked: u64,
+    /// Operations given back to whoever wanted to park them.
+    pub rejected: u64,
+    /// Examinations of operations by checks.
+    pub checks: u64,
+    /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and nobody
+    /// had checked the key. (A check that is under way at the deadline may be counted.)
+    pub missed_checks: u64,
+    /// Sum over all expired operations of the time from the deadline, rounded up to the tick, to the expiry.
+    pub lateness_total: Duration,
+    /// The longest of these.
+    pub lateness_max: Duration,
+}
+
+impl Stats {
+    pub(crate) fn count_ledger(&mut self, ledger: &Ledger) {
+        let ended = [
+            (&mut self.completed, &ledger.satisfied),
+            (&mut self.expired, &ledger.expired),
+            (&mut self.cancelled, &ledger.cancelled),
+            (&mut self.shut_down, &ledger.shut_down),
+            (&mut self.aborted, &ledger.aborted),
+        ];
+        let mut gone = 0;
+        for (sum, count) in ended {
+            let count = count.read();
+            *sum += count;
+            gone += count;
+        }
+        // Wrapping: departures may stand in one ledger and the arrival in another.
+        self.parked = self
+            .parked
+            .wrapping_add(ledger.admitted.read().wrapping_sub(gone) as usize);
+        let watches = ledger.watches_added.read();
+        let removed = ledger.watches_removed.read();
+        self.watched = self
+            .watched
+            .wrapping_add(watches.wrapping_sub(removed) as usize);
+    }
+
+    pub(crate) fn count_events(&mut self, events: &Events) {
+        self.completed_at_once += events.completed_at_once.read();
+        self.rejected += events.rejected.read();
+        self.checks += events.checks.read();
+        self.missed_checks += events.missed_checks.read();
+        self.panicked += events.panics.read();
+        self.lateness_total += Duration::from_nanos(events.lateness_total.read());
+        let max = Duration::from_nanos(events.lateness_max.read());
+        self.lateness_max = self.lateness_max.max(max);
+    }
+}

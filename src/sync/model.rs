@@ -1,0 +1,184 @@
+//! Stand-ins for model checking: loom's atomics and locks, and small maps and queues built on them.
+//!
+//! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
+
+use super::Entry;
+use std::borrow::Borrow;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::time::Duration;
+
+pub(crate) use loom::cell::UnsafeCell;
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::thread_local;
+
+pub(crate) const FIRST_CHUNK: u32 = 1;
+pub(crate) const BLOCK: usize = 1;
+pub(crate) const SHORT_LIST: usize = 1;
+pub(crate) const SLICE: usize = 1;
+pub(crate) const LAST_GENERATION: u32 = 1;
+
+/// loom's mutex with parking_lot's face.
+#[derive(Debug)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+pub(crate) type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
+    }
+}
+
+/// A number of its own for each thread of the model, the same in every execution. Never 0.
+pub(crate) fn thread_token() -> u32 {
+    /// `ThreadId` shows its number only to a hasher.
+    struct Last(u64);
+    impl Hasher for Last {
+        fn finish(&self) -> u64 {
+            self.0
+        }
+        fn write(&mut self, bytes: &[u8]) {
+            for byte in bytes.iter().rev() {
+                self.0 = self.0 << 8 | u64::from(*byte);
+            }
+        }
+        fn write_usize(&mut self, number: usize) {
+            self.0 = number as u64;
+        }
+    }
+    let mut last = Last(0);
+    loom::thread::current().id().hash(&mut last);
+    last.finish() as u32 + 1
+}
+
+/// Padding has no meaning in a model.
+#[derive(Debug, Default)]
+pub(crate) struct CachePadded<T>(T);
+
+impl<T> CachePadded<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(value)
+    }
+}
+
+impl<T> std::ops::Deref for CachePadded<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// A parker on loom's own `park`, with the token kept as the real one keeps it.
+#[derive(Debug)]
+pub(crate) struct Parker(Unparker);
+
+#[derive(Debug, Clone)]
+pub(crate) struct Unparker(std::sync::Arc<(loom::sync::Mutex<bool>, loom::sync::Condvar)>);
+
+impl Parker {
+    pub(crate) fn new() -> Self {
+        Self(Unparker(std::sync::Arc::new((
+            loom::sync::Mutex::new(false),
+            loom::sync::Condvar::new(),
+        ))))
+    }
+
+    pub(crate) fn unparker(&self) -> Unparker {
+        self.0.clone()
+    }
+
+    /// Time does not pass in a model: a sleep ends by a wake-up only.
+    pub(crate) fn park(&self, _timeout: Option<Duration>) {
+        let (token, woken) = &*self.0.0;
+        let mut token = token.lock().expect("no model panics under this lock");
+        while !*token {
+            token = woken.wait(token).expect("no model panics under this lock");
+        }
+        *token = false;
+    }
+}
+
+impl Unparker {
+    pub(crate) fn unpark(&self) {
+        let (token, woken) = &*self.0;
+        *token.lock().expect("no model panics under this lock") = true;
+        woken.notify_one();
+    }
+}
+
+/// An unbounded queue under one lock.
+#[derive(Debug)]
+pub(crate) struct Queue<T>(Mutex<VecDeque<T>>);
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(VecDeque::new()))
+    }
+
+    pub(crate) fn push(&self, value: T) {
+        self.0.lock().push_back(value);
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        self.0.lock().pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+}
+
+/// The map with a single shard.
+pub(crate) struct ShardedMap<K, V, S>(Mutex<HashMap<K, V, S>>);
+
+impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
+    pub(crate) fn new(hasher: S, _shards: usize) -> Self {
+        Self(Mutex::new(HashMap::with_hasher(hasher)))
+    }
+
+    pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.0.lock().get(key).map(read)
+    }
+
+    pub(crate) fn upsert(&self, key: K, insert: impl FnOnce() -> V, update: impl FnOnce(&mut V)) {
+        self.0
+            .lock()
+            .entry(key)
+            .and_modify(update)
+            .or_insert_with(insert);
+    }
+
+    pub(crate) fn edit<Q>(&self, key: &Q, edit: impl FnOnce(&mut V) -> Entry)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut map = self.0.lock();
+        if map.get_mut(key).map(edit) == Some(Entry::Remove) {
+            map.remove(key);
+        }
+    }
+
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
+        for (key, value) in self.0.lock().iter() {
+            visit(key, value);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}

@@ -1,0 +1,148 @@
+//! Clocks, and the one place that turns their readings into ticks.
+
+pub(crate) mod ticks;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A reading of a [`Clock`]: the time since an origin that the clock chose. Readings of different clocks do not
+/// compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(Duration);
+
+impl Timestamp {
+    /// The reading that lies `since_origin` after the clock's origin.
+    pub const fn from_origin(since_origin: Duration) -> Self {
+        Self(since_origin)
+    }
+
+    /// The time since the clock's origin.
+    pub const fn since_origin(self) -> Duration {
+        self.0
+    }
+
+    /// The time from `earlier` to this reading; zero if `earlier` is the later one.
+    pub const fn saturating_since(self, earlier: Timestamp) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The reading `duration` later, or the last possible one.
+    pub const fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration))
+    }
+}
+
+/// A source of monotonic time.
+///
+/// Its methods are called on parking threads and on the reaper, with no lock of the library held.
+pub trait Clock: Send + Sync + 'static {
+    /// The time now. Must never go back.
+    fn now(&self) -> Timestamp;
+
+    /// How long a thread may sleep before this clock reads `deadline`; `None` if the passing of real time says
+    /// nothing about it, and the clock promises to wake sleepers by [`subscribe`](Self::subscribe) instead.
+    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
+        Some(deadline.saturating_since(self.now()))
+    }
+
+    /// A sleeper asks to be woken whenever this clock jumps. Clocks that run by themselves need not remember it.
+    fn subscribe(&self, waker: Waker) {
+        drop(waker);
+    }
+}
+
+/// Wakes a reaper; given to clocks that are moved by hand.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Waker {
+    pub(crate) fn new(wake: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wake))
+    }
+
+    /// Wakes the reaper. `false` if it is gone, and this waker can be forgotten.
+    pub fn wake(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waker").finish_non_exhaustive()
+    }
+}
+
+/// The system's monotonic clock ([`Instant`]), counted from the creation of this value.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock(Instant);
+
+impl SystemClock {
+    /// A clock that reads zero now.
+    pub fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.elapsed())
+    }
+}
+
+/// A clock that stands still until it is moved, for tests. Clones share one time.
+///
+/// Moving it wakes the reaper of a purgatory that has one; a purgatory with [`Reaper::Manual`](crate::Reaper::Manual)
+/// expires nothing before its `advance` is called.
+#[derive(Debug, Clone, Default)]
+pub struct ManualClock(Arc<ManualTime>);
+
+#[derive(Debug, Default)]
+struct ManualTime {
+    now: parking_lot::Mutex<Duration>,
+    wakers: parking_lot::Mutex<Vec<Waker>>,
+}
+
+impl ManualClock {
+    /// A clock that reads zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A clock that reads `since_origin`.
+    pub fn starting_at(since_origin: Duration) -> Self {
+        let clock = Self::new();
+        *clock.0.now.lock() = since_origin;
+        clock
+    }
+
+    /// Moves the clock forward; it stops at the last possible reading.
+    pub fn advance(&self, by: Duration) {
+        {
+            let mut now = self.0.now.lock();
+            *now = now.saturating_add(by);
+        }
+        self.0.wakers.lock().retain(Waker::wake);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(*self.0.now.lock())
+    }
+
+    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
+        (deadline <= self.now()).then_some(Duration::ZERO)
+    }
+
+    fn subscribe(&self, waker: Waker) {
+        self.0.wakers.lock().push(waker);
+    }
+}

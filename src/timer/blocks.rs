@@ -1,0 +1,158 @@
+//! The contents of buckets: unordered bags of timer ids in blocks of fixed size.
+//!
+//! A bucket is a chain of blocks, of which only the topmost is not full. A timer's [`Position`] is its block and its
+//! place in it, so removal is one swap with the bucket's last timer: O(1), and no neighbour is touched but that one.
+//! Blocks come from a pool that all buckets of a wheel share and that grows by whole pages, so that no growth copies
+//! what is there.
+
+use super::Position;
+use crate::sync::BLOCK;
+
+/// Blocks are allocated so many at a time: 16 KiB.
+const PAGE: usize = 64;
+const NIL: u32 = u32::MAX;
+
+/// One bucket: a handle to its topmost block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bucket {
+    top: u32,
+    /// For the owner of the bucket: whether its deadline stands in the queue of bucket deadlines.
+    pub(crate) queued: bool,
+}
+
+impl Bucket {
+    pub(crate) const EMPTY: Self = Self {
+        top: NIL,
+        queued: false,
+    };
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.top == NIL
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    ids: [u32; BLOCK],
+    len: u32,
+    /// The bucket that this block belongs to.
+    bucket: u32,
+    /// The next lower block of the bucket, or the next free one of the pool.
+    below: u32,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    pages: Vec<Box<[Block]>>,
+    free: u32,
+}
+
+/// What a removal moved: this timer is now filed there.
+pub(crate) type Moved = Option<(u32, Position)>;
+
+impl Blocks {
+    pub(crate) fn new() -> Self {
+        Self {
+            pages: Vec::new(),
+            free: NIL,
+        }
+    }
+
+    #[inline]
+    fn block(&mut self, number: u32) -> &mut Block {
+        &mut self.pages[number as usize / PAGE][number as usize % PAGE]
+    }
+
+    /// Files `id` on top of `bucket`, whose number is `number`.
+    #[inline]
+    pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, id: u32) -> Position {
+        if bucket.top == NIL || self.block(bucket.top).len as usize == BLOCK {
+            let fresh = self.allocate();
+            *self.block(fresh) = Block {
+                ids: [0; BLOCK],
+                len: 0,
+                bucket: number,
+                below: bucket.top,
+            };
+            bucket.top = fresh;
+        }
+        let top = bucket.top;
+        let block = self.block(top);
+        let place = block.len;
+        block.ids[place as usize] = id;
+        block.len += 1;
+        Position(top * BLOCK as u32 + place)
+    }
+
+    /// The number of the bucket in which `position` lies.
+    #[inline]
+    pub(crate) fn bucket_of(&mut self, position: Position) -> u32 {
+        self.block(position.0 / BLOCK as u32).bucket
+    }
+
+    /// Takes the last timer of `bucket`.
+    #[inline]
+    pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<u32> {
+        if bucket.top == NIL {
+            return None;
+        }
+        let top = bucket.top;
+        let block = self.block(top);
+        // INVARIANT: no block of a bucket is empty.
+        block.len -= 1;
+        let id = block.ids[block.len as usize];
+        if block.len == 0 {
+            bucket.top = block.below;
+            self.release(top);
+        }
+        Some(id)
+    }
+
+    /// Removes the timer at `position`, which lies in `bucket`.
+    #[inline]
+    pub(crate) fn remove(&mut self, bucket: &mut Bucket, position: Position) -> Moved {
+        let (number, place) = (position.0 / BLOCK as u32, position.0 % BLOCK as u32);
+        let last_at = Position(bucket.top * BLOCK as u32 + self.block(bucket.top).len - 1);
+        let last = self.pop(bucket)?;
+        if last_at == position {
+            return None;
+        }
+        self.block(number).ids[place as usize] = last;
+        Some((last, position))
+    }
+
+    fn allocate(&mut self) -> u32 {
+        if self.free == NIL {
+            self.grow();
+        }
+        let fresh = self.free;
+        self.free = self.block(fresh).below;
+        fresh
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let first = (self.pages.len() * PAGE) as u32;
+        let page = (first..first + PAGE as u32)
+            .map(|number| Block {
+                ids: [0; BLOCK],
+                len: 0,
+                bucket: NIL,
+                below: if number + 1 == first + PAGE as u32 {
+                    NIL
+                } else {
+                    number + 1
+                },
+            })
+            .collect();
+        self.pages.push(page);
+        self.free = first;
+    }
+
+    fn release(&mut self, number: u32) {
+        let free = self.free;
+        self.block(number).below = free;
+        self.free = number;
+    }
+}

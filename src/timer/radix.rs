@@ -1,0 +1,128 @@
+//! Slot arithmetic of a hierarchical wheel.
+//!
+//! Write ticks as numbers in base `size` (slots per level). A timer belongs to the level of the highest digit in
+//! which its deadline differs from the present, and to the slot that this digit of the deadline names. All timers of
+//! a bucket agree in that digit and in all higher ones, so the bucket's window starts at the deadline with all lower
+//! digits set to zero.
+
+use crate::time::ticks::Tick;
+
+/// Place of a bucket in the wheel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) level: u32,
+    pub(crate) slot: u32,
+    /// The first tick of the bucket's window: when it is due.
+    pub(crate) start: Tick,
+}
+
+/// The base of the wheel's digits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Radix {
+    /// A power of two: digits are groups of so many bits.
+    Bits(u32),
+    /// Any other base, from 3 up.
+    Any(u32),
+}
+
+impl Radix {
+    /// `size` is at least 2.
+    pub(crate) fn new(size: u32) -> Self {
+        debug_assert!(size >= 2);
+        if size.is_power_of_two() {
+            Self::Bits(size.trailing_zeros())
+        } else {
+            Self::Any(size)
+        }
+    }
+
+    /// Slots per level.
+    pub(crate) fn size(self) -> u32 {
+        match self {
+            Self::Bits(bits) => 1 << bits,
+            Self::Any(size) => size,
+        }
+    }
+
+    /// The bucket for `deadline`, seen from `current`, which is earlier.
+    #[inline]
+    pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Place {
+        debug_assert!(current < deadline);
+        match self {
+            Self::Bits(bits) => {
+                let highest = 63 - (current ^ deadline).leading_zeros();
+                let level = highest / bits;
+                let shift = level * bits;
+                let digits = deadline >> shift;
+                Place {
+                    level,
+                    slot: (digits & ((1 << bits) - 1)) as u32,
+                    start: digits << shift,
+                }
+            }
+            Self::Any(size) => {
+                let base = Tick::from(size);
+                let (mut level, mut width) = (0, 1);
+                let (mut here, mut there) = (current, deadline);
+                while here / base != there / base {
+                    here /= base;
+                    there /= base;
+                    // The level's width divides a tick count, so it fits.
+                    width *= base;
+                    level += 1;
+                }
+                Place {
+                    level,
+                    slot: (there % base) as u32,
+                    start: there * width,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The definition, digit by digit.
+    fn by_digits(size: u64, current: u64, deadline: u64) -> (u32, u64, u64) {
+        let digits = |mut n: u64| {
+            std::iter::repeat_with(|| {
+                let digit = n % size;
+                n /= size;
+                digit
+            })
+            .take(64)
+            .collect::<Vec<_>>()
+        };
+        let (here, there) = (digits(current), digits(deadline));
+        let level = (0..64).rev().find(|&i| here[i] != there[i]).unwrap();
+        let start = (0..level).fold(deadline, |start, i| start - there[i] * size.pow(i as u32));
+        (level as u32, there[level], start)
+    }
+
+    fn tick() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            0..200_u64,
+            any::<u64>(),
+            (0..64_u32, 0..5_u64)
+                .prop_map(|(bit, by)| (1_u64 << bit).wrapping_add(by).wrapping_sub(2)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_base_agrees_with_the_definition(
+            size in prop_oneof![2..70_u32, 2..65_537_u32],
+            (a, b) in (tick(), tick()).prop_filter("one is later", |(a, b)| a != b),
+        ) {
+            let (current, deadline) = (a.min(b), a.max(b));
+            let place = Radix::new(size).locate(current, deadline);
+            let (level, slot, start) = by_digits(u64::from(size), current, deadline);
+            prop_assert_eq!(place, Place { level, slot: slot as u32, start });
+            prop_assert!(current < place.start && place.start <= deadline);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Scheme 7 of Varghese & Lauck (1987), driven by a queue of bucket deadlines as in Kafka's purgatory.
+//!
+//! Levels of `size` slots, each level's slot as wide as the whole level below it, grown as far timeouts ask for them.
+//! A timer waits in the bucket that [`Radix::locate`] names; when a bucket of a higher level is due, its timers are
+//! filed again from there (they *cascade*) until each lies in a slot one tick wide, so firing is exact.
+//!
+//! The deadlines of the non-empty buckets stand in a binary heap: time jumps from bucket to bucket, and empty slots
+//! cost nothing.
+//!
+//! | | cost |
+//! |---|---|
+//! | start, stop | O(1); O(log buckets) when the bucket was empty |
+//! | advance | O(1) per fired timer and per cascade; at most one cascade per level and timer |
+//! | idle | nothing |
+//!
+//! The wheel is advanced in small steps, between which its owner may release a lock and others start and stop timers.
+//!
+//! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever it is not empty. (An emptied bucket
+//! keeps its deadline until that comes to the top.)
+//! INVARIANT: `current` is never past the deadline of a non-empty bucket. So while a bucket drains, `current` is the
+//! start of its window, and no timer started meanwhile can be filed into it.
+
+use super::blocks::{Blocks, Bucket};
+use super::radix::Radix;
+use super::{Position, Records};
+use crate::time::ticks::Tick;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The number of the bucket for timers that are due already.
+const DUE: u32 = 0;
+
+/// What one step of an advance came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// This timer is due. It has left the wheel.
+    Fired(u32),
+    /// A timer moved to a lower level.
+    Cascaded,
+    /// Nothing more is due; the next bucket is, at the given tick.
+    Idle(Option<Tick>),
+}
+
+/// A hierarchical timing wheel over the timers of one [`Records`].
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    radix: Radix,
+    /// All buckets with a deadline up to here are empty, but for the one being drained.
+    current: Tick,
+    /// [`DUE`], then level by level.
+    buckets: Vec<Bucket>,
+    /// Deadline and number of every queued bucket.
+    queue: BinaryHeap<Reverse<(Tick, u32)>>,
+    blocks: Blocks,
+    len: usize,
+}
+
+impl Wheel {
+    /// An empty wheel of `size` slots per level at tick `current`. `size` is at least 2.
+    pub(crate) fn new(size: u32, current: Tick) -> Self {
+        Self {
+            radix: Radix::new(size),
+            current,
+            buckets: vec![Bucket::EMPTY],
+            queue: BinaryHeap::new(),
+            blocks: Blocks::new(),
+            len: 0,
+        }
+    }
+
+    /// Timers in the wheel.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Files timer `id` under its deadline. `now` is the present, or a tick before it.
+    ///
+    /// Returns the deadline of its bucket if that is earlier than that of every other: a sleeper must hear of it.
+    #[inline]
+    pub(crate) fn start(&mut self, records: &mut impl Records, id: u32, now: Tick) -> Option<Tick> {
+        // An idle wheel has fallen behind; from the true present, the timer's level is lower and cascades fewer.
+        if let Some(next) = self.next_deadline() {
+            self.current = self.current.max(now.min(next.saturating_sub(1)));
+        } else {
+            self.current = self.current.max(now);
+        }
+        self.len += 1;
+        self.file(records, id)
+    }
+
+    /// Takes timer `id` out, if it is in.
+    #[inline]
+    pub(crate) fn stop(&mut self, records: &mut impl Records, id: u32) {
+        let position = records.position(id);
+        if position == Position::NONE {
+            return;
+        }
+        let number = self.blocks.bucket_of(position);
+        let moved = self
+            .blocks
+            .remove(&mut self.buckets[number as usize], position);
+        if let Some((id, position)) = moved {
+            records.set_position(id, position);
+        }
+        records.set_position(id, Position::NONE);
+        self.len -= 1;
+    }
+
+    /// The earliest deadline of a non-empty bucket: before it, an advance has nothing to do.
+    #[inline]
+    pub(crate) fn next_deadline(&mut self) -> Option<Tick> {
+        while let Some(&Reverse((deadline, number))) = self.queue.peek() {
+            let bucket = &mut self.buckets[number as usize];
+            if !bucket.is_empty() {
+                return Some(deadline);
+            }
+            bucket.queued = false;
+            self.queue.pop();
+        }
+        None
+    }
+
+    /// Does one thing that is due at `now`. The caller repeats it until it is [`Step::Idle`].
+    pub(crate) fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        let Some(deadline) = self.next_deadline().filter(|&deadline| deadline <= now) else {
+            let next = self.next_deadline();
+            self.current = self.current.max(now);
+            return Step::Idle(next);
+        };
+        self.current = self.current.max(deadline);
+        let Some(&Reverse((_, number))) = self.queue.peek() else {
+            return Step::Idle(None);
+        };
+        let Some(id) = self.blocks.pop(&mut self.buckets[number as usize]) else {
+            return Step::Idle(None);
+        };
+        if records.deadline(id) <= self.current {
+            records.set_position(id, Position::NONE);
+            self.len -= 1;
+            Step::Fired(id)
+        } else {
+            self.file(records, id);
+            Step::Cascaded
+        }
+    }
+
+    /// Puts timer `id` into its bucket, seen from `current`. Returns the bucket's deadline if it is the earliest.
+    #[inline]
+    fn file(&mut self, records: &mut impl Records, id: u32) -> Option<Tick> {
+        let deadline = records.deadline(id);
+        let (number, start) = if deadline <= self.current {
+            (DUE, self.current)
+        } else {
+            let place = self.radix.locate(self.current, deadline);
+            (
+                1 + place.level * self.radix.size() + place.slot,
+                place.start,
+            )
+        };
+        if number as usize >= self.buckets.len() {
+            self.grow(number);
+        }
+        let bucket = &mut self.buckets[number as usize];
+        let position = self.blocks.push(bucket, number, id);
+        records.set_position(id, position);
+        if bucket.queued {
+            return None;
+        }
+        bucket.queued = true;
+        let earliest = self
+            .queue
+            .peek()
+            .is_none_or(|&Reverse((first, _))| start < first);
+        self.queue.push(Reverse((start, number)));
+        earliest.then_some(start)
+    }
+
+    /// Adds overflow levels up to the one of bucket `number`.
+    #[cold]
+    fn grow(&mut self, number: u32) {
+        let size = self.radix.size() as usize;
+        let levels = (number as usize - 1) / size + 1;
+        self.buckets.resize(1 + levels * size, Bucket::EMPTY);
+    }
+}
