@@ -1,0 +1,47 @@
+//! The two places where requests wait.
+
+use crate::delayed_fetch::DelayedFetch;
+use crate::delayed_produce::DelayedProduce;
+use crate::partition::TopicPartition;
+use request_purgatory::{BuildError, Purgatory};
+use std::time::Duration;
+
+/// Longest wait granted, whatever a client asks for.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(300);
+
+/// Most requests parked in either purgatory. Past it they are answered at once, with what is there.
+const MAX_PARKED: usize = 1_000_000;
+
+/// The purgatories of the broker. A clone is another handle on the same two.
+#[derive(Clone)]
+pub(crate) struct Purgatories {
+    pub(crate) fetch: Purgatory<DelayedFetch>,
+    pub(crate) produce: Purgatory<DelayedProduce>,
+}
+
+impl Purgatories {
+    pub(crate) fn new() -> Result<Self, BuildError> {
+        Ok(Self {
+            fetch: Purgatory::builder("fetch")
+                .max_timeout(MAX_WAIT)
+                .max_parked(MAX_PARKED)
+                .build()?,
+            produce: Purgatory::builder("produce")
+                .max_timeout(MAX_WAIT)
+                .max_parked(MAX_PARKED)
+                .build()?,
+        })
+    }
+
+    /// To be called whenever the high watermark of `partition` moved, with no lock held.
+    pub(crate) fn high_watermark_moved(&self, partition: &TopicPartition) {
+        self.produce.check_and_complete(partition);
+        self.fetch.check_and_complete(partition);
+    }
+
+    /// Answers everything that is parked, and parks nothing more.
+    pub(crate) fn shutdown(&self) {
+        self.fetch.shutdown();
+        self.produce.shutdown();
+    }
+}
