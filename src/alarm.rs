@@ -3,10 +3,10 @@
 //! A sleeper (the reaper, or a reactor that drives the purgatory by hand) sleeps until the tick that stands here. Who
 //! creates an earlier deadline sets the alarm to it and, having found a later tick there, must wake the sleeper.
 //!
-//! The sleeper first [resets](Alarm::reset) the alarm, then reads the deadlines under their locks, and sets it to
-//! what it found. A deadline created meanwhile is either seen by that reading, or was set after the reset: all three
-//! are read-modify-writes of one word, so one of the two comes first. In both cases the alarm ends no later than the
-//! deadline.
+//! Who moves the alarm later [resets](Alarm::reset) it first, then reads the deadlines under their locks, and sets it
+//! to what was found. A deadline created meanwhile was either set before the reset, and then that reading sees it, or
+//! is set after it, and then finds a later tick and wakes the sleeper: both are read-modify-writes of one word, so one
+//! of them comes first.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::ticks::{NEVER, Tick};

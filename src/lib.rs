@@ -9,6 +9,9 @@ mod alarm;
 mod cell;
 mod completions;
 mod error;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod model;
 mod operation;
 mod purgatory;
 mod reaper;

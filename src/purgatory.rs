@@ -212,7 +212,9 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purga
     /// Runs `try_complete` of the operations concerned on this thread, and their `on_complete` where
     /// [`Builder::completions`] says. What user code makes due meanwhile is left for the next call.
     pub fn advance(&self) -> usize {
-        self.core.advance()
+        let expired = self.core.advance();
+        self.core.rearm_for_caller();
+        expired
     }
 
     /// When [`advance`](Self::advance) has something to do next, on the purgatory's clock: the start of the earliest

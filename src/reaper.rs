@@ -5,6 +5,7 @@
 
 use crate::completions::{CompletionThread, join_unless_current};
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
+use crate::time::Waker;
 use parking_lot::Mutex;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,8 +39,11 @@ pub enum Reaper {
     Own,
     /// A thread that drives many purgatories.
     Shared(ReaperThread),
-    /// Nobody: the user calls [`advance`](crate::Purgatory::advance), for instance from a reactor that sleeps until
-    /// [`next_deadline`](crate::Purgatory::next_deadline), or in a test.
+    /// A thread of the user's, such as an event loop: it calls [`advance`](crate::Purgatory::advance) when
+    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and asks for both again when this waker is called
+    /// (on a parking thread, with no lock held): an earlier deadline has been added, or a check put off until later.
+    Reactor(Waker),
+    /// Nobody: the user calls [`advance`](crate::Purgatory::advance) now and then, for instance in a test.
     Manual,
 }
 
@@ -114,8 +118,12 @@ impl Sleeper {
         self.unparker.unpark();
     }
 
-    pub(crate) fn unparker(&self) -> Unparker {
-        self.unparker.clone()
+    pub(crate) fn waker(&self) -> Waker {
+        let unparker = self.unparker.clone();
+        Waker::new(move || {
+            unparker.unpark();
+            true
+        })
     }
 
     /// Ends the thread and waits for that, unless this is the thread itself.

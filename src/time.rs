@@ -52,16 +52,20 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
-/// Wakes a reaper; given to clocks that are moved by hand.
+/// Wakes whoever drives a timer: given to clocks that are moved by hand, and by reactors
+/// ([`Reaper::Reactor`](crate::Reaper::Reactor)).
 #[derive(Clone)]
 pub struct Waker(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Waker {
-    pub(crate) fn new(wake: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    /// A waker that calls `wake`, on any thread, any number of times. It should return `false` when there is nobody
+    /// left to wake, must not block, and must be remembered until the next sleep: a wake-up that comes before it must
+    /// prevent it.
+    pub fn new(wake: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(wake))
     }
 
-    /// Wakes the reaper. `false` if it is gone, and this waker can be forgotten.
+    /// Wakes. `false` if nobody is left, and this waker can be forgotten.
     pub fn wake(&self) -> bool {
         (self.0)()
     }

@@ -1,1 +1,154 @@
+//! What the models share. Each file in `tests` models one part of the library; see `.ci/test` for how they run.
+#![cfg(loom)]
 
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::sync::{Condvar, Mutex};
+use request_purgatory::{
+    Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, Waker,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Runs a model with at most two preemptions in an execution, or as many as `LOOM_MAX_PREEMPTIONS` says.
+pub fn bounded(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+/// Runs a model through every execution there is.
+pub fn exhaustive(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = None;
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+/// What an operation waits for, and what became of it.
+pub struct Fate {
+    pub satisfied: AtomicBool,
+    completed: AtomicUsize,
+    expired: AtomicUsize,
+    cancelled: AtomicUsize,
+    shut_down: AtomicUsize,
+}
+
+impl Fate {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            satisfied: AtomicBool::new(false),
+            completed: AtomicUsize::new(0),
+            expired: AtomicUsize::new(0),
+            cancelled: AtomicUsize::new(0),
+            shut_down: AtomicUsize::new(0),
+        })
+    }
+
+    /// The event that the operation waits for. Relaxed: only the library's own ordering makes it visible.
+    pub fn satisfy(&self) {
+        self.satisfied.store(true, Ordering::Relaxed);
+    }
+
+    /// How many times it completed as satisfied, expired, cancelled and shut down.
+    pub fn endings(&self) -> [usize; 4] {
+        [
+            &self.completed,
+            &self.expired,
+            &self.cancelled,
+            &self.shut_down,
+        ]
+        .map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// An operation.
+pub struct Probe {
+    pub fate: Arc<Fate>,
+    pub timeout: Duration,
+}
+
+impl Probe {
+    pub fn new(fate: &Arc<Fate>) -> Self {
+        Self::with_timeout(fate, Duration::MAX)
+    }
+
+    pub fn with_timeout(fate: &Arc<Fate>, timeout: Duration) -> Self {
+        let fate = fate.clone();
+        Self { fate, timeout }
+    }
+}
+
+impl DelayedOperation for Probe {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn try_complete(&mut self) -> bool {
+        self.fate.satisfied.load(Ordering::Relaxed)
+    }
+
+    fn on_complete(self, completion: Completion) {
+        let count = match completion {
+            Completion::Satisfied => &self.fate.completed,
+            Completion::Expired => &self.fate.expired,
+            Completion::Cancelled => &self.fate.cancelled,
+            _ => &self.fate.shut_down,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A purgatory that the model drives itself.
+pub fn manual(clock: &ManualClock) -> Purgatory<Probe> {
+    driven(clock, Reaper::Manual)
+}
+
+/// A purgatory driven by `reaper`.
+pub fn driven(clock: &ManualClock, reaper: Reaper) -> Purgatory<Probe> {
+    Purgatory::builder("model")
+        .clock(clock.clone())
+        .reaper(reaper)
+        .completions(Completions::Inline)
+        .build()
+        .expect("the settings are sound")
+}
+
+/// Nothing is left, and no panic was swallowed (loom reports what it finds by panicking, maybe inside a callback).
+pub fn assert_empty(purgatory: &Purgatory<Probe>) {
+    let stats = purgatory.stats();
+    assert_eq!(stats.panicked, 0);
+    assert_eq!((stats.parked, stats.watched), (0, 0), "{stats:?}");
+    assert_eq!(purgatory.watched_keys(), 0);
+}
+
+/// Puts a model's driver to sleep; a wake-up that comes first is kept.
+#[derive(Clone)]
+pub struct Bed(Arc<(Mutex<bool>, Condvar)>);
+
+impl Bed {
+    pub fn new() -> Self {
+        Self(Arc::new((Mutex::new(false), Condvar::new())))
+    }
+
+    pub fn sleep(&self) {
+        let (woken, changed) = &*self.0;
+        let mut woken = woken.lock().unwrap();
+        while !*woken {
+            woken = changed.wait(woken).unwrap();
+        }
+        *woken = false;
+    }
+
+    pub fn waker(&self) -> Waker {
+        let bed = self.0.clone();
+        Waker::new(move || {
+            let (woken, changed) = &*bed;
+            *woken.lock().unwrap() = true;
+            changed.notify_one();
+            true
+        })
+    }
+}

@@ -24,7 +24,7 @@ use crate::sync::{AtomicU32, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCel
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicPtr, AtomicU32 as Aside};
 
 /// Chunks of doubling size: enough for every index.
 const CHUNKS: usize = 32;
@@ -52,7 +52,8 @@ pub(crate) struct Fields {
 struct Slot<P> {
     state: State,
     fields: UnsafeCell<Fields>,
-    aside: AtomicU32,
+    /// Not modelled by loom: all its uses are Relaxed, and what orders them is.
+    aside: Aside,
     payload: UnsafeCell<MaybeUninit<P>>,
 }
 
@@ -410,7 +411,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let vacant = Slot {
             state: State::vacant(),
             fields: UnsafeCell::new(Fields::default()),
-            aside: AtomicU32::new(NIL),
+            aside: Aside::new(NIL),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         };
         // SAFETY: memory for a slot, and we have the lock, so no other thread writes it; nobody reads a slot that is

@@ -23,7 +23,7 @@
 //! Nobody waits for a holder. Whoever comes while the operation is held leaves a mark, and the holder cannot let go
 //! past a mark: its release fails, and it acts on the mark. That is the whole handoff.
 
-use crate::sync::{AtomicU64, LAST_GENERATION, Ordering};
+use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
 
 const PARKED: u64 = 1;
 const CHECKING: u64 = 1 << 1;
@@ -233,7 +233,7 @@ impl State {
             LAST_GENERATION => RETIRED,
             _ => generation + 1,
         };
-        self.0.store(Snapshot::of(next, 0).0, Ordering::Release);
+        overwrite(&self.0, Snapshot::of(next, 0).0);
     }
 
     /// Whether the vacant slot has had its last tenant: another one could be mistaken for an earlier one.

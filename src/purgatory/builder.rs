@@ -8,7 +8,7 @@ use crate::completions::Completions;
 use crate::error::BuildError;
 use crate::operation::DelayedOperation;
 use crate::reaper::{Driven, Reaper};
-use crate::sync::{Arc, Weak};
+use crate::sync::{Arc, HOMES, Weak};
 use crate::time::{Clock, SystemClock};
 use std::fmt;
 use std::hash::BuildHasher;
@@ -130,7 +130,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Build
             name: self.name,
             tick: self.tick,
             wheel_size,
-            homes: cores.clamp(8, 16),
+            homes: cores.clamp(*HOMES.start(), *HOMES.end()),
             shards: (cores * 16).next_power_of_two().clamp(64, 1024),
             max_parked: self.max_parked,
             max_timeout: self.max_timeout,

@@ -143,7 +143,8 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     #[inline]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
-            self.threads.wake();
+            // A reactor's waker is the user's code.
+            let _ = self.guarded(|| self.threads.wake());
         }
     }
 

@@ -6,7 +6,7 @@ use crate::cell::state::Mark;
 use crate::operation::DelayedOperation;
 use crate::reaper::{Driven, Rest};
 use crate::stats::Ending;
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering};
 use crate::time::ticks::{NEVER, Tick};
 use crate::turn::Turn;
 use std::hash::BuildHasher;
@@ -14,34 +14,28 @@ use std::hash::BuildHasher;
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
     /// Does everything that is due now. Returns how many operations this expired.
     ///
-    /// Deadlines that user code creates meanwhile, however close, are left for the next call, so that this one ends.
+    /// What user code makes due meanwhile, however close, is left for the next call, so that this one ends.
     pub(crate) fn advance(self: &Arc<Self>) -> usize {
         let turn = Turn::enter();
-        self.alarm.reset();
-        self.check_put_off(&turn);
+        self.check_put_off();
         let now = self.now();
         (0..self.homes.len())
             .map(|home| self.advance_home(&turn, home, now))
             .sum()
     }
 
-    fn check_put_off(self: &Arc<Self>, turn: &Turn) {
-        let _ = turn;
+    fn check_put_off(self: &Arc<Self>) {
         for _ in 0..self.later.len() {
-            match self.later.pop() {
-                Some(key) => drop(self.guarded(|| self.check_key(&key))),
-                None => break,
-            }
-        }
-        if !self.later.is_empty() {
-            self.announce(Some(0));
+            let Some(key) = self.later.pop() else { return };
+            // Only a `Hash` or `Eq` of the key can panic in here, and it has been counted.
+            let _ = self.guarded(|| self.check_key(&key));
         }
     }
 
     fn advance_home(self: &Arc<Self>, turn: &Turn, home: usize, now: Tick) -> usize {
         let mut expired = 0;
         let mut left = self.home(home).timers();
-        loop {
+        while left > 0 {
             let due = self.home(home).drain(now);
             left = left.saturating_sub(due.fired.len());
             let mut ready = Ready::new();
@@ -51,13 +45,28 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
             }
             self.deliver(turn, ready);
             if !due.more {
-                self.announce(due.next);
-                return expired;
+                break;
             }
-            if left == 0 {
-                self.announce(self.home(home).next_deadline());
-                return expired;
+        }
+        expired
+    }
+
+    /// Sets the alarm anew, to what is to be done next. Returns whether that could be earlier than the sleeper knows.
+    fn rearm(&self) -> bool {
+        self.alarm.reset();
+        let mut earlier = !self.later.is_empty() && self.alarm.set(0);
+        for home in &self.homes {
+            if let Some(next) = home.next_deadline() {
+                earlier |= self.alarm.set(next);
             }
+        }
+        earlier
+    }
+
+    /// The same on behalf of a caller who is not the reaper: that must hear of it. (A reactor is the caller itself.)
+    pub(crate) fn rearm_for_caller(&self) {
+        if self.rearm() && self.threads.has_reaper() {
+            self.threads.wake();
         }
     }
 
@@ -95,21 +104,16 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         self.announce(Some(0));
     }
 
-    /// When something is to be done next.
+    /// When something is to be done next; the sleeper is woken if that becomes earlier.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
-        if !self.later.is_empty() {
-            return Some(0);
-        }
-        self.homes
-            .iter()
-            .filter_map(|home| home.next_deadline())
-            .min()
+        self.rearm_for_caller();
+        Some(self.alarm.time()).filter(|&next| next != NEVER)
     }
 
     /// Ends every operation and the threads, once.
     pub(crate) fn shut_down(self: &Arc<Self>) {
         // ORDERING: AcqRel pairs with the Acquire in `is_closed`; a swap, so that one caller does the work.
-        if self.closed.swap(true, std::sync::atomic::Ordering::AcqRel) {
+        if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
         let turn = Turn::enter();
@@ -138,6 +142,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Drive
         let due = self.alarm.time();
         if due != NEVER && due <= self.now() {
             self.advance();
+            self.rearm();
         }
         match self.alarm.time() {
             NEVER => Rest::UntilWoken,

@@ -44,8 +44,6 @@ pub(crate) struct Due {
     pub(crate) fired: Vec<(SlotRef, Tick)>,
     /// Whether more may be due.
     pub(crate) more: bool,
-    /// When the next bucket is due, if nothing is now.
-    pub(crate) next: Option<Tick>,
 }
 
 impl<P, G> Records for FieldsView<'_, P, G> {
@@ -173,20 +171,10 @@ impl<Op: DelayedOperation> Home<Op> {
                     }
                 }
                 Step::Cascaded => {}
-                Step::Idle(next) => {
-                    return Due {
-                        fired,
-                        more: false,
-                        next,
-                    };
-                }
+                Step::Idle => return Due { fired, more: false },
             }
         }
-        Due {
-            fired,
-            more: true,
-            next: None,
-        }
+        Due { fired, more: true }
     }
 
     /// Timers in the wheel.

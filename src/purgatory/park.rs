@@ -124,7 +124,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     fn admit(&self, parked: Parked<Op>, timeout: Duration) -> Result<Tenant<'_, Op>, Rejected<Op>> {
         let (now, deadline) = self.deadline(timeout);
         let mine = self.my_home();
-        let free = (mine..mine + 3)
+        let free = (mine..mine + self.homes.len().min(3))
             .map(|number| number & (self.homes.len() - 1))
             .find_map(|number| Some((number, self.home(number).try_lock()?)));
         let (number, guard) = free.unwrap_or_else(|| (mine, self.home(mine).lock()));

@@ -2,15 +2,15 @@
 
 use crate::completions::{CompletionThread, Completions};
 use crate::reaper::{Driven, Reaper, Sleeper};
-use crate::sync::{Arc, Unparker, Weak};
+use crate::sync::{Arc, Weak};
 use crate::time::{Clock, Waker};
 use std::io;
 
 pub(crate) struct Threads {
     reaper: Option<Arc<Sleeper>>,
     completions: Option<Arc<CompletionThread>>,
-    /// Wakes the reaper.
-    unparker: Option<Unparker>,
+    /// Wakes whoever drives the timer.
+    waker: Option<Waker>,
     /// Shared threads go on without this purgatory.
     own_reaper: bool,
     own_completions: bool,
@@ -24,15 +24,23 @@ impl Threads {
         completions: Option<Completions>,
     ) -> io::Result<(Self, Completions)> {
         let completions = completions.unwrap_or(match reaper {
-            Reaper::Manual => Completions::Inline,
+            Reaper::Manual | Reaper::Reactor(_) => Completions::Inline,
             Reaper::Own | Reaper::Shared(_) => Completions::OwnThread,
         });
         let wants_thread = matches!(completions, Completions::OwnThread);
         let own_reaper = matches!(reaper, Reaper::Own);
-        let (sleeper, shared_completions) = match reaper {
-            Reaper::Own => (Some(Arc::new(Sleeper::spawn(name)?)), None),
-            Reaper::Shared(thread) => (Some(thread.sleeper), Some(thread.completions)),
-            Reaper::Manual => (None, None),
+        let (sleeper, waker, shared_completions) = match reaper {
+            Reaper::Own => {
+                let sleeper = Sleeper::spawn(name)?;
+                let waker = sleeper.waker();
+                (Some(Arc::new(sleeper)), Some(waker), None)
+            }
+            Reaper::Shared(thread) => {
+                let waker = thread.sleeper.waker();
+                (Some(thread.sleeper), Some(waker), Some(thread.completions))
+            }
+            Reaper::Reactor(waker) => (None, Some(waker), None),
+            Reaper::Manual => (None, None, None),
         };
         let own_completions = wants_thread && shared_completions.is_none();
         let completion_thread = if own_completions {
@@ -41,7 +49,7 @@ impl Threads {
             shared_completions.filter(|_| wants_thread)
         };
         let threads = Self {
-            unparker: sleeper.as_ref().map(|sleeper| sleeper.unparker()),
+            waker,
             reaper: sleeper,
             completions: completion_thread,
             own_reaper,
@@ -52,21 +60,26 @@ impl Threads {
 
     /// Lets the reaper drive `driven`, and `clock` wake the reaper.
     pub(crate) fn drive(&self, driven: Weak<dyn Driven>, clock: &dyn Clock) {
-        if let (Some(reaper), Some(unparker)) = (&self.reaper, &self.unparker) {
+        if let Some(reaper) = &self.reaper {
             reaper.adopt(driven.clone());
-            let unparker = unparker.clone();
+        }
+        if let Some(waker) = self.waker.clone() {
             clock.subscribe(Waker::new(move || {
-                unparker.unpark();
-                driven.strong_count() > 0
+                waker.wake() && driven.strong_count() > 0
             }));
         }
     }
 
-    /// Wakes the reaper, if there is one.
+    /// Wakes whoever drives the timer, if that is not left to the user altogether.
     pub(crate) fn wake(&self) {
-        if let Some(unparker) = &self.unparker {
-            unparker.unpark();
+        if let Some(waker) = &self.waker {
+            waker.wake();
         }
+    }
+
+    /// Whether a thread of the library drives the timer.
+    pub(crate) fn has_reaper(&self) -> bool {
+        self.reaper.is_some()
     }
 
     pub(crate) fn completions(&self) -> Option<&CompletionThread> {

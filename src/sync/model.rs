@@ -10,12 +10,20 @@ use std::time::Duration;
 
 pub(crate) use loom::cell::UnsafeCell;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-pub(crate) use loom::thread_local;
+
+/// loom's macro knows no `const` initialisers.
+macro_rules! const_thread_local {
+    ($($(#[$attr:meta])* static $name:ident: $type:ty = const { $init:expr };)*) => {
+        loom::thread_local! { $($(#[$attr])* static $name: $type = $init;)* }
+    };
+}
+pub(crate) use const_thread_local as thread_local;
 
 pub(crate) const FIRST_CHUNK: u32 = 1;
 pub(crate) const BLOCK: usize = 1;
 pub(crate) const SHORT_LIST: usize = 1;
 pub(crate) const SLICE: usize = 1;
+pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 1..=1;
 pub(crate) const LAST_GENERATION: u32 = 1;
 
 /// loom's mutex with parking_lot's face.
@@ -36,6 +44,14 @@ impl<T> Mutex<T> {
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok()
     }
+}
+
+/// A Release store to a word that others change by read-modify-write.
+///
+/// To loom, a store and a concurrent read-modify-write that read an earlier value are unordered, so that either could
+/// be the last. Really the store is the later one: the other comes directly after the value it read. A swap says so.
+pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
+    word.swap(value, Ordering::Release);
 }
 
 /// A number of its own for each thread of the model, the same in every execution. Never 0.
@@ -134,6 +150,10 @@ impl<T> Queue<T> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) const BLOCK: usize = 60;
 pub(crate) const SHORT_LIST: usize = 16;
 /// Watchers examined, and timers drained, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
+/// How many homes a purgatory may have.
+pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 8..=16;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
@@ -38,6 +40,12 @@ impl<T> UnsafeCell<T> {
     pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
         access(self.0.get())
     }
+}
+
+/// A Release store to a word that others change by read-modify-write.
+#[inline(always)]
+pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Release);
 }
 
 /// A number that no other thread of this process has ever had. Never 0.

@@ -37,8 +37,8 @@ pub(crate) enum Step {
     Fired(u32),
     /// A timer moved to a lower level.
     Cascaded,
-    /// Nothing more is due; the next bucket is, at the given tick.
-    Idle(Option<Tick>),
+    /// Nothing more is due.
+    Idle,
 }
 
 /// A hierarchical timing wheel over the timers of one [`Records`].
@@ -122,17 +122,13 @@ impl Wheel {
 
     /// Does one thing that is due at `now`. The caller repeats it until it is [`Step::Idle`].
     pub(crate) fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        let Some(deadline) = self.next_deadline().filter(|&deadline| deadline <= now) else {
-            let next = self.next_deadline();
-            self.current = self.current.max(now);
-            return Step::Idle(next);
-        };
-        self.current = self.current.max(deadline);
-        let Some(&Reverse((_, number))) = self.queue.peek() else {
-            return Step::Idle(None);
+        let due = self.next_deadline().filter(|&deadline| deadline <= now);
+        self.current = self.current.max(due.unwrap_or(now));
+        let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
+            return Step::Idle;
         };
         let Some(id) = self.blocks.pop(&mut self.buckets[number as usize]) else {
-            return Step::Idle(None);
+            return Step::Idle;
         };
         if records.deadline(id) <= self.current {
             records.set_position(id, Position::NONE);

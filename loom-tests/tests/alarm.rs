@@ -1,0 +1,112 @@
+//! The sleeper: whatever makes the next deadline earlier wakes it. A lost wake-up shows as a deadlock.
+#![cfg(loom)]
+
+use loom::thread;
+use loom_tests::{Bed, Fate, Probe, assert_empty, bounded, driven};
+use request_purgatory::{ManualClock, Purgatory, Reaper};
+use std::time::Duration;
+
+const NEAR: Duration = Duration::from_millis(2);
+const FAR: Duration = Duration::from_secs(60);
+
+/// A reactor's loop, until it would sleep no longer than `until`.
+fn drive(purgatory: &Purgatory<Probe>, bed: &Bed, until: Duration) {
+    loop {
+        purgatory.advance();
+        let next = purgatory.next_deadline();
+        if next.is_some_and(|next| next.since_origin() <= until) {
+            return;
+        }
+        bed.sleep();
+    }
+}
+
+fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> request_purgatory::Handle<Probe> {
+    let probe = Probe::with_timeout(&Fate::new(), timeout);
+    let watch = purgatory.try_complete_else_watch(probe, [1]);
+    watch
+        .expect("it may park")
+        .into_handle()
+        .expect("it parked")
+}
+
+/// Catches: a missing wake-up, an alarm set before the timer is started, a reset that comes after the reading.
+#[test]
+fn g07_insert_races_a_reaper_going_to_sleep() {
+    bounded(|| {
+        let bed = Bed::new();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let parker = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || park(&purgatory, NEAR))
+        };
+        drive(&purgatory, &bed, NEAR);
+        parker.join().unwrap().cancel().expect("nobody ended it");
+        assert_empty(&purgatory);
+    });
+}
+
+/// The same with the sleeper counting on a later deadline, and two parkers.
+#[test]
+fn g07_the_earlier_of_two_inserts_wakes() {
+    bounded(|| {
+        let bed = Bed::new();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let parkers = [FAR, NEAR].map(|timeout| {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || park(&purgatory, timeout))
+        });
+        drive(&purgatory, &bed, NEAR);
+        for parker in parkers {
+            parker.join().unwrap().cancel().expect("nobody ended it");
+        }
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a reschedule that tells nobody.
+#[test]
+fn g07_reschedule_to_an_earlier_deadline_wakes() {
+    bounded(|| {
+        let bed = Bed::new();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let handle = park(&purgatory, FAR);
+        let mover = {
+            let handle = handle.clone();
+            thread::spawn(move || assert!(handle.reschedule(NEAR)))
+        };
+        drive(&purgatory, &bed, NEAR);
+        mover.join().unwrap();
+        handle.cancel().expect("nobody ended it");
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a check put off until later that is swallowed by a reset.
+#[test]
+fn g07_check_later_wakes() {
+    bounded(|| {
+        let bed = Bed::new();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let fate = Fate::new();
+        purgatory
+            .try_complete_else_watch(Probe::new(&fate), [1])
+            .expect("it may park");
+        let asker = {
+            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            thread::spawn(move || {
+                fate.satisfy();
+                purgatory.check_later(1);
+            })
+        };
+        while purgatory.delayed() > 0 {
+            purgatory.advance();
+            if purgatory.delayed() > 0 && purgatory.next_deadline().is_none() {
+                bed.sleep();
+            }
+        }
+        asker.join().unwrap();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}

@@ -1,0 +1,212 @@
+//! The operation's slot: holding, letting go, ending and reuse, through the slab. (`word.rs` models the state word alone,
+//! with every execution of three threads.)
+#![cfg(loom)]
+
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::thread;
+use loom_tests::{bounded, exhaustive};
+use request_purgatory::model::{At, Cells, Holder, LetGo, Order};
+use std::sync::Arc;
+
+/// Which events the operation has seen when it was looked at.
+type Seen = [bool; 2];
+
+struct World {
+    cells: Cells<Seen>,
+    events: [AtomicBool; 2],
+    ended: AtomicUsize,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            cells: Cells::new(),
+            events: [AtomicBool::new(false), AtomicBool::new(false)],
+            ended: AtomicUsize::new(0),
+        })
+    }
+
+    fn look(&self, holder: &mut Holder<'_, Seen>) {
+        holder.look(|seen| {
+            for (seen, event) in seen.iter_mut().zip(&self.events) {
+                *seen |= event.load(Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// What a holder does: look, let go, and obey the marks.
+    fn examine(&self, mut holder: Holder<'_, Seen>) {
+        loop {
+            self.look(&mut holder);
+            match holder.release() {
+                LetGo::Parked => return,
+                LetGo::Recheck(again) => holder = again,
+                LetGo::End(holder) => return self.end(holder),
+            }
+        }
+    }
+
+    fn end(&self, holder: Holder<'_, Seen>) {
+        holder.end();
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn check(&self, at: At) {
+        if let Some(holder) = self.cells.begin(at, Order::Recheck) {
+            self.examine(holder);
+        }
+    }
+
+    fn event(&self, number: usize, at: At) {
+        self.events[number].store(true, Ordering::Relaxed);
+        self.check(at);
+    }
+}
+
+/// Catches: a recheck that is not written when it stands there already; a release past a mark; a mark or a release
+/// without its ordering.
+#[test]
+fn g01_parker_and_two_checkers_see_both_events() {
+    bounded(|| {
+        let world = World::new();
+        let (at, holder) = world.cells.insert([false; 2]);
+        let checkers = [0, 1].map(|number| {
+            let world = world.clone();
+            thread::spawn(move || world.event(number, at))
+        });
+        world.examine(holder);
+        for checker in checkers {
+            checker.join().unwrap();
+        }
+        let mut holder = world
+            .cells
+            .begin(at, Order::Recheck)
+            .expect("nobody ended it");
+        assert_eq!(holder.look(|seen| *seen), [true; 2]);
+        holder.end();
+    });
+}
+
+/// Catches: an acquire without its ordering (loom then sees two looks at once), a lost recheck.
+#[test]
+fn g04_looks_of_checkers_never_overlap() {
+    exhaustive(|| {
+        let world = World::new();
+        let (at, holder) = world.cells.insert([false; 2]);
+        world.examine(holder);
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || world.event(0, at))
+        };
+        world.event(1, at);
+        other.join().unwrap();
+        let mut holder = world
+            .cells
+            .begin(at, Order::Recheck)
+            .expect("nobody ended it");
+        assert_eq!(holder.look(|seen| *seen), [true; 2]);
+        holder.end();
+    });
+}
+
+/// Catches: an ending that two threads win, or that none wins because each left it to the other.
+#[test]
+fn g05_checker_reaper_and_canceller_end_it_once() {
+    bounded(|| {
+        let world = World::new();
+        let (at, holder) = world.cells.insert([false; 2]);
+        world.examine(holder);
+        let enders = [Order::Expire, Order::Cancel].map(|order| {
+            let world = world.clone();
+            thread::spawn(move || {
+                if let Some(holder) = world.cells.begin(at, order) {
+                    world.end(holder);
+                }
+            })
+        });
+        world.check(at);
+        for ender in enders {
+            ender.join().unwrap();
+        }
+        assert_eq!(world.ended.load(Ordering::Relaxed), 1);
+        assert!(!world.cells.is_parked(at));
+    });
+}
+
+/// Catches: an order that meets the parker and is lost.
+#[test]
+fn g05_an_order_given_while_it_is_being_parked_is_obeyed() {
+    exhaustive(|| {
+        let world = World::new();
+        let (at, holder) = world.cells.insert([false; 2]);
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || {
+                if let Some(holder) = world.cells.begin(at, Order::Expire) {
+                    world.end(holder);
+                }
+            })
+        };
+        world.examine(holder);
+        other.join().unwrap();
+        assert_eq!(world.ended.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// Catches: a generation that is not compared, or not raised at the end; a retired slot that is used again.
+#[test]
+fn g18_a_stale_reference_never_meets_a_later_tenant() {
+    bounded(|| {
+        let cells = Arc::new(Cells::<u32>::new());
+        let (at, holder) = cells.insert(0);
+        assert!(matches!(holder.release(), LetGo::Parked));
+        let stale = {
+            let cells = cells.clone();
+            thread::spawn(move || {
+                if let Some(mut holder) = cells.begin(at, Order::Cancel) {
+                    assert_eq!(holder.look(|tenant| *tenant), 0);
+                    holder.end();
+                }
+            })
+        };
+        for tenant in 1..4 {
+            if let Some(holder) = cells.begin(at, Order::Cancel) {
+                holder.end();
+            }
+            let (next, mut holder) = cells.insert(tenant);
+            assert_eq!(holder.look(|tenant| *tenant), tenant);
+            holder.end();
+            assert!(!cells.is_parked(next));
+        }
+        stale.join().unwrap();
+        assert!(!cells.is_parked(at));
+    });
+}
+
+/// Catches: a deferred slot that is lost, or published without its ordering.
+#[test]
+fn g16_a_slot_that_is_ended_while_the_lock_is_taken_comes_back() {
+    bounded(|| {
+        let cells = Arc::new(Cells::<u32>::new());
+        let parked = [0, 1].map(|number| {
+            let (at, holder) = cells.insert(number);
+            assert!(matches!(holder.release(), LetGo::Parked));
+            at
+        });
+        let enders = parked.map(|at| {
+            let cells = cells.clone();
+            thread::spawn(move || {
+                let holder = cells.begin(at, Order::Cancel).expect("nobody else does");
+                holder.end();
+            })
+        });
+        for ender in enders {
+            ender.join().unwrap();
+        }
+        let (_, first) = cells.insert(2);
+        let (_, second) = cells.insert(3);
+        assert_eq!(cells.slots(), 2);
+        first.end();
+        second.end();
+    });
+}

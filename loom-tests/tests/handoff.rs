@@ -1,0 +1,168 @@
+//! The whole purgatory: parker, checkers, canceller and the reaper's step against each other.
+#![cfg(loom)]
+
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
+use request_purgatory::{ManualClock, Rejected};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Catches: a parker that does not look again after its keys are watched.
+#[test]
+fn g01_parker_races_checker() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let fate = Fate::new();
+        let checker = {
+            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            thread::spawn(move || {
+                fate.satisfy();
+                purgatory.check_and_complete(&1)
+            })
+        };
+        purgatory
+            .try_complete_else_watch(Probe::new(&fate), [1])
+            .expect("it may park");
+        checker.join().unwrap();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a checker that finds the operation held and leaves no mark.
+#[test]
+fn g01_two_checkers_on_two_keys() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let fate = Fate::new();
+        purgatory
+            .try_complete_else_watch(Probe::new(&fate), [1, 2])
+            .expect("it may park");
+        let idle = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.check_and_complete(&1))
+        };
+        fate.satisfy();
+        let mine = purgatory.check_and_complete(&2);
+        let other = idle.join().unwrap();
+        assert_eq!(mine + other, 1);
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: an ending won twice or by nobody; a callback beside a cancel that returned the operation.
+#[test]
+fn g05_cancel_races_expiry_and_check() {
+    bounded(|| {
+        let clock = ManualClock::new();
+        let purgatory = manual(&clock);
+        let fate = Fate::new();
+        let watch = purgatory
+            .try_complete_else_watch(Probe::with_timeout(&fate, Duration::from_millis(100)), [1])
+            .expect("it may park");
+        let handle = watch.into_handle().expect("it parked");
+        clock.advance(Duration::from_millis(200));
+        let reaper = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.advance())
+        };
+        let checker = {
+            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            thread::spawn(move || {
+                fate.satisfy();
+                purgatory.check_and_complete(&1)
+            })
+        };
+        let cancelled = handle.cancel();
+        let (expired, completed) = (reaper.join().unwrap(), checker.join().unwrap());
+        let endings = fate.endings();
+        assert_eq!(
+            endings.iter().sum::<usize>() + usize::from(cancelled.is_some()),
+            1
+        );
+        // The answers agree with the endings, but for those that were left to another thread.
+        assert!(endings[0] >= completed && endings[1] >= expired);
+        assert!(!handle.is_parked() && handle.cancel().is_none());
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: an expiry that meets the parker and is lost.
+#[test]
+fn g05_expiry_races_park() {
+    bounded(|| {
+        let clock = ManualClock::new();
+        let purgatory = manual(&clock);
+        let fate = Fate::new();
+        let reaper = {
+            let (purgatory, clock) = (purgatory.clone(), clock.clone());
+            thread::spawn(move || {
+                clock.advance(Duration::from_millis(5));
+                purgatory.advance()
+            })
+        };
+        purgatory
+            .try_complete_else_watch(Probe::with_timeout(&fate, Duration::ZERO), [1])
+            .expect("it may park");
+        reaper.join().unwrap();
+        purgatory.advance();
+        assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a rescheduled timer that fires at its old deadline, or both times.
+#[test]
+fn g05_reschedule_races_expiry() {
+    bounded(|| {
+        let clock = ManualClock::new();
+        let purgatory = manual(&clock);
+        let fate = Fate::new();
+        let watch = purgatory
+            .try_complete_else_watch(Probe::with_timeout(&fate, Duration::from_millis(1)), [1])
+            .expect("it may park");
+        let handle = watch.into_handle().expect("it parked");
+        clock.advance(Duration::from_millis(1));
+        let reaper = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.advance())
+        };
+        let again = handle.reschedule(Duration::from_millis(10));
+        let expired = reaper.join().unwrap();
+        assert_eq!(usize::from(again) + expired, 1);
+        clock.advance(Duration::from_millis(10));
+        purgatory.advance();
+        assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: an operation parked behind the shutdown's back.
+#[test]
+fn g15_shutdown_races_park() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let fate = Fate::new();
+        let refused = Arc::new(AtomicUsize::new(0));
+        let parker = {
+            let (purgatory, fate, refused) = (purgatory.clone(), fate.clone(), refused.clone());
+            thread::spawn(
+                move || match purgatory.try_complete_else_watch(Probe::new(&fate), [1]) {
+                    Ok(_) => {}
+                    Err(Rejected::ShutDown(_)) => {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(other) => panic!("{other}"),
+                },
+            )
+        };
+        purgatory.shutdown();
+        parker.join().unwrap();
+        let [completed, expired, cancelled, shut_down] = fate.endings();
+        assert_eq!(shut_down + refused.load(Ordering::Relaxed), 1);
+        assert_eq!(completed + expired + cancelled, 0);
+        assert_empty(&purgatory);
+    });
+}

@@ -1,0 +1,54 @@
+//! The watcher map: adding, removing and visiting at the same time.
+#![cfg(loom)]
+
+use loom::thread;
+use loom_tests::{bounded, exhaustive};
+use request_purgatory::model::Watchers;
+use std::sync::Arc;
+
+const KEY: u64 = 7;
+
+/// Catches: an empty list that is removed in a second step, after somebody was added to it.
+#[test]
+fn g02_a_watch_is_not_added_to_a_list_that_is_being_removed() {
+    exhaustive(|| {
+        let watchers = Arc::new(Watchers::new());
+        watchers.add(KEY, 0);
+        let leaver = {
+            let watchers = watchers.clone();
+            thread::spawn(move || watchers.remove(KEY, 0, |id| id != 0))
+        };
+        let adder = {
+            let watchers = watchers.clone();
+            thread::spawn(move || watchers.add(KEY, 1))
+        };
+        leaver.join().unwrap();
+        adder.join().unwrap();
+        assert_eq!(watchers.on(KEY), [1]);
+        watchers.remove(KEY, 1, |_| true);
+        assert_eq!(watchers.keys(), 0);
+    });
+}
+
+/// Catches: a visit, made in slices, that misses a watcher which a removal moves to another place.
+#[test]
+fn g02_a_visit_meets_everyone_who_stays() {
+    bounded(|| {
+        let watchers = Arc::new(Watchers::new());
+        (0..4).for_each(|id| watchers.add(KEY, id));
+        let leavers = {
+            let watchers = watchers.clone();
+            thread::spawn(move || {
+                watchers.remove(KEY, 0, |id| id != 0);
+                watchers.remove(KEY, 1, |id| id > 1);
+            })
+        };
+        let found = watchers.on(KEY);
+        assert!(found.contains(&2) && found.contains(&3), "{found:?}");
+        leavers.join().unwrap();
+        for last in [2, 3] {
+            watchers.remove(KEY, last, |id| id > last);
+        }
+        assert_eq!(watchers.keys(), 0);
+    });
+}

@@ -1,0 +1,121 @@
+//! The state word: every execution of the handoff between three threads.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::thread;
+use loom_tests::exhaustive;
+use request_purgatory::model::{Order, Verdict, Word};
+use std::sync::Arc;
+
+/// A word, the operation that it guards (loom complains if two threads touch it at once), and what happens around it.
+struct World {
+    word: Word,
+    /// Whether the event was seen when the operation was looked at.
+    seen: UnsafeCell<bool>,
+    /// Written by one thread and read by holders, with no ordering but the word's.
+    event: AtomicBool,
+    ended: AtomicUsize,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            word: Word::new(),
+            seen: UnsafeCell::new(false),
+            event: AtomicBool::new(false),
+            ended: AtomicUsize::new(0),
+        })
+    }
+
+    fn examine(&self) {
+        loop {
+            self.seen.with_mut(|seen| {
+                let happened = self.event.load(Ordering::Relaxed);
+                // SAFETY: the caller holds the word; that this excludes others is what the model checks.
+                unsafe { *seen |= happened };
+            });
+            match self.word.release() {
+                Verdict::Parked => return,
+                Verdict::Recheck => {}
+                Verdict::End => return self.end(),
+            }
+        }
+    }
+
+    fn end(&self) {
+        self.seen.with_mut(|_| {});
+        self.word.end();
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Catches: a mark that is not written because it stands there already; a release past a mark; a mark or a release
+/// without its ordering.
+#[test]
+fn g01_holder_sees_the_event_behind_every_mark() {
+    exhaustive(|| {
+        let world = World::new();
+        let checkers = [false, true].map(|happens| {
+            let world = world.clone();
+            thread::spawn(move || {
+                if happens {
+                    world.event.store(true, Ordering::Relaxed);
+                }
+                if world.word.begin(Order::Recheck) {
+                    world.examine();
+                }
+            })
+        });
+        world.examine();
+        for checker in checkers {
+            checker.join().unwrap();
+        }
+        assert!(world.word.begin(Order::Recheck));
+        // SAFETY: held, and the other threads are gone.
+        assert!(world.seen.with(|seen| unsafe { *seen }));
+    });
+}
+
+/// Catches: an ending that two threads win, or that each leaves to the other.
+#[test]
+fn g05_checker_reaper_and_canceller_end_it_once() {
+    exhaustive(|| {
+        let world = World::new();
+        let enders = [Order::Expire, Order::Cancel].map(|order| {
+            let world = world.clone();
+            thread::spawn(move || {
+                if world.word.begin(order) {
+                    world.end();
+                }
+            })
+        });
+        world.examine();
+        for ender in enders {
+            ender.join().unwrap();
+        }
+        assert_eq!(world.ended.load(Ordering::Relaxed), 1);
+        assert!(!world.word.begin(Order::Recheck));
+    });
+}
+
+/// Catches: an order given by a second canceller that undoes or repeats the first.
+#[test]
+fn g05_two_cancellers_and_the_parker() {
+    exhaustive(|| {
+        let world = World::new();
+        let cancellers = [(); 2].map(|()| {
+            let world = world.clone();
+            thread::spawn(move || {
+                if world.word.begin(Order::Cancel) {
+                    world.end();
+                }
+            })
+        });
+        world.examine();
+        for canceller in cancellers {
+            canceller.join().unwrap();
+        }
+        assert_eq!(world.ended.load(Ordering::Relaxed), 1);
+    });
+}

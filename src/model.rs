@@ -1,0 +1,184 @@
+//! Internals for the models in `loom-tests`: thin faces of the cell and the watcher map. Exists under loom only.
+#![allow(missing_docs, missing_debug_implementations)]
+
+use crate::cell::slab::{Begin, Ended, Held, Released, Slab, SlotRef};
+use crate::cell::state::{Acquire, Mark, Marked, Release, State};
+use crate::watch::{WatchMap, Watcher};
+
+pub struct Cells<P>(Slab<P, ()>);
+
+#[derive(Clone, Copy)]
+pub struct At(SlotRef);
+
+#[derive(Clone, Copy)]
+pub enum Order {
+    Recheck,
+    Cancel,
+    Expire,
+}
+
+impl Order {
+    fn mark(self) -> Mark {
+        match self {
+            Self::Recheck => Mark::Recheck,
+            Self::Cancel => Mark::Cancel,
+            Self::Expire => Mark::Expire,
+        }
+    }
+}
+
+#[must_use]
+pub struct Holder<'a, P> {
+    cells: &'a Slab<P, ()>,
+    held: Held<'a, P>,
+}
+
+pub enum LetGo<'a, P> {
+    Parked,
+    Recheck(Holder<'a, P>),
+    End(Holder<'a, P>),
+}
+
+impl<P: Send> Cells<P> {
+    #[expect(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self(Slab::new(()))
+    }
+
+    /// Puts `payload` in and holds it.
+    pub fn insert(&self, payload: P) -> (At, Holder<'_, P>) {
+        let mut guard = self.0.lock();
+        give_back_deferred(&mut guard);
+        let Ok(held) = guard.insert(payload, u32::MAX) else {
+            unreachable!("no limit")
+        };
+        let cells = &self.0;
+        (At(held.at()), Holder { cells, held })
+    }
+
+    pub fn begin(&self, at: At, order: Order) -> Option<Holder<'_, P>> {
+        let cells = &self.0;
+        match cells.begin(at.0, order.mark()) {
+            Begin::Held(held) => Some(Holder { cells, held }),
+            Begin::Marked | Begin::Gone => None,
+        }
+    }
+
+    pub fn is_parked(&self, at: At) -> bool {
+        self.0.is_parked(at.0)
+    }
+
+    /// How many slots were ever needed.
+    pub fn slots(&self) -> u32 {
+        self.0.used()
+    }
+}
+
+fn give_back_deferred<P>(guard: &mut crate::cell::slab::SlabGuard<'_, P, ()>) {
+    for ended in guard.take_deferred() {
+        guard.free(ended);
+    }
+}
+
+impl<'a, P> Holder<'a, P> {
+    pub fn look<R>(&mut self, look: impl FnOnce(&mut P) -> R) -> R {
+        self.held.with(look)
+    }
+
+    pub fn release(self) -> LetGo<'a, P> {
+        let cells = self.cells;
+        match self.held.release() {
+            Released::Parked => LetGo::Parked,
+            Released::Recheck(held) => LetGo::Recheck(Holder { cells, held }),
+            Released::End(held, _) => LetGo::End(Holder { cells, held }),
+        }
+    }
+
+    /// Ends it, and gives the slot back as the purgatory does: under the lock, or deferred.
+    pub fn end(self) -> P {
+        let (payload, ended): (P, Ended) = self.held.end();
+        match self.cells.try_lock() {
+            Some(mut guard) => guard.free(ended),
+            None => self.cells.defer(ended),
+        }
+        payload
+    }
+}
+
+/// The state word alone, with orders as in [`Order`].
+pub struct Word(State);
+
+/// What [`Word::release`] says: let go, look again, or end it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Parked,
+    Recheck,
+    End,
+}
+
+impl Word {
+    /// Parked, and held by the caller.
+    #[expect(clippy::new_without_default)]
+    pub fn new() -> Self {
+        let state = State::vacant();
+        assert_eq!(state.occupy(), 0);
+        Self(state)
+    }
+
+    /// Takes hold, or leaves the order, as `Slab::begin` does.
+    pub fn begin(&self, order: Order) -> bool {
+        loop {
+            match self.0.acquire(0) {
+                Acquire::Held => return true,
+                Acquire::Gone => return false,
+                Acquire::Busy => match self.0.mark(0, order.mark()) {
+                    Marked::Left | Marked::Gone => return false,
+                    Marked::Unheld => {}
+                },
+            }
+        }
+    }
+
+    pub fn release(&self) -> Verdict {
+        match self.0.release() {
+            Release::Parked => Verdict::Parked,
+            Release::Recheck => Verdict::Recheck,
+            Release::End(_) => Verdict::End,
+        }
+    }
+
+    pub fn end(&self) {
+        self.0.end();
+    }
+}
+
+pub struct Watchers(WatchMap<u64, crate::RandomState>);
+
+impl Watchers {
+    #[expect(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self(WatchMap::new(crate::RandomState::default(), 1))
+    }
+
+    pub fn add(&self, key: u64, id: u32) {
+        self.0.add(&key, watcher(id));
+    }
+
+    pub fn remove(&self, key: u64, id: u32, is_live: impl Fn(u32) -> bool) {
+        self.0.remove(&key, watcher(id), |other| is_live(other.id));
+    }
+
+    pub fn on(&self, key: u64) -> Vec<u32> {
+        let mut found = Vec::new();
+        self.0.visit(&key, |watcher| found.push(watcher.id));
+        found
+    }
+
+    pub fn keys(&self) -> usize {
+        self.0.keys()
+    }
+}
+
+fn watcher(id: u32) -> Watcher {
+    Watcher { id, generation: 0 }
+}
