@@ -1,0 +1,63 @@
+//! What every implementation must offer to enter a workload.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::request::Request;
+
+/// A place where requests wait for one of their keys or for their timeout.
+///
+/// Ground rules, the same for all: the deadline comes from a clock read in [`park`](Self::park);
+/// any key of a request can complete it; a request that ends leaves nothing behind under its other
+/// keys (at once, or by [`settle`](Self::settle) where the design cleans up late); its timer fires
+/// without anyone's help. `self_check` holds each candidate to them before it is measured.
+pub(crate) trait Candidate: Sized + Sync {
+    /// Its name in the tables and for `--candidates`.
+    const NAME: &'static str;
+
+    /// Whether an unanswered request ends by itself. Only the floor may say no.
+    const EXPIRES: bool = true;
+
+    fn new() -> Self;
+
+    /// Completes the request at once, which returns `true`, or parks it under `keys`.
+    fn park(&self, request: Request, keys: &[u64]) -> bool;
+
+    /// Tries every request that watches `key`; returns how many it completed.
+    fn check(&self, key: u64) -> usize;
+
+    /// Requests waiting now.
+    fn parked(&self) -> usize;
+
+    /// Entries under all keys now. Never called in a timed section.
+    fn watched(&self) -> usize;
+
+    /// Does the cleaning that the design puts off. Never called in a timed section.
+    fn settle(&self) {}
+
+    /// Lets work run that the candidate left to an executor on the calling thread. Called inside
+    /// timed sections after every [`BURST`] steps: work put off is still work.
+    fn turn(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+
+    /// Runs `body`, which calls the candidate, where its callers would run.
+    fn drive<T>(&self, body: impl Future<Output = T>) -> T {
+        poll_once(body)
+    }
+}
+
+/// Steps between two calls of [`Candidate::turn`].
+///
+/// A step of W1 leaves a tokio task to start and another to finish, and tokio's scheduler looks at
+/// its driver after 61 polls: a longer burst would leave it ever further behind.
+pub(crate) const BURST: usize = 28;
+
+/// Runs a future that never waits, as those of candidates without an executor do not.
+pub(crate) fn poll_once<T>(body: impl Future<Output = T>) -> T {
+    match pin!(body).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a candidate whose `turn` waits must have its own `drive`"),
+    }
+}

@@ -1,0 +1,57 @@
+//! This crate, as its defaults are.
+
+use request_purgatory::{Completion, DelayedOperation, Purgatory};
+use std::time::Duration;
+
+use crate::candidate::Candidate;
+use crate::request::{Ending, Request};
+
+/// A purgatory with nothing configured: its own reaper, expired requests ended on its own thread.
+pub(crate) struct Library(Purgatory<Request>);
+
+impl DelayedOperation for Request {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        Self::timeout(self)
+    }
+
+    fn try_complete(&mut self) -> bool {
+        Self::try_complete(self)
+    }
+
+    fn on_complete(self, completion: Completion) {
+        match completion {
+            Completion::Satisfied => Self::on_complete(self, Ending::Satisfied),
+            Completion::Expired => Self::on_complete(self, Ending::Expired),
+            other => panic!("nothing here cancels or shuts down while requests wait: {other:?}"),
+        }
+    }
+}
+
+impl Candidate for Library {
+    const NAME: &'static str = "request_purgatory";
+
+    fn new() -> Self {
+        Self(Purgatory::new("compare"))
+    }
+
+    fn park(&self, request: Request, keys: &[u64]) -> bool {
+        self.0
+            .try_complete_else_watch(request, keys.iter().copied())
+            .expect("neither full nor shut down, and every request has a key")
+            .is_completed()
+    }
+
+    fn check(&self, key: u64) -> usize {
+        self.0.check_and_complete(&key)
+    }
+
+    fn parked(&self) -> usize {
+        self.0.delayed()
+    }
+
+    fn watched(&self) -> usize {
+        self.0.watched()
+    }
+}
