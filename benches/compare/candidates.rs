@@ -12,6 +12,6 @@ mod watch_lists;
 pub(crate) use delay_queue::DelayQueueAndMap;
 pub(crate) use floor::Floor;
 pub(crate) use library::Library;
-pub(crate) use straight_port::StraightPort;
+pub(crate) use straight_port::{KafkaPort, UnpurgedPort};
 pub(crate) use tm_wheel::TmWheelAndMap;
 pub(crate) use tokio_idiom::TokioIdiom;

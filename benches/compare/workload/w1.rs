@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
-    DelayQueueAndMap, Floor, Library, StraightPort, TmWheelAndMap, TokioIdiom,
+    DelayQueueAndMap, Floor, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
 };
 use crate::contest::{Case, Contender};
 use crate::options::Options;
@@ -72,7 +72,8 @@ impl W1 {
             Contender::new::<Library>(Self::round::<Library>),
             Contender::new::<TmWheelAndMap>(Self::round::<TmWheelAndMap>),
             Contender::new::<DelayQueueAndMap>(Self::round::<DelayQueueAndMap>),
-            Contender::new::<StraightPort>(Self::round::<StraightPort>),
+            Contender::new::<KafkaPort>(Self::round::<KafkaPort>),
+            Contender::new::<UnpurgedPort>(Self::round::<UnpurgedPort>),
             Contender::new::<TokioIdiom>(Self::round::<TokioIdiom>),
         ]
     }
