@@ -1,0 +1,225 @@
+//! G16, G17, G18: counts are exact, the bound is exact, and stale handles are harmless.
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, lock, manual, within};
+use request_purgatory::{Completion, Handle, Purgatory, Rejected};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// Parked on one thread, ended on others in every way: at rest, the books agree.
+#[test]
+fn g16_counts_are_exact_at_every_quiet_moment() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::builder("g16")
+            .max_parked(1_000)
+            .build()
+            .expect("threads are to be had");
+        for round in 0..20 {
+            let handles = Arc::new(Mutex::new(Vec::<Handle<Op>>::new()));
+            let refused = Arc::new(AtomicUsize::new(0));
+            let rejected_before = purgatory.stats().rejected;
+            let workers = (0..4).map(|seed| {
+                let (purgatory, handles) = (purgatory.clone(), handles.clone());
+                let refused = refused.clone();
+                thread::spawn(move || {
+                    let mut random = Random::new(seed + 10 * round + 1);
+                    for _ in 0..400 {
+                        let keys = (0..=random.below(4)).map(|key| key * 3);
+                        let op = Op::new(NEVER_IN_A_TEST);
+                        match purgatory.try_complete_else_watch(op, keys) {
+                            Ok(watch) => lock(&handles).extend(watch.into_handle()),
+                            Err(Rejected::Full(_)) => {
+                                refused.fetch_add(1, Ordering::SeqCst);
+                            }
+                            Err(other) => panic!("{other:?}"),
+                        }
+                        if random.below(3) > 0 {
+                            let mut handles = lock(&handles);
+                            let len = handles.len().max(1);
+                            let pick = random.below(len as u64) as usize;
+                            if pick < handles.len() {
+                                let handle = handles.swap_remove(pick);
+                                drop(handles);
+                                if random.below(2) == 0 {
+                                    drop(handle.cancel());
+                                } else {
+                                    handle.force_complete();
+                                }
+                            }
+                        }
+                    }
+                })
+            });
+            for worker in workers.collect::<Vec<_>>() {
+                worker.join().expect("no call panics");
+            }
+            let parked = lock(&handles).len();
+            let stats = purgatory.stats();
+            assert_eq!(purgatory.delayed(), parked);
+            assert_eq!(purgatory.snapshot().len(), parked);
+            let listed = purgatory.snapshot();
+            let watched = listed.iter().map(|op| op.keys.len()).sum::<usize>();
+            assert_eq!(purgatory.watched(), watched);
+            let rejected = stats.rejected - rejected_before;
+            assert_eq!(rejected, refused.load(Ordering::SeqCst) as u64);
+            assert_eq!(stats.parked, parked);
+            // The bound: exactly what is missing up to it fits.
+            let fits = 1_000 - parked;
+            for number in 0..=fits {
+                let result = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [0]);
+                assert_eq!(result.is_ok(), number < fits, "{number} of {fits}");
+            }
+            assert_eq!(purgatory.cancel_for_key(&0).len(), 1_000);
+            assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+        }
+    });
+}
+
+#[test]
+fn g17_full_means_full_and_each_ending_makes_room_for_one() {
+    type End = fn(&Purgatory<Op>, &Handle<Op>, &Probe);
+    let ends: [End; 6] = [
+        |_, handle, _| assert!(handle.cancel().is_some()),
+        |_, handle, _| assert!(handle.force_complete()),
+        |purgatory, _, probe| {
+            probe.satisfy();
+            assert_eq!(purgatory.check_and_complete(&1), 1);
+        },
+        |purgatory, handle, _| {
+            assert!(handle.reschedule(Duration::ZERO));
+            assert_eq!(purgatory.advance(), 1);
+        },
+        |_, handle, probe| {
+            probe.satisfy();
+            assert!(handle.check());
+        },
+        |purgatory, _, _| assert_eq!(purgatory.cancel_for_key(&2).len(), 1),
+    ];
+    for max in [1, 2, 100] {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(max));
+        for _ in 1..max {
+            purgatory
+                .try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1])
+                .expect("there is room");
+        }
+        for end in ends {
+            let probe = Probe::new();
+            let handle = purgatory
+                .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1, 2])
+                .expect("there is room for one")
+                .into_handle()
+                .expect("it cannot complete yet");
+            let refused = Probe::new();
+            let result = purgatory.try_complete_else_watch(refused.op(NEVER_IN_A_TEST), [1]);
+            let Err(rejected @ Rejected::Full(_)) = result else {
+                panic!("{result:?}");
+            };
+            // Refused is not touched: it can be tried again.
+            let op = rejected.into_operation();
+            assert_eq!((refused.looks(), refused.ending()), (1, None));
+            assert_eq!(purgatory.delayed(), max);
+            end(&purgatory, &handle, &probe);
+            assert_eq!(purgatory.delayed(), max - 1);
+            let handle = purgatory
+                .try_complete_else_watch(op, [1])
+                .expect("one has gone")
+                .into_handle()
+                .expect("it cannot complete yet");
+            let again = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+            assert!(matches!(again, Err(Rejected::Full(_))), "only one has gone");
+            assert!(handle.cancel().is_some());
+        }
+    }
+}
+
+/// What can complete at once takes no place, and needs none.
+#[test]
+fn g17_a_full_purgatory_still_completes_at_once() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(0));
+    let probe = Probe::new();
+    let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
+    assert!(matches!(refused, Err(Rejected::Full(_))));
+    probe.satisfy();
+    let watch = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
+    assert!(watch.expect("it needs no place").is_completed());
+    assert_eq!(probe.ending(), Some(Completion::Satisfied));
+    assert_eq!(purgatory.stats().rejected, 1);
+}
+
+/// Many threads at the bound: never more than it, and never fewer than it for long.
+#[test]
+fn g17_the_bound_holds_among_many_threads() {
+    const MAX: usize = 10;
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::builder("g17")
+            .max_parked(MAX)
+            .build()
+            .expect("threads are to be had");
+        let parked = Arc::new(AtomicUsize::new(0));
+        let workers = (0..6).map(|key| {
+            let (purgatory, parked) = (purgatory.clone(), parked.clone());
+            thread::spawn(move || {
+                for _ in 0..3_000 {
+                    let result = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key]);
+                    let Ok(watch) = result else { continue };
+                    let now = parked.fetch_add(1, Ordering::SeqCst) + 1;
+                    assert!(now <= MAX, "{now} at once");
+                    let handle = watch.into_handle().expect("it cannot complete yet");
+                    parked.fetch_sub(1, Ordering::SeqCst);
+                    assert!(handle.cancel().is_some());
+                }
+            })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            worker.join().expect("the bound held");
+        }
+        let fit = (0..2 * MAX as u64)
+            .filter(|key| {
+                let op = Op::new(NEVER_IN_A_TEST);
+                purgatory.try_complete_else_watch(op, [*key]).is_ok()
+            })
+            .count();
+        assert_eq!(fit, MAX);
+    });
+}
+
+/// The slot of an ended operation has many tenants after it; its handle touches none of them.
+#[test]
+fn g18_a_stale_handle_does_nothing() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let park = |probe: &Arc<Probe>| {
+        purgatory
+            .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1])
+            .expect("there is room")
+            .into_handle()
+            .expect("it cannot complete yet")
+    };
+    let mut stale = Vec::new();
+    for _ in 0..100 {
+        let probe = Probe::new();
+        let handle = park(&probe);
+        for old in &stale {
+            touch(old);
+        }
+        assert!(handle.is_parked());
+        assert_eq!(probe.looks(), 2, "the two of the park");
+        assert_eq!(purgatory.delayed(), 1);
+        assert!(handle.cancel().is_some());
+        assert!(handle.cancel().is_none());
+        stale.push(handle);
+    }
+    purgatory.shutdown();
+    stale.iter().for_each(touch);
+    drop(purgatory);
+    stale.iter().for_each(touch);
+}
+
+fn touch(stale: &Handle<Op>) {
+    assert!(!stale.is_parked());
+    assert!(!stale.check());
+    assert!(!stale.force_complete());
+    assert!(stale.cancel().is_none());
+    assert!(!stale.reschedule(Duration::ZERO));
+    assert_eq!((stale.remaining(), stale.deadline()), (None, None));
+}

@@ -1,0 +1,84 @@
+//! What is refused, and G21: a forgotten check shows.
+
+use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual};
+use request_purgatory::{BuildError, Purgatory, Reaper, Rejected};
+use std::error::Error;
+use std::time::Duration;
+
+fn build(tick: Duration, wheel_size: usize) -> Result<Purgatory<Op>, BuildError> {
+    Purgatory::builder("errors")
+        .tick(tick)
+        .wheel_size(wheel_size)
+        .reaper(Reaper::Manual)
+        .build()
+}
+
+#[test]
+fn absurd_wheels_and_ticks_are_refused() {
+    let tick = Duration::from_millis(1);
+    for size in [0, 1, (1 << 16) + 1, 1 << 32, (1 << 32) + 64, usize::MAX] {
+        let refused = build(tick, size);
+        assert!(matches!(refused, Err(BuildError::WheelSize)), "{size}");
+    }
+    for size in [2, 3, 64, 1 << 16] {
+        assert!(build(tick, size).is_ok(), "{size}");
+    }
+    for tick in [Duration::ZERO, Duration::MAX, Duration::from_secs(1 << 40)] {
+        let refused = build(tick, 64);
+        assert!(matches!(refused, Err(BuildError::Tick)), "{tick:?}");
+    }
+    let longest = Duration::from_nanos(u64::MAX);
+    for tick in [
+        Duration::from_nanos(1),
+        longest,
+        Duration::from_secs(86_400),
+    ] {
+        assert!(build(tick, 64).is_ok(), "{tick:?}");
+    }
+    let error = build(Duration::ZERO, 64).expect_err("refused above");
+    assert!(!error.to_string().is_empty() && error.source().is_none());
+}
+
+#[test]
+fn a_refused_operation_comes_back_untouched() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(1));
+    let probe = Probe::new();
+    let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), []);
+    let Err(rejected @ Rejected::NoKeys(_)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(!rejected.to_string().is_empty() && format!("{rejected:?}").contains("NoKeys"));
+    assert_eq!(probe.looks(), 0);
+    let handle = purgatory
+        .try_complete_else_watch(rejected.into_operation(), [1])
+        .expect("there is room for one")
+        .into_handle()
+        .expect("it cannot complete yet");
+    let second = Probe::new();
+    let refused = purgatory.try_complete_else_watch(second.op(NEVER_IN_A_TEST), [1]);
+    let Err(Rejected::Full(op)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(handle.cancel().is_some());
+    purgatory.shutdown();
+    let refused = purgatory.try_complete_else_watch(op, [1]);
+    assert!(matches!(refused, Err(Rejected::ShutDown(_))));
+    assert_eq!((probe.ending(), second.ending()), (None, None));
+    assert_eq!(purgatory.stats().rejected, 3);
+}
+
+#[test]
+fn g21_an_expiry_that_a_check_would_have_prevented_is_counted() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    let timeout = Duration::from_millis(5);
+    let (forgotten, hopeless) = (Probe::new(), Probe::new());
+    for probe in [&forgotten, &hopeless] {
+        purgatory
+            .try_complete_else_watch(probe.op(timeout), [1])
+            .expect("there is room");
+    }
+    forgotten.satisfy();
+    clock.advance(timeout);
+    assert_eq!(purgatory.advance(), 2);
+    assert_eq!(purgatory.stats().missed_checks, 1);
+}

@@ -1,0 +1,115 @@
+//! G6: nothing is left behind. (Memory over a million operations is measured in the target `memory`.)
+
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, manual, within};
+use request_purgatory::{Completion, DelayedOperation, ManualClock, Purgatory, Reaper};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// An operation with something to lose.
+struct Loaded {
+    payload: Arc<Vec<u8>>,
+    timeout: Duration,
+}
+
+impl DelayedOperation for Loaded {
+    type Key = String;
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn try_complete(&mut self) -> bool {
+        false
+    }
+
+    fn on_complete(self, _: Completion) {
+        assert!(!self.payload.is_empty());
+    }
+}
+
+fn park(purgatory: &Purgatory<Loaded>, keys: &[&str], timeout: Duration) -> Weak<Vec<u8>> {
+    let payload = Arc::new(vec![1; 100]);
+    let weak = Arc::downgrade(&payload);
+    let keys = keys.iter().map(|key| String::from(*key));
+    purgatory
+        .try_complete_else_watch(Loaded { payload, timeout }, keys)
+        .expect("there is room");
+    weak
+}
+
+#[test]
+fn g06_every_ending_drops_the_payload_and_leaves_every_key() {
+    type End = fn(&Purgatory<Loaded>, &ManualClock);
+    let ends: [End; 4] = [
+        |purgatory, _| assert_eq!(purgatory.force_complete_for_key("busy"), 1_000),
+        |purgatory, _| drop(purgatory.cancel_for_key("busy")),
+        |purgatory, clock| {
+            clock.advance(Duration::from_secs(2));
+            purgatory.advance();
+        },
+        |purgatory, _| purgatory.shutdown(),
+    ];
+    for end in ends {
+        let clock = ManualClock::new();
+        let purgatory = Purgatory::<Loaded>::builder("g06")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .build()
+            .expect("no threads to refuse");
+        let payloads = (0..1_000)
+            .map(|number| {
+                let own = format!("own {number}");
+                let keys = ["busy", "quiet", "quiet", &own];
+                park(&purgatory, &keys, Duration::from_millis(number))
+            })
+            .collect::<Vec<_>>();
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (1_000, 3_000));
+        assert_eq!(purgatory.watched_keys(), 1_002);
+        assert!(payloads.iter().all(|payload| payload.strong_count() == 1));
+        end(&purgatory, &clock);
+        assert!(payloads.iter().all(|payload| payload.strong_count() == 0));
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+        assert_eq!(purgatory.watched_keys(), 0);
+        assert_eq!(purgatory.next_deadline(), None, "and no timer");
+        assert!(purgatory.snapshot().is_empty());
+    }
+}
+
+#[test]
+fn g06_the_quiet_key_keeps_nothing_of_what_the_busy_one_ended() {
+    let (purgatory, _clock) = manual::<&'static str>(|builder| builder);
+    let quiet = crate::support::Probe::new();
+    purgatory
+        .try_complete_else_watch(quiet.op(NEVER_IN_A_TEST), ["quiet"])
+        .expect("there is room");
+    for _ in 0..10_000 {
+        let probe = crate::support::Probe::new();
+        purgatory
+            .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), ["busy", "quiet"])
+            .expect("there is room");
+        probe.satisfy();
+        assert_eq!(purgatory.check_and_complete("busy"), 1);
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (1, 1));
+    }
+    let checks = purgatory.stats().checks;
+    purgatory.check_and_complete("quiet");
+    assert_eq!(purgatory.stats().checks, checks + 1, "only the living one");
+}
+
+/// Everything goes when the purgatory goes, jobs on other threads included.
+#[test]
+fn g06_a_dropped_purgatory_keeps_nothing() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Loaded>::new("g06-drop");
+        let timeouts = [Duration::ZERO, Duration::from_millis(5), Duration::MAX];
+        let payloads = (0..300)
+            .map(|number| park(&purgatory, &["a", "b"], timeouts[number % 3]))
+            .collect::<Vec<_>>();
+        let weak = purgatory.downgrade();
+        drop(purgatory);
+        assert!(weak.upgrade().is_none());
+        eventually("the end of every payload", || {
+            payloads.iter().all(|payload| payload.strong_count() == 0)
+        });
+    });
+}

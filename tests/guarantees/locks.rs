@@ -1,0 +1,293 @@
+//! G3: no lock of the library is held over user code.
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, lock, within};
+use request_purgatory::{
+    Completion, Completions, Handle, Purgatory, Reaper, Rejected, WeakPurgatory,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+/// The pattern of Kafka's deadlocks: callbacks lock what belongs to the broker, and the broker tells the purgatory of
+/// events while it has that locked.
+#[test]
+fn g03_callbacks_take_the_locks_under_which_others_put_off_checks() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g03-locks");
+        let partitions = Arc::new([(); 4].map(|()| Mutex::new(0_u64)));
+        let ended = Tally::new();
+        let workers = (0..4_u64).map(|seed| {
+            let (purgatory, partitions) = (purgatory.clone(), partitions.clone());
+            let ended = ended.clone();
+            thread::spawn(move || {
+                let mut random = Random::new(seed + 1);
+                for _ in 0..2_000 {
+                    let number = random.below(4) as usize;
+                    let wanted = *lock(&partitions[number]) + 1 + random.below(3);
+                    let (looking, ending) = (partitions.clone(), partitions.clone());
+                    let ended = ended.clone();
+                    let op = Op::new(Duration::from_millis(1 + random.below(20)))
+                        .when(move || *lock(&looking[number]) >= wanted)
+                        .then(move |_| {
+                            *lock(&ending[(number + 1) % 4]) += 0;
+                            ended.add();
+                        });
+                    purgatory
+                        .try_complete_else_watch(op, [number as u64])
+                        .expect("there is room");
+                    let number = random.below(4);
+                    let mut partition = lock(&partitions[number as usize]);
+                    *partition += 1;
+                    purgatory.check_later(number);
+                    drop(partition);
+                }
+            })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            worker.join().expect("no call panics");
+        }
+        crate::support::eventually("the end of all", || purgatory.delayed() == 0);
+        purgatory.shutdown();
+        assert_eq!(ended.count(), 8_000);
+    });
+}
+
+/// Every public method, called from a callback.
+fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>) {
+    let Some(purgatory) = weak.upgrade() else {
+        return;
+    };
+    let same = purgatory.clone();
+    same.check_and_complete(&1);
+    same.check_and_complete(&2);
+    same.check_later(1);
+    same.reschedule_for_key(&1, NEVER_IN_A_TEST);
+    same.reschedule_for_key(&3, Duration::from_millis(1));
+    same.delayed();
+    same.watched();
+    same.watched_keys();
+    same.stats();
+    same.snapshot();
+    same.advance();
+    same.next_deadline();
+    same.is_shut_down();
+    same.name();
+    assert!(!format!("{same:?} {weak:?} {handle:?}").is_empty());
+    let parked = same.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1, 3]);
+    if let Some(parked) = parked.ok().and_then(|watch| watch.into_handle()) {
+        parked.is_parked();
+        parked.remaining();
+        parked.deadline();
+        parked.check();
+        parked.reschedule(Duration::ZERO);
+        parked.cancel();
+    }
+    let satisfied = Op::new(NEVER_IN_A_TEST).when(|| true);
+    drop(same.try_complete_else_watch(satisfied, [1]));
+    if let Some(handle) = handle.get() {
+        handle.is_parked();
+        handle.remaining();
+        handle.deadline();
+        handle.check();
+        handle.reschedule(NEVER_IN_A_TEST);
+    }
+    same.cancel_for_key(&3);
+    same.force_complete_for_key(&4);
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Check,
+    CheckLater,
+    Force,
+    Cancel,
+    CancelKey,
+    Expire,
+    ShutDown,
+}
+
+/// From each callback, whatever made it run.
+#[test]
+fn g03_every_method_may_be_called_from_every_callback() {
+    use Fate::{Cancel, CancelKey, Check, CheckLater, Expire, Force, ShutDown};
+    for reaper in [Reaper::Own, Reaper::Manual] {
+        for completions in [Completions::Inline, Completions::OwnThread] {
+            for fate in [
+                Check, CheckLater, Force, Cancel, CancelKey, Expire, ShutDown,
+            ] {
+                let (reaper, completions) = (reaper.clone(), completions.clone());
+                within(PATIENCE / 2, move || reenter(reaper, completions, fate));
+            }
+        }
+    }
+}
+
+fn reenter(reaper: Reaper, completions: Completions, fate: Fate) {
+    let purgatory = Purgatory::<Op>::builder("g03-reenter")
+        .reaper(reaper)
+        .completions(completions)
+        .build()
+        .expect("threads are to be had");
+    let probe = Probe::new();
+    let handle = Arc::new(OnceLock::new());
+    let ended = Tally::new();
+    let op = {
+        let (looking, ending) = (probe.clone(), ended.clone());
+        let (weak, same) = (purgatory.downgrade(), handle.clone());
+        let (weak_at_end, same_at_end) = (weak.clone(), same.clone());
+        Op::new(match fate {
+            Fate::Expire => Duration::from_millis(5),
+            _ => NEVER_IN_A_TEST,
+        })
+        .when(move || {
+            call_everything(&weak, &same);
+            looking.is_ready()
+        })
+        .then(move |_| {
+            call_everything(&weak_at_end, &same_at_end);
+            ending.add();
+        })
+    };
+    let watch = purgatory.try_complete_else_watch(op, [1, 2]);
+    let parked = watch.expect("there is room").into_handle();
+    let parked = parked.expect("it cannot complete yet");
+    handle.set(parked.clone()).expect("set once");
+    // A callback that lets it expire has rescheduled it.
+    let returned = match fate {
+        Fate::Check => {
+            probe.satisfy();
+            assert_eq!(purgatory.check_and_complete(&2), 1);
+            0
+        }
+        Fate::CheckLater => {
+            probe.satisfy();
+            purgatory.check_later(2);
+            purgatory.advance();
+            0
+        }
+        Fate::Force => {
+            assert!(parked.force_complete());
+            0
+        }
+        Fate::Cancel => usize::from(parked.cancel().is_some()),
+        Fate::CancelKey => purgatory.cancel_for_key(&2).len(),
+        Fate::Expire => {
+            parked.reschedule(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(5));
+            purgatory.advance();
+            0
+        }
+        Fate::ShutDown => {
+            purgatory.shutdown();
+            0
+        }
+    };
+    crate::support::eventually("its end", || ended.count() as usize + returned == 1);
+    assert_eq!(purgatory.stats().panicked, 0);
+}
+
+/// The callback itself parks, checks, cancels and ends *its own* operation.
+#[test]
+fn g03_an_operation_may_be_ended_by_its_own_look() {
+    type Act = fn(&Handle<Op>, &Purgatory<Op>);
+    let acts: [(Act, Completion); 6] = [
+        (
+            |handle, _| assert!(!handle.force_complete()),
+            Completion::Satisfied,
+        ),
+        (
+            |handle, _| assert!(handle.cancel().is_none()),
+            Completion::Cancelled,
+        ),
+        (
+            |_, all| assert!(all.cancel_for_key(&1).is_empty()),
+            Completion::Cancelled,
+        ),
+        (
+            |_, all| assert_eq!(all.force_complete_for_key(&1), 0),
+            Completion::Satisfied,
+        ),
+        (|_, all| all.shutdown(), Completion::ShutDown),
+        (
+            |handle, all| {
+                handle.reschedule(Duration::ZERO);
+                thread::sleep(Duration::from_millis(3));
+                all.advance();
+            },
+            Completion::Expired,
+        ),
+    ];
+    for (number, (act, expected)) in acts.into_iter().enumerate() {
+        within(PATIENCE / 2, move || {
+            let purgatory = Purgatory::<Op>::new("g03-itself");
+            let probe = Probe::new();
+            let handle = Arc::new(OnceLock::<Handle<Op>>::new());
+            let op = {
+                let (looking, ending) = (probe.clone(), probe.clone());
+                let (weak, itself) = (purgatory.downgrade(), handle.clone());
+                Op::new(NEVER_IN_A_TEST)
+                    .when(move || {
+                        looking.look(|| {
+                            if let (Some(handle), Some(all)) = (itself.get(), weak.upgrade()) {
+                                act(handle, &all);
+                            }
+                            false
+                        })
+                    })
+                    .then(move |completion| ending.end(completion))
+            };
+            let watch = purgatory.try_complete_else_watch(op, [1]);
+            let parked = watch.expect("there is room").into_handle();
+            let parked = parked.expect("it cannot complete yet");
+            handle.set(parked).expect("set once");
+            purgatory.check_and_complete(&1);
+            crate::support::eventually("its end", || probe.ending().is_some());
+            assert_eq!(probe.ending(), Some(expected), "act {number}");
+            assert_eq!(purgatory.delayed(), 0);
+        });
+    }
+}
+
+/// A checker that finds an operation busy leaves at once, and the busy one looks again.
+#[test]
+fn g03_nobody_waits_for_a_busy_operation() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g03-busy");
+        let looks = Arc::new(AtomicUsize::new(0));
+        let (entered, inside) = std::sync::mpsc::channel();
+        let (leave, left) = std::sync::mpsc::channel::<()>();
+        let counted = looks.clone();
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            // The third look is the busy one: two belong to the park.
+            if counted.fetch_add(1, Ordering::SeqCst) == 2 {
+                entered.send(()).expect("the test listens");
+                left.recv().expect("the test answers");
+            }
+            false
+        });
+        let watch = purgatory.try_complete_else_watch(op, [1]);
+        let handle = watch.expect("there is room").into_handle();
+        let handle = handle.expect("it cannot complete yet");
+        let holder = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.check_and_complete(&1))
+        };
+        inside.recv().expect("the holder enters");
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        assert!(!handle.check());
+        assert!(handle.is_parked());
+        assert!(handle.remaining().is_some());
+        assert!(handle.reschedule(Duration::MAX));
+        assert_eq!(purgatory.snapshot().len(), 1);
+        leave.send(()).expect("the holder waits");
+        holder.join().expect("the holder does not panic");
+        assert_eq!(
+            looks.load(Ordering::SeqCst),
+            4,
+            "and one look for both checks"
+        );
+        let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), []);
+        assert!(matches!(refused, Err(Rejected::NoKeys(_))));
+    });
+}

@@ -1,0 +1,226 @@
+//! G12: a panic in user code ends that operation only.
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
+use request_purgatory::{Completion, Completions, Purgatory, Reaper, Rejected};
+use std::sync::Arc;
+use std::sync::Once;
+use std::time::Duration;
+
+const OPERATIONS: u64 = 210;
+
+/// Keeps the intended panics out of the output.
+fn quietly() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.payload().downcast_ref() != Some(&"intended") {
+                hook(panic);
+            }
+        }));
+    });
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    FirstLook,
+    SecondLook,
+    LaterLook,
+    End,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum By {
+    Check,
+    CheckLater,
+    Expiry,
+    Force,
+    Shutdown,
+}
+
+fn every_seventh_panics(at: At, by: By, completions: Completions) {
+    quietly();
+    let purgatory = Purgatory::<Op>::builder("g12")
+        .completions(completions)
+        .build()
+        .expect("threads are to be had");
+    let timeout = match by {
+        By::Expiry => Duration::from_millis(20),
+        _ => NEVER_IN_A_TEST,
+    };
+    let mut refused = 0;
+    let probes = (0..OPERATIONS).map(|number| {
+        let probe = Probe::new();
+        let (looking, ending) = (probe.clone(), probe.clone());
+        let bad = number % 7 == 0;
+        let mut looks = 0;
+        let op = Op::new(timeout)
+            .when(move || {
+                looks += 1;
+                let now = match at {
+                    At::FirstLook => looks == 1,
+                    At::SecondLook => looks == 2,
+                    At::LaterLook => looks == 3,
+                    At::End => false,
+                };
+                if bad && now {
+                    std::panic::panic_any("intended");
+                }
+                looking.is_ready()
+            })
+            .then(move |completion| {
+                ending.end(completion);
+                if bad && at == At::End {
+                    std::panic::panic_any("intended");
+                }
+            });
+        match purgatory.try_complete_else_watch(op, [1, 2 + number]) {
+            Ok(_) => {}
+            Err(Rejected::Panicked(_)) => refused += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+        probe
+    });
+    let probes = probes.collect::<Vec<_>>();
+    let satisfy = || probes.iter().for_each(|probe| probe.satisfy());
+    let looks_again = match by {
+        By::Check => {
+            satisfy();
+            purgatory.check_and_complete(&1);
+            true
+        }
+        By::CheckLater => {
+            satisfy();
+            purgatory.check_later(1);
+            true
+        }
+        By::Force => {
+            purgatory.force_complete_for_key(&1);
+            false
+        }
+        By::Expiry => true,
+        By::Shutdown => {
+            purgatory.shutdown();
+            false
+        }
+    };
+    let expected = match by {
+        By::Expiry => Completion::Expired,
+        By::Shutdown => Completion::ShutDown,
+        _ => Completion::Satisfied,
+    };
+    eventually("the end of all", || purgatory.delayed() == 0);
+    for (number, probe) in probes.iter().enumerate() {
+        let bad = number % 7 == 0;
+        let dropped = bad
+            && match at {
+                At::FirstLook | At::SecondLook => true,
+                At::LaterLook => looks_again,
+                At::End => false,
+            };
+        if dropped {
+            assert_eq!(probe.ending(), None, "{at:?} {by:?} {number}");
+        } else {
+            eventually("its completion", || probe.ending().is_some());
+            assert_eq!(probe.ending(), Some(expected), "{at:?} {by:?} {number}");
+        }
+    }
+    let panics = match at {
+        At::LaterLook if !looks_again => 0,
+        _ => OPERATIONS.div_ceil(7),
+    };
+    eventually("the count of panics", || {
+        purgatory.stats().panicked == panics
+    });
+    if at == At::FirstLook {
+        assert_eq!(refused, panics);
+    }
+    assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    if !purgatory.is_shut_down() {
+        // The reaper lives.
+        let probe = Probe::new();
+        purgatory
+            .try_complete_else_watch(probe.op(Duration::from_millis(2)), [1])
+            .expect("there is room");
+        eventually("an expiry after the panics", || {
+            probe.ending() == Some(Completion::Expired)
+        });
+    }
+}
+
+#[test]
+fn g12_a_panic_in_any_hook_ends_that_operation_only() {
+    within(PATIENCE, || {
+        for at in [At::FirstLook, At::SecondLook, At::LaterLook, At::End] {
+            for by in [
+                By::Check,
+                By::CheckLater,
+                By::Expiry,
+                By::Force,
+                By::Shutdown,
+            ] {
+                for completions in [Completions::OwnThread, Completions::Inline] {
+                    every_seventh_panics(at, by, completions);
+                }
+            }
+        }
+    });
+}
+
+/// `timeout` runs user code as well.
+#[test]
+fn g12_a_panic_in_timeout_gives_the_operation_back() {
+    use request_purgatory::DelayedOperation;
+    struct Endless;
+    impl DelayedOperation for Endless {
+        type Key = u64;
+        fn timeout(&self) -> Duration {
+            std::panic::panic_any("intended")
+        }
+        fn try_complete(&mut self) -> bool {
+            false
+        }
+        fn on_complete(self, _: Completion) {}
+    }
+    quietly();
+    let purgatory = Purgatory::<Endless>::builder("g12-timeout")
+        .reaper(Reaper::Manual)
+        .max_parked(1)
+        .build()
+        .expect("no threads to refuse");
+    for _ in 0..3 {
+        let refused = purgatory.try_complete_else_watch(Endless, [1]);
+        assert!(matches!(refused, Err(Rejected::Panicked(Endless))));
+    }
+    let stats = purgatory.stats();
+    assert_eq!((stats.panicked, stats.rejected, stats.parked), (3, 3, 0));
+}
+
+/// Executors may panic, lose the job, or run it on the spot: the operation ends all the same.
+#[test]
+fn g12_a_bad_executor_loses_no_operation() {
+    within(PATIENCE, || {
+        quietly();
+        let bad: [fn(request_purgatory::Job); 3] = [
+            |_| std::panic::panic_any("intended"),
+            |job| drop(job),
+            |job| job(),
+        ];
+        for executor in bad {
+            let purgatory = Purgatory::<Op>::builder("g12-executor")
+                .completions(Completions::Executor(Arc::new(executor)))
+                .build()
+                .expect("threads are to be had");
+            let probes = (0..100).map(|key| {
+                let probe = Probe::new();
+                purgatory
+                    .try_complete_else_watch(probe.op(Duration::from_millis(5)), [key])
+                    .expect("there is room");
+                probe
+            });
+            for probe in probes.collect::<Vec<_>>() {
+                eventually("its expiry", || probe.ending() == Some(Completion::Expired));
+            }
+        }
+    });
+}

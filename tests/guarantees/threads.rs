@@ -1,0 +1,433 @@
+//! G13, G14, G15, G19: what runs on which thread, and what it costs when nothing happens.
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
+use crate::support::{sleeps, threads_named, within};
+use request_purgatory::{
+    Completion, Completions, ManualClock, Purgatory, Reaper, ReaperThread, Rejected,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn g13_a_slow_completion_does_not_hold_up_the_timer() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g13");
+        let sleeper = Op::new(Duration::from_millis(5)).then(|_| {
+            thread::sleep(Duration::from_secs(1));
+        });
+        purgatory
+            .try_complete_else_watch(sleeper, [0])
+            .expect("there is room");
+        let start = Instant::now();
+        for key in 0..10_000 {
+            let op = Op::new(Duration::from_millis(20 + key % 100));
+            purgatory
+                .try_complete_else_watch(op, [key])
+                .expect("there is room");
+        }
+        eventually("the expiry of all", || purgatory.stats().expired == 10_001);
+        // Parking alone may take a loaded machine a while; the second of the sleeper must not be in it.
+        let took = start.elapsed();
+        assert!(took < Duration::from_millis(900), "{took:?}");
+    });
+}
+
+/// Each completion completes the next operation.
+fn chain(links: u64, stack: usize) {
+    let purgatory = Purgatory::<Op>::builder("g14")
+        .reaper(Reaper::Manual)
+        .build()
+        .expect("no threads to refuse");
+    let (ended, nested) = (Tally::new(), Tally::new());
+    let inside = Arc::new(AtomicBool::new(false));
+    for link in 0..links {
+        let weak = purgatory.downgrade();
+        let (ended, nested, inside) = (ended.clone(), nested.clone(), inside.clone());
+        let op = Op::new(NEVER_IN_A_TEST).then(move |_| {
+            if inside.swap(true, Ordering::SeqCst) {
+                nested.add();
+            }
+            ended.add();
+            if let Some(purgatory) = weak.upgrade() {
+                purgatory.force_complete_for_key(&(link + 1));
+            }
+            inside.store(false, Ordering::SeqCst);
+        });
+        purgatory
+            .try_complete_else_watch(op, [link])
+            .expect("there is room");
+    }
+    let runner = {
+        let purgatory = purgatory.clone();
+        thread::Builder::new()
+            .stack_size(stack)
+            .spawn(move || purgatory.force_complete_for_key(&0))
+            .expect("one thread more")
+    };
+    assert_eq!(runner.join().expect("the stack suffices"), 1);
+    assert_eq!((ended.count(), nested.count()), (links, 0));
+    assert_eq!(purgatory.delayed(), 0);
+}
+
+#[test]
+fn g14_a_chain_of_completions_needs_no_stack() {
+    within(PATIENCE, || chain(1_000_000, 64 * 1_024));
+}
+
+/// Each parks its successor, which can complete at once.
+#[test]
+fn g14_a_chain_of_parks_needs_no_stack() {
+    fn link(purgatory: &Purgatory<Op>, left: u64, ended: Arc<Tally>) {
+        let weak = purgatory.downgrade();
+        let op = Op::new(NEVER_IN_A_TEST).when(|| true).then(move |_| {
+            ended.add();
+            if let (Some(purgatory), true) = (weak.upgrade(), left > 0) {
+                link(&purgatory, left - 1, ended);
+            }
+        });
+        let watch = purgatory.try_complete_else_watch(op, [left]);
+        assert!(watch.is_ok_and(|watch| watch.is_completed()));
+    }
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g14-parks");
+        let ended = Tally::new();
+        let (first, all) = (purgatory.clone(), ended.clone());
+        thread::Builder::new()
+            .stack_size(64 * 1_024)
+            .spawn(move || link(&first, 100_000, all))
+            .expect("one thread more")
+            .join()
+            .expect("the stack suffices");
+        assert_eq!(ended.count(), 100_001);
+    });
+}
+
+/// Threads park, check and cancel while the shutdown comes.
+#[test]
+fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
+    within(PATIENCE, || {
+        let mut slowest = Vec::new();
+        for round in 1..=30 {
+            let purgatory = Purgatory::<Op>::new("g15-any");
+            let parkers = (0..3).map(|seed| {
+                let purgatory = purgatory.clone();
+                thread::spawn(move || {
+                    let mut random = Random::new(round * 3 + seed);
+                    let (mut parked, mut returned) = (Vec::new(), 0);
+                    loop {
+                        let probe = Probe::new();
+                        let timeout = Duration::from_millis(random.below(10));
+                        let op = probe.op(timeout);
+                        match purgatory.try_complete_else_watch(op, [seed, random.below(5)]) {
+                            Ok(_) => parked.push(probe),
+                            Err(Rejected::ShutDown(_)) => {
+                                assert_eq!(probe.ending(), None);
+                                break;
+                            }
+                            Err(other) => panic!("{other:?}"),
+                        }
+                        returned += purgatory.cancel_for_key(&random.below(40)).len();
+                    }
+                    (parked, returned)
+                })
+            });
+            let parkers = parkers.collect::<Vec<_>>();
+            let mut random = Random::new(round);
+            thread::sleep(Duration::from_micros(random.below(10_000)));
+            let start = Instant::now();
+            purgatory.shutdown();
+            slowest.push(start.elapsed());
+            purgatory.shutdown();
+            let (mut ended, mut all, mut returned) = (0, 0, 0);
+            for parker in parkers {
+                let (probes, back) = parker.join().expect("no call panics");
+                all += probes.len();
+                returned += back;
+                ended += probes
+                    .iter()
+                    .filter(|probe| probe.ending().is_some())
+                    .count();
+            }
+            assert_eq!(ended + returned, all);
+            assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+            // A joined thread is listed for a moment longer.
+            eventually("the end of its threads", || {
+                threads_named("g15-any").is_empty()
+            });
+        }
+        slowest.sort_unstable();
+        let median = slowest[slowest.len() / 2];
+        assert!(median < Duration::from_millis(50), "{median:?}");
+    });
+}
+
+#[test]
+fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
+    within(PATIENCE, || {
+        let mut times = (0..21).map(|_| {
+            let purgatory = Purgatory::<Op>::new("g15-quiet");
+            let probes = (0..1_000).map(|key| {
+                let probe = Probe::new();
+                purgatory
+                    .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [key])
+                    .expect("there is room");
+                probe
+            });
+            let probes = probes.collect::<Vec<_>>();
+            let start = Instant::now();
+            purgatory.shutdown();
+            let took = start.elapsed();
+            let ended = |probe: &Arc<Probe>| probe.ending() == Some(Completion::ShutDown);
+            assert!(probes.iter().all(ended));
+            assert!(purgatory.is_shut_down());
+            took
+        });
+        let mut times = times.by_ref().collect::<Vec<_>>();
+        times.sort_unstable();
+        assert!(times[10] < Duration::from_millis(50), "{times:?}");
+    });
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Moment {
+    FirstLook,
+    SecondLook,
+    LaterLook,
+    LookAtExpiry,
+    Satisfied,
+    Expired,
+    ShutDown,
+}
+
+/// On whatever thread the callback runs, the purgatory's own included.
+#[test]
+fn g15_a_shutdown_is_legal_from_every_callback() {
+    use Moment::{Expired, FirstLook, LaterLook, LookAtExpiry, Satisfied, SecondLook, ShutDown};
+    let froms = [
+        FirstLook,
+        SecondLook,
+        LaterLook,
+        LookAtExpiry,
+        Satisfied,
+        Expired,
+        ShutDown,
+    ];
+    for from in froms {
+        for completions in [Completions::OwnThread, Completions::Inline] {
+            for drop_it in [false, true] {
+                let completions = completions.clone();
+                within(PATIENCE / 2, move || end_from(from, completions, drop_it));
+            }
+        }
+    }
+}
+
+/// Ends the purgatory in a callback: by `shutdown`, or by dropping the last strong face of it.
+fn end_from(from: Moment, completions: Completions, drop_it: bool) {
+    let name = format!("g15-{}{}", from as u8, u8::from(drop_it));
+    let purgatory = Purgatory::<Op>::builder(&*name)
+        .completions(completions)
+        .build()
+        .expect("threads are to be had");
+    let weak = purgatory.downgrade();
+    let place = Arc::new(Mutex::new(Some(purgatory.clone())));
+    let end = {
+        let place = place.clone();
+        move || {
+            let taken = lock(&place).take();
+            if let Some(purgatory) = taken {
+                if !drop_it {
+                    purgatory.shutdown();
+                }
+            }
+        }
+    };
+    let sibling = Probe::new();
+    purgatory
+        .try_complete_else_watch(sibling.op(NEVER_IN_A_TEST), [9])
+        .expect("there is room");
+    let probe = Probe::new();
+    let timeout = match from {
+        Moment::LookAtExpiry | Moment::Expired => Duration::from_millis(10),
+        _ => NEVER_IN_A_TEST,
+    };
+    let op = {
+        let (looking, ending) = (probe.clone(), probe.clone());
+        let (end, end_late) = (end.clone(), end);
+        let mut looks = 0;
+        Op::new(timeout)
+            .when(move || {
+                looks += 1;
+                let now = match from {
+                    Moment::FirstLook => looks == 1,
+                    Moment::SecondLook => looks == 2,
+                    Moment::LaterLook | Moment::LookAtExpiry => looks == 3,
+                    _ => false,
+                };
+                if now {
+                    end();
+                }
+                looking.is_ready()
+            })
+            .then(move |completion| {
+                ending.end(completion);
+                let now = match from {
+                    Moment::Satisfied => completion == Completion::Satisfied,
+                    Moment::Expired => completion == Completion::Expired,
+                    Moment::ShutDown => completion == Completion::ShutDown,
+                    _ => false,
+                };
+                if now {
+                    end_late();
+                }
+            })
+    };
+    // With the last strong face in the callback's hands, the caller has a temporary one.
+    let result = weak
+        .upgrade()
+        .expect("it lives")
+        .try_complete_else_watch(op, [1]);
+    drop(purgatory);
+    let alive = weak.upgrade();
+    if let Some(purgatory) = &alive {
+        match from {
+            Moment::Satisfied => {
+                probe.satisfy();
+                purgatory.check_and_complete(&1);
+            }
+            Moment::LaterLook => drop(purgatory.check_and_complete(&1)),
+            Moment::ShutDown => purgatory.shutdown(),
+            _ => {}
+        }
+    }
+    drop(alive);
+    eventually("the end of the sibling", || {
+        sibling.ending() == Some(Completion::ShutDown)
+    });
+    match result {
+        // Neither parked nor completed: handed back.
+        Err(rejected) => assert!(matches!(rejected, Rejected::ShutDown(_)), "{from:?}"),
+        Ok(_) => eventually("its end", || probe.ending().is_some()),
+    }
+    eventually("the end of its threads", || threads_named(&name).is_empty());
+    drop(lock(&place).take());
+}
+
+#[test]
+fn g15_after_a_shutdown_every_call_is_answered() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-after");
+        let watch = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+        let handle = watch.expect("there is room").into_handle();
+        let handle = handle.expect("it cannot complete yet");
+        purgatory.shutdown();
+        let probe = Probe::new();
+        probe.satisfy();
+        let result = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
+        let Err(Rejected::ShutDown(op)) = result else {
+            panic!("{result:?}");
+        };
+        drop(op);
+        assert_eq!((probe.looks(), probe.ending()), (0, None));
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        purgatory.check_later(1);
+        assert!(purgatory.cancel_for_key(&1).is_empty());
+        assert_eq!(purgatory.force_complete_for_key(&1), 0);
+        assert_eq!(purgatory.reschedule_for_key(&1, Duration::ZERO), 0);
+        assert_eq!(purgatory.advance(), 0);
+        assert!(!handle.is_parked() && !handle.check() && handle.cancel().is_none());
+        assert_eq!(purgatory.stats().shut_down, 1);
+    });
+}
+
+/// Expired before the shutdown, completed by the end of it: the completion thread leaves nobody behind.
+#[test]
+fn g15_completions_under_way_are_waited_for() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-wait");
+        let ended = Tally::new();
+        for key in 0..20 {
+            let ended = ended.clone();
+            let op = Op::new(Duration::from_millis(1)).then(move |_| {
+                thread::sleep(Duration::from_millis(5));
+                ended.add();
+            });
+            purgatory
+                .try_complete_else_watch(op, [key])
+                .expect("there is room");
+        }
+        eventually("the expiry of all", || purgatory.delayed() == 0);
+        purgatory.shutdown();
+        assert_eq!(ended.count(), 20);
+    });
+}
+
+/// No timers, no wake-ups; and with a far one neither.
+#[test]
+fn g19_idle_means_idle() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g19-idle");
+        let far = Purgatory::<Op>::new("g19-far");
+        far.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1])
+            .expect("there is room");
+        for key in 0..100 {
+            let watch = purgatory.try_complete_else_watch(Op::new(Duration::from_millis(5)), [key]);
+            drop(watch.expect("there is room"));
+        }
+        eventually("the expiry of all", || purgatory.delayed() == 0);
+        thread::sleep(Duration::from_millis(100));
+        let named = || [threads_named("g19-idle"), threads_named("g19-far")].concat();
+        eventually("four named threads", || named().len() == 4);
+        let threads = named();
+        let before = threads.iter().map(|thread| sleeps(*thread)).sum::<u64>();
+        thread::sleep(Duration::from_secs(2));
+        let after = threads.iter().map(|thread| sleeps(*thread)).sum::<u64>();
+        assert_eq!(after - before, 0, "wake-ups");
+    });
+}
+
+#[test]
+fn g19_a_thousand_purgatories_share_two_threads() {
+    within(PATIENCE, || {
+        let reaper = ReaperThread::spawn("g19-one").expect("threads are to be had");
+        let clock = ManualClock::new();
+        let purgatories = (0..1_000)
+            .map(|number| {
+                Purgatory::<Op>::builder(format!("g19-{number}"))
+                    .reaper(Reaper::Shared(reaper.clone()))
+                    .clock(clock.clone())
+                    .build()
+                    .expect("no threads to refuse")
+            })
+            .collect::<Vec<_>>();
+        eventually("two named threads", || threads_named("g19-one").len() == 2);
+        assert_eq!(threads_named("g19-5").len(), 0);
+        let probes = purgatories.iter().map(|purgatory| {
+            let probe = Probe::new();
+            purgatory
+                .try_complete_else_watch(probe.op(Duration::from_millis(5)), [1])
+                .expect("there is room");
+            probe
+        });
+        let probes = probes.collect::<Vec<_>>();
+        clock.advance(Duration::from_millis(5));
+        for probe in &probes {
+            eventually("its expiry", || probe.ending() == Some(Completion::Expired));
+        }
+        // Any of them may go, and the others are served.
+        let (gone, stay) = purgatories.split_at(500);
+        gone.iter().for_each(Purgatory::shutdown);
+        let probe = Probe::new();
+        stay[499]
+            .try_complete_else_watch(probe.op(Duration::from_millis(5)), [1])
+            .expect("there is room");
+        clock.advance(Duration::from_millis(5));
+        eventually("its expiry", || probe.ending() == Some(Completion::Expired));
+        drop(purgatories);
+        assert_eq!(threads_named("g19-one").len(), 2);
+        drop(reaper);
+        eventually("the end of both", || threads_named("g19-one").is_empty());
+    });
+}

@@ -1,0 +1,262 @@
+//! What the tests of the public face share: an operation made of closures, one that watches itself, a watchdog.
+#![allow(dead_code, reason = "each test target uses its own part")]
+
+use request_purgatory::{Builder, Completion, DelayedOperation, ManualClock, Purgatory, Reaper};
+use std::fmt;
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than any test here waits for anything.
+pub(crate) const NEVER_IN_A_TEST: Duration = Duration::from_secs(3_600);
+/// What a watchdog allows unless a test says otherwise: generous, for loaded machines.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A parked operation made of closures.
+pub(crate) struct Op<K = u64> {
+    timeout: Duration,
+    look: Box<dyn FnMut() -> bool + Send>,
+    end: Option<Box<dyn FnOnce(Completion) + Send>>,
+    key: PhantomData<fn() -> K>,
+}
+
+impl<K> Op<K> {
+    /// Never completes by itself, and does nothing at its end.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            look: Box::new(|| false),
+            end: None,
+            key: PhantomData,
+        }
+    }
+
+    /// Its `try_complete`.
+    pub(crate) fn when(mut self, look: impl FnMut() -> bool + Send + 'static) -> Self {
+        self.look = Box::new(look);
+        self
+    }
+
+    /// Its `on_complete`.
+    pub(crate) fn then(mut self, end: impl FnOnce(Completion) + Send + 'static) -> Self {
+        self.end = Some(Box::new(end));
+        self
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> DelayedOperation for Op<K> {
+    type Key = K;
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn try_complete(&mut self) -> bool {
+        (self.look)()
+    }
+
+    fn on_complete(mut self, completion: Completion) {
+        if let Some(end) = self.end.take() {
+            end(completion);
+        }
+    }
+}
+
+impl<K> fmt::Debug for Op<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Op").finish_non_exhaustive()
+    }
+}
+
+/// What one operation goes through, seen from outside. Violations are counted, not asserted: the library catches
+/// panics of callbacks.
+#[derive(Debug, Default)]
+pub(crate) struct Probe {
+    ready: AtomicBool,
+    inside: AtomicBool,
+    looks: AtomicUsize,
+    ends: AtomicUsize,
+    violations: AtomicUsize,
+    ending: Mutex<Option<Completion>>,
+}
+
+impl Probe {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// The operation that this probe watches.
+    pub(crate) fn op<K>(self: &Arc<Self>, timeout: Duration) -> Op<K> {
+        let (looking, ending) = (self.clone(), self.clone());
+        Op::new(timeout)
+            .when(move || looking.look(|| looking.is_ready()))
+            .then(move |completion| ending.end(completion))
+    }
+
+    /// For operations with a hook of their own: counts one `try_complete`.
+    pub(crate) fn look(&self, decide: impl FnOnce() -> bool) -> bool {
+        self.enter();
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        let answer = decide();
+        self.leave();
+        answer
+    }
+
+    /// For operations with a hook of their own: counts one `on_complete`.
+    pub(crate) fn end(&self, completion: Completion) {
+        self.enter();
+        self.ends.fetch_add(1, Ordering::SeqCst);
+        *lock(&self.ending) = Some(completion);
+        self.leave();
+    }
+
+    fn enter(&self) {
+        let overlap = self.inside.swap(true, Ordering::SeqCst);
+        let ended = self.ends.load(Ordering::SeqCst) > 0;
+        if overlap || ended {
+            self.violations.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn leave(&self) {
+        self.inside.store(false, Ordering::SeqCst);
+    }
+
+    /// From now on it can complete.
+    pub(crate) fn satisfy(&self) {
+        self.ready.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn looks(&self) -> usize {
+        self.looks.load(Ordering::SeqCst)
+    }
+
+    /// How it ended, if it did. Fails if its hooks overlapped or if any ran after the end.
+    pub(crate) fn ending(&self) -> Option<Completion> {
+        let violations = self.violations.load(Ordering::SeqCst);
+        assert_eq!(violations, 0, "hooks overlapped or ran after the end");
+        assert!(self.ends.load(Ordering::SeqCst) <= 1, "ended twice");
+        *lock(&self.ending)
+    }
+}
+
+/// Locks, whatever a panicking test left behind.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A purgatory without threads on a clock moved by hand.
+pub(crate) fn manual<K: Eq + Hash + Clone + Send + Sync + 'static>(
+    configure: impl FnOnce(Builder<Op<K>>) -> Builder<Op<K>>,
+) -> (Purgatory<Op<K>>, ManualClock) {
+    let clock = ManualClock::new();
+    let builder = Purgatory::builder("manual")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual);
+    let purgatory = configure(builder).build().expect("no threads to refuse");
+    (purgatory, clock)
+}
+
+/// Runs `test` on a thread of its own, and fails if that has not returned in time.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    test: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (done, finished) = channel();
+    let running = thread::spawn(move || {
+        let result = test();
+        // The watchdog may have given up.
+        let _ = done.send(());
+        result
+    });
+    match finished.recv_timeout(limit) {
+        Err(RecvTimeoutError::Timeout) => panic!("still not done after {limit:?}: it hangs"),
+        // It is done, or has panicked.
+        _ => match running.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        },
+    }
+}
+
+/// Waits until `condition` holds. Fails if that takes too long.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE / 2, "never happened: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A small generator, so that a stress test names its seed and repeats.
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// Counts `n` arrivals.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(AtomicU64);
+
+impl Tally {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// The threads of this process whose name starts with `prefix` (at most 15 bytes are kept by the system).
+pub(crate) fn threads_named(prefix: &str) -> Vec<u64> {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
+    tasks
+        .filter_map(|task| {
+            let path = task.ok()?.path();
+            let name = std::fs::read_to_string(path.join("comm")).ok()?;
+            let id = path.file_name()?.to_str()?.parse().ok()?;
+            name.starts_with(prefix).then_some(id)
+        })
+        .collect()
+}
+
+/// How often the thread went to sleep of its own accord.
+pub(crate) fn sleeps(thread: u64) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status"))
+        .expect("the thread is alive");
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+        .and_then(|count| count.trim().parse().ok())
+        .expect("Linux counts context switches")
+}
