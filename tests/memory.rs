@@ -1,0 +1,86 @@
+//! G6, measured: a target of its own, because it reads the memory of the whole process.
+
+mod support;
+
+use request_purgatory::{Completion, DelayedOperation, Purgatory};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use support::{NEVER_IN_A_TEST, PATIENCE, within};
+
+struct Loaded {
+    payload: Arc<(AtomicBool, [u8; 256])>,
+}
+
+impl DelayedOperation for Loaded {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        NEVER_IN_A_TEST
+    }
+
+    fn try_complete(&mut self) -> bool {
+        self.payload.0.load(Ordering::Relaxed)
+    }
+
+    fn on_complete(self, completion: Completion) {
+        assert_eq!(completion, Completion::Satisfied);
+    }
+}
+
+const BUSY: u64 = 1;
+const QUIET: u64 = 2;
+
+/// Resident memory of this process, in KiB.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
+        .expect("resident memory in kB")
+}
+
+/// A million requests come and go with a handful parked at a time. Kafka's purgatory kept each of them in the list of
+/// the quiet key until the next purge.
+#[test]
+fn g06_a_million_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
+    within(2 * PATIENCE, || {
+        let purgatory = Purgatory::<Loaded>::new("g06-million");
+        let mut parked = VecDeque::new();
+        let mut sample = Vec::<Weak<_>>::new();
+        let mut settled = 0;
+        for number in 0..1_000_000 {
+            let payload = Arc::new((AtomicBool::new(false), [0; 256]));
+            if number % 1_000 == 0 {
+                sample.push(Arc::downgrade(&payload));
+            }
+            let op = Loaded {
+                payload: payload.clone(),
+            };
+            purgatory
+                .try_complete_else_watch(op, [BUSY, QUIET])
+                .expect("there is room");
+            parked.push_back(payload);
+            if parked.len() > 10 {
+                let oldest = parked.pop_front().expect("eleven are parked");
+                oldest.0.store(true, Ordering::Relaxed);
+                assert_eq!(purgatory.check_and_complete(&BUSY), 1);
+            }
+            if number == 100_000 {
+                settled = resident();
+            }
+        }
+        let grown = resident().saturating_sub(settled);
+        assert!(grown < 8 * 1_024, "{grown} KiB more than after 100,000");
+        parked
+            .drain(..)
+            .for_each(|payload| payload.0.store(true, Ordering::Relaxed));
+        assert_eq!(purgatory.check_and_complete(&BUSY), 10);
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+        assert_eq!(purgatory.watched_keys(), 0);
+        assert_eq!(purgatory.stats().completed, 1_000_000);
+        assert!(sample.iter().all(|payload| payload.strong_count() == 0));
+    });
+}
