@@ -1,0 +1,629 @@
+//! Faults that were found by trying to break the library, each by the test that found it.
+
+mod support;
+
+use request_purgatory::{
+    Clock, Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, ReaperThread,
+    Rejected, Timestamp, Waker, Watch,
+};
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within};
+
+thread_local! {
+    /// Keys with this number panic on this thread, in the hook that is named.
+    static FUSE: Cell<Option<(u32, Hook)>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hook {
+    Clone,
+    Hash,
+    Drop,
+}
+
+/// A key whose hooks panic when told to.
+#[derive(Debug, PartialEq, Eq)]
+struct Fragile(u32);
+
+impl Fragile {
+    fn hook(&self, hook: Hook) {
+        let lit = FUSE.get() == Some((self.0, hook));
+        if lit && !thread::panicking() {
+            panic!("a hook of key {}", self.0);
+        }
+    }
+}
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        self.hook(Hook::Clone);
+        Self(self.0)
+    }
+}
+
+impl Hash for Fragile {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hook(Hook::Hash);
+        self.0.hash(state);
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        self.hook(Hook::Drop);
+    }
+}
+
+/// Runs `action` while the `hook` of key `number` panics on this thread.
+fn with_fuse<R>(number: u32, hook: Hook, action: impl FnOnce() -> R) -> thread::Result<R> {
+    FUSE.set(Some((number, hook)));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
+    FUSE.set(None);
+    result
+}
+
+/// The panicking park never got as far as the second key, but took itself off its list all the same, which made that
+/// list believe that it was empty one watcher too early.
+#[test]
+fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
+    let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+    let (stays, leaves) = (Probe::new(), Probe::new());
+    let park = |probe: &Arc<Probe>| {
+        purgatory
+            .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Fragile(2)])
+            .expect("there is room")
+            .into_handle()
+            .expect("it cannot complete yet")
+    };
+    park(&stays);
+    let leaving = park(&leaves);
+    let refused = with_fuse(1, Hook::Clone, || {
+        purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Fragile(1), Fragile(2)])
+    });
+    assert!(matches!(refused, Ok(Err(Rejected::Panicked(_)))));
+    assert_eq!(purgatory.watched_keys(), 1);
+    leaving.cancel().expect("nobody is examining it");
+    stays.satisfy();
+    assert_eq!(purgatory.check_and_complete(&Fragile(2)), 1);
+    assert_eq!(purgatory.watched_keys(), 0);
+}
+
+/// The removal hashed the key again, panicked again, and left the operation counted for ever.
+#[test]
+fn a_key_whose_hash_panics_gives_the_operation_back_and_leaves_nothing_behind() {
+    let (purgatory, _clock) = manual::<Fragile>(|builder| builder.max_parked(1));
+    for keys in [1..2, 1..3, 0..3, 0..40_u32] {
+        let refused = with_fuse(1, Hook::Hash, || {
+            purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys.clone().map(Fragile))
+        });
+        assert!(
+            matches!(refused, Ok(Err(Rejected::Panicked(_)))),
+            "{keys:?}: {refused:?}"
+        );
+        assert_eq!(purgatory.delayed(), 0, "{keys:?}");
+        assert_eq!(purgatory.watched_keys(), 0, "{keys:?}");
+    }
+    let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Fragile(3)]);
+    assert!(parked.is_ok(), "the limit leaks");
+}
+
+/// The ending of one operation panicked while its siblings, ended before, waited for their completion.
+#[test]
+fn a_key_whose_hooks_panic_at_the_end_costs_no_sibling_its_completion() {
+    for hook in [Hook::Hash, Hook::Drop] {
+        let (purgatory, clock) = manual::<Fragile>(|builder| builder);
+        let probes = [(); 10].map(|()| Probe::new());
+        for (number, probe) in (10..).zip(&probes) {
+            purgatory
+                .try_complete_else_watch(probe.op(Duration::from_millis(5)), [Fragile(number)])
+                .expect("there is room");
+        }
+        clock.advance(Duration::from_millis(10));
+        // Whether it reports the panic or not.
+        let _ = with_fuse(15, hook, || purgatory.advance());
+        purgatory.advance();
+        for (number, probe) in probes.iter().enumerate().filter(|(number, _)| *number != 5) {
+            assert_eq!(probe.ending(), Some(Completion::Expired), "{number}");
+        }
+        assert_eq!(purgatory.delayed(), 0);
+    }
+}
+
+/// What completions park with no timeout came before what was due already, for ever.
+#[test]
+fn operations_parked_by_completions_do_not_starve_those_already_due() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    let (first, second) = (Tally::new(), Tally::new());
+    for key in 0..100 {
+        let (first, second, weak) = (first.clone(), second.clone(), purgatory.downgrade());
+        let op = Op::new(Duration::from_millis(5)).then(move |_| {
+            first.add();
+            if let Some(purgatory) = weak.upgrade() {
+                let again = Op::new(Duration::ZERO).then(move |_| second.add());
+                purgatory
+                    .try_complete_else_watch(again, [key])
+                    .expect("there is room");
+            }
+        });
+        purgatory
+            .try_complete_else_watch(op, [key])
+            .expect("there is room");
+    }
+    clock.advance(Duration::from_millis(5));
+    let expired = purgatory.advance();
+    assert_eq!(first.count(), 100, "all that was due when the call began");
+    assert_eq!((expired, second.count()), (100, 0), "and nothing else");
+    assert_eq!(purgatory.advance(), 100);
+    assert_eq!(second.count(), 100);
+}
+
+/// It said `Completed`, but no completion ever ran.
+#[test]
+fn an_operation_that_panics_at_its_second_look_is_given_back() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let probe = Probe::new();
+    let ending = probe.clone();
+    let mut looks = 0;
+    let op = Op::new(NEVER_IN_A_TEST)
+        .when(move || {
+            looks += 1;
+            assert!(looks < 2, "the second look");
+            false
+        })
+        .then(move |completion| ending.end(completion));
+    match purgatory.try_complete_else_watch(op, [1]) {
+        Err(Rejected::Panicked(_)) => assert_eq!(probe.ending(), None),
+        Ok(Watch::Completed) => assert!(probe.ending().is_some(), "it never completed"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+}
+
+/// Nobody ever took the keys out again.
+#[test]
+fn a_shut_down_purgatory_keeps_no_keys_to_be_checked() {
+    let (purgatory, _clock) = manual::<Arc<str>>(|builder| builder);
+    let (before, after) = (Arc::<str>::from("before"), Arc::<str>::from("after"));
+    purgatory.check_later(before.clone());
+    purgatory.shutdown();
+    purgatory.check_later(after.clone());
+    assert_eq!(Arc::strong_count(&after), 1, "queued after the shutdown");
+    assert_eq!(Arc::strong_count(&before), 1, "queued before the shutdown");
+}
+
+/// A clock that panics when told to.
+#[derive(Clone, Default)]
+struct Faulty {
+    clock: ManualClock,
+    /// So many readings from now; 0 is never.
+    fuse: Arc<AtomicUsize>,
+}
+
+impl Faulty {
+    fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Clock for Faulty {
+    fn now(&self) -> Timestamp {
+        let fuse = self.fuse.load(Ordering::SeqCst);
+        if fuse > 0 {
+            self.fuse.store(fuse - 1, Ordering::SeqCst);
+            assert!(fuse > 1, "the clock is broken");
+        }
+        self.clock.now()
+    }
+
+    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
+        self.clock.time_until(deadline)
+    }
+
+    fn subscribe(&self, waker: Waker) {
+        self.clock.subscribe(waker);
+    }
+}
+
+/// The alarm had been reset, the panic kept it from being set again, and everything parked hung.
+#[test]
+fn a_clock_that_panics_once_does_not_put_the_reaper_to_sleep_for_ever() {
+    within(PATIENCE, || {
+        for fuse in 1..6 {
+            let clock = Faulty::new();
+            let purgatory = Purgatory::<Op>::builder("faulty")
+                .clock(clock.clone())
+                .build()
+                .expect("threads are to be had");
+            let probe = Probe::new();
+            purgatory
+                .try_complete_else_watch(probe.op(Duration::from_millis(5)), [1])
+                .expect("there is room");
+            // Let the reaper go to sleep on that deadline first.
+            thread::sleep(Duration::from_millis(20));
+            clock.fuse.store(fuse, Ordering::SeqCst);
+            clock.clock.advance(Duration::from_millis(5));
+            eventually("the expiry after the panic", || probe.ending().is_some());
+        }
+    });
+}
+
+#[test]
+fn a_clock_that_panics_at_a_park_costs_no_place() {
+    let clock = Faulty::new();
+    let purgatory = Purgatory::<Op>::builder("faulty")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .max_parked(1)
+        .build()
+        .expect("no threads to refuse");
+    clock.fuse.store(1, Ordering::SeqCst);
+    let parked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1])
+    }));
+    assert!(!matches!(parked, Ok(Ok(_))), "the clock was broken");
+    clock.fuse.store(0, Ordering::SeqCst);
+    let again = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+    assert!(again.is_ok(), "the limit leaks: {again:?}");
+}
+
+/// One caller read the alarm between the moment another had reset it and the moment it set it again.
+#[test]
+fn the_next_deadline_is_seen_by_all_who_ask_at_once() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        purgatory
+            .try_complete_else_watch(Op::new(Duration::from_millis(5)), [1])
+            .expect("there is room");
+        let askers = [(); 3].map(|()| {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || {
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(500) {
+                    let next = purgatory.next_deadline();
+                    assert!(next.is_some(), "something is parked all the time");
+                }
+            })
+        });
+        for asker in askers {
+            asker.join().expect("no asker was told that nothing is due");
+        }
+    });
+}
+
+#[test]
+fn a_name_that_no_thread_can_have_is_an_error_or_is_accepted() {
+    let built = std::panic::catch_unwind(|| Purgatory::<Op>::builder("nul\0nul").build().is_ok());
+    assert!(built.is_ok(), "it panicked");
+}
+
+/// The last tick before the end of all clocks begins after it: the reaper was told to sleep for no time, over and over.
+#[test]
+fn a_deadline_beyond_the_end_of_time_does_not_keep_the_reaper_awake() {
+    within(PATIENCE, || {
+        let clock = ManualClock::starting_at(Duration::MAX - Duration::from_secs(2));
+        let purgatory = Purgatory::<Op>::builder("eternal")
+            .clock(clock.clone())
+            .tick(Duration::from_secs(5))
+            .build()
+            .expect("threads are to be had");
+        purgatory
+            .try_complete_else_watch(Op::new(Duration::from_secs(1)), [1])
+            .expect("there is room");
+        clock.advance(Duration::MAX);
+        eventually("the start of the reaper", || {
+            !support::threads_named("eternal-reaper").is_empty()
+        });
+        let reapers = support::threads_named("eternal-reaper");
+        let cpu = |thread: u64| {
+            let path = format!("/proc/self/task/{thread}/schedstat");
+            let stat = std::fs::read_to_string(path).expect("the reaper is alive");
+            let nanos = stat.split(' ').next().and_then(|nanos| nanos.parse().ok());
+            Duration::from_nanos(nanos.expect("time on a core"))
+        };
+        thread::sleep(Duration::from_millis(50));
+        let before = cpu(reapers[0]);
+        thread::sleep(Duration::from_millis(400));
+        let spent = cpu(reapers[0]) - before;
+        assert!(spent < Duration::from_millis(50), "{spent:?} of 400 ms");
+    });
+}
+
+/// Each made the other look again, for as long as both were looking.
+#[test]
+fn two_operations_that_check_each_other_come_to_rest() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("mutual");
+        let looks = [Tally::new(), Tally::new()];
+        for key in [0, 1_u64] {
+            let (weak, looks) = (purgatory.downgrade(), looks[key as usize].clone());
+            let op = Op::new(NEVER_IN_A_TEST).when(move || {
+                looks.add();
+                let purgatory = weak.upgrade();
+                purgatory.map(|purgatory| purgatory.check_and_complete(&(1 - key)));
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_micros(50) {}
+                false
+            });
+            purgatory
+                .try_complete_else_watch(op, [key])
+                .expect("there is room");
+        }
+        let checkers = [0, 1_u64].map(|key| {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || {
+                (0..2_000)
+                    .map(|_| purgatory.check_and_complete(&key))
+                    .sum::<usize>()
+            })
+        });
+        for checker in checkers {
+            assert_eq!(checker.join().expect("it only checks"), 0);
+        }
+        let total = looks[0].count() + looks[1].count();
+        assert!(total < 80_000, "{total} looks for 4,000 checks");
+    });
+}
+
+/// Each waits for the other's reaper, which waits for the other.
+#[test]
+fn two_purgatories_may_shut_each_other_down_from_their_callbacks() {
+    within(PATIENCE, || {
+        let pair = [0, 1].map(|_| {
+            Purgatory::<Op>::builder("crossing")
+                .completions(Completions::Inline)
+                .build()
+                .expect("threads are to be had")
+        });
+        let meeting = Arc::new(std::sync::Barrier::new(2));
+        let (done, both) = mpsc::channel();
+        for (mine, other) in [(0, 1), (1, 0)] {
+            let (meeting, done) = (meeting.clone(), done.clone());
+            let other = pair[other].downgrade();
+            let op = Op::new(Duration::from_millis(5)).then(move |_| {
+                meeting.wait();
+                if let Some(other) = other.upgrade() {
+                    other.shutdown();
+                }
+                // The test may be over.
+                let _ = done.send(());
+            });
+            pair[mine]
+                .try_complete_else_watch(op, [1])
+                .expect("there is room");
+        }
+        for _ in 0..2 {
+            let ended = both.recv_timeout(Duration::from_secs(5));
+            if ended.is_err() {
+                // Their destructors would hang as well.
+                std::mem::forget(pair);
+                panic!("they wait for each other");
+            }
+        }
+    });
+}
+
+/// The lateness of a storm was taken when the storm began.
+#[test]
+fn lateness_counts_the_completions_that_came_before() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    for key in 0..10 {
+        let clock = clock.clone();
+        let op = Op::new(Duration::from_millis(5)).when(move || {
+            if clock.now().since_origin() >= Duration::from_millis(5) {
+                clock.advance(Duration::from_millis(100));
+            }
+            false
+        });
+        purgatory
+            .try_complete_else_watch(op, [key])
+            .expect("there is room");
+    }
+    clock.advance(Duration::from_millis(5));
+    assert_eq!(purgatory.advance(), 10);
+    // The tenth expired when nine others had taken 100 ms each.
+    let stats = purgatory.stats();
+    assert!(
+        stats.lateness_max >= Duration::from_millis(900),
+        "{stats:?}"
+    );
+}
+
+/// A check put off until later ran its completions on the thread that drives the timer.
+#[test]
+fn a_slow_completion_of_a_check_put_off_does_not_hold_up_the_timer() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("put-off");
+        let slow = Arc::new(AtomicBool::new(false));
+        let ready = slow.clone();
+        let sleeper = Op::new(NEVER_IN_A_TEST)
+            .when(move || ready.load(Ordering::SeqCst))
+            .then(|_| thread::sleep(Duration::from_secs(1)));
+        purgatory
+            .try_complete_else_watch(sleeper, [1])
+            .expect("there is room");
+        let expired = Arc::new(OnceLock::new());
+        let at = expired.clone();
+        let timed = Op::new(Duration::from_millis(100)).then(move |_| {
+            at.get_or_init(Instant::now);
+        });
+        let start = Instant::now();
+        purgatory
+            .try_complete_else_watch(timed, [2])
+            .expect("there is room");
+        slow.store(true, Ordering::SeqCst);
+        purgatory.check_later(1);
+        thread::sleep(Duration::from_millis(300));
+        let _ = purgatory.stats();
+        eventually("the expiry", || purgatory.stats().expired == 1);
+        let counted = start.elapsed();
+        assert!(counted < Duration::from_millis(800), "{counted:?}");
+    });
+}
+
+/// An operation whose destructor panics.
+struct Explosive {
+    probe: Arc<Probe>,
+    armed: bool,
+}
+
+impl DelayedOperation for Explosive {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(5)
+    }
+
+    fn try_complete(&mut self) -> bool {
+        self.probe.is_ready()
+    }
+
+    fn on_complete(self, completion: Completion) {
+        self.probe.end(completion);
+    }
+}
+
+impl Drop for Explosive {
+    fn drop(&mut self) {
+        assert!(!self.armed || thread::panicking(), "a destructor");
+    }
+}
+
+#[test]
+fn operations_whose_destructor_panics_cost_only_themselves() {
+    within(PATIENCE, || {
+        for completions in [Completions::Inline, Completions::OwnThread] {
+            let purgatory = Purgatory::<Explosive>::builder("explosive")
+                .completions(completions)
+                .build()
+                .expect("threads are to be had");
+            let probes = (0..20).map(|_| Probe::new()).collect::<Vec<_>>();
+            for (key, probe) in (0..).zip(&probes) {
+                let op = Explosive {
+                    probe: probe.clone(),
+                    armed: key % 2 == 0,
+                };
+                purgatory
+                    .try_complete_else_watch(op, [key])
+                    .expect("there is room");
+            }
+            eventually("all expiries", || {
+                probes.iter().all(|probe| probe.ending().is_some())
+            });
+            eventually("all panics counted", || purgatory.stats().panicked == 10);
+            assert_eq!(purgatory.delayed(), 0);
+        }
+    });
+}
+
+/// A panic of `on_complete` during the unwinding of another.
+#[test]
+fn an_executor_and_a_completion_may_both_panic() {
+    within(PATIENCE, || {
+        let panicking = |_job| panic!("no room in the pool");
+        let purgatory = Purgatory::<Op>::builder("unlucky")
+            .completions(Completions::Executor(Arc::new(panicking)))
+            .build()
+            .expect("threads are to be had");
+        let ended = Tally::new();
+        for key in 0..10 {
+            let ended = ended.clone();
+            let op = Op::new(Duration::from_millis(5)).then(move |_| {
+                ended.add();
+                panic!("and a bad completion");
+            });
+            purgatory
+                .try_complete_else_watch(op, [key])
+                .expect("there is room");
+        }
+        eventually("all expiries", || ended.count() == 10);
+        eventually("all panics counted", || purgatory.stats().panicked == 20);
+        assert_eq!(purgatory.delayed(), 0);
+    });
+}
+
+/// Purgatories on one reaper do not suffer from one of them whose operations are always due.
+#[test]
+fn an_operation_that_is_due_again_at_once_does_not_starve_the_others_of_a_reaper() {
+    within(PATIENCE, || {
+        let reaper = ReaperThread::spawn("busy").expect("threads are to be had");
+        let build = || {
+            Purgatory::<Op>::builder("shared")
+                .reaper(Reaper::Shared(reaper.clone()))
+                .completions(Completions::Inline)
+                .build()
+                .expect("threads are to be had")
+        };
+        let (restless, patient) = (build(), build());
+        fn again(purgatory: &Purgatory<Op>) {
+            let weak = purgatory.downgrade();
+            let op = Op::new(Duration::ZERO).then(move |completion| {
+                if let (Some(purgatory), Completion::Expired) = (weak.upgrade(), completion) {
+                    again(&purgatory);
+                }
+            });
+            // Refused once the purgatory is shut down.
+            let _ = purgatory.try_complete_else_watch(op, [1]);
+        }
+        (0..100).for_each(|_| again(&restless));
+        let probe = Probe::new();
+        patient
+            .try_complete_else_watch(probe.op(Duration::from_millis(20)), [1])
+            .expect("there is room");
+        let neighbour = Probe::new();
+        restless
+            .try_complete_else_watch(neighbour.op(Duration::from_millis(20)), [2])
+            .expect("there is room");
+        eventually("the expiry beside", || probe.ending().is_some());
+        eventually("the expiry among", || neighbour.ending().is_some());
+        restless.shutdown();
+    });
+}
+
+/// What was dropped, and where: kept for the last.
+#[test]
+fn a_purgatory_whose_last_face_goes_in_any_callback_ends_in_peace() {
+    within(PATIENCE, || {
+        for completions in [Completions::Inline, Completions::OwnThread] {
+            for in_look in [false, true] {
+                let purgatory = Purgatory::<Op>::builder("parting")
+                    .completions(completions.clone())
+                    .build()
+                    .expect("threads are to be had");
+                let last = Arc::new(Mutex::new(None::<Purgatory<Op>>));
+                let (looking, ending) = (last.clone(), last.clone());
+                let start = Instant::now();
+                let op = Op::new(Duration::from_millis(20))
+                    .when(move || {
+                        if in_look && start.elapsed() >= Duration::from_millis(20) {
+                            let purgatory = lock(&looking).take();
+                            drop(purgatory);
+                        }
+                        false
+                    })
+                    .then(move |_| {
+                        let purgatory = lock(&ending).take();
+                        drop(purgatory);
+                    });
+                let sibling = Probe::new();
+                purgatory
+                    .try_complete_else_watch(sibling.op(NEVER_IN_A_TEST), [2])
+                    .expect("there is room");
+                purgatory
+                    .try_complete_else_watch(op, [1])
+                    .expect("there is room");
+                *lock(&last) = Some(purgatory);
+                eventually("the shutdown", || {
+                    sibling.ending() == Some(Completion::ShutDown)
+                });
+                eventually("the end of its threads", || {
+                    support::threads_named("parting").is_empty()
+                });
+            }
+        }
+    });
+}
