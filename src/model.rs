@@ -1,7 +1,7 @@
 //! Internals for the models in `loom-tests`: thin faces of the cell and the watcher map. Exists under loom only.
 #![allow(missing_docs, missing_debug_implementations)]
 
-use crate::cell::slab::{Begin, Ended, Held, Released, Slab, SlotRef};
+use crate::cell::slab::{Begin, Ended, Fields, Held, Released, Slab, SlotRef};
 use crate::cell::state::{Acquire, Mark, Marked, Release, State};
 use crate::watch::{WatchMap, Watcher};
 
@@ -49,7 +49,7 @@ impl<P: Send> Cells<P> {
     pub fn insert(&self, payload: P) -> (At, Holder<'_, P>) {
         let mut guard = self.0.lock();
         give_back_deferred(&mut guard);
-        let Ok(held) = guard.insert(payload, u32::MAX) else {
+        let Ok(held) = guard.insert(payload, u32::MAX, |(), _| Fields::default()) else {
             unreachable!("no limit")
         };
         let cells = &self.0;
@@ -76,7 +76,7 @@ impl<P: Send> Cells<P> {
 
 fn give_back_deferred<P>(guard: &mut crate::cell::slab::SlabGuard<'_, P, ()>) {
     for ended in guard.take_deferred() {
-        guard.free(ended);
+        guard.free(ended, |(), _, _| ());
     }
 }
 
@@ -98,7 +98,7 @@ impl<'a, P> Holder<'a, P> {
     pub fn end(self) -> P {
         let (payload, ended): (P, Ended) = self.held.end();
         match self.cells.try_lock() {
-            Some(mut guard) => guard.free(ended),
+            Some(mut guard) => guard.free(ended, |(), _, _| ()),
             None => self.cells.defer(ended),
         }
         payload

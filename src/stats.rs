@@ -10,6 +10,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Satisfied,
+    Forced,
     Expired,
     Cancelled,
     ShutDown,
@@ -55,6 +56,7 @@ pub(crate) struct Ledger {
     pub(crate) watches_added: Count,
     pub(crate) watches_removed: Count,
     pub(crate) satisfied: Count,
+    pub(crate) forced: Count,
     pub(crate) expired: Count,
     pub(crate) cancelled: Count,
     pub(crate) shut_down: Count,
@@ -66,6 +68,7 @@ impl Ledger {
     pub(crate) fn ended(&self, ending: Ending) -> &Count {
         match ending {
             Ending::Satisfied => &self.satisfied,
+            Ending::Forced => &self.forced,
             Ending::Expired => &self.expired,
             Ending::Cancelled => &self.cancelled,
             Ending::ShutDown => &self.shut_down,
@@ -79,7 +82,7 @@ impl Ledger {
 pub(crate) struct Events {
     pub(crate) completed_at_once: Count,
     pub(crate) rejected: Count,
-    pub(crate) checks: Count,
+    pub(crate) vain_checks: Count,
     pub(crate) missed_checks: Count,
     pub(crate) panics: Count,
     pub(crate) lateness_total: Count,
@@ -113,7 +116,7 @@ pub struct Stats {
     pub panicked: u64,
     /// Operations given back to whoever wanted to park them.
     pub rejected: u64,
-    /// Examinations of operations by checks.
+    /// Examinations of parked operations that a check asked for: each found its operation satisfied, or in vain.
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and nobody
     /// had checked the key. (A check that is under way at the deadline may be counted.)
@@ -126,6 +129,7 @@ pub struct Stats {
 
 impl Stats {
     pub(crate) fn count_ledger(&mut self, ledger: &Ledger) {
+        self.checks += ledger.satisfied.read();
         let ended = [
             (&mut self.completed, &ledger.satisfied),
             (&mut self.expired, &ledger.expired),
@@ -139,6 +143,8 @@ impl Stats {
             *sum += count;
             gone += count;
         }
+        self.completed += ledger.forced.read();
+        gone += ledger.forced.read();
         // Wrapping: departures may stand in one ledger and the arrival in another.
         self.parked = self
             .parked
@@ -153,7 +159,7 @@ impl Stats {
     pub(crate) fn count_events(&mut self, events: &Events) {
         self.completed_at_once += events.completed_at_once.read();
         self.rejected += events.rejected.read();
-        self.checks += events.checks.read();
+        self.checks += events.vain_checks.read();
         self.missed_checks += events.missed_checks.read();
         self.panicked += events.panics.read();
         self.lateness_total += Duration::from_nanos(events.lateness_total.read());

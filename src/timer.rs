@@ -22,12 +22,10 @@ impl Position {
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
-/// The caller's records, of which the wheel keeps two fields.
+/// The caller's records of its timers.
 pub(crate) trait Records {
     /// The tick at which timer `id` is due.
     fn deadline(&self, id: u32) -> Tick;
-    /// Where timer `id` is filed.
-    fn position(&self, id: u32) -> Position;
     /// Remembers where timer `id` is filed now.
     fn set_position(&mut self, id: u32, position: Position);
 }

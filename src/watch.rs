@@ -6,16 +6,24 @@
 
 pub(crate) mod list;
 
-use crate::sync::{Entry, SLICE, ShardedMap};
+use crate::sync::{Entry, FEW, SLICE, ShardedMap};
 use list::WatchList;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
 /// Names an operation in the lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Watcher {
     pub(crate) id: u32,
     pub(crate) generation: u32,
+}
+
+/// What a visit finds at first.
+enum Found {
+    One(Watcher),
+    /// So many, copied.
+    Few(usize),
+    Many,
 }
 
 /// Lists of watchers by key.
@@ -61,28 +69,51 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut slice = Vec::new();
+        let mut few = [Watcher::default(); FEW];
+        let found = self.lists.read(key, |list| match list {
+            WatchList::One(watcher) => Found::One(*watcher),
+            WatchList::Many(many) => match few.get_mut(..many.watchers().len()) {
+                Some(copies) => {
+                    copies.copy_from_slice(many.watchers());
+                    Found::Few(copies.len())
+                }
+                None => Found::Many,
+            },
+        });
+        match found {
+            None => {}
+            Some(Found::One(watcher)) => each(watcher),
+            Some(Found::Few(count)) => few[..count].iter().copied().for_each(each),
+            Some(Found::Many) => self.visit_slices(key, each),
+        }
+    }
+
+    /// The same for a long list, a slice at a time.
+    fn visit_slices<Q>(&self, key: &Q, mut each: impl FnMut(Watcher))
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut slice = Vec::with_capacity(SLICE);
         // Watchers from this place on have been visited. Lists only ever move their last watcher to a lower place,
         // so walking down from the end meets everyone who stays.
         let mut end = usize::MAX;
         while end > 0 {
-            let found = self.lists.read(key, |list| match list {
-                WatchList::One(watcher) => Some(*watcher),
-                WatchList::Many(many) => {
-                    let watchers = many.watchers();
-                    end = end.min(watchers.len());
-                    let start = end.saturating_sub(SLICE);
-                    slice.clear();
-                    slice.extend_from_slice(&watchers[start..end]);
-                    end = start;
-                    None
-                }
+            slice.clear();
+            self.lists.read(key, |list| {
+                let watchers = match list {
+                    WatchList::One(watcher) => std::slice::from_ref(watcher),
+                    WatchList::Many(many) => many.watchers(),
+                };
+                end = end.min(watchers.len());
+                let start = end.saturating_sub(SLICE);
+                slice.extend_from_slice(&watchers[start..end]);
+                end = start;
             });
-            match found {
-                None => return,
-                Some(Some(only)) => return each(only),
-                Some(None) => slice.iter().copied().for_each(&mut each),
+            if slice.is_empty() {
+                return;
             }
+            slice.iter().copied().for_each(&mut each);
         }
     }
 

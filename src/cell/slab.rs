@@ -319,12 +319,6 @@ pub(crate) struct Ended {
     index: u32,
 }
 
-impl Ended {
-    pub(crate) fn index(&self) -> u32 {
-        self.index
-    }
-}
-
 /// The slab's lock, held.
 pub(crate) struct SlabGuard<'a, P, G> {
     slab: &'a Slab<P, G>,
@@ -339,11 +333,16 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         (&mut self.locked.beside, fields)
     }
 
-    /// Puts `payload` into a slot. The caller holds the new operation.
+    /// Puts `payload` into a slot; `fields` says what the timer keeps with it. The caller holds the new operation.
     ///
     /// Gives the payload back if `limit` slots exist and none is free.
     #[inline]
-    pub(crate) fn insert(&mut self, payload: P, limit: u32) -> Result<Held<'a, P>, P> {
+    pub(crate) fn insert(
+        &mut self,
+        payload: P,
+        limit: u32,
+        fields: impl FnOnce(&mut G, u32) -> Fields,
+    ) -> Result<Held<'a, P>, P> {
         if self.locked.free == NIL && !self.add_slot(limit) {
             return Err(payload);
         }
@@ -353,6 +352,11 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         };
         // ORDERING: Relaxed: the link was written under this lock, or acquired by `take_deferred`.
         self.locked.free = slot.aside.load(Ordering::Relaxed);
+        let fields = fields(&mut self.locked.beside, index);
+        slot.fields.with_mut(|vacant| {
+            // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
+            unsafe { *vacant = fields };
+        });
         slot.payload.with_mut(|vacant| {
             // SAFETY: the slot is vacant, so nobody holds it, and nothing initialised is overwritten; we have the
             // lock, so nobody else takes the same slot.
@@ -363,12 +367,22 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         Ok(Held { slot, at }.signed())
     }
 
-    /// Takes an ended slot back.
+    /// Takes an ended slot back; `stop` gets what the timer kept with it.
     #[inline]
-    pub(crate) fn free(&mut self, ended: Ended) {
+    pub(crate) fn free(
+        &mut self,
+        ended: Ended,
+        stop: impl FnOnce(&mut G, Fields, FieldsView<'_, P, G>),
+    ) {
         let Some(slot) = self.slab.slot(ended.index) else {
             return;
         };
+        let fields = slot.fields.with_mut(|fields| {
+            // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
+            unsafe { *fields }
+        });
+        let (beside, view) = self.split();
+        stop(beside, fields, view);
         if !slot.state.is_retired() {
             // ORDERING: Relaxed: read under this lock only.
             slot.aside.store(self.locked.free, Ordering::Relaxed);

@@ -13,6 +13,13 @@ use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
+/// What a check came to.
+#[derive(Debug, Default)]
+struct Outcome {
+    completed: usize,
+    in_vain: u64,
+}
+
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
     /// Checks every operation on `key`. Returns how many this completed.
     #[inline]
@@ -24,40 +31,58 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         // Most checks find nobody: the turn begins with the first watcher.
         let mut turn = None;
         let mut ready = Ready::new();
-        let mut completed = 0;
+        let mut outcome = Outcome::default();
         self.watch.visit(key, |watcher| {
             turn.get_or_insert_with(Turn::enter);
-            completed += usize::from(self.check_into(Address::of(watcher), &mut ready));
+            self.check_into(Address::of(watcher), &mut outcome, &mut ready);
         });
-        if let Some(turn) = turn {
-            self.deliver(&turn, ready);
+        match turn {
+            Some(turn) => self.conclude(&turn, outcome, ready),
+            None => 0,
         }
-        completed
     }
 
     /// Checks one operation. Returns whether this completed it.
     pub(crate) fn check_one(self: &Arc<Self>, address: Address) -> bool {
         let turn = Turn::enter();
         let mut ready = Ready::new();
-        let completed = self.check_into(address, &mut ready);
-        self.deliver(&turn, ready);
-        completed
+        let mut outcome = Outcome::default();
+        self.check_into(address, &mut outcome, &mut ready);
+        self.conclude(&turn, outcome, ready) == 1
     }
 
     #[inline]
-    fn check_into(self: &Arc<Self>, address: Address, ready: &mut Ready<Op>) -> bool {
+    fn check_into(
+        self: &Arc<Self>,
+        address: Address,
+        outcome: &mut Outcome,
+        ready: &mut Ready<Op>,
+    ) {
         let Some(tenant) = self.begin(address, Mark::Recheck) else {
-            return false;
+            return;
         };
-        self.home(self.my_home()).events.checks.add(1);
-        self.examine(tenant, ready) == Examined::Ended(Ending::Satisfied)
+        match self.examine(tenant, ready) {
+            Examined::Ended(Ending::Satisfied) => outcome.completed += 1,
+            Examined::Ended(_) => {}
+            Examined::Parked => outcome.in_vain += 1,
+        }
+    }
+
+    #[inline]
+    fn conclude(self: &Arc<Self>, turn: &Turn, outcome: Outcome, ready: Ready<Op>) -> usize {
+        if outcome.in_vain > 0 {
+            self.my_home().events.vain_checks.add(outcome.in_vain);
+        }
+        self.deliver(turn, ready);
+        outcome.completed
     }
 
     /// Takes hold of an operation, or leaves `mark` for its holder.
     #[inline]
     pub(crate) fn begin(&self, address: Address, mark: Mark) -> Option<Tenant<'_, Op>> {
         let Address { home, at } = address;
-        match self.home(home).begin(at, mark) {
+        let home = self.home(home);
+        match home.begin(at, mark) {
             Begin::Held(held) => Some(Tenant { home, held }),
             Begin::Marked | Begin::Gone => None,
         }
@@ -91,7 +116,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     fn force_into(self: &Arc<Self>, address: Address, ready: &mut Ready<Op>) -> bool {
         match self.begin(address, Mark::Force) {
             Some(tenant) => {
-                self.end_into(tenant, Ending::Satisfied, ready);
+                self.end_into(tenant, Ending::Forced, ready);
                 true
             }
             None => false,

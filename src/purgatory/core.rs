@@ -92,7 +92,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         Ok(Arc::new_cyclic(|core| Self {
             name: settings.name,
             homes: (0..homes)
-                .map(|_| CachePadded::new(Home::new(settings.wheel_size)))
+                .map(|number| CachePadded::new(Home::new(number, settings.wheel_size)))
                 .collect(),
             tethers: (0..homes)
                 .map(|_| Arc::new(Tether::new(core.clone())))
@@ -116,10 +116,10 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         &self.homes[number & (self.homes.len() - 1)]
     }
 
-    /// The number of the calling thread's home.
+    /// The calling thread's home.
     #[inline]
-    pub(crate) fn my_home(&self) -> usize {
-        thread_token() as usize & (self.homes.len() - 1)
+    pub(crate) fn my_home(&self) -> &Home<Op> {
+        self.home(thread_token() as usize)
     }
 
     #[inline]
@@ -130,9 +130,8 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     /// The present, and the deadline of an operation that is to wait for `timeout` from now.
     #[inline]
     pub(crate) fn deadline(&self, timeout: Duration) -> (Tick, Tick) {
-        let now = self.clock.now();
-        let deadline = self.scale.deadline(now, timeout.min(self.max_timeout));
-        (self.scale.floor(now), deadline)
+        self.scale
+            .span(self.clock.now(), timeout.min(self.max_timeout))
     }
 
     pub(crate) fn timestamp(&self, tick: Tick) -> Timestamp {
@@ -163,7 +162,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     #[inline]
     pub(crate) fn guarded<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| {
-            self.home(self.my_home()).events.panics.add(1);
+            self.my_home().events.panics.add(1);
             // The payload is the user's too, and dropping it may panic.
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
             if let Err(again) = dropped {
@@ -211,6 +210,6 @@ impl Limit {
 
 /// An operation in the hands of this thread, with its address.
 pub(crate) struct Tenant<'a, Op: DelayedOperation> {
-    pub(crate) home: usize,
+    pub(crate) home: &'a Home<Op>,
     pub(crate) held: Held<'a, Parked<Op>>,
 }

@@ -21,8 +21,9 @@ pub(crate) enum Examined {
 impl From<Mark> for Ending {
     fn from(mark: Mark) -> Self {
         match mark {
-            // A recheck ends nothing; a forced operation counts as satisfied.
-            Mark::Recheck | Mark::Force => Self::Satisfied,
+            // (A recheck ends nothing by itself.)
+            Mark::Recheck => Self::Satisfied,
+            Mark::Force => Self::Forced,
             Mark::Cancel => Self::Cancelled,
             Mark::Expire => Self::Expired,
             Mark::ShutDown => Self::ShutDown,
@@ -65,7 +66,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     ) {
         let op = self.end(tenant, ending);
         let completion = match ending {
-            Ending::Satisfied => Completion::Satisfied,
+            Ending::Satisfied | Ending::Forced => Completion::Satisfied,
             Ending::Expired => Completion::Expired,
             Ending::Cancelled => Completion::Cancelled,
             Ending::ShutDown => Completion::ShutDown,
@@ -87,13 +88,16 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     pub(crate) fn end(&self, tenant: Tenant<'_, Op>, ending: Ending) -> Op {
         let Tenant { home, held } = tenant;
         let at = held.at();
-        let watcher = Address { home, at }.watcher();
+        let watcher = Address {
+            home: home.number,
+            at,
+        }
+        .watcher();
         let (parked, ended) = held.end();
         let keys = parked.keys.as_slice();
         for key in keys {
             self.watch.remove(key, watcher, |other| self.is_live(other));
         }
-        let home = self.home(home);
         home.give_back(ended, ending, keys.len());
         if let Some(limit) = &self.limit {
             limit.give_back();

@@ -4,7 +4,7 @@
 //! timeouts are. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
 use super::Parked;
-use crate::cell::slab::{Begin, Ended, FieldsView, Held, Slab, SlabGuard, SlotRef};
+use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
 use crate::cell::state::Mark;
 use crate::operation::DelayedOperation;
 use crate::stats::{Ending, Events, Ledger};
@@ -20,9 +20,23 @@ pub(crate) struct Schedule {
     closed: bool,
 }
 
+impl Schedule {
+    /// Starts the timer of the slot at `index`, unless it is never due. Returns its record, and a deadline that is
+    /// earlier than any before.
+    #[inline]
+    fn start(&mut self, index: u32, deadline: Tick, now: Tick) -> (Position, Option<Tick>) {
+        if deadline == NEVER {
+            return (Position::NONE, None);
+        }
+        let started = self.wheel.start(index, deadline, now);
+        (started.position, started.earliest)
+    }
+}
+
 type Guard<'a, Op> = SlabGuard<'a, Parked<Op>, Schedule>;
 
 pub(crate) struct Home<Op: DelayedOperation> {
+    pub(crate) number: usize,
     slab: Slab<Parked<Op>, Schedule>,
     /// Kept under the slab's lock.
     ledger: Ledger,
@@ -53,19 +67,15 @@ impl<P, G> Records for FieldsView<'_, P, G> {
     }
 
     #[inline]
-    fn position(&self, id: u32) -> Position {
-        Position(self.read(id).position)
-    }
-
-    #[inline]
     fn set_position(&mut self, id: u32, position: Position) {
         self.update(id, |fields| fields.position = position.0);
     }
 }
 
 impl<Op: DelayedOperation> Home<Op> {
-    pub(crate) fn new(wheel_size: u32) -> Self {
+    pub(crate) fn new(number: usize, wheel_size: u32) -> Self {
         Self {
+            number,
             slab: Slab::new(Schedule {
                 wheel: Wheel::new(wheel_size, 0),
                 closed: false,
@@ -99,25 +109,24 @@ impl<Op: DelayedOperation> Home<Op> {
             return Admission::Closed(parked);
         }
         let watches = parked.keys.as_slice().len();
-        let held = match guard.insert(parked, limit) {
-            Ok(held) => held,
-            Err(parked) => return Admission::Full(parked),
-        };
-        let index = held.at().index;
-        let (schedule, mut fields) = guard.split();
-        fields.update(index, |fields| {
-            fields.deadline = deadline;
-            fields.parked_at = now;
-            fields.position = Position::NONE.0;
+        let mut earlier = None;
+        let inserted = guard.insert(parked, limit, |schedule, index| {
+            let (position, earliest) = schedule.start(index, deadline, now);
+            earlier = earliest;
+            Fields {
+                deadline,
+                parked_at: now,
+                position: position.0,
+            }
         });
-        let earlier = if deadline == NEVER {
-            None
-        } else {
-            schedule.wheel.start(&mut fields, index, now)
-        };
-        self.ledger.admitted.add_exclusively(1);
-        self.ledger.watches_added.add_exclusively(watches as u64);
-        Admission::Admitted(held, earlier)
+        match inserted {
+            Ok(held) => {
+                self.ledger.admitted.add_exclusively(1);
+                self.ledger.watches_added.add_exclusively(watches as u64);
+                Admission::Admitted(held, earlier)
+            }
+            Err(parked) => Admission::Full(parked),
+        }
     }
 
     /// Takes an ended slot back, with its timer, and books the ending; `watches` entries are gone from the lists.
@@ -150,9 +159,9 @@ impl<Op: DelayedOperation> Home<Op> {
 
     #[inline]
     fn release(guard: &mut Guard<'_, Op>, ended: Ended) {
-        let (schedule, mut fields) = guard.split();
-        schedule.wheel.stop(&mut fields, ended.index());
-        guard.free(ended);
+        guard.free(ended, |schedule, fields, mut others| {
+            schedule.wheel.stop(&mut others, Position(fields.position));
+        });
     }
 
     /// Takes out of the wheel what is due at `now`: one slice of it, so that nobody waits long for the lock.
@@ -163,11 +172,11 @@ impl<Op: DelayedOperation> Home<Op> {
         let mut fired = Vec::new();
         for _ in 0..SLICE {
             match schedule.wheel.step(&mut fields, now) {
-                Step::Fired(index) => {
+                Step::Fired(index, deadline) => {
                     // INVARIANT: a slot is freed only with its timer stopped, under this lock. So the timer that
                     // fired belongs to the present tenant, unless that has ended and is about to be returned.
                     if let Some(at) = fields.tenant(index) {
-                        fired.push((at, fields.read(index).deadline));
+                        fired.push((at, deadline));
                     }
                 }
                 Step::Cascaded => {}
@@ -207,13 +216,13 @@ impl<Op: DelayedOperation> Home<Op> {
         if fired {
             return None;
         }
-        schedule.wheel.stop(&mut fields, at.index);
-        fields.update(at.index, |fields| fields.deadline = deadline);
-        Some(if deadline == NEVER {
-            None
-        } else {
-            schedule.wheel.start(&mut fields, at.index, now)
-        })
+        schedule.wheel.stop(&mut fields, Position(before.position));
+        let (position, earlier) = schedule.start(at.index, deadline, now);
+        fields.update(at.index, |fields| {
+            fields.deadline = deadline;
+            fields.position = position.0;
+        });
+        Some(earlier)
     }
 
     /// When the operation at `at` was parked, and its deadline.

@@ -74,7 +74,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         let mut ready = Ready::new();
         let watch = self.park_into(op, keys, &mut ready);
         self.deliver(&turn, ready);
-        watch.inspect_err(|_| self.home(self.my_home()).events.rejected.add(1))
+        watch.inspect_err(|_| self.my_home().events.rejected.add(1))
     }
 
     #[inline]
@@ -96,8 +96,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         });
         let timeout = match asked {
             Ok(None) => {
-                let home = self.home(self.my_home());
-                home.events.completed_at_once.add(1);
+                self.my_home().events.completed_at_once.add(1);
                 ready.push(op, Completion::Satisfied);
                 return Ok(Watch::Completed);
             }
@@ -124,14 +123,15 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     fn admit(&self, parked: Parked<Op>, timeout: Duration) -> Result<Tenant<'_, Op>, Rejected<Op>> {
         let (now, deadline) = self.deadline(timeout);
         let mine = self.my_home();
-        let free = (mine..mine + self.homes.len().min(3))
-            .map(|number| number & (self.homes.len() - 1))
-            .find_map(|number| Some((number, self.home(number).try_lock()?)));
-        let (number, guard) = free.unwrap_or_else(|| (mine, self.home(mine).lock()));
-        match self.home(number).park(guard, parked, now, deadline, SLOTS) {
+        let neighbours = (1..self.homes.len().min(3)).map(|step| self.home(mine.number + step));
+        let (home, guard) = std::iter::once(mine)
+            .chain(neighbours)
+            .find_map(|home| Some((home, home.try_lock()?)))
+            .unwrap_or_else(|| (mine, mine.lock()));
+        match home.park(guard, parked, now, deadline, SLOTS) {
             Admission::Admitted(held, earlier) => {
                 self.announce(earlier);
-                Ok(Tenant { home: number, held })
+                Ok(Tenant { home, held })
             }
             Admission::Full(parked) => Err(Rejected::Full(parked.op)),
             Admission::Closed(parked) => Err(Rejected::ShutDown(parked.op)),
@@ -145,7 +145,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         mut tenant: Tenant<'_, Op>,
         ready: &mut Ready<Op>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let home = tenant.home;
+        let home = tenant.home.number;
         let at = tenant.held.at();
         let watcher = Address { home, at }.watcher();
         let watched = self.guarded(|| {

@@ -22,6 +22,7 @@ pub(crate) use const_thread_local as thread_local;
 pub(crate) const FIRST_CHUNK: u32 = 1;
 pub(crate) const BLOCK: usize = 1;
 pub(crate) const SHORT_LIST: usize = 1;
+pub(crate) const FEW: usize = 1;
 pub(crate) const SLICE: usize = 1;
 pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 1..=1;
 pub(crate) const LAST_GENERATION: u32 = 1;

@@ -20,6 +20,8 @@ pub(crate) const FIRST_CHUNK: u32 = 64;
 pub(crate) const BLOCK: usize = 60;
 /// Watch lists up to this length are searched, longer ones count their dead.
 pub(crate) const SHORT_LIST: usize = 16;
+/// Watchers that a visit copies to the stack.
+pub(crate) const FEW: usize = 8;
 /// Watchers examined, and timers drained, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
 /// How many homes a purgatory may have.

@@ -14,8 +14,8 @@ pub(crate) type Tick = u64;
 pub(crate) const NEVER: Tick = Tick::MAX;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
-/// Durations of fewer whole seconds fit a `u64` of nanoseconds with room for one more second.
-const FITTING_SECS: u64 = u64::MAX / NANOS_PER_SEC - 1;
+/// Durations of so many whole seconds fit a `u64` of nanoseconds twice.
+const FITTING_SECS: u64 = u64::MAX / 2 / NANOS_PER_SEC - 1;
 
 /// The tick's length and the reading that counts as tick zero.
 #[derive(Debug, Clone, Copy)]
@@ -44,17 +44,28 @@ impl TickScale {
         self.divide(at.saturating_since(self.origin)).0
     }
 
-    /// The first tick at or after `timeout` past `at`; [`NEVER`] if that is beyond all counting, or if the timeout is
-    /// [`Duration::MAX`].
+    /// The last tick at or before `at`, and the first one at or after `timeout` past `at`. The latter is [`NEVER`] if
+    /// it is beyond all counting, or if the timeout is [`Duration::MAX`].
     #[inline]
-    pub(crate) fn deadline(&self, at: Timestamp, timeout: Duration) -> Tick {
-        match at.saturating_since(self.origin).checked_add(timeout) {
-            Some(since) if timeout != Duration::MAX => {
-                let (ticks, exact) = self.divide(since);
+    pub(crate) fn span(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
+        let since = at.saturating_since(self.origin);
+        let (Some(present), Some(wait)) = (nanos(since), nanos(timeout)) else {
+            return self.span_wide(since, timeout);
+        };
+        let (ticks, exact) = self.divide_nanos(present + wait);
+        (self.divide_nanos(present).0, ticks + u64::from(!exact))
+    }
+
+    #[cold]
+    fn span_wide(&self, since: Duration, timeout: Duration) -> (Tick, Tick) {
+        let deadline = match since.checked_add(timeout) {
+            Some(deadline) if timeout != Duration::MAX => {
+                let (ticks, exact) = self.divide(deadline);
                 ticks.saturating_add(u64::from(!exact))
             }
             _ => NEVER,
-        }
+        };
+        (self.divide(since).0, deadline)
     }
 
     /// The reading at which `tick` begins, or the last possible one.
@@ -75,10 +86,17 @@ impl TickScale {
     /// Whole ticks in `since`, and whether nothing is left over.
     #[inline]
     fn divide(&self, since: Duration) -> (Tick, bool) {
-        if since.as_secs() > FITTING_SECS {
-            return self.divide_wide(since);
+        if let Some(nanos) = nanos(since) {
+            return self.divide_nanos(nanos);
         }
-        let nanos = since.as_secs() * NANOS_PER_SEC + u64::from(since.subsec_nanos());
+        let nanos = since.as_nanos();
+        let tick = u128::from(self.nanos);
+        let ticks = u64::try_from(nanos / tick).unwrap_or(NEVER);
+        (ticks, nanos % tick == 0)
+    }
+
+    #[inline]
+    fn divide_nanos(&self, nanos: u64) -> (Tick, bool) {
         // reciprocal <= 2^64 / nanos < reciprocal + 1, so the product's high word is the quotient or one less.
         let low = ((u128::from(nanos) * u128::from(self.reciprocal)) >> 64) as u64;
         let rest = nanos - low * self.nanos;
@@ -88,14 +106,13 @@ impl TickScale {
             (low, rest == 0)
         }
     }
+}
 
-    #[cold]
-    fn divide_wide(&self, since: Duration) -> (Tick, bool) {
-        let nanos = since.as_nanos();
-        let tick = u128::from(self.nanos);
-        let ticks = u64::try_from(nanos / tick).unwrap_or(NEVER);
-        (ticks, nanos % tick == 0)
-    }
+/// The nanoseconds in `duration`, if two such numbers can be added in a `u64`: below 292 years.
+#[inline]
+fn nanos(duration: Duration) -> Option<u64> {
+    (duration.as_secs() <= FITTING_SECS)
+        .then(|| duration.as_secs() * NANOS_PER_SEC + u64::from(duration.subsec_nanos()))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -123,6 +140,22 @@ mod tests {
         }
 
         #[test]
+        fn a_span_is_the_floor_and_the_ceiling(
+            tick in prop_oneof![1..=u64::MAX, 1..5_000_000_000_u64],
+            at in prop_oneof![0..=u64::MAX, 0..100_000_u64, FITTING_SECS - 1..FITTING_SECS + 2],
+            timeout in prop_oneof![0..=u64::MAX, 0..100_000_u64, FITTING_SECS - 1..FITTING_SECS + 2],
+            (a, b) in (0..1_000_000_000_u32, 0..1_000_000_000_u32),
+        ) {
+            let tick = Duration::from_nanos(tick);
+            let (at, timeout) = (Duration::new(at, a), Duration::new(timeout, b));
+            let scale = TickScale::new(tick, Timestamp::default()).unwrap();
+            let (now, deadline) = scale.span(Timestamp::from_origin(at), timeout);
+            prop_assert_eq!(now, wide(at, tick).0);
+            let exact = at.checked_add(timeout).map(|sum| sum.as_nanos().div_ceil(tick.as_nanos()));
+            prop_assert_eq!(deadline, exact.map_or(NEVER, |ticks| u64::try_from(ticks).unwrap_or(NEVER)));
+        }
+
+        #[test]
         fn ticks_turn_back_into_the_time_they_came_from(tick in 1..u64::MAX, ticks in 0..u64::MAX) {
             let scale = TickScale::new(Duration::from_nanos(tick), Timestamp::default()).unwrap();
             let at = scale.timestamp(ticks);
@@ -138,10 +171,10 @@ mod tests {
         assert_eq!(scale.floor(at(3)), 0, "before the origin");
         assert_eq!(scale.floor(at(14)), 0);
         assert_eq!(scale.floor(at(15)), 1);
-        assert_eq!(scale.deadline(at(15), Duration::ZERO), 1);
-        assert_eq!(scale.deadline(at(15), Duration::from_nanos(1)), 2);
-        assert_eq!(scale.deadline(at(15), Duration::from_millis(10)), 2);
-        assert_eq!(scale.deadline(at(15), Duration::MAX), NEVER);
+        assert_eq!(scale.span(at(15), Duration::ZERO).1, 1);
+        assert_eq!(scale.span(at(15), Duration::from_nanos(1)).1, 2);
+        assert_eq!(scale.span(at(15), Duration::from_millis(10)).1, 2);
+        assert_eq!(scale.span(at(15), Duration::MAX).1, NEVER);
         assert_eq!(scale.timestamp(2), at(25));
     }
 

@@ -44,7 +44,7 @@ struct Block {
 /// The pool.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    pages: Vec<Box<[Block]>>,
+    pages: Vec<Box<[Block; PAGE]>>,
     free: u32,
 }
 
@@ -67,22 +67,29 @@ impl Blocks {
     /// Files `id` on top of `bucket`, whose number is `number`.
     #[inline]
     pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, id: u32) -> Position {
-        if bucket.top == NIL || self.block(bucket.top).len as usize == BLOCK {
-            let fresh = self.allocate();
-            *self.block(fresh) = Block {
-                ids: [0; BLOCK],
-                len: 0,
-                bucket: number,
-                below: bucket.top,
-            };
-            bucket.top = fresh;
+        if bucket.top == NIL {
+            self.stack(bucket, number);
+        }
+        if self.block(bucket.top).len as usize == BLOCK {
+            self.stack(bucket, number);
         }
         let top = bucket.top;
         let block = self.block(top);
         let place = block.len;
         block.ids[place as usize] = id;
-        block.len += 1;
+        block.len = place + 1;
         Position(top * BLOCK as u32 + place)
+    }
+
+    /// Puts an empty block on top of `bucket`.
+    #[cold]
+    fn stack(&mut self, bucket: &mut Bucket, number: u32) {
+        let fresh = self.allocate();
+        let block = self.block(fresh);
+        block.len = 0;
+        block.bucket = number;
+        block.below = bucket.top;
+        bucket.top = fresh;
     }
 
     /// The number of the bucket in which `position` lies.
@@ -91,33 +98,33 @@ impl Blocks {
         self.block(position.0 / BLOCK as u32).bucket
     }
 
-    /// Takes the last timer of `bucket`.
+    /// Takes the last timer of `bucket`, and says where it was.
     #[inline]
-    pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<u32> {
+    pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<(u32, Position)> {
         if bucket.top == NIL {
             return None;
         }
         let top = bucket.top;
         let block = self.block(top);
         // INVARIANT: no block of a bucket is empty.
-        block.len -= 1;
-        let id = block.ids[block.len as usize];
-        if block.len == 0 {
+        let place = block.len - 1;
+        block.len = place;
+        let id = block.ids[place as usize];
+        if place == 0 {
             bucket.top = block.below;
             self.release(top);
         }
-        Some(id)
+        Some((id, Position(top * BLOCK as u32 + place)))
     }
 
     /// Removes the timer at `position`, which lies in `bucket`.
     #[inline]
     pub(crate) fn remove(&mut self, bucket: &mut Bucket, position: Position) -> Moved {
-        let (number, place) = (position.0 / BLOCK as u32, position.0 % BLOCK as u32);
-        let last_at = Position(bucket.top * BLOCK as u32 + self.block(bucket.top).len - 1);
-        let last = self.pop(bucket)?;
+        let (last, last_at) = self.pop(bucket)?;
         if last_at == position {
             return None;
         }
+        let (number, place) = (position.0 / BLOCK as u32, position.0 % BLOCK as u32);
         self.block(number).ids[place as usize] = last;
         Some((last, position))
     }
@@ -134,20 +141,16 @@ impl Blocks {
     #[cold]
     fn grow(&mut self) {
         let first = (self.pages.len() * PAGE) as u32;
-        let page = (first..first + PAGE as u32)
-            .map(|number| Block {
-                ids: [0; BLOCK],
-                len: 0,
-                bucket: NIL,
-                below: if number + 1 == first + PAGE as u32 {
-                    NIL
-                } else {
-                    number + 1
-                },
-            })
-            .collect();
-        self.pages.push(page);
-        self.free = first;
+        let empty = Block {
+            ids: [0; BLOCK],
+            len: 0,
+            bucket: NIL,
+            below: NIL,
+        };
+        self.pages.push(Box::new([empty; PAGE]));
+        for number in (first..first + PAGE as u32).rev() {
+            self.release(number);
+        }
     }
 
     fn release(&mut self, number: u32) {

@@ -16,11 +16,15 @@ pub(crate) struct Place {
     pub(crate) start: Tick,
 }
 
+/// One, in the fixed-point numbers that replace the division by a digit's width.
+const RECIPROCAL: u32 = 1 << 12;
+
 /// The base of the wheel's digits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Radix {
-    /// A power of two: digits are groups of so many bits.
-    Bits(u32),
+    /// A power of two: digits are groups of so many bits. Beside it, the rounded-up reciprocal that divides numbers
+    /// below 64 by it.
+    Bits(u32, u32),
     /// Any other base, from 3 up.
     Any(u32),
 }
@@ -30,7 +34,8 @@ impl Radix {
     pub(crate) fn new(size: u32) -> Self {
         debug_assert!(size >= 2);
         if size.is_power_of_two() {
-            Self::Bits(size.trailing_zeros())
+            let bits = size.trailing_zeros();
+            Self::Bits(bits, RECIPROCAL.div_ceil(bits))
         } else {
             Self::Any(size)
         }
@@ -39,7 +44,7 @@ impl Radix {
     /// Slots per level.
     pub(crate) fn size(self) -> u32 {
         match self {
-            Self::Bits(bits) => 1 << bits,
+            Self::Bits(bits, _) => 1 << bits,
             Self::Any(size) => size,
         }
     }
@@ -49,9 +54,9 @@ impl Radix {
     pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Place {
         debug_assert!(current < deadline);
         match self {
-            Self::Bits(bits) => {
+            Self::Bits(bits, reciprocal) => {
                 let highest = 63 - (current ^ deadline).leading_zeros();
-                let level = highest / bits;
+                let level = highest * reciprocal / RECIPROCAL;
                 let shift = level * bits;
                 let digits = deadline >> shift;
                 Place {
@@ -110,6 +115,16 @@ mod tests {
             (0..64_u32, 0..5_u64)
                 .prop_map(|(bit, by)| (1_u64 << bit).wrapping_add(by).wrapping_sub(2)),
         ]
+    }
+
+    #[test]
+    fn the_reciprocal_divides_every_bit_number() {
+        for bits in 1..=16 {
+            let Radix::Bits(_, reciprocal) = Radix::new(1 << bits) else {
+                panic!("a power of two")
+            };
+            assert!((0..64).all(|bit| bit * reciprocal / RECIPROCAL == bit / bits));
+        }
     }
 
     proptest! {

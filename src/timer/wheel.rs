@@ -33,12 +33,21 @@ const DUE: u32 = 0;
 /// What one step of an advance came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// This timer is due. It has left the wheel.
-    Fired(u32),
+    /// This timer is due, since the given tick. It has left the wheel.
+    Fired(u32, Tick),
     /// A timer moved to a lower level.
     Cascaded,
     /// Nothing more is due.
     Idle,
+}
+
+/// A timer that was started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Started {
+    /// Where it is filed, for the caller's record.
+    pub(crate) position: Position,
+    /// The deadline of its bucket, if that is earlier than every other's: a sleeper must hear of it.
+    pub(crate) earliest: Option<Tick>,
 }
 
 /// A hierarchical timing wheel over the timers of one [`Records`].
@@ -73,36 +82,30 @@ impl Wheel {
         self.len
     }
 
-    /// Files timer `id` under its deadline. `now` is the present, or a tick before it.
-    ///
-    /// Returns the deadline of its bucket if that is earlier than that of every other: a sleeper must hear of it.
+    /// Starts timer `id`, due at `deadline`. `now` is the present, or a tick before it.
     #[inline]
-    pub(crate) fn start(&mut self, records: &mut impl Records, id: u32, now: Tick) -> Option<Tick> {
+    pub(crate) fn start(&mut self, id: u32, deadline: Tick, now: Tick) -> Started {
         // An idle wheel has fallen behind; from the true present, the timer's level is lower and cascades fewer.
-        if let Some(next) = self.next_deadline() {
-            self.current = self.current.max(now.min(next.saturating_sub(1)));
-        } else {
-            self.current = self.current.max(now);
-        }
+        let limit = match self.next_deadline() {
+            Some(next) => now.min(next.saturating_sub(1)),
+            None => now,
+        };
+        self.current = self.current.max(limit);
         self.len += 1;
-        self.file(records, id)
+        self.file(id, deadline)
     }
 
-    /// Takes timer `id` out, if it is in.
+    /// Stops the timer at `position`, if that is in the wheel.
     #[inline]
-    pub(crate) fn stop(&mut self, records: &mut impl Records, id: u32) {
-        let position = records.position(id);
+    pub(crate) fn stop(&mut self, records: &mut impl Records, position: Position) {
         if position == Position::NONE {
             return;
         }
-        let number = self.blocks.bucket_of(position);
-        let moved = self
-            .blocks
-            .remove(&mut self.buckets[number as usize], position);
-        if let Some((id, position)) = moved {
-            records.set_position(id, position);
+        let number = self.blocks.bucket_of(position) as usize;
+        let moved = self.blocks.remove(&mut self.buckets[number], position);
+        if let Some((other, position)) = moved {
+            records.set_position(other, position);
         }
-        records.set_position(id, Position::NONE);
         self.len -= 1;
     }
 
@@ -127,23 +130,23 @@ impl Wheel {
         let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
             return Step::Idle;
         };
-        let Some(id) = self.blocks.pop(&mut self.buckets[number as usize]) else {
+        let Some((id, _)) = self.blocks.pop(&mut self.buckets[number as usize]) else {
             return Step::Idle;
         };
-        if records.deadline(id) <= self.current {
+        let deadline = records.deadline(id);
+        if deadline <= self.current {
             records.set_position(id, Position::NONE);
             self.len -= 1;
-            Step::Fired(id)
+            Step::Fired(id, deadline)
         } else {
-            self.file(records, id);
+            records.set_position(id, self.file(id, deadline).position);
             Step::Cascaded
         }
     }
 
-    /// Puts timer `id` into its bucket, seen from `current`. Returns the bucket's deadline if it is the earliest.
+    /// Puts timer `id` into its bucket, seen from `current`.
     #[inline]
-    fn file(&mut self, records: &mut impl Records, id: u32) -> Option<Tick> {
-        let deadline = records.deadline(id);
+    fn file(&mut self, id: u32, deadline: Tick) -> Started {
         let (number, start) = if deadline <= self.current {
             (DUE, self.current)
         } else {
@@ -158,17 +161,21 @@ impl Wheel {
         }
         let bucket = &mut self.buckets[number as usize];
         let position = self.blocks.push(bucket, number, id);
-        records.set_position(id, position);
-        if bucket.queued {
-            return None;
-        }
-        bucket.queued = true;
-        let earliest = self
-            .queue
-            .peek()
-            .is_none_or(|&Reverse((first, _))| start < first);
+        let earliest = if bucket.queued {
+            None
+        } else {
+            bucket.queued = true;
+            self.queue_bucket(number, start)
+        };
+        Started { position, earliest }
+    }
+
+    /// Queues a bucket's deadline. Returns it if it is the earliest.
+    #[cold]
+    fn queue_bucket(&mut self, number: u32, start: Tick) -> Option<Tick> {
+        let first = self.queue.peek().map(|&Reverse((first, _))| first);
         self.queue.push(Reverse((start, number)));
-        earliest.then_some(start)
+        Some(start).filter(|&start| first.is_none_or(|first| start < first))
     }
 
     /// Adds overflow levels up to the one of bucket `number`.
