@@ -78,7 +78,7 @@ impl Witnessed {
         let (_, fetched) = self.fetch.receive(&mut self.witness, self.parked);
         assert!(!fetched[0].records.is_empty());
         drop((producer, self.witness));
-        self.broker.assert_clean();
+        self.broker.assert_tidy();
     }
 }
 

@@ -1,11 +1,11 @@
 //! kcat, and so librdkafka, against the broker.
 
-use crate::clients::available;
+use crate::clients::{self, available};
 use crate::process::{Broker, PATIENCE};
 use crate::requests::{create_topic, produce, produce_to};
 use crate::timing::assert_median_below;
 use crate::wire::{Connection, batch};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -28,14 +28,7 @@ fn kcat(broker: &Broker, arguments: &[&str]) -> Command {
 
 /// Runs kcat to its end with this input.
 fn run(broker: &Broker, arguments: &[&str], input: &str) -> Output {
-    let mut child = kcat(broker, arguments).spawn().expect("start kcat");
-    let mut stdin = child.stdin.take().expect("piped");
-    let input = input.to_owned();
-    let writing = thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().expect("wait for kcat");
-    // A kcat that ends early leaves input unread.
-    let _ = writing.join().expect("not panicked");
-    output
+    clients::run(&mut kcat(broker, arguments), input)
 }
 
 /// A kcat that consumes until it is dropped.
@@ -64,14 +57,25 @@ impl Consumer {
 
     /// Ends it, and checks that librdkafka found nothing wrong with any answer.
     fn finish(mut self) {
-        self.child.kill().expect("end kcat");
-        self.child.wait().expect("wait for kcat");
-        for message in self.messages {
+        self.end();
+        for message in &self.messages {
             let complaint = ["MessageSetSize", "PROTOERR", "ERROR", "PROTOUFLOW"]
                 .iter()
                 .any(|word| message.contains(word));
             assert!(!complaint, "{message}");
         }
+    }
+
+    fn end(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -213,7 +217,7 @@ fn kcat_waits_for_the_minimum_that_it_asks_for() {
         "-t",
         "t",
         "-X",
-        "fetch.wait.max.ms=20000",
+        "fetch.wait.max.ms=50000",
         "-X",
         "fetch.min.bytes=1000",
     ];

@@ -1,10 +1,10 @@
 //! kafka-python and confluent-kafka against the broker. The scripts in `tests/clients` each know a number of
 //! checks; a check that fails ends its script with an error.
 
-use crate::clients::available;
+use crate::clients::{self, available};
 use crate::process::Broker;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Runs one check of a script against a new broker with these arguments.
 fn check(script: &str, module: &str, name: &str, arguments: &[&str]) {
@@ -18,14 +18,12 @@ fn check(script: &str, module: &str, name: &str, arguments: &[&str]) {
         return;
     }
     let broker = Broker::with_arguments(arguments);
-    let output = Command::new(&*python)
-        // Writes no byte code into the source tree.
-        .arg("-B")
-        .arg(root.join("tests/clients").join(script))
-        .args([&broker.address().to_string(), name])
-        .stdin(Stdio::null())
-        .output()
-        .expect("run Python");
+    // -B: writes no byte code into the source tree.
+    let script = root.join("tests/clients").join(script);
+    let mut command = Command::new(&*python);
+    command.arg("-B").arg(script);
+    command.args([&broker.address().to_string(), name]);
+    let output = clients::run(&mut command, "");
     let (stdout, stderr) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),

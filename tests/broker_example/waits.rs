@@ -9,6 +9,9 @@ use crate::timing::assert_median_below;
 use crate::wire::{API_VERSIONS, Connection, PRODUCE, Writer, batch};
 use std::time::{Duration, Instant};
 
+// Where something has to end a wait, the wait asked for is longer than the patience of these tests, so that its
+// expiry cannot pass for that.
+
 const PROMPT: Duration = Duration::from_millis(50);
 
 /// For what must not wait at all, on a machine that may be busy.
@@ -64,7 +67,7 @@ fn any_partition_wakes_a_fetch_of_many() {
     let mut consumer = Connection::open(broker.address());
     let mut producer = Connection::open(broker.address());
     create_topic(&mut producer, "t", PARTITIONS);
-    let mut fetch = Fetch::new("t", 20_000).of_partitions(PARTITIONS);
+    let mut fetch = Fetch::new("t", 5_000).of_partitions(PARTITIONS);
     let mut partition = PARTITIONS - 1;
     assert_median_below(PROMPT, 9, || {
         let correlation = fetch.send(&mut consumer);
@@ -95,7 +98,7 @@ fn min_bytes_are_counted_over_all_partitions() {
     let records = batch(&[&[0; 100]]);
     let fetch = Fetch {
         min_bytes: 3 * records.len() as i32,
-        ..Fetch::new("t", 20_000).of_partitions(3)
+        ..Fetch::new("t", 60_000).of_partitions(3)
     };
     let correlation = fetch.send(&mut consumer);
     broker.wait_for_parked(1);
@@ -178,7 +181,7 @@ fn answers_come_in_the_order_of_the_requests() {
     let mut connection = Connection::open(broker.address());
     let mut producer = Connection::open(broker.address());
     create_topic(&mut producer, "t", 1);
-    let fetch = Fetch::new("t", 20_000);
+    let fetch = Fetch::new("t", 60_000);
     let first = fetch.send(&mut connection);
     let second = connection.send(API_VERSIONS, &Writer::body(API_VERSIONS, 0));
     let third = fetch.send(&mut connection);
@@ -216,7 +219,7 @@ fn acks_all_waits_for_the_follower_and_so_do_consumers() {
     let mut consumer = Connection::open(broker.address());
     let mut producer = Connection::open(broker.address());
     create_topic(&mut producer, "t", 1);
-    let fetch = Fetch::new("t", 20_000);
+    let fetch = Fetch::new("t", 60_000);
     let correlation = fetch.send(&mut consumer);
     broker.wait_for_parked(1);
 
@@ -273,7 +276,7 @@ fn acks_all_times_out_when_the_follower_is_too_slow() {
     // The records are there all the same, once the follower has them.
     let all = Fetch {
         min_bytes: 3 * records.len() as i32,
-        ..Fetch::new("t", 20_000)
+        ..Fetch::new("t", 60_000)
     };
     let fetched = all.run(&mut producer);
     assert_eq!(fetched[0].high_watermark, 3);
@@ -283,7 +286,7 @@ fn acks_all_times_out_when_the_follower_is_too_slow() {
 
 #[test]
 fn a_client_that_leaves_takes_its_requests_along() {
-    let broker = Broker::with_arguments(&["--replica-lag-ms", "20000"]);
+    let broker = Broker::with_arguments(&["--replica-lag-ms", "60000"]);
     let mut setup = consumer_of(&broker);
     create_topic(&mut setup, "t", 10);
     drop(setup);

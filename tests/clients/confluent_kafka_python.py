@@ -122,7 +122,7 @@ def expiry(address):
 def min_bytes(address):
     create(address)
     producer = Producer({"bootstrap.servers": address})
-    settings = {"fetch.min.bytes": 1000, "fetch.wait.max.ms": 20000}
+    settings = {"fetch.min.bytes": 1000, "fetch.wait.max.ms": 50000}
     reader = consumer(address, **settings)
     checks.equal(reader.poll(1), None)
     for offset in range(2):

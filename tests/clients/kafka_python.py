@@ -36,7 +36,8 @@ class Background:
         self.records = []
         self.came = threading.Condition()
         self.stop = False
-        self.thread = threading.Thread(target=self.poll)
+        # A check that fails ends without asking this to stop.
+        self.thread = threading.Thread(target=self.poll, daemon=True)
         self.thread.start()
 
     def poll(self):
@@ -133,7 +134,9 @@ def expiry(address):
 def min_bytes(address):
     create(address)
     producer = KafkaProducer(bootstrap_servers=address, acks="all")
-    background = Background(consumer(address, fetch_min_bytes=1000, fetch_max_wait_ms=20000))
+    # Longer than anybody waits here, so that the fetch cannot come back by expiring.
+    waits = {"fetch_max_wait_ms": 50000, "request_timeout_ms": 60000}
+    background = Background(consumer(address, fetch_min_bytes=1000, **waits))
     for _ in range(2):
         checks.settle()
         producer.send(TOPIC, b"x" * 300, partition=0).get(10)
