@@ -1,6 +1,7 @@
 //! Where the completions of expired operations run.
 
 use crate::sync::Arc;
+use crate::turn::Turn;
 use crossbeam::channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
@@ -52,6 +53,11 @@ impl fmt::Debug for Completions {
     }
 }
 
+/// The name of a thread that works for `owner`. (The system cannot have a NUL in it.)
+pub(crate) fn thread_name(owner: &str, work: &str) -> String {
+    format!("{owner}-{work}").replace('\0', "?")
+}
+
 /// A thread that runs jobs in order, and runs all that it was given before it ends.
 #[derive(Debug)]
 pub(crate) struct CompletionThread {
@@ -63,7 +69,7 @@ impl CompletionThread {
     pub(crate) fn spawn(name: &str) -> io::Result<Self> {
         let (jobs, received) = unbounded::<Job>();
         let thread = thread::Builder::new()
-            .name(format!("{name}-completions"))
+            .name(thread_name(name, "completions"))
             .spawn(move || {
                 for job in received {
                     // Jobs catch the panics of user code themselves. Should one get through nevertheless, it has
@@ -85,10 +91,10 @@ impl CompletionThread {
         }
     }
 
-    /// Lets the thread finish what it was given, and waits for that, unless this is the thread itself.
+    /// Lets the thread finish what it was given, and waits for that, unless this is called from a callback.
     pub(crate) fn finish(&self) {
         drop(self.jobs.lock().take());
-        join_unless_current(&self.thread);
+        join_unless_in_callback(&self.thread);
     }
 }
 
@@ -98,15 +104,15 @@ impl Drop for CompletionThread {
     }
 }
 
-/// Waits for `thread` to end, once. A thread that finds itself here is left to end on its own.
-pub(crate) fn join_unless_current(thread: &Mutex<Option<JoinHandle<()>>>) {
-    let mut slot = thread.lock();
-    let itself = slot
-        .as_ref()
-        .is_some_and(|handle| handle.thread().id() == thread::current().id());
-    let handle = if itself { None } else { slot.take() };
-    drop(slot);
-    if let Some(handle) = handle {
+/// Waits for `thread` to end, unless this is called from a callback: that could run on this very thread, or on one
+/// that `thread` waits for in turn. It then ends on its own, and a later call may still wait for it.
+pub(crate) fn join_unless_in_callback(thread: &Mutex<Option<JoinHandle<()>>>) {
+    if Turn::in_progress() {
+        return;
+    }
+    let handle = thread.lock().take();
+    // (The thread itself comes here outside of a callback when it drops the last reference to what it works for.)
+    if let Some(handle) = handle.filter(|handle| handle.thread().id() != thread::current().id()) {
         // Our threads catch every panic; what one died of nevertheless, the panic hook has reported.
         let _ = handle.join();
     }

@@ -88,7 +88,7 @@ impl<'a, P> Holder<'a, P> {
     pub fn release(self) -> LetGo<'a, P> {
         let cells = self.cells;
         match self.held.release() {
-            Released::Parked => LetGo::Parked,
+            Released::Parked { .. } => LetGo::Parked,
             Released::Recheck(held) => LetGo::Recheck(Holder { cells, held }),
             Released::End(held, _) => LetGo::End(Holder { cells, held }),
         }

@@ -29,8 +29,10 @@ use crate::operation::DelayedOperation;
 use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
 use crate::time::Timestamp;
-use core::Core;
+use crate::time::ticks::NEVER;
+use core::{Core, Later};
 use keys::Keys;
+use ready::Site;
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
@@ -66,6 +68,8 @@ struct Owner<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'stati
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Drop for Owner<Op, S> {
     fn drop(&mut self) {
         self.core.shut_down();
+        // Where the shutdown came from a callback, nobody has waited for the threads yet.
+        self.core.threads.stop();
     }
 }
 
@@ -124,15 +128,16 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purga
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.core.check_key(key)
+        self.core.check_key(key, Site::Here)
     }
 
     /// Has `key` checked soon, by the reaper (with [`Reaper::Manual`](crate::Reaper::Manual): by the next
-    /// [`advance`](Self::advance)).
+    /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
+    /// [`Builder::completions`] says.
     ///
     /// Runs no user code and takes no lock, so it is safe under any lock of yours.
     pub fn check_later(&self, key: Op::Key) {
-        self.core.check_later(key);
+        self.core.put_off(Later::Key(key));
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.
@@ -220,17 +225,16 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purga
     /// When [`advance`](Self::advance) has something to do next, on the purgatory's clock: the start of the earliest
     /// non-empty bucket of the wheel, at or before the first deadline. `None`: not before something is parked.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.core
-            .next_deadline()
-            .map(|tick| self.core.timestamp(tick))
+        let next = self.core.rearm_for_caller();
+        (next != NEVER).then(|| self.core.timestamp(next))
     }
 
     /// Ends the purgatory: parks are refused from now on, and every parked operation ends with
     /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on one that is just examining it.
     /// Then the purgatory's own threads are joined, after the completions that wait for them have run.
     ///
-    /// May be called more than once (later calls return at once) and from any callback (the thread that calls it is
-    /// not joined).
+    /// May be called more than once (later calls return at once) and from any callback: then it does not wait for the
+    /// threads, which end as soon as the callbacks that they run have returned.
     pub fn shutdown(&self) {
         self.core.shut_down();
     }

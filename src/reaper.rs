@@ -3,7 +3,7 @@
 //! What there is to do, and when next, is the business of what it drives; this is only the loop around it. It has no
 //! polling interval: with nothing parked it sleeps until it is woken.
 
-use crate::completions::{CompletionThread, join_unless_current};
+use crate::completions::{CompletionThread, join_unless_in_callback, thread_name};
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
 use crate::time::Waker;
 use parking_lot::Mutex;
@@ -100,7 +100,7 @@ impl Sleeper {
             stopping: AtomicBool::new(false),
         });
         let thread = thread::Builder::new()
-            .name(format!("{name}-reaper"))
+            .name(thread_name(name, "reaper"))
             .spawn({
                 let shared = shared.clone();
                 move || shared.run(&parker)
@@ -126,12 +126,12 @@ impl Sleeper {
         })
     }
 
-    /// Ends the thread and waits for that, unless this is the thread itself.
+    /// Ends the thread and waits for that, unless this is called from a callback.
     pub(crate) fn stop(&self) {
         // ORDERING: Release pairs with the Acquire in `run`; the wake-up that follows makes it look.
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
-        join_unless_current(&self.thread);
+        join_unless_in_callback(&self.thread);
     }
 }
 

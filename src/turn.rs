@@ -34,6 +34,11 @@ impl Turn {
         }
     }
 
+    /// Whether the calling thread is inside of a call of the library.
+    pub(crate) fn in_progress() -> bool {
+        ACTIVE.try_with(Cell::get).unwrap_or(false)
+    }
+
     /// Whether no other call of the library is below this one on the stack.
     #[inline]
     pub(crate) fn is_outermost(&self) -> bool {

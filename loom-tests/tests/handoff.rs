@@ -25,6 +25,35 @@ fn g01_parker_races_checker() {
             .try_complete_else_watch(Probe::new(&fate), [1])
             .expect("it may park");
         checker.join().unwrap();
+        // (A parker who was asked twice to look again leaves that to the reaper.)
+        purgatory.advance();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a look that is left to the reaper, and lost.
+#[test]
+fn g01_parker_races_two_checkers() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let fate = Fate::new();
+        let checkers = [false, true].map(|happens| {
+            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            thread::spawn(move || {
+                if happens {
+                    fate.satisfy();
+                }
+                purgatory.check_and_complete(&1)
+            })
+        });
+        purgatory
+            .try_complete_else_watch(Probe::new(&fate), [1])
+            .expect("it may park");
+        for checker in checkers {
+            checker.join().unwrap();
+        }
+        purgatory.advance();
         assert_eq!(fate.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
@@ -45,8 +74,9 @@ fn g01_two_checkers_on_two_keys() {
         };
         fate.satisfy();
         let mine = purgatory.check_and_complete(&2);
-        let other = idle.join().unwrap();
-        assert_eq!(mine + other, 1);
+        idle.join().unwrap();
+        assert!(mine <= 1);
+        purgatory.advance();
         assert_eq!(fate.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });

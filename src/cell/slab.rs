@@ -92,8 +92,8 @@ pub(crate) enum Begin<'a, P> {
 
 /// Answer of [`Held::release`].
 pub(crate) enum Released<'a, P> {
-    /// Others may have it now.
-    Parked,
+    /// Others may have it now. If another look was asked for, somebody has to arrange it.
+    Parked { asked: bool },
     /// Not released: look again.
     Recheck(Held<'a, P>),
     /// Not released: end it so.
@@ -284,8 +284,20 @@ impl<'a, P> Held<'a, P> {
         // ORDERING: Relaxed, see `held_by_me`.
         self.slot.aside.store(0, Ordering::Relaxed);
         match self.slot.state.release() {
-            Release::Parked => Released::Parked,
+            Release::Parked => Released::Parked { asked: false },
             Release::Recheck => Released::Recheck(self.signed()),
+            Release::End(mark) => Released::End(self, mark),
+        }
+    }
+
+    /// Lets go even if another look is asked for.
+    #[cold]
+    pub(crate) fn release_for_later(self) -> Released<'a, P> {
+        // ORDERING: Relaxed, see `held_by_me`.
+        self.slot.aside.store(0, Ordering::Relaxed);
+        match self.slot.state.release_for_later() {
+            Release::Parked => Released::Parked { asked: false },
+            Release::Recheck => Released::Parked { asked: true },
             Release::End(mark) => Released::End(self, mark),
         }
     }

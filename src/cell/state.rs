@@ -222,6 +222,21 @@ impl State {
         })
     }
 
+    /// held -> parked, even if another look is asked for; only a mark that ends the operation forbids it. Returns
+    /// [`Release::Recheck`] if another look is asked for, which the caller, no holder any more, must arrange.
+    pub(crate) fn release_for_later(&self) -> Release {
+        self.transition(|now| {
+            debug_assert!(now.has(PARKED) && now.has(CHECKING));
+            match Mark::ENDING.into_iter().find(|mark| now.has(mark.bit())) {
+                Some(mark) => Next::Stay(Release::End(mark)),
+                None if now.has(RECHECK) => {
+                    Next::To(now.without(CHECKING | RECHECK), Release::Recheck)
+                }
+                None => Next::To(now.without(CHECKING), Release::Parked),
+            }
+        })
+    }
+
     /// held -> vacant, whatever marks there are. Only the holder calls this.
     #[inline]
     pub(crate) fn end(&self) {

@@ -2,7 +2,7 @@
 
 use super::core::{Address, Core, Tenant};
 use super::end::Examined;
-use super::ready::Ready;
+use super::ready::{Ready, Site};
 use crate::cell::slab::Begin;
 use crate::cell::state::Mark;
 use crate::operation::DelayedOperation;
@@ -23,7 +23,7 @@ struct Outcome {
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
     /// Checks every operation on `key`. Returns how many this completed.
     #[inline]
-    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q) -> usize
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, site: Site) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -37,18 +37,18 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
             self.check_into(Address::of(watcher), &mut outcome, &mut ready);
         });
         match turn {
-            Some(turn) => self.conclude(&turn, outcome, ready),
+            Some(turn) => self.conclude(&turn, outcome, ready, site),
             None => 0,
         }
     }
 
     /// Checks one operation. Returns whether this completed it.
-    pub(crate) fn check_one(self: &Arc<Self>, address: Address) -> bool {
+    pub(crate) fn check_one(self: &Arc<Self>, address: Address, site: Site) -> bool {
         let turn = Turn::enter();
         let mut ready = Ready::new();
         let mut outcome = Outcome::default();
         self.check_into(address, &mut outcome, &mut ready);
-        self.conclude(&turn, outcome, ready) == 1
+        self.conclude(&turn, outcome, ready, site) == 1
     }
 
     #[inline]
@@ -64,16 +64,23 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         match self.examine(tenant, ready) {
             Examined::Ended(Ending::Satisfied) => outcome.completed += 1,
             Examined::Ended(_) => {}
+            Examined::Aborted(op) => self.discard(op),
             Examined::Parked => outcome.in_vain += 1,
         }
     }
 
     #[inline]
-    fn conclude(self: &Arc<Self>, turn: &Turn, outcome: Outcome, ready: Ready<Op>) -> usize {
+    fn conclude(
+        self: &Arc<Self>,
+        turn: &Turn,
+        outcome: Outcome,
+        ready: Ready<Op>,
+        site: Site,
+    ) -> usize {
         if outcome.in_vain > 0 {
             self.my_home().events.vain_checks.add(outcome.in_vain);
         }
-        self.deliver(turn, ready);
+        self.deliver(turn, ready, site);
         outcome.completed
     }
 
@@ -93,7 +100,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         let turn = Turn::enter();
         let mut ready = Ready::new();
         let forced = self.force_into(address, &mut ready);
-        self.deliver(&turn, ready);
+        self.deliver(&turn, ready, Site::Here);
         forced
     }
 
@@ -109,7 +116,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         self.watch.visit(key, |watcher| {
             forced += usize::from(self.force_into(Address::of(watcher), &mut ready));
         });
-        self.deliver(&turn, ready);
+        self.deliver(&turn, ready, Site::Here);
         forced
     }
 

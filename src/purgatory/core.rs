@@ -45,8 +45,8 @@ pub(crate) struct Core<Op: DelayedOperation, S> {
     pub(crate) tethers: Box<[Arc<Tether<Op, S>>]>,
     pub(crate) watch: WatchMap<Op::Key, S>,
     pub(crate) alarm: Alarm,
-    /// Keys to be checked on behalf of `check_later`.
-    pub(crate) later: Queue<Op::Key>,
+    /// Checks that are put off until the timer is driven.
+    pub(crate) later: Queue<Later<Op::Key>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) scale: TickScale,
     pub(crate) max_timeout: Duration,
@@ -129,7 +129,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
 
     /// The present, and the deadline of an operation that is to wait for `timeout` from now.
     #[inline]
-    pub(crate) fn deadline(&self, timeout: Duration) -> (Tick, Tick) {
+    pub(crate) fn span(&self, timeout: Duration) -> (Tick, Tick) {
         self.scale
             .span(self.clock.now(), timeout.min(self.max_timeout))
     }
@@ -206,6 +206,14 @@ impl Limit {
         // ORDERING: Relaxed, as in `take`.
         self.taken.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// A check that is put off.
+pub(crate) enum Later<K> {
+    /// Of all operations on a key.
+    Key(K),
+    /// Of one operation, whose holder was asked to look again too often.
+    Operation(Address),
 }
 
 /// An operation in the hands of this thread, with its address.

@@ -1,21 +1,23 @@
 //! Examining an operation that one holds, and ending it.
 
-use super::core::{Address, Core, Tenant};
+use super::Parked;
+use super::core::{Address, Core, Later, Tenant};
 use super::ready::Ready;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::operation::{Completion, DelayedOperation};
 use crate::stats::Ending;
-use crate::sync::Arc;
+use crate::sync::{Arc, LOOKS};
 use std::hash::BuildHasher;
 
 /// What became of an examined operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Examined {
+pub(crate) enum Examined<Op> {
     /// It is parked, and nobody holds it.
     Parked,
     /// It has ended so, by this thread.
     Ended(Ending),
+    /// It has ended because it panicked; nothing more of it may be called but its destructor.
+    Aborted(Op),
 }
 
 impl From<Mark> for Ending {
@@ -38,16 +40,35 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
         ready: &mut Ready<Op>,
-    ) -> Examined {
+    ) -> Examined<Op> {
         let Tenant { home, mut held } = tenant;
+        let at = held.at();
+        let mut looks = 0;
         let (held, ending) = loop {
             match self.guarded(|| held.with(|parked| parked.op.try_complete())) {
                 Ok(true) => break (held, Ending::Satisfied),
-                Err(_) => break (held, Ending::Aborted),
                 Ok(false) => {}
+                Err(_) => {
+                    let tenant = Tenant { home, held };
+                    return Examined::Aborted(self.end(tenant, Ending::Aborted));
+                }
             }
-            match held.release() {
-                Released::Parked => return Examined::Parked,
+            looks += 1;
+            // A holder whom others keep asking to look again leaves that to whoever drives the timer: its thread has
+            // other things to do.
+            let released = if looks < LOOKS {
+                held.release()
+            } else {
+                held.release_for_later()
+            };
+            match released {
+                Released::Parked { asked } => {
+                    if asked {
+                        let home = home.number;
+                        self.put_off(Later::Operation(Address { home, at }));
+                    }
+                    return Examined::Parked;
+                }
                 Released::Recheck(again) => held = again,
                 Released::End(held, mark) => break (held, mark.into()),
             }
@@ -65,27 +86,39 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         ready: &mut Ready<Op>,
     ) {
         let op = self.end(tenant, ending);
-        let completion = match ending {
-            Ending::Satisfied | Ending::Forced => Completion::Satisfied,
-            Ending::Expired => Completion::Expired,
-            Ending::Cancelled => Completion::Cancelled,
-            Ending::ShutDown => Completion::ShutDown,
-            Ending::Aborted => {
-                // Its state is whatever the panic left: nothing more of it is called but its destructor.
-                let _ = self.guarded(|| drop(op));
-                return;
-            }
-        };
-        ready.push(op, completion);
+        match ending {
+            Ending::Satisfied | Ending::Forced => ready.push(op, Completion::Satisfied),
+            Ending::Expired => ready.push(op, Completion::Expired),
+            Ending::Cancelled => ready.push(op, Completion::Cancelled),
+            Ending::ShutDown => ready.push(op, Completion::ShutDown),
+            Ending::Aborted => self.discard(op),
+        }
+    }
+
+    /// Drops an operation that panicked.
+    pub(crate) fn discard(&self, op: Op) {
+        // A panic of its destructor is counted, and concerns nobody else.
+        let _ = self.guarded(|| drop(op));
     }
 
     /// The one ending of a parked operation: from here on nobody finds it, under any key or handle or in the timer.
+    #[inline]
+    pub(crate) fn end(&self, tenant: Tenant<'_, Op>, ending: Ending) -> Op {
+        self.end_watching(tenant, ending, usize::MAX)
+    }
+
+    /// The same for an operation of which only so many keys are watched yet.
     ///
     /// The order matters. First the operation moves out and its references go stale, so that nobody else can end it;
     /// then it leaves the watch lists, while its slot cannot have another tenant yet; last the slot and the timer go
     /// back, and the books say so.
     #[inline]
-    pub(crate) fn end(&self, tenant: Tenant<'_, Op>, ending: Ending) -> Op {
+    pub(crate) fn end_watching(
+        &self,
+        tenant: Tenant<'_, Op>,
+        ending: Ending,
+        watched: usize,
+    ) -> Op {
         let Tenant { home, held } = tenant;
         let at = held.at();
         let watcher = Address {
@@ -93,15 +126,19 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
             at,
         }
         .watcher();
-        let (parked, ended) = held.end();
-        let keys = parked.keys.as_slice();
-        for key in keys {
-            self.watch.remove(key, watcher, |other| self.is_live(other));
+        let (Parked { op, keys }, ended) = held.end();
+        for key in keys.as_slice().iter().take(watched) {
+            // If `Hash` or `Eq` of the key panics, its list keeps a dead entry.
+            let _ = self.guarded(|| {
+                self.watch.remove(key, watcher, |other| self.is_live(other));
+            });
         }
-        home.give_back(ended, ending, keys.len());
+        home.give_back(ended, ending, keys.as_slice().len());
         if let Some(limit) = &self.limit {
             limit.give_back();
         }
-        parked.op
+        // (So may the destructor of the key.)
+        let _ = self.guarded(|| drop(keys));
+        op
     }
 }

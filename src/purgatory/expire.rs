@@ -1,7 +1,8 @@
 //! What the passing of time does: expiring operations, and checks put off until later.
 
-use super::core::{Address, Core};
-use super::ready::Ready;
+use super::core::{Address, Core, Later};
+use super::home::Home;
+use super::ready::{Ready, Site};
 use crate::cell::state::Mark;
 use crate::operation::DelayedOperation;
 use crate::reaper::{Driven, Rest};
@@ -19,31 +20,41 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         let turn = Turn::enter();
         self.check_put_off();
         let now = self.now();
-        (0..self.homes.len())
+        self.homes
+            .iter()
             .map(|home| self.advance_home(&turn, home, now))
             .sum()
     }
 
     fn check_put_off(self: &Arc<Self>) {
         for _ in 0..self.later.len() {
-            let Some(key) = self.later.pop() else { return };
-            // Only a `Hash` or `Eq` of the key can panic in here, and it has been counted.
-            let _ = self.guarded(|| self.check_key(&key));
+            // Only `Hash` or `Eq` of a key, or its destructor, can panic in here.
+            let _ = self.guarded(|| match self.later.pop() {
+                Some(Later::Key(key)) => drop(self.check_key(&key, Site::Elsewhere)),
+                Some(Later::Operation(address)) => drop(self.check_one(address, Site::Elsewhere)),
+                None => {}
+            });
         }
     }
 
-    fn advance_home(self: &Arc<Self>, turn: &Turn, home: usize, now: Tick) -> usize {
+    /// Expires what is due in one home, slice by slice.
+    fn advance_home(self: &Arc<Self>, turn: &Turn, home: &Home<Op>, now: Tick) -> usize {
         let mut expired = 0;
-        let mut left = self.home(home).timers();
+        let mut left = home.begin_pass(now);
         while left > 0 {
-            let due = self.home(home).drain(now);
+            let due = home.drain(now);
             left = left.saturating_sub(due.fired.len());
             let mut ready = Ready::new();
+            let mut ended = Vec::with_capacity(due.fired.len());
             for (at, deadline) in due.fired {
-                let address = Address { home, at };
-                expired += usize::from(self.expire(address, deadline, now, &mut ready));
+                let home = home.number;
+                if self.expire(Address { home, at }, &mut ready) {
+                    ended.push(deadline);
+                }
             }
-            self.deliver(turn, ready);
+            expired += ended.len();
+            self.book_lateness(home, &ended);
+            self.deliver(turn, ready, Site::Here);
             if !due.more {
                 break;
             }
@@ -51,63 +62,75 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         expired
     }
 
-    /// Sets the alarm anew, to what is to be done next. Returns whether that could be earlier than the sleeper knows.
-    fn rearm(&self) -> bool {
-        self.alarm.reset();
-        let mut earlier = !self.later.is_empty() && self.alarm.set(0);
-        for home in &self.homes {
-            if let Some(next) = home.next_deadline() {
-                earlier |= self.alarm.set(next);
-            }
-        }
-        earlier
-    }
-
-    /// The same on behalf of a caller who is not the reaper: that must hear of it. (A reactor is the caller itself.)
-    pub(crate) fn rearm_for_caller(&self) {
-        if self.rearm() && self.threads.has_reaper() {
-            self.threads.wake();
-        }
-    }
-
-    /// Ends one operation whose deadline has passed, or has its holder do so.
-    fn expire(
-        self: &Arc<Self>,
-        address: Address,
-        deadline: Tick,
-        now: Tick,
-        ready: &mut Ready<Op>,
-    ) -> bool {
+    /// Ends one operation whose deadline has passed, or has its holder do so. Returns whether this call did it.
+    fn expire(self: &Arc<Self>, address: Address, ready: &mut Ready<Op>) -> bool {
         let Some(mut tenant) = self.begin(address, Mark::Expire) else {
             return false;
         };
-        let events = &self.home(address.home).events;
         let could = self.guarded(|| tenant.held.with(|parked| parked.op.try_complete()));
-        let ending = match could {
-            Ok(could) => {
-                events.missed_checks.add(u64::from(could));
-                Ending::Expired
-            }
-            Err(_) => Ending::Aborted,
-        };
-        let late = self.scale.duration(now - deadline).as_nanos();
-        let late = u64::try_from(late).unwrap_or(u64::MAX);
-        events.lateness_total.add(late);
-        events.lateness_max.raise_to(late);
+        if let Ok(true) = could {
+            tenant.home.events.missed_checks.add(1);
+        }
+        let ending = could.map_or(Ending::Aborted, |_| Ending::Expired);
         self.end_into(tenant, ending, ready);
-        true
+        ending == Ending::Expired
     }
 
-    /// Asks for a check of `key` by whoever drives the timer. Takes no lock and runs no user code.
-    pub(crate) fn check_later(&self, key: Op::Key) {
-        self.later.push(key);
-        self.announce(Some(0));
+    /// Books how late the operations with these deadlines were ended: all of them by now.
+    fn book_lateness(&self, home: &Home<Op>, deadlines: &[Tick]) {
+        // (The clock may be the user's. If it panics, nothing is booked.)
+        if let (false, Ok(now)) = (deadlines.is_empty(), self.guarded(|| self.clock.now())) {
+            for &deadline in deadlines {
+                let late = now.saturating_since(self.scale.timestamp(deadline));
+                let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+                home.events.lateness_total.add(late);
+                home.events.lateness_max.raise_to(late);
+            }
+        }
     }
 
-    /// When something is to be done next; the sleeper is woken if that becomes earlier.
-    pub(crate) fn next_deadline(&self) -> Option<Tick> {
-        self.rearm_for_caller();
-        Some(self.alarm.time()).filter(|&next| next != NEVER)
+    /// Sets the alarm anew, to what is to be done next. Returns that, and whether it could be earlier than the
+    /// sleeper knows.
+    fn rearm(&self) -> (Tick, bool) {
+        self.alarm.reset();
+        let put_off = (!self.later.is_empty()).then_some(0);
+        let buckets = self.homes.iter().filter_map(|home| home.next_deadline());
+        let mut next = NEVER;
+        let mut earlier = false;
+        for deadline in put_off.into_iter().chain(buckets) {
+            next = next.min(deadline);
+            earlier |= self.alarm.set(deadline);
+        }
+        // Others may have reset the alarm just now, or set it to what they knew: the earlier one counts.
+        (next.min(self.alarm.time()), earlier)
+    }
+
+    /// The same on behalf of a caller who is not the reaper: that must hear of it. (A reactor is the caller itself.)
+    pub(crate) fn rearm_for_caller(&self) -> Tick {
+        let (next, earlier) = self.rearm();
+        if earlier && self.threads.has_reaper() {
+            self.threads.wake();
+        }
+        next
+    }
+
+    /// Has a check done by whoever drives the timer. Takes no lock and runs no user code.
+    pub(crate) fn put_off(&self, check: Later<Op::Key>) {
+        if !self.is_closed() {
+            self.later.push(check);
+            self.announce(Some(0));
+        }
+        // A shutdown meanwhile may not have seen it.
+        if self.is_closed() {
+            self.forget_put_off();
+        }
+    }
+
+    fn forget_put_off(&self) {
+        while let Some(check) = self.later.pop() {
+            // The destructor of a key may panic.
+            let _ = self.guarded(|| drop(check));
+        }
     }
 
     /// Ends every operation and the threads, once.
@@ -128,8 +151,10 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
                     self.end_into(tenant, Ending::ShutDown, &mut ready);
                 }
             }
-            self.deliver(&turn, ready);
+            self.deliver(&turn, ready, Site::Here);
         }
+        self.forget_put_off();
+        drop(turn);
         self.threads.stop();
     }
 }
@@ -139,17 +164,18 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Drive
         if self.is_closed() {
             return Rest::Done;
         }
-        let due = self.alarm.time();
-        if due != NEVER && due <= self.now() {
+        let mut next = self.alarm.time();
+        if next != NEVER && next <= self.now() {
             self.advance();
-            self.rearm();
+            (next, _) = self.rearm();
         }
-        match self.alarm.time() {
-            NEVER => Rest::UntilWoken,
-            next => match self.clock.time_until(self.timestamp(next)) {
-                Some(time) => Rest::For(time),
-                None => Rest::UntilWoken,
-            },
+        // What no reading of the clock can reach is never due.
+        if next == NEVER || !self.scale.can_come(next) {
+            return Rest::UntilWoken;
+        }
+        match self.clock.time_until(self.timestamp(next)) {
+            Some(time) => Rest::For(time),
+            None => Rest::UntilWoken,
         }
     }
 }

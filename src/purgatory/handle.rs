@@ -1,6 +1,7 @@
 //! A handle to one operation.
 
 use super::core::{Address, Core};
+use super::ready::Site;
 use super::tether::Tether;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
@@ -61,7 +62,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Handl
     pub fn check(&self) -> bool {
         self.tether
             .core()
-            .is_some_and(|core| core.check_one(self.address))
+            .is_some_and(|core| core.check_one(self.address, Site::Here))
     }
 
     /// Completes the operation as satisfied, whether it can complete or not. Returns whether this call did it.

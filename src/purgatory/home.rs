@@ -164,6 +164,14 @@ impl<Op: DelayedOperation> Home<Op> {
         });
     }
 
+    /// Begins to drain what is due at `now`. Returns how many timers there are at all.
+    pub(crate) fn begin_pass(&self, now: Tick) -> usize {
+        let mut guard = self.slab.lock();
+        let wheel = &mut guard.split().0.wheel;
+        wheel.begin_pass(now);
+        wheel.len()
+    }
+
     /// Takes out of the wheel what is due at `now`: one slice of it, so that nobody waits long for the lock.
     pub(crate) fn drain(&self, now: Tick) -> Due {
         let mut guard = self.slab.lock();
@@ -184,11 +192,6 @@ impl<Op: DelayedOperation> Home<Op> {
             }
         }
         Due { fired, more: true }
-    }
-
-    /// Timers in the wheel.
-    pub(crate) fn timers(&self) -> usize {
-        self.slab.lock().split().0.wheel.len()
     }
 
     /// When the next bucket is due.

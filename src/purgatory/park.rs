@@ -12,7 +12,7 @@ use super::end::Examined;
 use super::handle::Handle;
 use super::home::Admission;
 use super::keys::Keys;
-use super::ready::Ready;
+use super::ready::{Ready, Site};
 use crate::error::Rejected;
 use crate::operation::{Completion, DelayedOperation};
 use crate::stats::Ending;
@@ -73,7 +73,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         let turn = Turn::enter();
         let mut ready = Ready::new();
         let watch = self.park_into(op, keys, &mut ready);
-        self.deliver(&turn, ready);
+        self.deliver(&turn, ready, Site::Here);
         watch.inspect_err(|_| self.my_home().events.rejected.add(1))
     }
 
@@ -84,29 +84,31 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         keys: impl IntoIterator<Item = Op::Key>,
         ready: &mut Ready<Op>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let Some(keys) = Keys::collect(keys, &self.hasher) else {
-            return Err(Rejected::NoKeys(op));
+        let keys = match self.guarded(|| Keys::collect(keys, &self.hasher)) {
+            Ok(Some(keys)) => keys,
+            Ok(None) => return Err(Rejected::NoKeys(op)),
+            Err(_) => return Err(Rejected::Panicked(op)),
         };
         if self.is_closed() {
             return Err(Rejected::ShutDown(op));
         }
         let asked = self.guarded(|| match op.try_complete() {
             true => None,
-            false => Some(op.timeout()),
+            false => Some(self.span(op.timeout())),
         });
-        let timeout = match asked {
+        let span = match asked {
             Ok(None) => {
                 self.my_home().events.completed_at_once.add(1);
                 ready.push(op, Completion::Satisfied);
                 return Ok(Watch::Completed);
             }
-            Ok(Some(timeout)) => timeout,
+            Ok(Some(span)) => span,
             Err(_) => return Err(Rejected::Panicked(op)),
         };
         if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
             return Err(Rejected::Full(op));
         }
-        let tenant = match self.admit(Parked { op, keys }, timeout) {
+        let tenant = match self.admit(Parked { op, keys }, span) {
             Ok(tenant) => tenant,
             Err(rejected) => {
                 if let Some(limit) = &self.limit {
@@ -120,8 +122,11 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
 
     /// Finds a home: the thread's own, or one of its neighbours if that is locked.
     #[inline]
-    fn admit(&self, parked: Parked<Op>, timeout: Duration) -> Result<Tenant<'_, Op>, Rejected<Op>> {
-        let (now, deadline) = self.deadline(timeout);
+    fn admit(
+        &self,
+        parked: Parked<Op>,
+        (now, deadline): (Tick, Tick),
+    ) -> Result<Tenant<'_, Op>, Rejected<Op>> {
         let mine = self.my_home();
         let neighbours = (1..self.homes.len().min(3)).map(|step| self.home(mine.number + step));
         let (home, guard) = std::iter::once(mine)
@@ -148,17 +153,21 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         let home = tenant.home.number;
         let at = tenant.held.at();
         let watcher = Address { home, at }.watcher();
-        let watched = self.guarded(|| {
+        let mut watched = 0;
+        let all = self.guarded(|| {
             tenant.held.with(|parked| {
                 for key in parked.keys.as_slice() {
                     self.watch.add(key, watcher);
+                    watched += 1;
                 }
             });
         });
-        if watched.is_err() {
-            return Err(Rejected::Panicked(self.end(tenant, Ending::Aborted)));
+        if all.is_err() {
+            let op = self.end_watching(tenant, Ending::Aborted, watched);
+            return Err(Rejected::Panicked(op));
         }
         match self.examine(tenant, ready) {
+            Examined::Aborted(op) => Err(Rejected::Panicked(op)),
             Examined::Parked => Ok(Watch::Parked(Handle::new(self, Address { home, at }))),
             Examined::Ended(_) => Ok(Watch::Completed),
         }
@@ -166,7 +175,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
 
     /// Gives one operation another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> bool {
-        let (now, deadline): (Tick, Tick) = self.deadline(timeout);
+        let (now, deadline) = self.span(timeout);
         let home = self.home(address.home);
         match home.reschedule(address.at, now, deadline) {
             Some(earlier) => {

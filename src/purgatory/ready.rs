@@ -7,6 +7,15 @@ use crate::sync::Arc;
 use crate::turn::Turn;
 use std::hash::BuildHasher;
 
+/// Where completions run, but for those of expired operations, which always go where the builder was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// On the thread that ended the operation.
+    Here,
+    /// Where those of expired operations do.
+    Elsewhere,
+}
+
 /// Ended operations on their way to `on_complete`. Most calls end none or one.
 pub(crate) struct Ready<Op> {
     first: Option<(Op, Completion)>,
@@ -35,18 +44,19 @@ impl<Op> Ready<Op> {
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
     /// Runs the completions, each where it belongs. No lock is held.
     #[inline]
-    pub(crate) fn deliver(self: &Arc<Self>, turn: &Turn, ready: Ready<Op>) {
+    pub(crate) fn deliver(self: &Arc<Self>, turn: &Turn, ready: Ready<Op>, site: Site) {
         if let Some((op, completion)) = ready.first {
-            self.deliver_one(turn, op, completion);
+            self.deliver_one(turn, op, completion, site);
         }
         for (op, completion) in ready.rest {
-            self.deliver_one(turn, op, completion);
+            self.deliver_one(turn, op, completion, site);
         }
     }
 
     #[inline]
-    fn deliver_one(self: &Arc<Self>, turn: &Turn, op: Op, completion: Completion) {
-        if completion == Completion::Expired && !matches!(self.completions, Completions::Inline) {
+    fn deliver_one(self: &Arc<Self>, turn: &Turn, op: Op, completion: Completion, site: Site) {
+        let elsewhere = site == Site::Elsewhere || completion == Completion::Expired;
+        if elsewhere && !matches!(self.completions, Completions::Inline) {
             let delivery = Delivery::new(self, op, completion);
             self.submit(Box::new(move || drop(delivery)));
         } else if turn.is_outermost() {

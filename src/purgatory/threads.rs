@@ -86,7 +86,7 @@ impl Threads {
         self.completions.as_deref()
     }
 
-    /// Ends the purgatory's own threads and waits for them (a thread that calls this is not waited for): the reaper
+    /// Ends the purgatory's own threads and waits for them, unless this is called from a callback: the reaper
     /// first, so that it gives no more to the completion thread, which runs all that it has before it ends.
     pub(crate) fn stop(&self) {
         match &self.reaper {

@@ -24,6 +24,7 @@ pub(crate) const BLOCK: usize = 1;
 pub(crate) const SHORT_LIST: usize = 1;
 pub(crate) const FEW: usize = 1;
 pub(crate) const SLICE: usize = 1;
+pub(crate) const LOOKS: u32 = 2;
 pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 1..=1;
 pub(crate) const LAST_GENERATION: u32 = 1;
 

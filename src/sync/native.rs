@@ -24,6 +24,8 @@ pub(crate) const SHORT_LIST: usize = 16;
 pub(crate) const FEW: usize = 8;
 /// Watchers examined, and timers drained, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
+/// How often in a row a holder looks.
+pub(crate) const LOOKS: u32 = 16;
 /// How many homes a purgatory may have.
 pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 8..=16;
 /// The last generation of a slot: after it, the slot is retired.

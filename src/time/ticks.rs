@@ -73,6 +73,11 @@ impl TickScale {
         self.origin.saturating_add(self.duration(tick))
     }
 
+    /// Whether some reading is at `tick`, or past it.
+    pub(crate) fn can_come(&self, tick: Tick) -> bool {
+        self.floor(self.timestamp(tick)) >= tick
+    }
+
     /// The length of so many ticks, or the longest duration.
     pub(crate) fn duration(&self, ticks: u64) -> Duration {
         let nanos = u128::from(ticks) * u128::from(self.nanos);

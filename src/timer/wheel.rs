@@ -17,18 +17,22 @@
 //!
 //! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever it is not empty. (An emptied bucket
 //! keeps its deadline until that comes to the top.)
+//! An advance is a *pass*: it fires what was due when it began, and leaves for the next pass what its visitors start
+//! meanwhile, however close, so that every pass ends.
+//!
 //! INVARIANT: `current` is never past the deadline of a non-empty bucket. So while a bucket drains, `current` is the
 //! start of its window, and no timer started meanwhile can be filed into it.
 
 use super::blocks::{Blocks, Bucket};
-use super::radix::Radix;
+use super::radix::{Place, Radix};
 use super::{Position, Records};
 use crate::time::ticks::Tick;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The number of the bucket for timers that are due already.
-const DUE: u32 = 0;
+/// The numbers of two buckets outside of the levels, for timers that are due already. One takes those that are started
+/// so; the other is part of the pass in progress. Each pass exchanges them.
+const DUE: [u32; 2] = [0, 1];
 
 /// What one step of an advance came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +60,10 @@ pub(crate) struct Wheel {
     radix: Radix,
     /// All buckets with a deadline up to here are empty, but for the one being drained.
     current: Tick,
+    /// The present of the last pass: a deadline up to here is due already.
+    seen: Tick,
+    /// Which of [`DUE`] takes the timers that are started when they are due.
+    fresh: usize,
     /// [`DUE`], then level by level.
     buckets: Vec<Bucket>,
     /// Deadline and number of every queued bucket.
@@ -70,7 +78,9 @@ impl Wheel {
         Self {
             radix: Radix::new(size),
             current,
-            buckets: vec![Bucket::EMPTY],
+            seen: current,
+            fresh: 0,
+            buckets: vec![Bucket::EMPTY; DUE.len()],
             queue: BinaryHeap::new(),
             blocks: Blocks::new(),
             len: 0,
@@ -86,13 +96,27 @@ impl Wheel {
     #[inline]
     pub(crate) fn start(&mut self, id: u32, deadline: Tick, now: Tick) -> Started {
         // An idle wheel has fallen behind; from the true present, the timer's level is lower and cascades fewer.
-        let limit = match self.next_deadline() {
+        let limit = match self.next_bucket() {
             Some(next) => now.min(next.saturating_sub(1)),
             None => now,
         };
         self.current = self.current.max(limit);
         self.len += 1;
-        self.file(id, deadline)
+        if deadline <= self.current.max(self.seen) {
+            self.start_due(id)
+        } else {
+            self.file(id, deadline)
+        }
+    }
+
+    /// Starts a timer that is due already: in the next pass.
+    #[cold]
+    fn start_due(&mut self, id: u32) -> Started {
+        let number = DUE[self.fresh];
+        let bucket = &mut self.buckets[number as usize];
+        let earliest = bucket.is_empty().then_some(self.current);
+        let position = self.blocks.push(bucket, number, id);
+        Started { position, earliest }
     }
 
     /// Stops the timer at `position`, if that is in the wheel.
@@ -110,8 +134,17 @@ impl Wheel {
     }
 
     /// The earliest deadline of a non-empty bucket: before it, an advance has nothing to do.
-    #[inline]
     pub(crate) fn next_deadline(&mut self) -> Option<Tick> {
+        if self.buckets[DUE[self.fresh] as usize].is_empty() {
+            self.next_bucket()
+        } else {
+            Some(self.current)
+        }
+    }
+
+    /// The same without the bucket that waits for the next pass.
+    #[inline]
+    fn next_bucket(&mut self) -> Option<Tick> {
         while let Some(&Reverse((deadline, number))) = self.queue.peek() {
             let bucket = &mut self.buckets[number as usize];
             if !bucket.is_empty() {
@@ -123,9 +156,20 @@ impl Wheel {
         None
     }
 
-    /// Does one thing that is due at `now`. The caller repeats it until it is [`Step::Idle`].
+    /// Begins a pass at `now`.
+    pub(crate) fn begin_pass(&mut self, now: Tick) {
+        self.seen = self.seen.max(now);
+        let [fresh, old] = [self.fresh, 1 - self.fresh].map(|which| DUE[which]);
+        // (Not empty: another pass is in progress.)
+        if self.buckets[old as usize].is_empty() && !self.buckets[fresh as usize].is_empty() {
+            self.fresh = 1 - self.fresh;
+            self.enqueue(fresh, self.current);
+        }
+    }
+
+    /// Does one thing that is due at `now`. The caller begins a pass, and repeats this until it is [`Step::Idle`].
     pub(crate) fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        let due = self.next_deadline().filter(|&deadline| deadline <= now);
+        let due = self.next_bucket().filter(|&deadline| deadline <= now);
         self.current = self.current.max(due.unwrap_or(now));
         let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
             return Step::Idle;
@@ -144,18 +188,11 @@ impl Wheel {
         }
     }
 
-    /// Puts timer `id` into its bucket, seen from `current`.
+    /// Puts timer `id` into its bucket, seen from `current`, which is before `deadline`.
     #[inline]
     fn file(&mut self, id: u32, deadline: Tick) -> Started {
-        let (number, start) = if deadline <= self.current {
-            (DUE, self.current)
-        } else {
-            let place = self.radix.locate(self.current, deadline);
-            (
-                1 + place.level * self.radix.size() + place.slot,
-                place.start,
-            )
-        };
+        let Place { level, slot, start } = self.radix.locate(self.current, deadline);
+        let number = DUE.len() as u32 + level * self.radix.size() + slot;
         if number as usize >= self.buckets.len() {
             self.grow(number);
         }
@@ -164,15 +201,19 @@ impl Wheel {
         let earliest = if bucket.queued {
             None
         } else {
-            bucket.queued = true;
-            self.queue_bucket(number, start)
+            self.enqueue(number, start)
         };
         Started { position, earliest }
     }
 
-    /// Queues a bucket's deadline. Returns it if it is the earliest.
+    /// Queues a bucket's deadline, unless it is. Returns it if it is the earliest.
     #[cold]
-    fn queue_bucket(&mut self, number: u32, start: Tick) -> Option<Tick> {
+    fn enqueue(&mut self, number: u32, start: Tick) -> Option<Tick> {
+        let bucket = &mut self.buckets[number as usize];
+        if bucket.queued {
+            return None;
+        }
+        bucket.queued = true;
         let first = self.queue.peek().map(|&Reverse((first, _))| first);
         self.queue.push(Reverse((start, number)));
         Some(start).filter(|&start| first.is_none_or(|first| start < first))
@@ -182,7 +223,8 @@ impl Wheel {
     #[cold]
     fn grow(&mut self, number: u32) {
         let size = self.radix.size() as usize;
-        let levels = (number as usize - 1) / size + 1;
-        self.buckets.resize(1 + levels * size, Bucket::EMPTY);
+        let levels = (number as usize - DUE.len()) / size + 1;
+        self.buckets
+            .resize(DUE.len() + levels * size, Bucket::EMPTY);
     }
 }
