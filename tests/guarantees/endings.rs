@@ -7,6 +7,20 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+/// An operation whose look dwells between what it saw and what it says: the moment in which an event is lost, if any is.
+fn dwelling(probe: &Arc<Probe>) -> Op {
+    let (looking, ending) = (probe.clone(), probe.clone());
+    Op::new(NEVER_IN_A_TEST)
+        .when(move || {
+            looking.look(|| {
+                let ready = looking.is_ready();
+                thread::sleep(Duration::from_micros(20));
+                ready
+            })
+        })
+        .then(move |completion| ending.end(completion))
+}
+
 /// The event comes, and the key is checked, while the operation is just being parked.
 #[test]
 fn g01_an_event_during_the_park_is_not_lost() {
@@ -19,21 +33,21 @@ fn g01_an_event_during_the_park_is_not_lost() {
             thread::spawn(move || {
                 for (key, probe) in events {
                     together.wait();
-                    (0..key % 64).for_each(|_| std::hint::spin_loop());
+                    (0..key % 64 * 16).for_each(|_| std::hint::spin_loop());
                     probe.satisfy();
                     purgatory.check_and_complete(&key);
                     together.wait();
                 }
             })
         };
-        for key in 0..4_000 {
+        for key in 0..2_000 {
             let probe = Probe::new();
             probes
                 .send((key, probe.clone()))
                 .expect("the checker lives");
             together.wait();
             purgatory
-                .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [key, key + 1_000_000])
+                .try_complete_else_watch(dwelling(&probe), [key, key + 1_000_000])
                 .expect("there is room");
             together.wait();
             assert_eq!(probe.ending(), Some(Completion::Satisfied), "round {key}");
@@ -49,10 +63,10 @@ fn g01_an_event_during_the_park_is_not_lost() {
 fn g01_an_event_while_another_thread_looks_is_not_lost() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g01-check");
-        for key in 0..4_000 {
+        for key in 0..2_000 {
             let probe = Probe::new();
             purgatory
-                .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [key, key + 1_000_000])
+                .try_complete_else_watch(dwelling(&probe), [key, key + 1_000_000])
                 .expect("there is room");
             let early = {
                 let purgatory = purgatory.clone();
@@ -80,7 +94,13 @@ fn g01_many_threads_bring_events_to_many_operations() {
             let probe = Probe::new();
             let (looking, ending, events) = (probe.clone(), probe.clone(), events.clone());
             let op = Op::new(NEVER_IN_A_TEST)
-                .when(move || looking.look(|| events[number].load(Ordering::SeqCst) == THREADS))
+                .when(move || {
+                    looking.look(|| {
+                        let all = events[number].load(Ordering::SeqCst) == THREADS;
+                        thread::yield_now();
+                        all
+                    })
+                })
                 .then(move |completion| ending.end(completion));
             let keys = [number as u64 / 4, 1_000_000 + number as u64 / 3];
             purgatory
