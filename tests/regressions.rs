@@ -627,3 +627,20 @@ fn a_purgatory_whose_last_face_goes_in_any_callback_ends_in_peace() {
         }
     });
 }
+
+/// The wheel's present, which moves on with every park, was given for the deadline of what was due before it.
+#[test]
+fn what_is_due_already_stays_the_next_deadline() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    let park = |millis| {
+        purgatory
+            .try_complete_else_watch(Op::new(Duration::from_millis(millis)), [1])
+            .expect("there is room");
+    };
+    park(0);
+    let due = purgatory.next_deadline();
+    assert_eq!(due, Some(clock.now()));
+    clock.advance(Duration::from_millis(5));
+    park(10);
+    assert_eq!(purgatory.next_deadline(), due);
+}
