@@ -49,6 +49,22 @@ enum Parked {
     Produce(Handle<DelayedProduce>),
 }
 
+impl Reply {
+    fn parked(answer: oneshot::Receiver<Response>, parked: Parked) -> Self {
+        Self::Later(Waiting {
+            answer,
+            parked: Some(parked),
+        })
+    }
+
+    fn completed(answer: oneshot::Receiver<Response>) -> Self {
+        Self::Later(Waiting {
+            answer,
+            parked: None,
+        })
+    }
+}
+
 impl Waiting {
     /// Waits for the answer. `None` if the operation ended without one.
     pub(crate) async fn answer(&mut self) -> Option<Response> {
@@ -121,16 +137,16 @@ impl Broker {
         let keys = delayed.fetch.keys();
         if max_wait.is_zero() {
             delayed.answer_now();
-            return Waiting::over(receiver);
+            return Reply::completed(receiver);
         }
         let purgatory = &self.purgatories.fetch;
         match purgatory.try_complete_else_watch(delayed, keys) {
-            Ok(Watch::Parked(handle)) => Waiting::parked(receiver, Parked::Fetch(handle)),
-            Ok(Watch::Completed) => Waiting::over(receiver),
+            Ok(Watch::Parked(handle)) => Reply::parked(receiver, Parked::Fetch(handle)),
+            Ok(Watch::Completed) => Reply::completed(receiver),
             // No partitions to wait on, no room to wait in, or shutting down: answer with what is there.
             Err(rejected) => {
                 rejected.into_operation().answer_now();
-                Waiting::over(receiver)
+                Reply::completed(receiver)
             }
         }
     }
@@ -167,29 +183,13 @@ impl Broker {
         let keys = delayed.keys();
         let purgatory = &self.purgatories.produce;
         match purgatory.try_complete_else_watch(delayed, keys) {
-            Ok(Watch::Parked(handle)) => Waiting::parked(receiver, Parked::Produce(handle)),
-            Ok(Watch::Completed) => Waiting::over(receiver),
+            Ok(Watch::Parked(handle)) => Reply::parked(receiver, Parked::Produce(handle)),
+            Ok(Watch::Completed) => Reply::completed(receiver),
             // No room to wait in, or shutting down: what is not replicated yet has timed out.
             Err(rejected) => {
                 rejected.into_operation().answer_now();
-                Waiting::over(receiver)
+                Reply::completed(receiver)
             }
         }
-    }
-}
-
-impl Waiting {
-    fn parked(answer: oneshot::Receiver<Response>, parked: Parked) -> Reply {
-        Reply::Later(Self {
-            answer,
-            parked: Some(parked),
-        })
-    }
-
-    fn over(answer: oneshot::Receiver<Response>) -> Reply {
-        Reply::Later(Self {
-            answer,
-            parked: None,
-        })
     }
 }

@@ -45,10 +45,12 @@ enum Answer {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        match self.answered {
-            true => self.metrics.answered.increase(),
-            false => self.metrics.abandoned.increase(),
+        let counter = if self.answered {
+            &self.metrics.answered
+        } else {
+            &self.metrics.abandoned
         };
+        counter.increase();
     }
 }
 
@@ -165,6 +167,6 @@ impl InFlight {
         };
         response
             .encode(self.correlation_id, self.version)
-            .map_err(|error| format!("cannot encode {response:?}: {error}"))
+            .map_err(|error| format!("cannot encode an answer: {error}"))
     }
 }

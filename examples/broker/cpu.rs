@@ -27,9 +27,10 @@ impl CpuTime {
             // A thread may end between the two reads.
             let Ok(stat) = stat else { continue };
             let (named, used) = parse(&stat, prefix)?;
-            match named {
-                true => time.named += used,
-                false => time.others += used,
+            if named {
+                time.named += used;
+            } else {
+                time.others += used;
             }
         }
         Some(time)

@@ -49,10 +49,10 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
         .zip(cpu)
         .map(|(now, then)| now.since(then));
 
-    let complete = report::print(&broker, &finished, cpu, elapsed);
+    // An answer is counted after it was sent, so the client may have it first: count when all has ended.
     let _ = stop.send(());
     broker_threads.block_on(serving)?;
-    Ok(complete)
+    Ok(report::print(&broker, &finished, cpu, elapsed))
 }
 
 fn runtime(name: &str) -> std::io::Result<Runtime> {

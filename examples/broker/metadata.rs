@@ -31,9 +31,10 @@ pub(crate) fn api_versions(supported: bool) -> ApiVersionsResponse {
             .with_min_version(*api.versions.start())
             .with_max_version(*api.versions.end())
     });
-    let error = match supported {
-        true => 0,
-        false => ResponseError::UnsupportedVersion.code(),
+    let error = if supported {
+        0
+    } else {
+        ResponseError::UnsupportedVersion.code()
     };
     ApiVersionsResponse::default()
         .with_error_code(error)
@@ -56,11 +57,11 @@ pub(crate) fn metadata(
             .into_iter()
             .map(|topic| {
                 let name = topic.name.unwrap_or_default();
-                let found = match create {
-                    true => topics.find_or_create(&name),
-                    false => topics
-                        .topic(&name)
-                        .ok_or(ResponseError::UnknownTopicOrPartition),
+                let found = if create {
+                    topics.find_or_create(&name)
+                } else {
+                    let topic = topics.topic(&name);
+                    topic.ok_or(ResponseError::UnknownTopicOrPartition)
                 };
                 match found {
                     Ok(topic) => describe(&topic),

@@ -137,7 +137,7 @@ fn the_demonstration_answers_everything() {
             .to_owned()
     };
     assert_eq!(figure("unanswered"), "0");
-    assert_eq!(figure("still parked"), "0");
+    assert_eq!(figure("ended by shutdown"), "0");
     for name in [
         "requests",
         "parked",

@@ -41,8 +41,8 @@ pub(crate) fn print(
     });
     row("  expired", &fetch, &produce, |stats| stats.expired);
     row("  cancelled", &fetch, &produce, |stats| stats.cancelled);
-    row("  still parked", &fetch, &produce, |stats| {
-        stats.parked as u64
+    row("  ended by shutdown", &fetch, &produce, |stats| {
+        stats.shut_down
     });
     row("missed checks", &fetch, &produce, |stats| {
         stats.missed_checks
