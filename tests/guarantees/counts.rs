@@ -72,6 +72,7 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
             }
             assert_eq!(purgatory.cancel_for_key(&0).len(), 1_000);
             assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+            assert_eq!(purgatory.next_deadline(), None, "and no timer");
         }
     });
 }
