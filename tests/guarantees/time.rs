@@ -2,7 +2,9 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
 use crate::support::{manual, within};
-use request_purgatory::{Clock, Completion, Completions, ManualClock, Purgatory, Reaper};
+use request_purgatory::{
+    Clock, Completion, Completions, ManualClock, Purgatory, Reaper, SystemClock, Waker,
+};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -408,5 +410,53 @@ fn g11_a_long_jump_costs_little() {
             assert!(start.elapsed() < Duration::from_millis(200));
             assert!(probes.iter().all(|probe| probe.ending().is_some()));
         }
+    });
+}
+
+/// A thread of the user's drives the timer: it hears of everything that it must look at earlier.
+#[test]
+fn g07_an_earlier_deadline_wakes_a_reactor() {
+    within(PATIENCE, || {
+        let (wake, woken) = std::sync::mpsc::channel();
+        let waker = Waker::new(move || wake.send(()).is_ok());
+        let clock = SystemClock::new();
+        let purgatory = Purgatory::<Op>::builder("g07-reactor")
+            .clock(clock)
+            .reaper(Reaper::Reactor(waker))
+            .build()
+            .expect("no threads to refuse");
+        let weak = purgatory.downgrade();
+        let reactor = thread::spawn(move || {
+            while let Some(purgatory) = weak.upgrade() {
+                purgatory.advance();
+                let next = purgatory.next_deadline();
+                drop(purgatory);
+                let Some(next) = next else {
+                    // Nothing to wait for but a wake-up: an error says that the purgatory is gone.
+                    if woken.recv().is_err() {
+                        return;
+                    }
+                    continue;
+                };
+                // Woken or not, it looks again.
+                let _ = woken.recv_timeout(next.saturating_since(clock.now()));
+            }
+        });
+        for timeout in [3_600_000, 10_000, 20] {
+            let probe = park(&purgatory, Duration::from_millis(timeout));
+            thread::sleep(Duration::from_millis(20));
+            if timeout == 20 {
+                eventually("the expiry", || probe.ending().is_some());
+            }
+        }
+        let checked = park(&purgatory, Duration::MAX);
+        thread::sleep(Duration::from_millis(20));
+        checked.satisfy();
+        purgatory.check_later(1);
+        eventually("the check put off", || checked.ending().is_some());
+        assert_eq!(purgatory.reschedule_for_key(&1, TICK), 2);
+        eventually("the expiry of all", || purgatory.delayed() == 0);
+        drop(purgatory);
+        reactor.join().expect("the reactor hears of the end");
     });
 }
