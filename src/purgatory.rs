@@ -49,8 +49,8 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 /// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is
 /// [shut down](Self::shutdown).
 ///
-/// No method holds a lock of the library while it runs code of the user's, and none waits for a thread that does: an
-/// operation that is being examined elsewhere is left to that thread, with a mark that makes it look again. All
+/// No method holds a lock of the library while it runs code of the user's, and none but [`shutdown`](Self::shutdown)
+/// waits for a thread that does: an operation that is being examined elsewhere is left to that thread, with a mark that makes it look again. All
 /// methods may be called from inside every callback.
 pub struct Purgatory<
     Op: DelayedOperation,
@@ -143,7 +143,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purga
     /// Takes back every operation that watches `key`: each ends without a completion.
     ///
     /// One that another thread is examining right now is not in the result: that thread ends it, with
-    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied.
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied or is just expiring it.
     pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<Op>
     where
         Op::Key: Borrow<Q>,
@@ -190,9 +190,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purga
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         for home in &self.core.homes {
-            for ledger in home.ledgers() {
-                stats.count_ledger(ledger);
-            }
+            stats.count_ledgers(home.ledgers());
             stats.count_events(&home.events);
         }
         stats

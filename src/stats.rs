@@ -89,7 +89,8 @@ pub(crate) struct Events {
     pub(crate) lateness_max: Count,
 }
 
-/// What a purgatory has seen so far. Sums over all threads: exact when no call is in progress.
+/// What a purgatory has seen so far. Sums over all threads: exact when no call is in progress, and otherwise what
+/// happened during the reading may count on one side only.
 ///
 /// Every operation that was parked is counted in just one of `completed`, `expired`, `cancelled`, `shut_down` and
 /// `aborted` once it has ended, and in `parked` before.
@@ -121,39 +122,40 @@ pub struct Stats {
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and nobody
     /// had checked the key. (A check that is under way at the deadline may be counted.)
     pub missed_checks: u64,
-    /// Sum over all expired operations of the time from the deadline, rounded up to the tick, to the expiry.
+    /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Those that
+    /// another thread was examining at that moment are not included, here and in `missed_checks`: it ended them.)
     pub lateness_total: Duration,
     /// The longest of these.
     pub lateness_max: Duration,
 }
 
 impl Stats {
-    pub(crate) fn count_ledger(&mut self, ledger: &Ledger) {
-        self.checks += ledger.satisfied.read();
-        let ended = [
-            (&mut self.completed, &ledger.satisfied),
-            (&mut self.expired, &ledger.expired),
-            (&mut self.cancelled, &ledger.cancelled),
-            (&mut self.shut_down, &ledger.shut_down),
-            (&mut self.aborted, &ledger.aborted),
-        ];
-        let mut gone = 0;
-        for (sum, count) in ended {
-            let count = count.read();
-            *sum += count;
-            gone += count;
+    /// Adds what stands in the two ledgers of a home.
+    pub(crate) fn count_ledgers(&mut self, ledgers: [&Ledger; 2]) {
+        // Departures are read before arrivals: nothing is seen to leave that has not come.
+        let (mut gone, mut unwatched) = (0, 0);
+        for ledger in ledgers {
+            let satisfied = ledger.satisfied.read();
+            let completed = satisfied + ledger.forced.read();
+            let expired = ledger.expired.read();
+            let cancelled = ledger.cancelled.read();
+            let shut_down = ledger.shut_down.read();
+            let aborted = ledger.aborted.read();
+            self.checks += satisfied;
+            self.completed += completed;
+            self.expired += expired;
+            self.cancelled += cancelled;
+            self.shut_down += shut_down;
+            self.aborted += aborted;
+            gone += completed + expired + cancelled + shut_down + aborted;
+            unwatched += ledger.watches_removed.read();
         }
-        self.completed += ledger.forced.read();
-        gone += ledger.forced.read();
-        // Wrapping: departures may stand in one ledger and the arrival in another.
-        self.parked = self
-            .parked
-            .wrapping_add(ledger.admitted.read().wrapping_sub(gone) as usize);
-        let watches = ledger.watches_added.read();
-        let removed = ledger.watches_removed.read();
-        self.watched = self
-            .watched
-            .wrapping_add(watches.wrapping_sub(removed) as usize);
+        for ledger in ledgers {
+            self.parked += ledger.admitted.read() as usize;
+            self.watched += ledger.watches_added.read() as usize;
+        }
+        self.parked = self.parked.saturating_sub(gone as usize);
+        self.watched = self.watched.saturating_sub(unwatched as usize);
     }
 
     pub(crate) fn count_events(&mut self, events: &Events) {

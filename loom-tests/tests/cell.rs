@@ -169,14 +169,17 @@ fn g18_a_stale_reference_never_meets_a_later_tenant() {
                 }
             })
         };
+        if let Some(holder) = cells.begin(at, Order::Cancel) {
+            holder.end();
+        }
         for tenant in 1..4 {
-            if let Some(holder) = cells.begin(at, Order::Cancel) {
-                holder.end();
-            }
-            let (next, mut holder) = cells.insert(tenant);
+            let (next, holder) = cells.insert(tenant);
+            assert!(matches!(holder.release(), LetGo::Parked));
+            let mut holder = cells
+                .begin(next, Order::Cancel)
+                .expect("nobody else knows it");
             assert_eq!(holder.look(|tenant| *tenant), tenant);
             holder.end();
-            assert!(!cells.is_parked(next));
         }
         stale.join().unwrap();
         assert!(!cells.is_parked(at));

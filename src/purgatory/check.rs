@@ -58,10 +58,11 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         outcome: &mut Outcome,
         ready: &mut Ready<Op>,
     ) {
-        let Some(tenant) = self.begin(address, Mark::Recheck) else {
+        let Some(mut tenant) = self.begin(address, Mark::Recheck) else {
             return;
         };
-        match self.examine(tenant, ready) {
+        let answer = self.look(&mut tenant);
+        match self.settle(tenant, answer, ready) {
             Examined::Ended(Ending::Satisfied) => outcome.completed += 1,
             Examined::Ended(_) => {}
             Examined::Aborted(op) => self.discard(op),

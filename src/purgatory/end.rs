@@ -1,7 +1,7 @@
 //! Examining an operation that one holds, and ending it.
 
 use super::Parked;
-use super::core::{Address, Core, Later, Tenant};
+use super::core::{Address, Core, Later, Tenant, UserPanic};
 use super::ready::Ready;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
@@ -34,21 +34,29 @@ impl From<Mark> for Ending {
 }
 
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
-    /// Asks the operation whether it can complete, as often as others ask for it meanwhile, and ends it or lets go.
+    /// Asks the operation whether it can complete.
     #[inline]
-    pub(crate) fn examine(
+    pub(crate) fn look(&self, tenant: &mut Tenant<'_, Op>) -> Result<bool, UserPanic> {
+        self.guarded(|| tenant.held.with(|parked| parked.op.try_complete()))
+    }
+
+    /// Goes by the operation's answer: ends it, or lets go of it. If others ask for another look meanwhile, it is
+    /// looked at again first.
+    #[inline]
+    pub(crate) fn settle(
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
+        mut answer: Result<bool, UserPanic>,
         ready: &mut Ready<Op>,
     ) -> Examined<Op> {
         let Tenant { home, mut held } = tenant;
         let at = held.at();
         let mut looks = 0;
         let (held, ending) = loop {
-            match self.guarded(|| held.with(|parked| parked.op.try_complete())) {
+            match answer {
                 Ok(true) => break (held, Ending::Satisfied),
                 Ok(false) => {}
-                Err(_) => {
+                Err(UserPanic) => {
                     let tenant = Tenant { home, held };
                     return Examined::Aborted(self.end(tenant, Ending::Aborted));
                 }
@@ -69,7 +77,11 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
                     }
                     return Examined::Parked;
                 }
-                Released::Recheck(again) => held = again,
+                Released::Recheck(again) => {
+                    let mut tenant = Tenant { home, held: again };
+                    answer = self.look(&mut tenant);
+                    held = tenant.held;
+                }
                 Released::End(held, mark) => break (held, mark.into()),
             }
         };
@@ -127,18 +139,23 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         }
         .watcher();
         let (Parked { op, keys }, ended) = held.end();
-        for key in keys.as_slice().iter().take(watched) {
-            // If `Hash` or `Eq` of the key panics, its list keeps a dead entry.
+        let count = keys.as_slice().len();
+        let mut left = keys.as_slice().iter().take(watched);
+        // If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others follow.
+        while left.len() > 0 {
             let _ = self.guarded(|| {
-                self.watch.remove(key, watcher, |other| self.is_live(other));
+                for key in &mut left {
+                    self.watch.remove(key, watcher, |other| self.is_live(other));
+                }
             });
         }
-        home.give_back(ended, ending, keys.as_slice().len());
+        home.give_back(ended, ending, count);
         if let Some(limit) = &self.limit {
             limit.give_back();
         }
-        // (So may the destructor of the key.)
-        let _ = self.guarded(|| drop(keys));
+        if std::mem::needs_drop::<Op::Key>() {
+            let _ = self.guarded(|| drop(keys));
+        }
         op
     }
 }

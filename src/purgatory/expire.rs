@@ -67,7 +67,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         let Some(mut tenant) = self.begin(address, Mark::Expire) else {
             return false;
         };
-        let could = self.guarded(|| tenant.held.with(|parked| parked.op.try_complete()));
+        let could = self.look(&mut tenant);
         if let Ok(true) = could {
             tenant.home.events.missed_checks.add(1);
         }

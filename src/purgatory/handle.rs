@@ -79,7 +79,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Handl
     ///
     /// `None` if it has ended already, or if another thread is examining it right now: nobody waits for that; the
     /// thread will end it with [`Completion::Cancelled`](crate::Completion::Cancelled), unless it finds it
-    /// satisfied. After either answer the operation has ended or is just ending.
+    /// satisfied or is just expiring it. After either answer the operation has ended or is just ending.
     pub fn cancel(&self) -> Option<Op> {
         self.tether.core()?.cancel_one(self.address)
     }

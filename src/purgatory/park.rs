@@ -7,7 +7,7 @@
 //! 5. It is let go, which fails while there is a mark.
 
 use super::Parked;
-use super::core::{Address, Core, SLOTS, Tenant};
+use super::core::{Address, Core, SLOTS, Tenant, UserPanic};
 use super::end::Examined;
 use super::handle::Handle;
 use super::home::Admission;
@@ -84,26 +84,27 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         keys: impl IntoIterator<Item = Op::Key>,
         ready: &mut Ready<Op>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let keys = match self.guarded(|| Keys::collect(keys, &self.hasher)) {
-            Ok(Some(keys)) => keys,
-            Ok(None) => return Err(Rejected::NoKeys(op)),
-            Err(_) => return Err(Rejected::Panicked(op)),
-        };
         if self.is_closed() {
             return Err(Rejected::ShutDown(op));
         }
-        let asked = self.guarded(|| match op.try_complete() {
-            true => None,
-            false => Some(self.span(op.timeout())),
+        // The keys, the first look and the clock: all that may panic before anything is done.
+        let asked = self.guarded(|| {
+            let keys = Keys::collect(keys, &self.hasher)?;
+            let span = match op.try_complete() {
+                true => None,
+                false => Some(self.span(op.timeout())),
+            };
+            Some((keys, span))
         });
-        let span = match asked {
-            Ok(None) => {
+        let (keys, span) = match asked {
+            Ok(Some((keys, Some(span)))) => (keys, span),
+            Ok(Some((_, None))) => {
                 self.my_home().events.completed_at_once.add(1);
                 ready.push(op, Completion::Satisfied);
                 return Ok(Watch::Completed);
             }
-            Ok(Some(span)) => span,
-            Err(_) => return Err(Rejected::Panicked(op)),
+            Ok(None) => return Err(Rejected::NoKeys(op)),
+            Err(UserPanic) => return Err(Rejected::Panicked(op)),
         };
         if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
             return Err(Rejected::Full(op));
@@ -154,19 +155,20 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         let at = tenant.held.at();
         let watcher = Address { home, at }.watcher();
         let mut watched = 0;
-        let all = self.guarded(|| {
+        let answer = self.guarded(|| {
             tenant.held.with(|parked| {
                 for key in parked.keys.as_slice() {
                     self.watch.add(key, watcher);
                     watched += 1;
                 }
-            });
+                parked.op.try_complete()
+            })
         });
-        if all.is_err() {
+        if answer.is_err() {
             let op = self.end_watching(tenant, Ending::Aborted, watched);
             return Err(Rejected::Panicked(op));
         }
-        match self.examine(tenant, ready) {
+        match self.settle(tenant, answer, ready) {
             Examined::Aborted(op) => Err(Rejected::Panicked(op)),
             Examined::Parked => Ok(Watch::Parked(Handle::new(self, Address { home, at }))),
             Examined::Ended(_) => Ok(Watch::Completed),

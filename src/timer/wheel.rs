@@ -20,7 +20,7 @@
 //! An advance is a *pass*: it fires what was due when it began, and leaves for the next pass what its visitors start
 //! meanwhile, however close, so that every pass ends.
 //!
-//! INVARIANT: `current` is never past the deadline of a non-empty bucket. So while a bucket drains, `current` is the
+//! INVARIANT: `current` is never past the deadline of a non-empty bucket (of a level). So while a bucket drains, `current` is the
 //! start of its window, and no timer started meanwhile can be filed into it.
 
 use super::blocks::{Blocks, Bucket};
@@ -64,6 +64,8 @@ pub(crate) struct Wheel {
     seen: Tick,
     /// Which of [`DUE`] takes the timers that are started when they are due.
     fresh: usize,
+    /// The earliest deadline of these.
+    overdue: Tick,
     /// [`DUE`], then level by level.
     buckets: Vec<Bucket>,
     /// Deadline and number of every queued bucket.
@@ -80,6 +82,7 @@ impl Wheel {
             current,
             seen: current,
             fresh: 0,
+            overdue: Tick::MAX,
             buckets: vec![Bucket::EMPTY; DUE.len()],
             queue: BinaryHeap::new(),
             blocks: Blocks::new(),
@@ -103,7 +106,7 @@ impl Wheel {
         self.current = self.current.max(limit);
         self.len += 1;
         if deadline <= self.current.max(self.seen) {
-            self.start_due(id)
+            self.start_due(id, deadline)
         } else {
             self.file(id, deadline)
         }
@@ -111,10 +114,14 @@ impl Wheel {
 
     /// Starts a timer that is due already: in the next pass.
     #[cold]
-    fn start_due(&mut self, id: u32) -> Started {
+    fn start_due(&mut self, id: u32, deadline: Tick) -> Started {
         let number = DUE[self.fresh];
         let bucket = &mut self.buckets[number as usize];
-        let earliest = bucket.is_empty().then_some(self.current);
+        if bucket.is_empty() {
+            self.overdue = Tick::MAX;
+        }
+        let earliest = Some(deadline).filter(|&deadline| deadline < self.overdue);
+        self.overdue = self.overdue.min(deadline);
         let position = self.blocks.push(bucket, number, id);
         Started { position, earliest }
     }
@@ -135,10 +142,11 @@ impl Wheel {
 
     /// The earliest deadline of a non-empty bucket: before it, an advance has nothing to do.
     pub(crate) fn next_deadline(&mut self) -> Option<Tick> {
+        let next = self.next_bucket();
         if self.buckets[DUE[self.fresh] as usize].is_empty() {
-            self.next_bucket()
+            next
         } else {
-            Some(self.current)
+            Some(next.map_or(self.overdue, |next| next.min(self.overdue)))
         }
     }
 
