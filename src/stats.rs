@@ -30,13 +30,13 @@ impl Count {
     }
 
     /// For any thread.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
     /// For the one thread that has the lock of this counter.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add_exclusively(&self, n: u64) {
         self.0.store(
             self.0.load(Ordering::Relaxed).wrapping_add(n),
@@ -64,7 +64,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ended(&self, ending: Ending) -> &Count {
         match ending {
             Ending::Satisfied => &self.satisfied,

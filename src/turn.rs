@@ -25,7 +25,7 @@ pub(crate) struct Turn {
 
 impl Turn {
     /// Begins a call that may run user code.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter() -> Self {
         // While the thread's locals are being destroyed there is no queue: each call then is an outermost one.
         let nested = ACTIVE.try_with(|active| active.replace(true));
@@ -40,7 +40,7 @@ impl Turn {
     }
 
     /// Whether no other call of the library is below this one on the stack.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_outermost(&self) -> bool {
         self.outermost
     }
@@ -62,7 +62,7 @@ impl Turn {
 }
 
 impl Drop for Turn {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if !self.outermost {
             return;

@@ -39,7 +39,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// From now on, a visit of `key` finds `watcher`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&self, key: &K, watcher: Watcher) {
         self.lists.upsert(
             key.clone(),
@@ -50,7 +50,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Takes one watcher off one key. `is_live` tells whether some other watcher's operation has not ended; it is
     /// called under the lock of the shard.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&self, key: &K, watcher: Watcher, is_live: impl Fn(Watcher) -> bool) {
         self.lists.edit(key, |list| {
             if list.remove(watcher, is_live) {
@@ -63,7 +63,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Calls `each` for every watcher that `key` has during the whole visit, and perhaps for some that come or go
     /// meanwhile; a few may be visited twice. No lock is held during the calls.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn visit<Q>(&self, key: &Q, mut each: impl FnMut(Watcher))
     where
         K: Borrow<Q>,

@@ -118,7 +118,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Takes the lock if nobody has it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<SlabGuard<'_, P, G>> {
         let locked = self.locked.try_lock()?;
         Some(SlabGuard { slab: self, locked })
@@ -128,7 +128,7 @@ impl<P, G> Slab<P, G> {
     ///
     /// A recheck is not left by a thread for itself: from inside `try_complete`, a check of the same operation would
     /// otherwise be repeated for ever.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, P> {
         let Some(slot) = self.slot(at.index) else {
             return Begin::Gone;
@@ -150,7 +150,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Whether the operation that `at` names has not ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
         self.slot(at.index)
             .is_some_and(|slot| slot.state.is_parked(at.generation))
@@ -193,7 +193,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Chunk and offset of a slot.
-    #[inline]
+    #[inline(always)]
     fn locate(index: u32) -> (usize, usize) {
         let chunk = (index / FIRST_CHUNK + 1).ilog2();
         let first = FIRST_CHUNK * ((1 << chunk) - 1);
@@ -201,7 +201,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// The slot at `index`, if it was ever used.
-    #[inline]
+    #[inline(always)]
     fn slot(&self, index: u32) -> Option<&Slot<P>> {
         // ORDERING: Acquire pairs with the Release in `add_slot`: a slot below this index is initialised, and its
         // chunk known.
@@ -269,7 +269,7 @@ impl<'a, P> Held<'a, P> {
         self.at
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {
             // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
@@ -279,7 +279,7 @@ impl<'a, P> Held<'a, P> {
     }
 
     /// Lets go, unless somebody left a mark.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(self) -> Released<'a, P> {
         // ORDERING: Relaxed, see `held_by_me`.
         self.slot.aside.store(0, Ordering::Relaxed);
@@ -303,7 +303,7 @@ impl<'a, P> Held<'a, P> {
     }
 
     /// Writes down which thread holds the operation.
-    #[inline]
+    #[inline(always)]
     fn signed(self) -> Self {
         // ORDERING: Relaxed, see `held_by_me`.
         self.slot.aside.store(thread_token(), Ordering::Relaxed);
@@ -311,7 +311,7 @@ impl<'a, P> Held<'a, P> {
     }
 
     /// Ends the operation: moves it out and makes every reference to it stale. The slot itself comes back as a token.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end(self) -> (P, Ended) {
         let payload = self.slot.payload.with_mut(|payload| {
             // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, and the state word leaves
@@ -339,7 +339,7 @@ pub(crate) struct SlabGuard<'a, P, G> {
 
 impl<'a, P, G> SlabGuard<'a, P, G> {
     /// What lies beside the slots under this lock, and the slots' timer fields.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn split(&mut self) -> (&mut G, FieldsView<'_, P, G>) {
         let fields = FieldsView { slab: self.slab };
         (&mut self.locked.beside, fields)
@@ -348,7 +348,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     /// Puts `payload` into a slot; `fields` says what the timer keeps with it. The caller holds the new operation.
     ///
     /// Gives the payload back if `limit` slots exist and none is free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(
         &mut self,
         payload: P,
@@ -380,7 +380,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 
     /// Takes an ended slot back; `stop` gets what the timer kept with it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(
         &mut self,
         ended: Ended,
@@ -403,7 +403,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 
     /// The slots that others ended while the lock was taken. The caller gives each back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_deferred(&mut self) -> Deferred<'a, P, G> {
         // ORDERING: Relaxed: an entry pushed just now may as well wait for the next holder.
         let next = if self.slab.deferred.load(Ordering::Relaxed) == NIL {
@@ -457,7 +457,7 @@ pub(crate) struct FieldsView<'g, P, G> {
 
 impl<P, G> FieldsView<'_, P, G> {
     /// The timer fields of the slot at `index`; zeros if it was never used.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> Fields {
         self.slab
             .slot(index)
@@ -472,7 +472,7 @@ impl<P, G> FieldsView<'_, P, G> {
     }
 
     /// Changes the timer fields of the slot at `index`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut Fields)) {
         if let Some(slot) = self.slab.slot(index) {
             slot.fields.with_mut(|fields| {
@@ -483,7 +483,7 @@ impl<P, G> FieldsView<'_, P, G> {
     }
 
     /// The operation in the slot at `index`, if it has not ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tenant(&self, index: u32) -> Option<SlotRef> {
         self.slab.tenant(index)
     }

@@ -178,7 +178,7 @@ impl State {
     }
 
     /// parked -> held, unless held by another or ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn acquire(&self, generation: u32) -> Acquire {
         self.transition(|now| {
             if !now.is(generation) {
@@ -207,7 +207,7 @@ impl State {
     }
 
     /// held -> parked, unless a mark forbids it. Only the holder calls this, after it found nothing to complete.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&self) -> Release {
         self.transition(|now| {
             debug_assert!(now.has(PARKED) && now.has(CHECKING));
@@ -238,7 +238,7 @@ impl State {
     }
 
     /// held -> vacant, whatever marks there are. Only the holder calls this.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end(&self) {
         // ORDERING: Relaxed: between `acquire` and here nobody but the holder changes the generation.
         let generation = Snapshot(self.0.load(Ordering::Relaxed)).generation();
@@ -258,7 +258,7 @@ impl State {
     }
 
     /// Whether the operation that a reference of `generation` means is still parked (or held).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_parked(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)

@@ -22,7 +22,7 @@ struct Outcome {
 
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
     /// Checks every operation on `key`. Returns how many this completed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, site: Site) -> usize
     where
         Op::Key: Borrow<Q>,
@@ -51,7 +51,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         self.conclude(&turn, outcome, ready, site) == 1
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_into(
         self: &Arc<Self>,
         address: Address,
@@ -70,7 +70,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn conclude(
         self: &Arc<Self>,
         turn: &Turn,
@@ -86,7 +86,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 
     /// Takes hold of an operation, or leaves `mark` for its holder.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&self, address: Address, mark: Mark) -> Option<Tenant<'_, Op>> {
         let Address { home, at } = address;
         let home = self.home(home);

@@ -65,7 +65,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn watcher(self) -> Watcher {
         Watcher {
             id: self.at.index << HOME_BITS | self.home as u32,
@@ -73,7 +73,7 @@ impl Address {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(watcher: Watcher) -> Self {
         Self {
             home: (watcher.id & ((1 << HOME_BITS) - 1)) as usize,
@@ -111,24 +111,24 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         }))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn home(&self, number: usize) -> &Home<Op> {
         &self.homes[number & (self.homes.len() - 1)]
     }
 
     /// The calling thread's home.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn my_home(&self) -> &Home<Op> {
         self.home(thread_token() as usize)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn now(&self) -> Tick {
         self.scale.floor(self.clock.now())
     }
 
     /// The present, and the deadline of an operation that is to wait for `timeout` from now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn span(&self, timeout: Duration) -> (Tick, Tick) {
         self.scale
             .span(self.clock.now(), timeout.min(self.max_timeout))
@@ -139,7 +139,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 
     /// Announces a deadline to the sleeper.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
             // A reactor's waker is the user's code.
@@ -147,7 +147,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_live(&self, watcher: Watcher) -> bool {
         let Address { home, at } = Address::of(watcher);
         self.home(home).is_parked(at)
@@ -159,7 +159,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 
     /// Runs user code; a panic is caught and counted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn guarded<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| {
             self.my_home().events.panics.add(1);

@@ -35,14 +35,14 @@ impl From<Mark> for Ending {
 
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
     /// Asks the operation whether it can complete.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look(&self, tenant: &mut Tenant<'_, Op>) -> Result<bool, UserPanic> {
         self.guarded(|| tenant.held.with(|parked| parked.op.try_complete()))
     }
 
     /// Goes by the operation's answer: ends it, or lets go of it. If others ask for another look meanwhile, it is
     /// looked at again first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
@@ -90,7 +90,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 
     /// Ends the operation and prepares its completion.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_into(
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
@@ -114,7 +114,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 
     /// The one ending of a parked operation: from here on nobody finds it, under any key or handle or in the timer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end(&self, tenant: Tenant<'_, Op>, ending: Ending) -> Op {
         self.end_watching(tenant, ending, usize::MAX)
     }
@@ -124,7 +124,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     /// The order matters. First the operation moves out and its references go stale, so that nobody else can end it;
     /// then it leaves the watch lists, while its slot cannot have another tenant yet; last the slot and the timer go
     /// back, and the books say so.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_watching(
         &self,
         tenant: Tenant<'_, Op>,

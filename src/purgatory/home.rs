@@ -23,7 +23,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Starts the timer of the slot at `index`, unless it is never due. Returns its record, and a deadline that is
     /// earlier than any before.
-    #[inline]
+    #[inline(always)]
     fn start(&mut self, index: u32, deadline: Tick, now: Tick) -> (Position, Option<Tick>) {
         if deadline == NEVER {
             return (Position::NONE, None);
@@ -61,12 +61,12 @@ pub(crate) struct Due {
 }
 
 impl<P, G> Records for FieldsView<'_, P, G> {
-    #[inline]
+    #[inline(always)]
     fn deadline(&self, id: u32) -> Tick {
         self.read(id).deadline
     }
 
-    #[inline]
+    #[inline(always)]
     fn set_position(&mut self, id: u32, position: Position) {
         self.update(id, |fields| fields.position = position.0);
     }
@@ -95,7 +95,7 @@ impl<Op: DelayedOperation> Home<Op> {
     }
 
     /// Gives `parked` a slot, of which at most `limit` exist, and starts its timer. `guard` is this home's lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn park<'a>(
         &'a self,
         mut guard: Guard<'a, Op>,
@@ -132,7 +132,7 @@ impl<Op: DelayedOperation> Home<Op> {
     /// Takes an ended slot back, with its timer, and books the ending; `watches` entries are gone from the lists.
     ///
     /// Never waits: if the lock is taken, whoever gets it next does the rest.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give_back(&self, ended: Ended, ending: Ending, watches: usize) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.ledger.ended(ending).add_exclusively(1);
@@ -150,14 +150,14 @@ impl<Op: DelayedOperation> Home<Op> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn return_deferred(&self, guard: &mut Guard<'_, Op>) {
         for ended in guard.take_deferred() {
             Self::release(guard, ended);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn release(guard: &mut Guard<'_, Op>, ended: Ended) {
         guard.free(ended, |schedule, fields, mut others| {
             schedule.wheel.stop(&mut others, Position(fields.position));
@@ -248,12 +248,12 @@ impl<Op: DelayedOperation> Home<Op> {
         (0..self.slab.used()).filter_map(|index| self.slab.tenant(index))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, Parked<Op>> {
         self.slab.begin(at, mark)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
         self.slab.is_parked(at)
     }

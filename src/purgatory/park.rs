@@ -64,7 +64,7 @@ impl<Op: DelayedOperation, S> fmt::Debug for Watch<Op, S> {
 }
 
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn park(
         self: &Arc<Self>,
         op: Op,
@@ -77,7 +77,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         watch.inspect_err(|_| self.my_home().events.rejected.add(1))
     }
 
-    #[inline]
+    #[inline(always)]
     fn park_into(
         self: &Arc<Self>,
         mut op: Op,
@@ -122,7 +122,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 
     /// Finds a home: the thread's own, or one of its neighbours if that is locked.
-    #[inline]
+    #[inline(always)]
     fn admit(
         &self,
         parked: Parked<Op>,
@@ -145,7 +145,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 
     /// Watches the keys of an operation that this thread holds, asks it again, and lets go of it.
-    #[inline]
+    #[inline(always)]
     fn register(
         self: &Arc<Self>,
         mut tenant: Tenant<'_, Op>,

@@ -23,7 +23,7 @@ pub(crate) struct Ready<Op> {
 }
 
 impl<Op> Ready<Op> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new() -> Self {
         Self {
             first: None,
@@ -31,7 +31,7 @@ impl<Op> Ready<Op> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, op: Op, completion: Completion) {
         if self.first.is_none() {
             self.first = Some((op, completion));
@@ -43,7 +43,7 @@ impl<Op> Ready<Op> {
 
 impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
     /// Runs the completions, each where it belongs. No lock is held.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deliver(self: &Arc<Self>, turn: &Turn, ready: Ready<Op>, site: Site) {
         if let Some((op, completion)) = ready.first {
             self.deliver_one(turn, op, completion, site);
@@ -53,7 +53,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn deliver_one(self: &Arc<Self>, turn: &Turn, op: Op, completion: Completion, site: Site) {
         let elsewhere = site == Site::Elsewhere || completion == Completion::Expired;
         if elsewhere && !matches!(self.completions, Completions::Inline) {
@@ -68,7 +68,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 
     /// The one place that calls `on_complete`.
-    #[inline]
+    #[inline(always)]
     fn complete(&self, op: Op, completion: Completion) {
         // A panic is counted, and ends this operation only.
         let _ = self.guarded(|| op.on_complete(completion));

@@ -39,14 +39,14 @@ impl TickScale {
     }
 
     /// The last tick at or before `at`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn floor(&self, at: Timestamp) -> Tick {
         self.divide(at.saturating_since(self.origin)).0
     }
 
     /// The last tick at or before `at`, and the first one at or after `timeout` past `at`. The latter is [`NEVER`] if
     /// it is beyond all counting, or if the timeout is [`Duration::MAX`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn span(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let since = at.saturating_since(self.origin);
         let (Some(present), Some(wait)) = (nanos(since), nanos(timeout)) else {
@@ -89,7 +89,7 @@ impl TickScale {
     }
 
     /// Whole ticks in `since`, and whether nothing is left over.
-    #[inline]
+    #[inline(always)]
     fn divide(&self, since: Duration) -> (Tick, bool) {
         if let Some(nanos) = nanos(since) {
             return self.divide_nanos(nanos);
@@ -100,7 +100,7 @@ impl TickScale {
         (ticks, nanos % tick == 0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn divide_nanos(&self, nanos: u64) -> (Tick, bool) {
         // reciprocal <= 2^64 / nanos < reciprocal + 1, so the product's high word is the quotient or one less.
         let low = ((u128::from(nanos) * u128::from(self.reciprocal)) >> 64) as u64;
@@ -114,7 +114,7 @@ impl TickScale {
 }
 
 /// The nanoseconds in `duration`, if two such numbers can be added in a `u64`: below 292 years.
-#[inline]
+#[inline(always)]
 fn nanos(duration: Duration) -> Option<u64> {
     (duration.as_secs() <= FITTING_SECS)
         .then(|| duration.as_secs() * NANOS_PER_SEC + u64::from(duration.subsec_nanos()))

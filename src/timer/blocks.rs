@@ -59,13 +59,13 @@ impl Blocks {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn block(&mut self, number: u32) -> &mut Block {
         &mut self.pages[number as usize / PAGE][number as usize % PAGE]
     }
 
     /// Files `id` on top of `bucket`, whose number is `number`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, id: u32) -> Position {
         if bucket.top == NIL {
             self.stack(bucket, number);
@@ -93,13 +93,13 @@ impl Blocks {
     }
 
     /// The number of the bucket in which `position` lies.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bucket_of(&mut self, position: Position) -> u32 {
         self.block(position.0 / BLOCK as u32).bucket
     }
 
     /// Takes the last timer of `bucket`, and says where it was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<(u32, Position)> {
         if bucket.top == NIL {
             return None;
@@ -118,7 +118,7 @@ impl Blocks {
     }
 
     /// Removes the timer at `position`, which lies in `bucket`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, bucket: &mut Bucket, position: Position) -> Moved {
         let (last, last_at) = self.pop(bucket)?;
         if last_at == position {

@@ -50,7 +50,7 @@ impl Radix {
     }
 
     /// The bucket for `deadline`, seen from `current`, which is earlier.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Place {
         debug_assert!(current < deadline);
         match self {

@@ -96,7 +96,7 @@ impl Wheel {
     }
 
     /// Starts timer `id`, due at `deadline`. `now` is the present, or a tick before it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(&mut self, id: u32, deadline: Tick, now: Tick) -> Started {
         // An idle wheel has fallen behind; from the true present, the timer's level is lower and cascades fewer.
         let limit = match self.next_bucket() {
@@ -127,7 +127,7 @@ impl Wheel {
     }
 
     /// Stops the timer at `position`, if that is in the wheel.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn stop(&mut self, records: &mut impl Records, position: Position) {
         if position == Position::NONE {
             return;
@@ -151,7 +151,7 @@ impl Wheel {
     }
 
     /// The same without the bucket that waits for the next pass.
-    #[inline]
+    #[inline(always)]
     fn next_bucket(&mut self) -> Option<Tick> {
         while let Some(&Reverse((deadline, number))) = self.queue.peek() {
             let bucket = &mut self.buckets[number as usize];
@@ -197,7 +197,7 @@ impl Wheel {
     }
 
     /// Puts timer `id` into its bucket, seen from `current`, which is before `deadline`.
-    #[inline]
+    #[inline(always)]
     fn file(&mut self, id: u32, deadline: Tick) -> Started {
         let Place { level, slot, start } = self.radix.locate(self.current, deadline);
         let number = DUE.len() as u32 + level * self.radix.size() + slot;

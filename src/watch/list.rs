@@ -43,7 +43,7 @@ impl WatchList {
     }
 
     /// `watcher` leaves. Returns whether the list is empty now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, watcher: Watcher, is_live: impl Fn(Watcher) -> bool) -> bool {
         match self {
             Self::One(only) => *only == watcher,
