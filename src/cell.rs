@@ -6,3 +6,6 @@
 
 pub(crate) mod slab;
 pub(crate) mod state;
+
+#[cfg(all(test, not(loom)))]
+mod tests;

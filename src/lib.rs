@@ -95,7 +95,7 @@ mod watch;
 pub use completions::{Completions, Executor, Job};
 pub use error::{BuildError, Rejected};
 pub use foldhash::fast::RandomState;
-pub use operation::{Completion, DelayedOperation};
+pub use operation::{Completion, DelayedOperation, KeyHasher};
 pub use purgatory::{Builder, Handle, ParkedOperation, Purgatory, Watch, WeakPurgatory};
 pub use reaper::{Reaper, ReaperThread};
 pub use stats::Stats;

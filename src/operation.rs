@@ -1,6 +1,6 @@
 //! What a delayed operation is, and how it ends.
 
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
 /// A request that cannot be answered yet.
@@ -58,3 +58,8 @@ pub enum Completion {
     /// The purgatory was shut down.
     ShutDown,
 }
+
+/// What a purgatory hashes keys with: any `BuildHasher` that can be cloned and shared. Implemented by all of them.
+pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
+
+impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}

@@ -25,7 +25,7 @@ pub use snapshot::ParkedOperation;
 
 use crate::RandomState;
 use crate::error::Rejected;
-use crate::operation::DelayedOperation;
+use crate::operation::{DelayedOperation, KeyHasher};
 use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
 use crate::time::Timestamp;
@@ -35,7 +35,7 @@ use keys::Keys;
 use ready::Site;
 use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 use std::time::Duration;
 
 /// What lies in a slot.
@@ -52,20 +52,17 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 /// No method holds a lock of the library while it runs code of the user's, and none but [`shutdown`](Self::shutdown)
 /// waits for a thread that does: an operation that is being examined elsewhere is left to that thread, with a mark that makes it look again. All
 /// methods may be called from inside every callback.
-pub struct Purgatory<
-    Op: DelayedOperation,
-    S: BuildHasher + Clone + Send + Sync + 'static = RandomState,
-> {
+pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     core: Arc<Core<Op, S>>,
     owner: Arc<Owner<Op, S>>,
 }
 
 /// Exists as long as some [`Purgatory`] does.
-struct Owner<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> {
+struct Owner<Op: DelayedOperation, S: KeyHasher> {
     core: Arc<Core<Op, S>>,
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Drop for Owner<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Drop for Owner<Op, S> {
     fn drop(&mut self) {
         self.core.shut_down();
         // Where the shutdown came from a callback, nobody has waited for the threads yet.
@@ -91,7 +88,7 @@ impl<Op: DelayedOperation> Purgatory<Op> {
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purgatory<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Completes `op` at once if it can complete, else parks it until a check of any of `keys` finds that it can, or
     /// its timeout fires.
     ///
@@ -121,6 +118,9 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purga
     /// Call it after every change that could satisfy an operation on this key, with none of your own locks held that
     /// `try_complete` or `on_complete` of *any* operation take; where that cannot be, use
     /// [`check_later`](Self::check_later). Runs `try_complete` and `on_complete` of those operations on this thread.
+    /// (If other threads keep checking one of them meanwhile, the seventeenth look in a row is left to the reaper, or
+    /// to the next [`advance`](Self::advance): a hot key does not hold up the thread that happened to be first.)
+    ///
     /// Takes the lock of the key's shard, never during these calls.
     #[inline]
     pub fn check_and_complete<Q>(&self, key: &Q) -> usize
@@ -256,9 +256,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Purga
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Clone
-    for Purgatory<Op, S>
-{
+impl<Op: DelayedOperation, S: KeyHasher> Clone for Purgatory<Op, S> {
     fn clone(&self) -> Self {
         Self {
             core: self.core.clone(),
@@ -267,9 +265,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Clone
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> fmt::Debug
-    for Purgatory<Op, S>
-{
+impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Purgatory<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Purgatory")
             .field("name", &self.core.name)
@@ -279,14 +275,11 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> fmt::
 }
 
 /// A [`Purgatory`] that may be gone.
-pub struct WeakPurgatory<
-    Op: DelayedOperation,
-    S: BuildHasher + Clone + Send + Sync + 'static = RandomState,
-> {
+pub struct WeakPurgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     owner: Weak<Owner<Op, S>>,
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> WeakPurgatory<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> WeakPurgatory<Op, S> {
     /// The purgatory, if some strong face of it is left.
     pub fn upgrade(&self) -> Option<Purgatory<Op, S>> {
         let owner = self.owner.upgrade()?;
@@ -297,9 +290,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> WeakP
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Clone
-    for WeakPurgatory<Op, S>
-{
+impl<Op: DelayedOperation, S: KeyHasher> Clone for WeakPurgatory<Op, S> {
     fn clone(&self) -> Self {
         Self {
             owner: self.owner.clone(),
@@ -307,9 +298,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Clone
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> fmt::Debug
-    for WeakPurgatory<Op, S>
-{
+impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for WeakPurgatory<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WeakPurgatory")
             .field("alive", &(self.owner.strong_count() > 0))

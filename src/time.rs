@@ -133,7 +133,14 @@ impl ManualClock {
             let mut now = self.0.now.lock();
             *now = now.saturating_add(by);
         }
-        self.0.wakers.lock().retain(Waker::wake);
+        // (Without the lock: what is woken may move this clock, or subscribe.)
+        let wakers = self.0.wakers.lock().clone();
+        let gone = wakers
+            .into_iter()
+            .filter(|waker| !waker.wake())
+            .collect::<Vec<_>>();
+        let is_gone = |waker: &Waker| gone.iter().any(|gone| Arc::ptr_eq(&gone.0, &waker.0));
+        self.0.wakers.lock().retain(|waker| !is_gone(waker));
     }
 }
 

@@ -168,6 +168,14 @@ impl<P, G> Slab<P, G> {
         self.initialised.load(Ordering::Acquire)
     }
 
+    /// For tests: as if the vacant slot at `index` had had so many tenants.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn age(&self, index: u32, tenants: u32) {
+        if let Some(slot) = self.slot(index) {
+            slot.state.skip_to_generation(tenants);
+        }
+    }
+
     /// Leaves an ended slot for the next one who gets the lock.
     pub(crate) fn defer(&self, ended: Ended) {
         let Some(slot) = self.slot(ended.index) else {

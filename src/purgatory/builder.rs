@@ -6,12 +6,11 @@ use super::{Owner, Purgatory};
 use crate::RandomState;
 use crate::completions::Completions;
 use crate::error::BuildError;
-use crate::operation::DelayedOperation;
+use crate::operation::{DelayedOperation, KeyHasher};
 use crate::reaper::{Driven, Reaper};
 use crate::sync::{Arc, HOMES, Weak};
 use crate::time::{Clock, SystemClock};
 use std::fmt;
-use std::hash::BuildHasher;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -46,7 +45,7 @@ impl<Op: DelayedOperation> Builder<Op> {
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Builder<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     /// The grain of the timer: an operation expires at its deadline or up to one tick later. Default: 1 ms.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
@@ -74,10 +73,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Build
     }
 
     /// How keys are hashed. Default: a fast hasher with a random seed, since keys are often chosen by clients.
-    pub fn hasher<H: BuildHasher + Clone + Send + Sync + 'static>(
-        self,
-        hasher: H,
-    ) -> Builder<Op, H> {
+    pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Op, H> {
         Builder {
             name: self.name,
             tick: self.tick,

@@ -5,12 +5,12 @@ use super::end::Examined;
 use super::ready::{Ready, Site};
 use crate::cell::slab::Begin;
 use crate::cell::state::Mark;
-use crate::operation::DelayedOperation;
+use crate::operation::{DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::turn::Turn;
 use std::borrow::Borrow;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 use std::time::Duration;
 
 /// What a check came to.
@@ -20,7 +20,7 @@ struct Outcome {
     in_vain: u64,
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Checks every operation on `key`. Returns how many this completed.
     #[inline(always)]
     pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, site: Site) -> usize

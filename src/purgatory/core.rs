@@ -8,12 +8,11 @@ use crate::alarm::Alarm;
 use crate::cell::slab::{Held, SlotRef};
 use crate::completions::Completions;
 use crate::error::BuildError;
-use crate::operation::DelayedOperation;
+use crate::operation::{DelayedOperation, KeyHasher};
 use crate::sync::{Arc, AtomicBool, CachePadded, Ordering, Queue, thread_token};
 use crate::time::ticks::{Tick, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::watch::{WatchMap, Watcher};
-use std::hash::BuildHasher;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -85,7 +84,7 @@ impl Address {
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     pub(crate) fn new(settings: Settings<S>) -> Result<Arc<Self>, BuildError> {
         let scale = TickScale::new(settings.tick, settings.clock.now()).ok_or(BuildError::Tick)?;
         let homes = settings.homes.clamp(1, 1 << HOME_BITS).next_power_of_two();

@@ -5,10 +5,9 @@ use super::core::{Address, Core, Later, Tenant, UserPanic};
 use super::ready::Ready;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
-use crate::operation::{Completion, DelayedOperation};
+use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::{Arc, LOOKS};
-use std::hash::BuildHasher;
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
@@ -33,7 +32,7 @@ impl From<Mark> for Ending {
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Asks the operation whether it can complete.
     #[inline(always)]
     pub(crate) fn look(&self, tenant: &mut Tenant<'_, Op>) -> Result<bool, UserPanic> {

@@ -4,15 +4,14 @@ use super::core::{Address, Core, Later};
 use super::home::Home;
 use super::ready::{Ready, Site};
 use crate::cell::state::Mark;
-use crate::operation::DelayedOperation;
+use crate::operation::{DelayedOperation, KeyHasher};
 use crate::reaper::{Driven, Rest};
 use crate::stats::Ending;
 use crate::sync::{Arc, Ordering};
 use crate::time::ticks::{NEVER, Tick};
 use crate::turn::Turn;
-use std::hash::BuildHasher;
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Does everything that is due now. Returns how many operations this expired.
     ///
     /// What user code makes due meanwhile, however close, is left for the next call, so that this one ends.
@@ -159,7 +158,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Driven for Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Driven for Core<Op, S> {
     fn drive(self: Arc<Self>) -> Rest {
         if self.is_closed() {
             return Rest::Done;

@@ -3,12 +3,11 @@
 use super::core::{Address, Core};
 use super::ready::Site;
 use super::tether::Tether;
-use crate::operation::DelayedOperation;
+use crate::operation::{DelayedOperation, KeyHasher};
 use crate::sync::Arc;
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
 /// One parked operation, from outside.
@@ -20,7 +19,7 @@ pub struct Handle<Op: DelayedOperation, S = crate::RandomState> {
     address: Address,
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Handle<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     #[inline]
     pub(crate) fn new(core: &Core<Op, S>, address: Address) -> Self {
         Self {

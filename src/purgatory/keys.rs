@@ -1,7 +1,8 @@
 //! The keys of one operation.
 
+use crate::operation::KeyHasher;
 use std::collections::HashSet;
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 
 /// Up to so many keys, duplicates are found by comparing; beyond, by hashing.
 const COMPARED: usize = 16;
@@ -16,7 +17,7 @@ pub(crate) enum Keys<K> {
 impl<K: Eq + Hash> Keys<K> {
     /// `None` if there are no keys.
     #[inline]
-    pub(crate) fn collect<S: BuildHasher + Clone>(
+    pub(crate) fn collect<S: KeyHasher>(
         keys: impl IntoIterator<Item = K>,
         hasher: &S,
     ) -> Option<Self> {
@@ -53,7 +54,7 @@ impl<K: Eq + Hash> Keys<K> {
     }
 }
 
-fn deduplicate<K: Eq + Hash, S: BuildHasher + Clone>(keys: &mut Vec<K>, hasher: &S) {
+fn deduplicate<K: Eq + Hash, S: KeyHasher>(keys: &mut Vec<K>, hasher: &S) {
     let repeated = {
         let mut seen = HashSet::with_capacity_and_hasher(keys.len(), hasher.clone());
         keys.iter().map(|key| !seen.insert(key)).collect::<Vec<_>>()

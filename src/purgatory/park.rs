@@ -14,13 +14,12 @@ use super::home::Admission;
 use super::keys::Keys;
 use super::ready::{Ready, Site};
 use crate::error::Rejected;
-use crate::operation::{Completion, DelayedOperation};
+use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::time::ticks::Tick;
 use crate::turn::Turn;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
 /// What became of an operation that was to park.
@@ -63,7 +62,7 @@ impl<Op: DelayedOperation, S> fmt::Debug for Watch<Op, S> {
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     #[inline(always)]
     pub(crate) fn park(
         self: &Arc<Self>,

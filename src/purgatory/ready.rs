@@ -2,10 +2,9 @@
 
 use super::core::Core;
 use crate::completions::{Completions, Job};
-use crate::operation::{Completion, DelayedOperation};
+use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::sync::Arc;
 use crate::turn::Turn;
-use std::hash::BuildHasher;
 
 /// Where completions run, but for those of expired operations, which always go where the builder was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +40,7 @@ impl<Op> Ready<Op> {
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Runs the completions, each where it belongs. No lock is held.
     #[inline(always)]
     pub(crate) fn deliver(self: &Arc<Self>, turn: &Turn, ready: Ready<Op>, site: Site) {
@@ -92,12 +91,12 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<
 }
 
 /// A completion that runs when it is dropped, wherever that is: nothing that loses it can lose the operation.
-struct Delivery<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> {
+struct Delivery<Op: DelayedOperation, S: KeyHasher> {
     core: Arc<Core<Op, S>>,
     ended: Option<(Op, Completion)>,
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Delivery<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Delivery<Op, S> {
     fn new(core: &Arc<Core<Op, S>>, op: Op, completion: Completion) -> Self {
         Self {
             core: core.clone(),
@@ -106,9 +105,7 @@ impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Deliv
     }
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Drop
-    for Delivery<Op, S>
-{
+impl<Op: DelayedOperation, S: KeyHasher> Drop for Delivery<Op, S> {
     fn drop(&mut self) {
         if let Some((op, completion)) = self.ended.take() {
             // On a thread of another's: completions caused by this one must not nest in it.

@@ -1,10 +1,9 @@
 //! What is parked, for an operator who asks what hangs.
 
 use super::core::{Address, Core};
-use crate::operation::DelayedOperation;
+use crate::operation::{DelayedOperation, KeyHasher};
 use crate::time::ticks::NEVER;
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
 /// One parked operation, as [`Purgatory::snapshot`](super::Purgatory::snapshot) saw it.
@@ -19,7 +18,7 @@ pub struct ParkedOperation<K> {
     pub remaining: Option<Duration>,
 }
 
-impl<Op: DelayedOperation, S: BuildHasher + Clone + Send + Sync + 'static> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
         // stand in the way of its completion.

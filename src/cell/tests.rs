@@ -1,0 +1,92 @@
+//! The slab on one thread: reuse, growth, the end of a slot's generations, and what is dropped when.
+
+use super::slab::{Begin, Fields, Held, Released, Slab, SlotRef};
+use super::state::Mark;
+use crate::sync::LAST_GENERATION;
+use std::sync::Arc;
+
+type Cells = Slab<Arc<u32>, ()>;
+
+fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<SlotRef> {
+    let inserted = cells
+        .lock()
+        .insert(payload, limit, |(), _| Fields::default());
+    let held = inserted.ok()?;
+    let at = held.at();
+    assert!(matches!(held.release(), Released::Parked { asked: false }));
+    Some(at)
+}
+
+fn hold(cells: &Cells, at: SlotRef) -> Option<Held<'_, Arc<u32>>> {
+    match cells.begin(at, Mark::Cancel) {
+        Begin::Held(held) => Some(held),
+        Begin::Marked | Begin::Gone => None,
+    }
+}
+
+fn end(cells: &Cells, at: SlotRef) -> Option<Arc<u32>> {
+    let (payload, ended) = hold(cells, at)?.end();
+    cells.lock().free(ended, |(), _, _| ());
+    Some(payload)
+}
+
+#[test]
+fn slots_are_reused_and_chunks_added() {
+    let cells = Cells::new(());
+    for round in 0..3 {
+        let parked = (0..1_000_u32).map(|number| {
+            let at = insert(&cells, Arc::new(number), u32::MAX).expect("no limit");
+            assert_eq!(at.generation, round);
+            (number, at)
+        });
+        let parked = parked.collect::<Vec<_>>();
+        for (number, at) in parked {
+            assert_eq!(end(&cells, at).as_deref(), Some(&number));
+            assert!(end(&cells, at).is_none(), "it is gone");
+        }
+        assert_eq!(cells.used(), 1_000);
+    }
+}
+
+#[test]
+fn a_full_slab_gives_the_payload_back() {
+    let cells = Cells::new(());
+    let payload = Arc::new(7);
+    let at = insert(&cells, payload.clone(), 1).expect("there is room for one");
+    assert!(insert(&cells, payload.clone(), 1).is_none());
+    assert_eq!(Arc::strong_count(&payload), 2);
+    end(&cells, at);
+    assert!(insert(&cells, payload, 1).is_some());
+}
+
+#[test]
+fn a_slot_whose_generations_are_used_up_has_no_other_tenant() {
+    let cells = Cells::new(());
+    let first = insert(&cells, Arc::new(0), u32::MAX).expect("no limit");
+    end(&cells, first);
+    cells.age(first.index, LAST_GENERATION);
+    let last = insert(&cells, Arc::new(1), u32::MAX).expect("no limit");
+    assert_eq!(
+        (last.index, last.generation),
+        (first.index, LAST_GENERATION)
+    );
+    end(&cells, last);
+    let next = insert(&cells, Arc::new(2), u32::MAX).expect("no limit");
+    assert_ne!(next.index, first.index);
+    assert!(hold(&cells, first).is_none() && hold(&cells, last).is_none());
+}
+
+#[test]
+fn a_dropped_slab_drops_what_is_parked() {
+    let cells = Cells::new(());
+    let payloads = [(); 100].map(|()| Arc::new(0));
+    for payload in &payloads {
+        insert(&cells, payload.clone(), u32::MAX);
+    }
+    drop(cells);
+    assert!(
+        payloads
+            .iter()
+            .all(|payload| Arc::strong_count(payload) == 1)
+    );
+}
