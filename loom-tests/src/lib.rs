@@ -125,14 +125,10 @@ pub fn assert_empty(purgatory: &Purgatory<Probe>) {
 }
 
 /// Puts a model's driver to sleep; a wake-up that comes first is kept.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Bed(Arc<(Mutex<bool>, Condvar)>);
 
 impl Bed {
-    pub fn new() -> Self {
-        Self(Arc::new((Mutex::new(false), Condvar::new())))
-    }
-
     pub fn sleep(&self) {
         let (woken, changed) = &*self.0;
         let mut woken = woken.lock().unwrap();

@@ -34,7 +34,7 @@ fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> request_purgatory::H
 #[test]
 fn g07_insert_races_a_reaper_going_to_sleep() {
     bounded(|| {
-        let bed = Bed::new();
+        let bed = Bed::default();
         let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
         let parker = {
             let purgatory = purgatory.clone();
@@ -50,7 +50,7 @@ fn g07_insert_races_a_reaper_going_to_sleep() {
 #[test]
 fn g07_the_earlier_of_two_inserts_wakes() {
     bounded(|| {
-        let bed = Bed::new();
+        let bed = Bed::default();
         let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
         let parkers = [FAR, NEAR].map(|timeout| {
             let purgatory = purgatory.clone();
@@ -68,7 +68,7 @@ fn g07_the_earlier_of_two_inserts_wakes() {
 #[test]
 fn g07_reschedule_to_an_earlier_deadline_wakes() {
     bounded(|| {
-        let bed = Bed::new();
+        let bed = Bed::default();
         let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
         let handle = park(&purgatory, FAR);
         let mover = {
@@ -86,7 +86,7 @@ fn g07_reschedule_to_an_earlier_deadline_wakes() {
 #[test]
 fn g07_check_later_wakes() {
     bounded(|| {
-        let bed = Bed::new();
+        let bed = Bed::default();
         let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
         let fate = Fate::new();
         purgatory

@@ -44,7 +44,10 @@ struct Block {
 /// The pool.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    #[allow(clippy::vec_box, reason = "pages stay where they are when the vector grows")]
+    #[allow(
+        clippy::vec_box,
+        reason = "pages stay where they are when the vector grows"
+    )]
     pages: Vec<Box<[Block; PAGE]>>,
     free: u32,
 }
