@@ -57,6 +57,13 @@ impl World {
         }
     }
 
+    fn end_having_seen_both(&self, at: At) {
+        let held = self.cells.begin(at, Order::Recheck);
+        let mut holder = held.expect("nobody ended it");
+        assert_eq!(holder.look(|seen| *seen), [true; 2]);
+        self.end(holder);
+    }
+
     fn event(&self, number: usize, at: At) {
         self.events[number].store(true, Ordering::Relaxed);
         self.check(at);
@@ -78,12 +85,7 @@ fn g01_parker_and_two_checkers_see_both_events() {
         for checker in checkers {
             checker.join().unwrap();
         }
-        let mut holder = world
-            .cells
-            .begin(at, Order::Recheck)
-            .expect("nobody ended it");
-        assert_eq!(holder.look(|seen| *seen), [true; 2]);
-        holder.end();
+        world.end_having_seen_both(at);
     });
 }
 
@@ -100,12 +102,7 @@ fn g04_looks_of_checkers_never_overlap() {
         };
         world.event(1, at);
         other.join().unwrap();
-        let mut holder = world
-            .cells
-            .begin(at, Order::Recheck)
-            .expect("nobody ended it");
-        assert_eq!(holder.look(|seen| *seen), [true; 2]);
-        holder.end();
+        world.end_having_seen_both(at);
     });
 }
 
