@@ -2,7 +2,7 @@
 #![cfg(loom)]
 
 use loom::thread;
-use loom_tests::{Bed, Fate, Probe, assert_empty, bounded, driven};
+use loom_tests::{Bed, Fate, Probe, assert_empty, bounded, bounded_to, driven};
 use request_purgatory::{ManualClock, Purgatory, Reaper};
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn g07_insert_races_a_reaper_going_to_sleep() {
 /// The same with the sleeper counting on a later deadline, and two parkers.
 #[test]
 fn g07_the_earlier_of_two_inserts_wakes() {
-    bounded(|| {
+    bounded_to(1, || {
         let bed = Bed::default();
         let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
         let parkers = [FAR, NEAR].map(|timeout| {

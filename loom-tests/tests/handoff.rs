@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
+use loom_tests::{Fate, Probe, assert_empty, bounded, bounded_to, manual};
 use request_purgatory::{ManualClock, Rejected};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn g01_parker_races_checker() {
 /// Catches: a look that is left to the reaper, and lost.
 #[test]
 fn g01_parker_races_two_checkers() {
-    bounded(|| {
+    bounded_to(1, || {
         let purgatory = manual(&ManualClock::new());
         let fate = Fate::new();
         let checkers = [false, true].map(|happens| {

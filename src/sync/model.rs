@@ -28,23 +28,68 @@ pub(crate) const LOOKS: u32 = 2;
 pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 1..=1;
 pub(crate) const LAST_GENERATION: u32 = 1;
 
-/// loom's mutex with parking_lot's face.
+/// A lock with parking_lot's face, on a loom atomic.
+///
+/// loom's own mutex does not do: its release is no step of the model, so no execution has a `try_lock` that fails.
 #[derive(Debug)]
-pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+pub(crate) struct Mutex<T> {
+    locked: AtomicBool,
+    /// Never contended: `locked` comes first.
+    value: std::sync::Mutex<T>,
+}
 
-pub(crate) type MutexGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
+#[derive(Debug)]
+pub(crate) struct MutexGuard<'a, T> {
+    locked: &'a AtomicBool,
+    value: Option<std::sync::MutexGuard<'a, T>>,
+}
 
 impl<T> Mutex<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self(loom::sync::Mutex::new(value))
+        Self {
+            locked: AtomicBool::new(false),
+            value: std::sync::Mutex::new(value),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(|poison| poison.into_inner())
+        loop {
+            match self.try_lock() {
+                Some(guard) => return guard,
+                None => loom::thread::yield_now(),
+            }
+        }
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.0.try_lock().ok()
+        self.locked
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        let value = self.value.try_lock();
+        Some(MutexGuard {
+            locked: &self.locked,
+            value: Some(value.expect("guarded by the flag, and no model panics under it")),
+        })
+    }
+}
+
+impl<T> std::ops::Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("present until it is dropped")
+    }
+}
+
+impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("present until it is dropped")
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.value = None;
+        self.locked.store(false, Ordering::Release);
     }
 }
 
