@@ -87,7 +87,7 @@ impl<'a, P> Holder<'a, P> {
 
     pub fn release(self) -> LetGo<'a, P> {
         let cells = self.cells;
-        match self.held.release() {
+        match self.held.release(true) {
             Released::Parked { .. } => LetGo::Parked,
             Released::Recheck(held) => LetGo::Recheck(Holder { cells, held }),
             Released::End(held, _) => LetGo::End(Holder { cells, held }),
@@ -140,8 +140,8 @@ impl Word {
     }
 
     pub fn release(&self) -> Verdict {
-        match self.0.release() {
-            Release::Parked => Verdict::Parked,
+        match self.0.release(true) {
+            Release::Parked | Release::PutOff => Verdict::Parked,
             Release::Recheck => Verdict::Recheck,
             Release::End(_) => Verdict::End,
         }

@@ -286,26 +286,15 @@ impl<'a, P> Held<'a, P> {
         })
     }
 
-    /// Lets go, unless somebody left a mark.
+    /// Lets go, unless somebody left a mark; if it is only for another look, unless the caller wants to `look_again`.
     #[inline(always)]
-    pub(crate) fn release(self) -> Released<'a, P> {
+    pub(crate) fn release(self, look_again: bool) -> Released<'a, P> {
         // ORDERING: Relaxed, see `held_by_me`.
         self.slot.aside.store(0, Ordering::Relaxed);
-        match self.slot.state.release() {
+        match self.slot.state.release(look_again) {
             Release::Parked => Released::Parked { asked: false },
+            Release::PutOff => Released::Parked { asked: true },
             Release::Recheck => Released::Recheck(self.signed()),
-            Release::End(mark) => Released::End(self, mark),
-        }
-    }
-
-    /// Lets go even if another look is asked for.
-    #[cold]
-    pub(crate) fn release_for_later(self) -> Released<'a, P> {
-        // ORDERING: Relaxed, see `held_by_me`.
-        self.slot.aside.store(0, Ordering::Relaxed);
-        match self.slot.state.release_for_later() {
-            Release::Parked => Released::Parked { asked: false },
-            Release::Recheck => Released::Parked { asked: true },
             Release::End(mark) => Released::End(self, mark),
         }
     }

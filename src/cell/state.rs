@@ -89,6 +89,8 @@ pub(crate) enum Marked {
 pub(crate) enum Release {
     /// The operation is parked and free for others.
     Parked,
+    /// So it is, but somebody has asked for another look.
+    PutOff,
     /// The caller still is the holder, and must look again.
     Recheck,
     /// The caller still is the holder, and must end the operation so.
@@ -207,31 +209,21 @@ impl State {
     }
 
     /// held -> parked, unless a mark forbids it. Only the holder calls this, after it found nothing to complete.
+    ///
+    /// A holder that does not want to `look_again` lets go even if it is asked to, and is told so by
+    /// [`Release::PutOff`]: it must arrange for another look.
     #[inline(always)]
-    pub(crate) fn release(&self) -> Release {
+    pub(crate) fn release(&self, look_again: bool) -> Release {
         self.transition(|now| {
             debug_assert!(now.has(PARKED) && now.has(CHECKING));
+            let asked = now.has(RECHECK);
             // A recheck comes first: an event that was reported before the ending deserves its look.
-            if now.has(RECHECK) {
+            if asked && look_again {
                 return Next::To(now.without(RECHECK), Release::Recheck);
             }
             match Mark::ENDING.into_iter().find(|mark| now.has(mark.bit())) {
                 Some(mark) => Next::Stay(Release::End(mark)),
-                None => Next::To(now.without(CHECKING), Release::Parked),
-            }
-        })
-    }
-
-    /// held -> parked, even if another look is asked for; only a mark that ends the operation forbids it. Returns
-    /// [`Release::Recheck`] if another look is asked for, which the caller, no holder any more, must arrange.
-    pub(crate) fn release_for_later(&self) -> Release {
-        self.transition(|now| {
-            debug_assert!(now.has(PARKED) && now.has(CHECKING));
-            match Mark::ENDING.into_iter().find(|mark| now.has(mark.bit())) {
-                Some(mark) => Next::Stay(Release::End(mark)),
-                None if now.has(RECHECK) => {
-                    Next::To(now.without(CHECKING | RECHECK), Release::Recheck)
-                }
+                None if asked => Next::To(now.without(CHECKING | RECHECK), Release::PutOff),
                 None => Next::To(now.without(CHECKING), Release::Parked),
             }
         })

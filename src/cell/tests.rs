@@ -13,7 +13,10 @@ fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<SlotRef> {
         .insert(payload, limit, |(), _| Fields::default());
     let held = inserted.ok()?;
     let at = held.at();
-    assert!(matches!(held.release(), Released::Parked { asked: false }));
+    assert!(matches!(
+        held.release(true),
+        Released::Parked { asked: false }
+    ));
     Some(at)
 }
 

@@ -63,12 +63,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             looks += 1;
             // A holder whom others keep asking to look again leaves that to whoever drives the timer: its thread has
             // other things to do.
-            let released = if looks < LOOKS {
-                held.release()
-            } else {
-                held.release_for_later()
-            };
-            match released {
+            match held.release(looks < LOOKS) {
                 Released::Parked { asked } => {
                     if asked {
                         let home = home.number;
