@@ -10,8 +10,10 @@ pub enum Rejected<Op> {
     NoKeys(Op),
     /// [`Builder::max_parked`](crate::Builder::max_parked) operations are parked already.
     Full(Op),
-    /// The purgatory is shut down.
+    /// It is shut down.
     ShutDown(Op),
+    /// The timeout is longer than the timer can hold: only a simple wheel ends somewhere.
+    TooLong(Op),
     /// A hook of the operation, or `Hash` or `Clone` of one of its keys, panicked while it was being parked. It is
     /// no longer watched by anyone; its state is whatever the panic left.
     Panicked(Op),
@@ -21,7 +23,11 @@ impl<Op> Rejected<Op> {
     /// The operation.
     pub fn into_operation(self) -> Op {
         match self {
-            Self::NoKeys(op) | Self::Full(op) | Self::ShutDown(op) | Self::Panicked(op) => op,
+            Self::NoKeys(op)
+            | Self::Full(op)
+            | Self::ShutDown(op)
+            | Self::TooLong(op)
+            | Self::Panicked(op) => op,
         }
     }
 
@@ -30,6 +36,7 @@ impl<Op> Rejected<Op> {
             Self::NoKeys(_) => "NoKeys",
             Self::Full(_) => "Full",
             Self::ShutDown(_) => "ShutDown",
+            Self::TooLong(_) => "TooLong",
             Self::Panicked(_) => "Panicked",
         }
     }
@@ -47,6 +54,7 @@ impl<Op> fmt::Display for Rejected<Op> {
             Self::NoKeys(_) => "an operation needs at least one key to watch",
             Self::Full(_) => "the purgatory is full",
             Self::ShutDown(_) => "the purgatory is shut down",
+            Self::TooLong(_) => "the timeout is longer than the timer can hold",
             Self::Panicked(_) => "the operation panicked while it was being parked",
         })
     }

@@ -78,6 +78,7 @@
 mod alarm;
 mod cell;
 mod completions;
+mod engine;
 mod error;
 #[cfg(loom)]
 #[doc(hidden)]
@@ -85,10 +86,10 @@ pub mod model;
 mod operation;
 mod purgatory;
 mod reaper;
+pub mod scheme;
 mod stats;
 mod sync;
 mod time;
-mod timer;
 mod turn;
 mod watch;
 

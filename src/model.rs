@@ -49,7 +49,8 @@ impl<P: Send> Cells<P> {
     pub fn insert(&self, payload: P) -> (At, Holder<'_, P>) {
         let mut guard = self.0.lock();
         give_back_deferred(&mut guard);
-        let Ok(held) = guard.insert(payload, u32::MAX, |(), _| Fields::default()) else {
+        let Ok(held) = guard.insert(payload, u32::MAX, |(), _, _| Ok::<_, ()>(Fields::default()))
+        else {
             unreachable!("no limit")
         };
         let cells = &self.0;

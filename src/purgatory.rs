@@ -1,8 +1,8 @@
 //! The purgatory: where cell, watcher map and timer meet.
 //!
-//! The life of an operation, file by file: [`park`] puts it in, [`check`] and [`expire`] find it again, [`end`]
-//! examines it and takes it out, [`ready`] runs its completion. [`core`] is what they all work on, and [`home`] is
-//! where operations lie.
+//! The life of an operation, file by file: [`park`] puts it in, [`check`] and [`expire`] find it again, and
+//! [`end`] examines it and takes it out. [`core`] is what they all work on, above the [`engine`](crate::engine), where
+//! operations lie.
 
 mod builder;
 mod check;
@@ -10,13 +10,10 @@ mod core;
 mod end;
 mod expire;
 mod handle;
-mod home;
 mod keys;
 mod park;
-mod ready;
 mod snapshot;
 mod tether;
-mod threads;
 
 pub use builder::Builder;
 pub use handle::Handle;
@@ -24,15 +21,16 @@ pub use park::Watch;
 pub use snapshot::ParkedOperation;
 
 use crate::RandomState;
+use crate::engine::deliver::Site;
+use crate::engine::drive::{advance, rearm_for_caller, shut_down};
+use crate::engine::owner::{Face, WeakFace};
 use crate::error::Rejected;
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::stats::Stats;
-use crate::sync::{Arc, Weak};
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use core::{Core, Later};
 use keys::Keys;
-use ready::Site;
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
@@ -53,21 +51,7 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 /// waits for a thread that does: an operation that is being examined elsewhere is left to that thread, with a mark that makes it look again. All
 /// methods may be called from inside every callback.
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    core: Arc<Core<Op, S>>,
-    owner: Arc<Owner<Op, S>>,
-}
-
-/// Exists as long as some [`Purgatory`] does.
-struct Owner<Op: DelayedOperation, S: KeyHasher> {
-    core: Arc<Core<Op, S>>,
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Drop for Owner<Op, S> {
-    fn drop(&mut self) {
-        self.core.shut_down();
-        // Where the shutdown came from a callback, nobody has waited for the threads yet.
-        self.core.threads.stop();
-    }
+    face: Face<Core<Op, S>>,
 }
 
 impl<Op: DelayedOperation> Purgatory<Op> {
@@ -109,7 +93,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         op: Op,
         keys: impl IntoIterator<Item = Op::Key>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        self.core.park(op, keys)
+        self.face.core.park(op, keys)
     }
 
     /// Examines every operation that watches `key`, and completes those that say they can. Returns how many this call
@@ -128,7 +112,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.core.check_key(key, Site::Here)
+        self.face.core.check_key(key, Site::Here)
     }
 
     /// Has `key` checked soon, by the reaper (with [`Reaper::Manual`](crate::Reaper::Manual): by the next
@@ -137,7 +121,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Runs no user code and takes no lock, so it is safe under any lock of yours.
     pub fn check_later(&self, key: Op::Key) {
-        self.core.put_off(Later::Key(key));
+        self.face.core.put_off(Later::Key(key));
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.
@@ -149,7 +133,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.core.cancel_key(key)
+        self.face.core.cancel_key(key)
     }
 
     /// Completes every operation that watches `key` as satisfied, whether it can complete or not: the leader is
@@ -162,7 +146,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.core.force_key(key)
+        self.face.core.force_key(key)
     }
 
     /// Lets every operation that watches `key` expire `timeout` from now instead. Returns how many got the new
@@ -172,7 +156,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.core.reschedule_key(key, timeout)
+        self.face.core.reschedule_key(key, timeout)
     }
 
     /// Operations parked now (Kafka's `NumDelayedOperations`). Exact when no call is in progress. Takes no lock.
@@ -188,17 +172,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// What happened so far. Takes no lock.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        for home in &self.core.homes {
-            stats.count_ledgers(home.ledgers());
-            stats.count_events(&home.events);
-        }
-        stats
+        self.face.core.engine.stats()
     }
 
     /// Keys that some operation watches. Takes the lock of each shard of the watcher map in turn.
     pub fn watched_keys(&self) -> usize {
-        self.core.watch.keys()
+        self.face.core.watch.keys()
     }
 
     /// What is parked, the oldest first.
@@ -206,7 +185,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Takes the lock of each shard of the watcher map in turn, then a home's lock for each operation; holds no
     /// operation. Costs time and memory in what is parked: for operators, not for the hot path.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
-        self.core.snapshot()
+        self.face.core.snapshot()
     }
 
     /// Expires what is due and performs the checks put off until later; for purgatories without a reaper (with one,
@@ -215,16 +194,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Runs `try_complete` of the operations concerned on this thread, and their `on_complete` where
     /// [`Builder::completions`] says. What user code makes due meanwhile is left for the next call.
     pub fn advance(&self) -> usize {
-        let expired = self.core.advance();
-        self.core.rearm_for_caller();
+        let expired = advance(&self.face.core);
+        rearm_for_caller(&*self.face.core);
         expired
     }
 
     /// When [`advance`](Self::advance) has something to do next, on the purgatory's clock: the start of the earliest
     /// non-empty bucket of the wheel, at or before the first deadline. `None`: not before something is parked.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        let next = self.core.rearm_for_caller();
-        (next != NEVER).then(|| self.core.timestamp(next))
+        let next = rearm_for_caller(&*self.face.core);
+        (next != NEVER).then(|| self.face.core.engine.timestamp(next))
     }
 
     /// Ends the purgatory: parks are refused from now on, and every parked operation ends with
@@ -234,24 +213,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// May be called more than once (later calls return at once) and from any callback: then it does not wait for the
     /// threads, which end as soon as the callbacks that they run have returned.
     pub fn shutdown(&self) {
-        self.core.shut_down();
+        shut_down(&self.face.core);
     }
 
     /// Whether the purgatory has been shut down.
     pub fn is_shut_down(&self) -> bool {
-        self.core.is_closed()
+        self.face.core.engine.is_closed()
     }
 
     /// The name given to it.
     pub fn name(&self) -> &str {
-        &self.core.name
+        &self.face.core.engine.name
     }
 
     /// A face that does not keep the purgatory alive: for callbacks, and for operations that refer to the purgatory
     /// they wait in.
     pub fn downgrade(&self) -> WeakPurgatory<Op, S> {
         WeakPurgatory {
-            owner: Arc::downgrade(&self.owner),
+            face: self.face.downgrade(),
         }
     }
 }
@@ -259,8 +238,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Clone for Purgatory<Op, S> {
     fn clone(&self) -> Self {
         Self {
-            core: self.core.clone(),
-            owner: self.owner.clone(),
+            face: self.face.clone(),
         }
     }
 }
@@ -268,7 +246,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for Purgatory<Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Purgatory<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Purgatory")
-            .field("name", &self.core.name)
+            .field("name", &self.face.core.engine.name)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
@@ -276,24 +254,21 @@ impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Purgatory<Op, S> {
 
 /// A [`Purgatory`] that may be gone.
 pub struct WeakPurgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    owner: Weak<Owner<Op, S>>,
+    face: WeakFace<Core<Op, S>>,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> WeakPurgatory<Op, S> {
     /// The purgatory, if some strong face of it is left.
     pub fn upgrade(&self) -> Option<Purgatory<Op, S>> {
-        let owner = self.owner.upgrade()?;
-        Some(Purgatory {
-            core: owner.core.clone(),
-            owner,
-        })
+        let face = self.face.upgrade()?;
+        Some(Purgatory { face })
     }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Clone for WeakPurgatory<Op, S> {
     fn clone(&self) -> Self {
         Self {
-            owner: self.owner.clone(),
+            face: self.face.clone(),
         }
     }
 }
@@ -301,7 +276,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for WeakPurgatory<Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for WeakPurgatory<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WeakPurgatory")
-            .field("alive", &(self.owner.strong_count() > 0))
+            .field("alive", &self.face.is_alive())
             .finish()
     }
 }

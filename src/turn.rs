@@ -45,8 +45,12 @@ impl Turn {
         self.outermost
     }
 
-    /// Leaves `errand` for the outermost call. Runs it now if that is not possible any more.
-    pub(crate) fn leave(&self, errand: Errand) {
+    /// Runs `errand` outside of every callback: now, or when the outermost call is about to return. (Now in any case
+    /// if the thread is just ending.)
+    pub(crate) fn run(&self, errand: Errand) {
+        if self.outermost {
+            return errand();
+        }
         let mut errand = Some(errand);
         let left = QUEUE.try_with(|queue| {
             if let Some(errand) = errand.take() {

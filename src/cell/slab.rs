@@ -342,26 +342,31 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         (&mut self.locked.beside, fields)
     }
 
-    /// Puts `payload` into a slot; `fields` says what the timer keeps with it. The caller holds the new operation.
+    /// Puts `payload` into a slot; `fields` says what the timer keeps with it, unless it refuses. The caller holds the
+    /// new tenant.
     ///
-    /// Gives the payload back if `limit` slots exist and none is free.
+    /// Gives the payload back, with the refusal, or without one if `limit` slots exist and none is free.
     #[inline(always)]
-    pub(crate) fn insert(
+    pub(crate) fn insert<E>(
         &mut self,
         payload: P,
         limit: u32,
-        fields: impl FnOnce(&mut G, u32) -> Fields,
-    ) -> Result<Held<'a, P>, P> {
+        fields: impl FnOnce(&mut G, FieldsView<'_, P, G>, u32) -> Result<Fields, E>,
+    ) -> Result<Held<'a, P>, (P, Option<E>)> {
         if self.locked.free == NIL && !self.add_slot(limit) {
-            return Err(payload);
+            return Err((payload, None));
         }
         let index = self.locked.free;
         let Some(slot) = self.slab.slot(index) else {
-            return Err(payload);
+            return Err((payload, None));
+        };
+        let (beside, view) = self.split();
+        let fields = match fields(beside, view, index) {
+            Ok(fields) => fields,
+            Err(refusal) => return Err((payload, Some(refusal))),
         };
         // ORDERING: Relaxed: the link was written under this lock, or acquired by `take_deferred`.
         self.locked.free = slot.aside.load(Ordering::Relaxed);
-        let fields = fields(&mut self.locked.beside, index);
         slot.fields.with_mut(|vacant| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
             unsafe { *vacant = fields };

@@ -10,7 +10,7 @@ type Cells = Slab<Arc<u32>, ()>;
 fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<SlotRef> {
     let inserted = cells
         .lock()
-        .insert(payload, limit, |(), _| Fields::default());
+        .insert(payload, limit, |(), _, _| Ok::<_, ()>(Fields::default()));
     let held = inserted.ok()?;
     let at = held.at();
     assert!(matches!(

@@ -1,11 +1,12 @@
 //! Checks, and the other things that can be done to the operations on a key or behind a handle.
 
-use super::core::{Address, Core, Tenant};
+use super::core::{Core, address_of};
 use super::end::Examined;
-use super::ready::{Ready, Site};
-use crate::cell::slab::Begin;
 use crate::cell::state::Mark;
-use crate::operation::{DelayedOperation, KeyHasher};
+use crate::engine::Address;
+use crate::engine::deliver::{Ready, Site, deliver};
+use crate::engine::home::Rescheduled;
+use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::turn::Turn;
@@ -34,7 +35,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let mut outcome = Outcome::default();
         self.watch.visit(key, |watcher| {
             turn.get_or_insert_with(Turn::enter);
-            self.check_into(Address::of(watcher), &mut outcome, &mut ready);
+            self.check_into(address_of(watcher), &mut outcome, &mut ready);
         });
         match turn {
             Some(turn) => self.conclude(&turn, outcome, ready, site),
@@ -56,9 +57,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         address: Address,
         outcome: &mut Outcome,
-        ready: &mut Ready<Op>,
+        ready: &mut Ready<(Op, Completion)>,
     ) {
-        let Some(mut tenant) = self.begin(address, Mark::Recheck) else {
+        let Some(mut tenant) = self.engine.begin(address, Mark::Recheck) else {
             return;
         };
         let answer = self.look(&mut tenant);
@@ -75,25 +76,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         turn: &Turn,
         outcome: Outcome,
-        ready: Ready<Op>,
+        ready: Ready<(Op, Completion)>,
         site: Site,
     ) -> usize {
         if outcome.in_vain > 0 {
-            self.my_home().events.vain_checks.add(outcome.in_vain);
+            let home = self.engine.my_home();
+            home.events.vain_checks.add(outcome.in_vain);
         }
-        self.deliver(turn, ready, site);
+        deliver(self, turn, ready, site);
         outcome.completed
-    }
-
-    /// Takes hold of an operation, or leaves `mark` for its holder.
-    #[inline(always)]
-    pub(crate) fn begin(&self, address: Address, mark: Mark) -> Option<Tenant<'_, Op>> {
-        let Address { home, at } = address;
-        let home = self.home(home);
-        match home.begin(at, mark) {
-            Begin::Held(held) => Some(Tenant { home, held }),
-            Begin::Marked | Begin::Gone => None,
-        }
     }
 
     /// Completes one operation whether it can or not. Returns whether this call did it.
@@ -101,7 +92,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let turn = Turn::enter();
         let mut ready = Ready::new();
         let forced = self.force_into(address, &mut ready);
-        self.deliver(&turn, ready, Site::Here);
+        deliver(self, &turn, ready, Site::Here);
         forced
     }
 
@@ -115,14 +106,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let mut ready = Ready::new();
         let mut forced = 0;
         self.watch.visit(key, |watcher| {
-            forced += usize::from(self.force_into(Address::of(watcher), &mut ready));
+            forced += usize::from(self.force_into(address_of(watcher), &mut ready));
         });
-        self.deliver(&turn, ready, Site::Here);
+        deliver(self, &turn, ready, Site::Here);
         forced
     }
 
-    fn force_into(self: &Arc<Self>, address: Address, ready: &mut Ready<Op>) -> bool {
-        match self.begin(address, Mark::Force) {
+    fn force_into(self: &Arc<Self>, address: Address, ready: &mut Ready<(Op, Completion)>) -> bool {
+        match self.engine.begin(address, Mark::Force) {
             Some(tenant) => {
                 self.end_into(tenant, Ending::Forced, ready);
                 true
@@ -133,7 +124,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
 
     /// Takes one operation back without a completion.
     pub(crate) fn cancel_one(&self, address: Address) -> Option<Op> {
-        let tenant = self.begin(address, Mark::Cancel)?;
+        let tenant = self.engine.begin(address, Mark::Cancel)?;
         Some(self.end(tenant, Ending::Cancelled))
     }
 
@@ -145,7 +136,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     {
         let mut cancelled = Vec::new();
         self.watch.visit(key, |watcher| {
-            cancelled.extend(self.cancel_one(Address::of(watcher)));
+            cancelled.extend(self.cancel_one(address_of(watcher)));
         });
         cancelled
     }
@@ -158,7 +149,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     {
         let mut rescheduled = std::collections::HashSet::new();
         self.watch.visit(key, |watcher| {
-            if self.reschedule(Address::of(watcher), timeout) {
+            if let Rescheduled::Done(_) = self.engine.reschedule(address_of(watcher), timeout) {
                 rescheduled.insert(watcher);
             }
         });

@@ -1,10 +1,11 @@
 //! Examining an operation that one holds, and ending it.
 
 use super::Parked;
-use super::core::{Address, Core, Later, Tenant, UserPanic};
-use super::ready::Ready;
+use super::core::{Core, Later, Tenant, watcher_of};
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
+use crate::engine::UserPanic;
+use crate::engine::deliver::Ready;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::{Arc, LOOKS};
@@ -36,7 +37,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Asks the operation whether it can complete.
     #[inline(always)]
     pub(crate) fn look(&self, tenant: &mut Tenant<'_, Op>) -> Result<bool, UserPanic> {
-        self.guarded(|| tenant.held.with(|parked| parked.op.try_complete()))
+        self.engine
+            .guarded(|| tenant.held.with(|parked| parked.op.try_complete()))
     }
 
     /// Goes by the operation's answer: ends it, or lets go of it. If others ask for another look meanwhile, it is
@@ -46,10 +48,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
         mut answer: Result<bool, UserPanic>,
-        ready: &mut Ready<Op>,
+        ready: &mut Ready<(Op, Completion)>,
     ) -> Examined<Op> {
+        let address = tenant.address();
         let Tenant { home, mut held } = tenant;
-        let at = held.at();
         let mut looks = 0;
         let (held, ending) = loop {
             match answer {
@@ -66,8 +68,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             match held.release(looks < LOOKS) {
                 Released::Parked { asked } => {
                     if asked {
-                        let home = home.number;
-                        self.put_off(Later::Operation(Address { home, at }));
+                        self.put_off(Later::Operation(address));
                     }
                     return Examined::Parked;
                 }
@@ -89,14 +90,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
         ending: Ending,
-        ready: &mut Ready<Op>,
+        ready: &mut Ready<(Op, Completion)>,
     ) {
         let op = self.end(tenant, ending);
         match ending {
-            Ending::Satisfied | Ending::Forced => ready.push(op, Completion::Satisfied),
-            Ending::Expired => ready.push(op, Completion::Expired),
-            Ending::Cancelled => ready.push(op, Completion::Cancelled),
-            Ending::ShutDown => ready.push(op, Completion::ShutDown),
+            Ending::Satisfied | Ending::Forced => ready.push((op, Completion::Satisfied)),
+            Ending::Expired => ready.push((op, Completion::Expired)),
+            Ending::Cancelled => ready.push((op, Completion::Cancelled)),
+            Ending::ShutDown => ready.push((op, Completion::ShutDown)),
             Ending::Aborted => self.discard(op),
         }
     }
@@ -104,7 +105,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Drops an operation that panicked.
     pub(crate) fn discard(&self, op: Op) {
         // A panic of its destructor is counted, and concerns nobody else.
-        let _ = self.guarded(|| drop(op));
+        let _ = self.engine.guarded(|| drop(op));
     }
 
     /// The one ending of a parked operation: from here on nobody finds it, under any key or handle or in the timer.
@@ -125,30 +126,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         ending: Ending,
         watched: usize,
     ) -> Op {
-        let Tenant { home, held } = tenant;
-        let at = held.at();
-        let watcher = Address {
-            home: home.number,
-            at,
-        }
-        .watcher();
-        let (Parked { op, keys }, ended) = held.end();
+        let watcher = watcher_of(tenant.address());
+        let (Parked { op, keys }, vacated) = self.engine.vacate(tenant);
         let count = keys.as_slice().len();
         let mut left = keys.as_slice().iter().take(watched);
         // If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others follow.
         while left.len() > 0 {
-            let _ = self.guarded(|| {
+            let _ = self.engine.guarded(|| {
                 for key in &mut left {
                     self.watch.remove(key, watcher, |other| self.is_live(other));
                 }
             });
         }
-        home.give_back(ended, ending, count);
-        if let Some(limit) = &self.limit {
-            limit.give_back();
-        }
+        self.engine.give_back(vacated, ending, count);
         if std::mem::needs_drop::<Op::Key>() {
-            let _ = self.guarded(|| drop(keys));
+            let _ = self.engine.guarded(|| drop(keys));
         }
         op
     }

@@ -1,8 +1,10 @@
 //! A handle to one operation.
 
-use super::core::{Address, Core};
-use super::ready::Site;
+use super::core::Core;
 use super::tether::Tether;
+use crate::engine::Address;
+use crate::engine::deliver::Site;
+use crate::engine::home::Rescheduled;
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -30,10 +32,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Whether the operation has not ended. Takes no lock.
     pub fn is_parked(&self) -> bool {
-        self.tether.core().is_some_and(|core| {
-            let Address { home, at } = self.address;
-            core.home(home).is_parked(at)
-        })
+        self.tether
+            .core()
+            .is_some_and(|core| core.engine.is_parked(self.address))
     }
 
     /// The time until the deadline, zero if it has passed. `None` if the operation has ended or never expires.
@@ -42,7 +43,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     pub fn remaining(&self) -> Option<Duration> {
         let deadline = self.deadline()?;
         let core = self.tether.core()?;
-        Some(deadline.saturating_since(core.clock.now()))
+        Some(deadline.saturating_since(core.engine.clock.now()))
     }
 
     /// The deadline on the purgatory's clock, rounded up to the tick. `None` if the operation has ended or never
@@ -52,8 +53,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     pub fn deadline(&self) -> Option<Timestamp> {
         let core = self.tether.core()?;
         let Address { home, at } = self.address;
-        let (_, deadline) = core.home(home).times(at)?;
-        (deadline != NEVER).then(|| core.timestamp(deadline))
+        let (_, deadline) = core.engine.home(home).times(at)?;
+        (deadline != NEVER).then(|| core.engine.timestamp(deadline))
     }
 
     /// Examines the operation as [`check_and_complete`](super::Purgatory::check_and_complete) does. Returns whether
@@ -89,9 +90,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes a home's lock.
     pub fn reschedule(&self, timeout: Duration) -> bool {
-        self.tether
-            .core()
-            .is_some_and(|core| core.reschedule(self.address, timeout))
+        self.tether.core().is_some_and(|core| {
+            let rescheduled = core.engine.reschedule(self.address, timeout);
+            matches!(rescheduled, Rescheduled::Done(_))
+        })
     }
 }
 

@@ -7,20 +7,18 @@
 //! 5. It is let go, which fails while there is a mark.
 
 use super::Parked;
-use super::core::{Address, Core, SLOTS, Tenant, UserPanic};
+use super::core::{Core, Tenant, watcher_of};
 use super::end::Examined;
 use super::handle::Handle;
-use super::home::Admission;
 use super::keys::Keys;
-use super::ready::{Ready, Site};
+use crate::engine::deliver::{Ready, Site, deliver};
+use crate::engine::{Refused, UserPanic};
 use crate::error::Rejected;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::time::ticks::Tick;
 use crate::turn::Turn;
 use std::fmt;
-use std::time::Duration;
 
 /// What became of an operation that was to park.
 pub enum Watch<Op: DelayedOperation, S = crate::RandomState> {
@@ -72,8 +70,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let turn = Turn::enter();
         let mut ready = Ready::new();
         let watch = self.park_into(op, keys, &mut ready);
-        self.deliver(&turn, ready, Site::Here);
-        watch.inspect_err(|_| self.my_home().events.rejected.add(1))
+        deliver(self, &turn, ready, Site::Here);
+        watch.inspect_err(|_| self.engine.my_home().events.rejected.add(1))
     }
 
     #[inline(always)]
@@ -81,65 +79,36 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         mut op: Op,
         keys: impl IntoIterator<Item = Op::Key>,
-        ready: &mut Ready<Op>,
+        ready: &mut Ready<(Op, Completion)>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        if self.is_closed() {
+        if self.engine.is_closed() {
             return Err(Rejected::ShutDown(op));
         }
         // The keys, the first look and the clock: all that may panic before anything is done.
-        let asked = self.guarded(|| {
+        let asked = self.engine.guarded(|| {
             let keys = Keys::collect(keys, &self.hasher)?;
             let span = match op.try_complete() {
                 true => None,
-                false => Some(self.span(op.timeout())),
+                false => Some(self.engine.span(op.timeout())),
             };
             Some((keys, span))
         });
         let (keys, span) = match asked {
             Ok(Some((keys, Some(span)))) => (keys, span),
             Ok(Some((_, None))) => {
-                self.my_home().events.completed_at_once.add(1);
-                ready.push(op, Completion::Satisfied);
+                self.engine.my_home().events.completed_at_once.add(1);
+                ready.push((op, Completion::Satisfied));
                 return Ok(Watch::Completed);
             }
             Ok(None) => return Err(Rejected::NoKeys(op)),
             Err(UserPanic) => return Err(Rejected::Panicked(op)),
         };
-        if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
-            return Err(Rejected::Full(op));
-        }
-        let tenant = match self.admit(Parked { op, keys }, span) {
-            Ok(tenant) => tenant,
-            Err(rejected) => {
-                if let Some(limit) = &self.limit {
-                    limit.give_back();
-                }
-                return Err(rejected);
-            }
-        };
-        self.register(tenant, ready)
-    }
-
-    /// Finds a home: the thread's own, or one of its neighbours if that is locked.
-    #[inline(always)]
-    fn admit(
-        &self,
-        parked: Parked<Op>,
-        (now, deadline): (Tick, Tick),
-    ) -> Result<Tenant<'_, Op>, Rejected<Op>> {
-        let mine = self.my_home();
-        let neighbours = (1..self.homes.len().min(3)).map(|step| self.home(mine.number + step));
-        let (home, guard) = std::iter::once(mine)
-            .chain(neighbours)
-            .find_map(|home| Some((home, home.try_lock()?)))
-            .unwrap_or_else(|| (mine, mine.lock()));
-        match home.park(guard, parked, now, deadline, SLOTS) {
-            Admission::Admitted(held, earlier) => {
-                self.announce(earlier);
-                Ok(Tenant { home, held })
-            }
-            Admission::Full(parked) => Err(Rejected::Full(parked.op)),
-            Admission::Closed(parked) => Err(Rejected::ShutDown(parked.op)),
+        let watches = keys.as_slice().len();
+        match self.engine.admit(Parked { op, keys }, watches, span) {
+            Ok(tenant) => self.register(tenant, ready),
+            Err(Refused::Full(parked)) => Err(Rejected::Full(parked.op)),
+            Err(Refused::Closed(parked)) => Err(Rejected::ShutDown(parked.op)),
+            Err(Refused::TooLong(parked)) => Err(Rejected::TooLong(parked.op)),
         }
     }
 
@@ -148,13 +117,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     fn register(
         self: &Arc<Self>,
         mut tenant: Tenant<'_, Op>,
-        ready: &mut Ready<Op>,
+        ready: &mut Ready<(Op, Completion)>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let home = tenant.home.number;
-        let at = tenant.held.at();
-        let watcher = Address { home, at }.watcher();
+        let address = tenant.address();
+        let watcher = watcher_of(address);
         let mut watched = 0;
-        let answer = self.guarded(|| {
+        let answer = self.engine.guarded(|| {
             tenant.held.with(|parked| {
                 for key in parked.keys.as_slice() {
                     self.watch.add(key, watcher);
@@ -169,21 +137,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         }
         match self.settle(tenant, answer, ready) {
             Examined::Aborted(op) => Err(Rejected::Panicked(op)),
-            Examined::Parked => Ok(Watch::Parked(Handle::new(self, Address { home, at }))),
+            Examined::Parked => Ok(Watch::Parked(Handle::new(self, address))),
             Examined::Ended(_) => Ok(Watch::Completed),
-        }
-    }
-
-    /// Gives one operation another deadline, `timeout` from now.
-    pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> bool {
-        let (now, deadline) = self.span(timeout);
-        let home = self.home(address.home);
-        match home.reschedule(address.at, now, deadline) {
-            Some(earlier) => {
-                self.announce(earlier);
-                true
-            }
-            None => false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is parked, for an operator who asks what hangs.
 
-use super::core::{Address, Core};
+use super::core::{Core, address_of};
+use crate::engine::Address;
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::time::ticks::NEVER;
 use std::collections::HashMap;
@@ -26,17 +27,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self.watch.for_each(|key, watcher| {
             keys.entry(watcher).or_default().push(key.clone());
         });
-        let now = self.now();
+        let now = self.engine.now();
         let mut parked = keys
             .into_iter()
             .filter_map(|(watcher, keys)| {
-                let Address { home, at } = Address::of(watcher);
-                let (parked_at, deadline) = self.home(home).times(at)?;
+                let Address { home, at } = address_of(watcher);
+                let (parked_at, deadline) = self.engine.home(home).times(at)?;
                 Some(ParkedOperation {
                     keys,
-                    age: self.scale.duration(now.saturating_sub(parked_at)),
+                    age: self.engine.scale.duration(now.saturating_sub(parked_at)),
                     remaining: (deadline != NEVER)
-                        .then(|| self.scale.duration(deadline.saturating_sub(now))),
+                        .then(|| self.engine.scale.duration(deadline.saturating_sub(now))),
                 })
             })
             .collect::<Vec<_>>();

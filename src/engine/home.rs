@@ -1,43 +1,46 @@
-//! A home: the slab and the wheel of the operations that some threads park.
+//! A home: the slab and the timer of what some threads park.
 //!
 //! Each thread parks in the home that its number names, so threads rarely meet at a lock, whatever the keys and the
 //! timeouts are. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
-use super::Parked;
 use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
 use crate::cell::state::Mark;
-use crate::operation::DelayedOperation;
+use crate::scheme::{BeyondSpan, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Ending, Events, Ledger};
 use crate::sync::SLICE;
-use crate::time::ticks::{NEVER, Tick};
-use crate::timer::wheel::{Step, Wheel};
-use crate::timer::{Position, Records};
+use crate::time::ticks::NEVER;
 
 /// What lies beside the slots, under the same lock.
-pub(crate) struct Schedule {
-    wheel: Wheel,
+pub(crate) struct Schedule<W> {
+    timer: W,
     /// After the shutdown nobody parks here.
     closed: bool,
 }
 
-impl Schedule {
-    /// Starts the timer of the slot at `index`, unless it is never due. Returns its record, and a deadline that is
-    /// earlier than any before.
+impl<W: Scheme> Schedule<W> {
+    /// Starts the timer of the slot at `index`, unless it is never due. Returns where it is filed, and a deadline that
+    /// is earlier than any before.
     #[inline(always)]
-    fn start(&mut self, index: u32, deadline: Tick, now: Tick) -> (Position, Option<Tick>) {
+    fn start(
+        &mut self,
+        records: &mut impl Records,
+        index: u32,
+        deadline: Tick,
+        now: Tick,
+    ) -> Result<(Position, Option<Tick>), BeyondSpan> {
         if deadline == NEVER {
-            return (Position::NONE, None);
+            return Ok((Position::NONE, None));
         }
-        let started = self.wheel.start(index, deadline, now);
-        (started.position, started.earliest)
+        let started = self.timer.start(records, index, deadline, now)?;
+        Ok((started.position, started.earliest))
     }
 }
 
-type Guard<'a, Op> = SlabGuard<'a, Parked<Op>, Schedule>;
+type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
 
-pub(crate) struct Home<Op: DelayedOperation> {
+pub(crate) struct Home<P, W> {
     pub(crate) number: usize,
-    slab: Slab<Parked<Op>, Schedule>,
+    slab: Slab<P, Schedule<W>>,
     /// Kept under the slab's lock.
     ledger: Ledger,
     /// For those who do not wait for the lock.
@@ -46,11 +49,23 @@ pub(crate) struct Home<Op: DelayedOperation> {
 }
 
 /// Answer of [`Home::park`].
-pub(crate) enum Admission<'a, Op: DelayedOperation> {
+pub(crate) enum Admission<'a, P> {
     /// It has a slot; the caller holds it. An earlier deadline than any before may have to be announced.
-    Admitted(Held<'a, Parked<Op>>, Option<Tick>),
-    Full(Parked<Op>),
-    Closed(Parked<Op>),
+    Admitted(Held<'a, P>, Option<Tick>),
+    Full(P),
+    Closed(P),
+    TooLong(P),
+}
+
+/// Answer of [`Home::reschedule`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rescheduled {
+    /// It has the new deadline, which may have to be announced.
+    Done(Option<Tick>),
+    /// It has ended, or its timer has fired.
+    Gone,
+    /// The scheme cannot hold the new deadline: it keeps the old one.
+    TooLong,
 }
 
 /// What one hold of the lock took out of the wheel.
@@ -68,16 +83,16 @@ impl<P, G> Records for FieldsView<'_, P, G> {
 
     #[inline(always)]
     fn set_position(&mut self, id: u32, position: Position) {
-        self.update(id, |fields| fields.position = position.0);
+        self.update(id, |fields| fields.position = position.number());
     }
 }
 
-impl<Op: DelayedOperation> Home<Op> {
-    pub(crate) fn new(number: usize, wheel_size: u32) -> Self {
+impl<P, W: Scheme> Home<P, W> {
+    pub(crate) fn new(number: usize, slots: u32) -> Self {
         Self {
             number,
             slab: Slab::new(Schedule {
-                wheel: Wheel::new(wheel_size, 0),
+                timer: W::new(slots, 0),
                 closed: false,
             }),
             ledger: Ledger::default(),
@@ -86,38 +101,39 @@ impl<Op: DelayedOperation> Home<Op> {
         }
     }
 
-    pub(crate) fn try_lock(&self) -> Option<Guard<'_, Op>> {
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, P, W>> {
         self.slab.try_lock()
     }
 
-    pub(crate) fn lock(&self) -> Guard<'_, Op> {
+    pub(crate) fn lock(&self) -> Guard<'_, P, W> {
         self.slab.lock()
     }
 
-    /// Gives `parked` a slot, of which at most `limit` exist, and starts its timer. `guard` is this home's lock.
+    /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this home's lock;
+    /// `watches` is for the books.
     #[inline(always)]
     pub(crate) fn park<'a>(
         &'a self,
-        mut guard: Guard<'a, Op>,
-        parked: Parked<Op>,
+        mut guard: Guard<'a, P, W>,
+        payload: P,
+        watches: usize,
         now: Tick,
         deadline: Tick,
         limit: u32,
-    ) -> Admission<'a, Op> {
+    ) -> Admission<'a, P> {
         self.return_deferred(&mut guard);
         if guard.split().0.closed {
-            return Admission::Closed(parked);
+            return Admission::Closed(payload);
         }
-        let watches = parked.keys.as_slice().len();
         let mut earlier = None;
-        let inserted = guard.insert(parked, limit, |schedule, index| {
-            let (position, earliest) = schedule.start(index, deadline, now);
+        let inserted = guard.insert(payload, limit, |schedule, mut records, index| {
+            let (position, earliest) = schedule.start(&mut records, index, deadline, now)?;
             earlier = earliest;
-            Fields {
+            Ok(Fields {
                 deadline,
                 parked_at: now,
-                position: position.0,
-            }
+                position: position.number(),
+            })
         });
         match inserted {
             Ok(held) => {
@@ -125,7 +141,8 @@ impl<Op: DelayedOperation> Home<Op> {
                 self.ledger.watches_added.add_exclusively(watches as u64);
                 Admission::Admitted(held, earlier)
             }
-            Err(parked) => Admission::Full(parked),
+            Err((payload, None)) => Admission::Full(payload),
+            Err((payload, Some(BeyondSpan { .. }))) => Admission::TooLong(payload),
         }
     }
 
@@ -151,25 +168,27 @@ impl<Op: DelayedOperation> Home<Op> {
     }
 
     #[inline(always)]
-    fn return_deferred(&self, guard: &mut Guard<'_, Op>) {
+    fn return_deferred(&self, guard: &mut Guard<'_, P, W>) {
         for ended in guard.take_deferred() {
             Self::release(guard, ended);
         }
     }
 
     #[inline(always)]
-    fn release(guard: &mut Guard<'_, Op>, ended: Ended) {
+    fn release(guard: &mut Guard<'_, P, W>, ended: Ended) {
         guard.free(ended, |schedule, fields, mut others| {
-            schedule.wheel.stop(&mut others, Position(fields.position));
+            schedule
+                .timer
+                .stop(&mut others, Position::new(fields.position));
         });
     }
 
     /// Begins to drain what is due at `now`. Returns how many timers there are at all.
     pub(crate) fn begin_pass(&self, now: Tick) -> usize {
         let mut guard = self.slab.lock();
-        let wheel = &mut guard.split().0.wheel;
-        wheel.begin_pass(now);
-        wheel.len()
+        let timer = &mut guard.split().0.timer;
+        timer.begin_pass(now);
+        timer.len()
     }
 
     /// Takes out of the wheel what is due at `now`: one slice of it, so that nobody waits long for the lock.
@@ -179,7 +198,7 @@ impl<Op: DelayedOperation> Home<Op> {
         let (schedule, mut fields) = guard.split();
         let mut fired = Vec::new();
         for _ in 0..SLICE {
-            match schedule.wheel.step(&mut fields, now) {
+            match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {
                     // INVARIANT: a slot is freed only with its timer stopped, under this lock. So the timer that
                     // fired belongs to the present tenant, unless that has ended and is about to be returned.
@@ -187,7 +206,7 @@ impl<Op: DelayedOperation> Home<Op> {
                         fired.push((at, deadline));
                     }
                 }
-                Step::Cascaded => {}
+                Step::Bookkeeping => {}
                 Step::Idle => return Due { fired, more: false },
             }
         }
@@ -198,34 +217,38 @@ impl<Op: DelayedOperation> Home<Op> {
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         let mut guard = self.slab.lock();
         self.return_deferred(&mut guard);
-        guard.split().0.wheel.next_deadline()
+        guard.split().0.timer.next_deadline()
     }
 
-    /// Gives the operation at `at` another deadline. `None` if it has ended or its timer has fired already; else the
-    /// deadline to announce, if any.
-    pub(crate) fn reschedule(
-        &self,
-        at: SlotRef,
-        now: Tick,
-        deadline: Tick,
-    ) -> Option<Option<Tick>> {
+    /// Gives the payload at `at` another deadline.
+    pub(crate) fn reschedule(&self, at: SlotRef, now: Tick, deadline: Tick) -> Rescheduled {
         let mut guard = self.slab.lock();
         let (schedule, mut fields) = guard.split();
         if fields.tenant(at.index) != Some(at) {
-            return None;
+            return Rescheduled::Gone;
         }
         let before = fields.read(at.index);
-        let fired = before.position == Position::NONE.0 && before.deadline != NEVER;
+        let fired = before.position == Position::NONE.number() && before.deadline != NEVER;
         if fired {
-            return None;
+            return Rescheduled::Gone;
         }
-        schedule.wheel.stop(&mut fields, Position(before.position));
-        let (position, earlier) = schedule.start(at.index, deadline, now);
+        let old = Position::new(before.position);
+        schedule.timer.stop(&mut fields, old);
+        let started = schedule.start(&mut fields, at.index, deadline, now);
+        let (started, deadline, answer) = match started {
+            Ok((position, earlier)) => (Some(position), deadline, Rescheduled::Done(earlier)),
+            // The old deadline could be held before, so it can be held now.
+            Err(BeyondSpan { .. }) => {
+                let again = schedule.start(&mut fields, at.index, before.deadline, now);
+                let position = again.ok().map(|(position, _)| position);
+                (position, before.deadline, Rescheduled::TooLong)
+            }
+        };
         fields.update(at.index, |fields| {
             fields.deadline = deadline;
-            fields.position = position.0;
+            fields.position = started.unwrap_or(Position::NONE).number();
         });
-        Some(earlier)
+        answer
     }
 
     /// When the operation at `at` was parked, and its deadline.
@@ -249,7 +272,7 @@ impl<Op: DelayedOperation> Home<Op> {
     }
 
     #[inline(always)]
-    pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, Parked<Op>> {
+    pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, P> {
         self.slab.begin(at, mark)
     }
 

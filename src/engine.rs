@@ -1,0 +1,300 @@
+//! What every facility of this crate stands on: records with a deadline, in homes, and someone who fires them.
+//!
+//! An engine knows neither keys nor user code. It files payloads in [`home`]s, whose cells decide who may end each of
+//! them, tells the sleeper of earlier deadlines, and hands what is due to its [`Facility`](drive::Facility): the
+//! purgatory, the timer or the tracker. [`drive`] is what the passing of time does; [`deliver`] runs what the user
+//! wants to be told.
+
+pub(crate) mod deliver;
+pub(crate) mod drive;
+pub(crate) mod home;
+mod limit;
+pub(crate) mod owner;
+pub(crate) mod settings;
+mod threads;
+
+use crate::alarm::Alarm;
+use crate::cell::slab::{Begin, Ended, Held, SlotRef};
+use crate::cell::state::Mark;
+use crate::completions::Completions;
+use crate::error::BuildError;
+use crate::scheme::{Scheme, Tick};
+use crate::stats::{Ending, Stats};
+use crate::sync::{Arc, AtomicBool, CachePadded, HOMES, Ordering, thread_token};
+use crate::time::ticks::TickScale;
+use crate::time::{Clock, Timestamp};
+use home::{Admission, Home, Rescheduled};
+use limit::Limit;
+use settings::Settings;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+use threads::Threads;
+
+/// An id names the home in the low bits and the slot above.
+const HOME_BITS: u32 = 4;
+/// Slots that one home can name.
+const SLOTS: u32 = 1 << (u32::BITS - HOME_BITS);
+
+pub(crate) struct Engine<P, W> {
+    pub(crate) name: String,
+    pub(crate) homes: Box<[CachePadded<Home<P, W>>]>,
+    pub(crate) alarm: Alarm,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) scale: TickScale,
+    max_timeout: Duration,
+    limit: Option<Limit>,
+    completions: Completions,
+    pub(crate) threads: Threads,
+    closed: AtomicBool,
+}
+
+/// Where a payload is: its home, and its slot there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) home: usize,
+    pub(crate) at: SlotRef,
+}
+
+impl Address {
+    /// Home and slot in one number.
+    #[inline(always)]
+    pub(crate) fn id(self) -> u32 {
+        self.at.index << HOME_BITS | self.home as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn new(id: u32, generation: u32) -> Self {
+        Self {
+            home: (id & ((1 << HOME_BITS) - 1)) as usize,
+            at: SlotRef {
+                index: id >> HOME_BITS,
+                generation,
+            },
+        }
+    }
+}
+
+/// A payload in the hands of this thread, with its home.
+pub(crate) struct Tenant<'a, P, W> {
+    pub(crate) home: &'a Home<P, W>,
+    pub(crate) held: Held<'a, P>,
+}
+
+impl<P, W> Tenant<'_, P, W> {
+    #[inline(always)]
+    pub(crate) fn address(&self) -> Address {
+        Address {
+            home: self.home.number,
+            at: self.held.at(),
+        }
+    }
+}
+
+/// A slot whose payload was taken out, to be [given back](Engine::give_back).
+#[must_use]
+pub(crate) struct Vacated<'a, P, W> {
+    home: &'a Home<P, W>,
+    ended: Ended,
+}
+
+/// Why a payload did not get a slot.
+pub(crate) enum Refused<P> {
+    Full(P),
+    Closed(P),
+    TooLong(P),
+}
+
+impl<P, W: Scheme> Engine<P, W> {
+    /// Checks the settings, and starts the threads that they ask for.
+    pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
+        let slots = settings.slots()?;
+        let scale = settings.scale()?;
+        let (threads, completions) =
+            Threads::start(&settings.name, settings.reaper, settings.completions)
+                .map_err(BuildError::Thread)?;
+        let homes = cores().clamp(*HOMES.start(), *HOMES.end());
+        Ok(Self {
+            name: settings.name,
+            homes: (0..homes.next_power_of_two().min(1 << HOME_BITS))
+                .map(|number| CachePadded::new(Home::new(number, slots)))
+                .collect(),
+            alarm: Alarm::new(),
+            clock: settings.clock,
+            scale,
+            max_timeout: settings.max_timeout,
+            limit: settings.max_parked.map(Limit::new),
+            completions,
+            threads,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn home(&self, number: usize) -> &Home<P, W> {
+        &self.homes[number & (self.homes.len() - 1)]
+    }
+
+    /// The calling thread's home.
+    #[inline(always)]
+    pub(crate) fn my_home(&self) -> &Home<P, W> {
+        self.home(thread_token() as usize)
+    }
+
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Tick {
+        self.scale.floor(self.clock.now())
+    }
+
+    /// The present, and the deadline of what is to wait for `timeout` from now.
+    #[inline(always)]
+    pub(crate) fn span(&self, timeout: Duration) -> (Tick, Tick) {
+        self.scale
+            .span(self.clock.now(), timeout.min(self.max_timeout))
+    }
+
+    pub(crate) fn timestamp(&self, tick: Tick) -> Timestamp {
+        self.scale.timestamp(tick)
+    }
+
+    /// Gives `payload` a slot and a timer, in the calling thread's home or in a neighbour of it if that is locked.
+    /// The caller holds it, and so decides when others may end it.
+    #[inline(always)]
+    pub(crate) fn admit(
+        &self,
+        payload: P,
+        watches: usize,
+        (now, deadline): (Tick, Tick),
+    ) -> Result<Tenant<'_, P, W>, Refused<P>> {
+        if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
+            return Err(Refused::Full(payload));
+        }
+        let mine = self.my_home();
+        let neighbours = (1..self.homes.len().min(3)).map(|step| self.home(mine.number + step));
+        let (home, guard) = std::iter::once(mine)
+            .chain(neighbours)
+            .find_map(|home| Some((home, home.try_lock()?)))
+            .unwrap_or_else(|| (mine, mine.lock()));
+        let refused = match home.park(guard, payload, watches, now, deadline, SLOTS) {
+            Admission::Admitted(held, earlier) => {
+                self.announce(earlier);
+                return Ok(Tenant { home, held });
+            }
+            Admission::Full(payload) => Refused::Full(payload),
+            Admission::Closed(payload) => Refused::Closed(payload),
+            Admission::TooLong(payload) => Refused::TooLong(payload),
+        };
+        self.free_place();
+        Err(refused)
+    }
+
+    /// Takes hold of the payload at `address`, or leaves `mark` for whoever has it.
+    #[inline(always)]
+    pub(crate) fn begin(&self, address: Address, mark: Mark) -> Option<Tenant<'_, P, W>> {
+        let home = self.home(address.home);
+        match home.begin(address.at, mark) {
+            Begin::Held(held) => Some(Tenant { home, held }),
+            Begin::Marked | Begin::Gone => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_parked(&self, address: Address) -> bool {
+        self.home(address.home).is_parked(address.at)
+    }
+
+    /// The one ending of a payload: it moves out, and every reference to it goes stale. Its slot has no other tenant
+    /// before the caller gives that back.
+    #[inline(always)]
+    pub(crate) fn vacate<'a>(&self, tenant: Tenant<'a, P, W>) -> (P, Vacated<'a, P, W>) {
+        let Tenant { home, held } = tenant;
+        let (payload, ended) = held.end();
+        (payload, Vacated { home, ended })
+    }
+
+    /// Stops the timer, frees the slot and books the ending. Never waits for a lock.
+    #[inline(always)]
+    pub(crate) fn give_back(&self, vacated: Vacated<'_, P, W>, ending: Ending, watches: usize) {
+        let Vacated { home, ended } = vacated;
+        home.give_back(ended, ending, watches);
+        self.free_place();
+    }
+
+    /// Both, for payloads that nothing else refers to.
+    pub(crate) fn end(&self, tenant: Tenant<'_, P, W>, ending: Ending) -> P {
+        let (payload, vacated) = self.vacate(tenant);
+        self.give_back(vacated, ending, 0);
+        payload
+    }
+
+    /// Gives back a place under the limit.
+    #[inline(always)]
+    fn free_place(&self) {
+        if let Some(limit) = &self.limit {
+            limit.give_back();
+        }
+    }
+
+    /// Gives one payload another deadline, `timeout` from now.
+    pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
+        let (now, deadline) = self.span(timeout);
+        let home = self.home(address.home);
+        let rescheduled = home.reschedule(address.at, now, deadline);
+        if let Rescheduled::Done(earlier) = rescheduled {
+            self.announce(earlier);
+        }
+        rescheduled
+    }
+
+    /// Announces a deadline to the sleeper.
+    #[inline(always)]
+    pub(crate) fn announce(&self, deadline: Option<Tick>) {
+        if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
+            // A reactor's waker is the user's code.
+            let _ = self.guarded(|| self.threads.wake());
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        // ORDERING: Acquire pairs with the swap in `close`. Only a shortcut: the homes' own flags decide.
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Returns whether this call closed it.
+    fn close(&self) -> bool {
+        // ORDERING: AcqRel pairs with the Acquire in `is_closed`; a swap, so that one caller does the work.
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// What happened so far.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats::default();
+        for home in &self.homes {
+            stats.count_ledgers(home.ledgers());
+            stats.count_events(&home.events);
+        }
+        stats
+    }
+
+    /// Runs user code; a panic is caught and counted.
+    #[inline(always)]
+    pub(crate) fn guarded<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
+        catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| {
+            self.my_home().events.panics.add(1);
+            // The payload is the user's too, and dropping it may panic.
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
+            if let Err(again) = dropped {
+                std::mem::forget(again);
+            }
+            UserPanic
+        })
+    }
+}
+
+/// User code panicked. The panic hook has reported it, and it has been counted.
+#[derive(Debug)]
+pub(crate) struct UserPanic;
+
+/// Processors that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+}

@@ -1,0 +1,195 @@
+//! What the passing of time does, and the shutdown: the same for every facility.
+
+use super::deliver::{Ready, Site, deliver};
+use super::home::Home;
+use super::{Address, Engine, Tenant};
+use crate::cell::state::Mark;
+use crate::reaper::{Driven, Rest};
+use crate::scheme::{Scheme, Tick};
+use crate::sync::{Arc, Weak};
+use crate::time::ticks::NEVER;
+use crate::turn::Turn;
+
+/// What stands on an engine, and gives meaning to its payloads.
+pub(crate) trait Facility: Send + Sync + Sized + 'static {
+    /// What lies in the slots.
+    type Payload: Send + 'static;
+    /// How deadlines are kept.
+    type Scheme: Scheme;
+    /// What has ended and is on its way to the user's code.
+    type Ended: Send + 'static;
+
+    fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
+
+    /// Ends one whose deadline has passed. Returns whether that is how it ended.
+    fn expire(
+        self: &Arc<Self>,
+        tenant: Tenant<'_, Self::Payload, Self::Scheme>,
+        ready: &mut Ready<Self::Ended>,
+    ) -> bool;
+
+    /// Ends one because of the shutdown.
+    fn abandon(
+        self: &Arc<Self>,
+        tenant: Tenant<'_, Self::Payload, Self::Scheme>,
+        ready: &mut Ready<Self::Ended>,
+    );
+
+    /// Whether the user chose where the code for this one runs, as for all that expired.
+    fn has_expired(ended: &Self::Ended) -> bool;
+
+    /// Runs the user's code for one that has ended.
+    fn complete(&self, ended: Self::Ended);
+
+    /// Whether something was put off until the engine is driven.
+    fn is_behind(&self) -> bool {
+        false
+    }
+
+    /// Does what was put off.
+    fn catch_up(self: &Arc<Self>) {}
+
+    /// Forgets what was put off.
+    fn give_up(&self) {}
+}
+
+/// Lets the facility's reaper drive it from now on, and its clock wake whoever does.
+pub(super) fn start<F: Facility>(facility: &Arc<F>) {
+    let driven: Weak<dyn Driven> = Arc::<F>::downgrade(facility);
+    let engine = facility.engine();
+    engine.threads.drive(driven, &*engine.clock);
+}
+
+/// Does everything that is due now. Returns how many payloads this expired.
+///
+/// What user code makes due meanwhile, however close, is left for the next call, so that this one ends.
+pub(crate) fn advance<F: Facility>(facility: &Arc<F>) -> usize {
+    let turn = Turn::enter();
+    facility.catch_up();
+    let engine = facility.engine();
+    let now = engine.now();
+    engine
+        .homes
+        .iter()
+        .map(|home| advance_home(facility, &turn, home, now))
+        .sum()
+}
+
+/// Expires what is due in one home, slice by slice.
+fn advance_home<F: Facility>(
+    facility: &Arc<F>,
+    turn: &Turn,
+    home: &Home<F::Payload, F::Scheme>,
+    now: Tick,
+) -> usize {
+    let mut expired = 0;
+    let mut left = home.begin_pass(now);
+    while left > 0 {
+        let due = home.drain(now);
+        left = left.saturating_sub(due.fired.len());
+        let mut ready = Ready::new();
+        let mut ended = Vec::with_capacity(due.fired.len());
+        for (at, deadline) in due.fired {
+            let home = home.number;
+            // One in the hands of another thread is ended by that.
+            let tenant = facility.engine().begin(Address { home, at }, Mark::Expire);
+            if tenant.is_some_and(|tenant| facility.expire(tenant, &mut ready)) {
+                ended.push(deadline);
+            }
+        }
+        expired += ended.len();
+        book_lateness(facility.engine(), home, &ended);
+        deliver(facility, turn, ready, Site::Here);
+        if !due.more {
+            break;
+        }
+    }
+    expired
+}
+
+/// Books how late those with these deadlines were ended: all of them by now.
+fn book_lateness<P, W: Scheme>(engine: &Engine<P, W>, home: &Home<P, W>, deadlines: &[Tick]) {
+    // (The clock may be the user's. If it panics, nothing is booked.)
+    if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
+        for &deadline in deadlines {
+            let late = now.saturating_since(engine.timestamp(deadline));
+            let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+            home.events.lateness_total.add(late);
+            home.events.lateness_max.raise_to(late);
+        }
+    }
+}
+
+/// Sets the alarm anew, to what is to be done next. Returns that, and whether it could be earlier than the sleeper
+/// knows.
+fn rearm<F: Facility>(facility: &F) -> (Tick, bool) {
+    let engine = facility.engine();
+    engine.alarm.reset();
+    let put_off = facility.is_behind().then_some(0);
+    let buckets = engine.homes.iter().filter_map(|home| home.next_deadline());
+    let mut next = NEVER;
+    let mut earlier = false;
+    for deadline in put_off.into_iter().chain(buckets) {
+        next = next.min(deadline);
+        earlier |= engine.alarm.set(deadline);
+    }
+    // Others may have reset the alarm just now, or set it to what they knew: the earlier one counts.
+    (next.min(engine.alarm.time()), earlier)
+}
+
+/// The same on behalf of a caller who is not the reaper: that must hear of it. (A reactor is the caller itself.)
+pub(crate) fn rearm_for_caller<F: Facility>(facility: &F) -> Tick {
+    let (next, earlier) = rearm(facility);
+    let threads = &facility.engine().threads;
+    if earlier && threads.has_reaper() {
+        threads.wake();
+    }
+    next
+}
+
+/// Ends every payload and the threads, once.
+pub(crate) fn shut_down<F: Facility>(facility: &Arc<F>) {
+    let engine = facility.engine();
+    if !engine.close() {
+        return;
+    }
+    let turn = Turn::enter();
+    for (number, home) in engine.homes.iter().enumerate() {
+        // After this nobody gets a slot here. Who has one and is still being registered is held, and will find the
+        // mark.
+        home.close();
+        let mut ready = Ready::new();
+        for at in home.tenants() {
+            let address = Address { home: number, at };
+            if let Some(tenant) = engine.begin(address, Mark::ShutDown) {
+                facility.abandon(tenant, &mut ready);
+            }
+        }
+        deliver(facility, &turn, ready, Site::Here);
+    }
+    facility.give_up();
+    drop(turn);
+    engine.threads.stop();
+}
+
+impl<F: Facility> Driven for F {
+    fn drive(self: Arc<Self>) -> Rest {
+        let engine = self.engine();
+        if engine.is_closed() {
+            return Rest::Done;
+        }
+        let mut next = engine.alarm.time();
+        if next != NEVER && next <= engine.now() {
+            advance(&self);
+            (next, _) = rearm(&*self);
+        }
+        // What no reading of the clock can reach is never due.
+        if next == NEVER || !engine.scale.can_come(next) {
+            return Rest::UntilWoken;
+        }
+        match engine.clock.time_until(engine.timestamp(next)) {
+            Some(time) => Rest::For(time),
+            None => Rest::UntilWoken,
+        }
+    }
+}

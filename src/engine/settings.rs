@@ -1,0 +1,115 @@
+//! The choices that all facilities share, and the builder methods that make them.
+
+use crate::completions::Completions;
+use crate::error::BuildError;
+use crate::reaper::Reaper;
+use crate::sync::Arc;
+use crate::time::ticks::TickScale;
+use crate::time::{Clock, SystemClock};
+use std::fmt;
+use std::time::Duration;
+
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) name: String,
+    pub(crate) tick: Duration,
+    pub(crate) wheel_size: usize,
+    pub(crate) max_parked: Option<usize>,
+    pub(crate) max_timeout: Duration,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) completions: Option<Completions>,
+    pub(crate) reaper: Reaper,
+}
+
+impl Settings {
+    pub(crate) fn new(name: String) -> Self {
+        Self {
+            name,
+            tick: Duration::from_millis(1),
+            wheel_size: 64,
+            max_parked: None,
+            max_timeout: Duration::MAX,
+            clock: Arc::new(SystemClock::new()),
+            completions: None,
+            reaper: Reaper::Own,
+        }
+    }
+
+    /// The slots of a level, if there can be so many.
+    pub(super) fn slots(&self) -> Result<u32, BuildError> {
+        u32::try_from(self.wheel_size)
+            .ok()
+            .filter(|slots| (2..=1 << 16).contains(slots))
+            .ok_or(BuildError::WheelSize)
+    }
+
+    /// The scale of ticks, whose zero is now.
+    pub(super) fn scale(&self) -> Result<TickScale, BuildError> {
+        TickScale::new(self.tick, self.clock.now()).ok_or(BuildError::Tick)
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("name", &self.name)
+            .field("tick", &self.tick)
+            .field("wheel_size", &self.wheel_size)
+            .field("max_parked", &self.max_parked)
+            .field("max_timeout", &self.max_timeout)
+            .field("completions", &self.completions)
+            .field("reaper", &self.reaper)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The builder methods for [`Settings`], written once for every builder that has them in a field `settings`.
+macro_rules! knobs {
+    () => {
+        /// The grain of the timer: what is due fires at its deadline or up to one tick later. Default: 1 ms.
+        pub fn tick(mut self, tick: Duration) -> Self {
+            self.settings.tick = tick;
+            self
+        }
+
+        /// Slots per level of the timing wheel. Level `n` covers `tick * wheel_size^(n + 1)`; levels are added as
+        /// timeouts ask for them. Powers of two are a little faster. Default: 64.
+        pub fn wheel_size(mut self, slots: usize) -> Self {
+            self.settings.wheel_size = slots;
+            self
+        }
+
+        /// Refuses more while so many wait. The bound is exact, and costs a counter that every thread writes.
+        /// Default: none.
+        pub fn max_parked(mut self, count: usize) -> Self {
+            self.settings.max_parked = Some(count);
+            self
+        }
+
+        /// Shortens longer timeouts to this one: clients choose timeouts, operators bound them. Default: none.
+        pub fn max_timeout(mut self, timeout: Duration) -> Self {
+            self.settings.max_timeout = timeout;
+            self
+        }
+
+        /// Where the time comes from. Default: [`SystemClock`](crate::SystemClock).
+        pub fn clock(mut self, clock: impl Clock) -> Self {
+            self.settings.clock = Arc::new(clock);
+            self
+        }
+
+        /// Where your code runs for what has expired. Default: [`Completions::OwnThread`], or
+        /// [`Completions::Inline`] without a reaper of the library's.
+        pub fn completions(mut self, completions: Completions) -> Self {
+            self.settings.completions = Some(completions);
+            self
+        }
+
+        /// Who drives the timer. Default: [`Reaper::Own`].
+        pub fn reaper(mut self, reaper: Reaper) -> Self {
+            self.settings.reaper = reaper;
+            self
+        }
+    };
+}
+pub(crate) use knobs;

@@ -1,0 +1,217 @@
+//! Scheme 7 of Varghese & Lauck (1987), driven by a queue of bucket deadlines.
+//!
+//! Levels of `slots` slots, each level's slot as wide as the whole level below it, grown as far timeouts ask for them.
+//! A timer waits in the bucket that [`Radix::locate`] names; when a bucket of a higher level is due, its timers are
+//! filed again from there (they *cascade*) until each lies in a slot one tick wide, so firing is exact.
+//!
+//! The deadlines of the non-empty buckets stand in a binary heap: time jumps from bucket to bucket, and empty slots
+//! cost nothing.
+//!
+//! | | cost |
+//! |---|---|
+//! | start, stop | O(1); O(log buckets) when the bucket was empty |
+//! | a tick | O(1) per fired timer and per cascade, at most one cascade per level and timer; an empty tick nothing |
+//! | space | the slots of the levels in use |
+//!
+//! *Used by* Kafka's request purgatory, which queues its buckets in a `DelayQueue`. *Choose it* where timeouts are
+//! wide or sparse, where an idle timer must not wake, or when in doubt.
+//!
+//! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever it is not empty. (An emptied bucket
+//! keeps its deadline until that comes to the top.)
+//!
+//! INVARIANT: `current` is never past the deadline of a non-empty bucket of a level. So while a bucket drains,
+//! `current` is the start of its window, and no timer started meanwhile can be filed into it.
+
+use super::blocks::{Blocks, Bucket};
+use super::radix::{Place, Radix};
+use super::{BeyondSpan, Position, Records, Scheme, Started, Step, Tick};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The numbers of two buckets outside of the levels, for timers that are due already. One takes those that are started
+/// so; the other is part of the pass in progress. Each pass exchanges them.
+const DUE: [u32; 2] = [0, 1];
+
+/// Scheme 7: a hierarchical timing wheel whose bucket deadlines stand in a queue, as Kafka's do.
+#[derive(Debug)]
+pub struct HierarchicalWheel {
+    radix: Radix,
+    /// All buckets with a deadline up to here are empty, but for the one being drained.
+    current: Tick,
+    /// The present of the last pass: a deadline up to here is due already.
+    seen: Tick,
+    /// Which of [`DUE`] takes the timers that are started when they are due.
+    fresh: usize,
+    /// The earliest deadline of these.
+    overdue: Tick,
+    /// [`DUE`], then level by level.
+    buckets: Vec<Bucket>,
+    /// Deadline and number of every queued bucket.
+    queue: BinaryHeap<Reverse<(Tick, u32)>>,
+    blocks: Blocks,
+    len: usize,
+}
+
+impl HierarchicalWheel {
+    /// Starts a timer that is due already: in the next pass.
+    #[cold]
+    fn start_due(&mut self, id: u32, deadline: Tick) -> Started {
+        let number = DUE[self.fresh];
+        let bucket = &mut self.buckets[number as usize];
+        if bucket.is_empty() {
+            self.overdue = Tick::MAX;
+        }
+        let earliest = Some(deadline).filter(|&deadline| deadline < self.overdue);
+        self.overdue = self.overdue.min(deadline);
+        let position = self.blocks.push(bucket, number, id);
+        Started { position, earliest }
+    }
+
+    /// The earliest deadline of a non-empty bucket, but for the one that waits for the next pass.
+    #[inline(always)]
+    fn next_bucket(&mut self) -> Option<Tick> {
+        while let Some(&Reverse((deadline, number))) = self.queue.peek() {
+            let bucket = &mut self.buckets[number as usize];
+            if !bucket.is_empty() {
+                return Some(deadline);
+            }
+            bucket.queued = false;
+            self.queue.pop();
+        }
+        None
+    }
+
+    /// Puts timer `id` into its bucket, seen from `current`, which is before `deadline`.
+    #[inline(always)]
+    fn file(&mut self, id: u32, deadline: Tick) -> Started {
+        let Place { level, slot, start } = self.radix.locate(self.current, deadline);
+        let number = DUE.len() as u32 + level * self.radix.size() + slot;
+        if number as usize >= self.buckets.len() {
+            self.grow(number);
+        }
+        let bucket = &mut self.buckets[number as usize];
+        let position = self.blocks.push(bucket, number, id);
+        let earliest = if bucket.queued {
+            None
+        } else {
+            self.enqueue(number, start)
+        };
+        Started { position, earliest }
+    }
+
+    /// Queues a bucket's deadline, unless it is. Returns it if it is the earliest.
+    #[cold]
+    fn enqueue(&mut self, number: u32, start: Tick) -> Option<Tick> {
+        let bucket = &mut self.buckets[number as usize];
+        if bucket.queued {
+            return None;
+        }
+        bucket.queued = true;
+        let first = self.queue.peek().map(|&Reverse((first, _))| first);
+        self.queue.push(Reverse((start, number)));
+        Some(start).filter(|&start| first.is_none_or(|first| start < first))
+    }
+
+    /// Adds overflow levels up to the one of bucket `number`.
+    #[cold]
+    fn grow(&mut self, number: u32) {
+        let size = self.radix.size() as usize;
+        let levels = (number as usize - DUE.len()) / size + 1;
+        self.buckets
+            .resize(DUE.len() + levels * size, Bucket::EMPTY);
+    }
+}
+
+impl Scheme for HierarchicalWheel {
+    fn new(slots: u32, now: Tick) -> Self {
+        Self {
+            radix: Radix::new(slots.max(2)),
+            current: now,
+            seen: now,
+            fresh: 0,
+            overdue: Tick::MAX,
+            buckets: vec![Bucket::EMPTY; DUE.len()],
+            queue: BinaryHeap::new(),
+            blocks: Blocks::new(),
+            len: 0,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn start(
+        &mut self,
+        _: &mut impl Records,
+        id: u32,
+        deadline: Tick,
+        now: Tick,
+    ) -> Result<Started, BeyondSpan> {
+        // An idle wheel has fallen behind; from the true present, the timer's level is lower and cascades fewer.
+        let limit = match self.next_bucket() {
+            Some(next) => now.min(next.saturating_sub(1)),
+            None => now,
+        };
+        self.current = self.current.max(limit);
+        self.len += 1;
+        Ok(if deadline <= self.current.max(self.seen) {
+            self.start_due(id, deadline)
+        } else {
+            self.file(id, deadline)
+        })
+    }
+
+    #[inline(always)]
+    fn stop(&mut self, records: &mut impl Records, position: Position) {
+        if position == Position::NONE {
+            return;
+        }
+        let number = self.blocks.bucket_of(position) as usize;
+        let moved = self.blocks.remove(&mut self.buckets[number], position);
+        if let Some((other, position)) = moved {
+            records.set_position(other, position);
+        }
+        self.len -= 1;
+    }
+
+    fn next_deadline(&mut self) -> Option<Tick> {
+        let next = self.next_bucket();
+        if self.buckets[DUE[self.fresh] as usize].is_empty() {
+            next
+        } else {
+            Some(next.map_or(self.overdue, |next| next.min(self.overdue)))
+        }
+    }
+
+    fn begin_pass(&mut self, now: Tick) {
+        self.seen = self.seen.max(now);
+        let [fresh, old] = [self.fresh, 1 - self.fresh].map(|which| DUE[which]);
+        // (Not empty: another pass is in progress.)
+        if self.buckets[old as usize].is_empty() && !self.buckets[fresh as usize].is_empty() {
+            self.fresh = 1 - self.fresh;
+            self.enqueue(fresh, self.current);
+        }
+    }
+
+    fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        let due = self.next_bucket().filter(|&deadline| deadline <= now);
+        self.current = self.current.max(due.unwrap_or(now));
+        let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
+            return Step::Idle;
+        };
+        let Some((id, _)) = self.blocks.pop(&mut self.buckets[number as usize]) else {
+            return Step::Idle;
+        };
+        let deadline = records.deadline(id);
+        if deadline <= self.current {
+            records.set_position(id, Position::NONE);
+            self.len -= 1;
+            Step::Fired(id, deadline)
+        } else {
+            records.set_position(id, self.file(id, deadline).position);
+            Step::Bookkeeping
+        }
+    }
+}
