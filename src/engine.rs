@@ -14,14 +14,14 @@ pub(crate) mod settings;
 mod threads;
 
 use crate::alarm::Alarm;
-use crate::cell::slab::{Begin, Ended, Held, SlotRef};
+use crate::cell::slab::{Begin, Ended, Held, Released, SlotRef};
 use crate::cell::state::Mark;
 use crate::completions::Completions;
-use crate::error::BuildError;
+use crate::error::{BuildError, Rejected};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Stats};
 use crate::sync::{Arc, AtomicBool, CachePadded, HOMES, Ordering, thread_token};
-use crate::time::ticks::TickScale;
+use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use home::{Admission, Home, Rescheduled};
 use limit::Limit;
@@ -90,18 +90,18 @@ impl<P, W> Tenant<'_, P, W> {
     }
 }
 
+/// A payload that has just got its slot.
+pub(crate) struct Placed<'a, P, W> {
+    pub(crate) tenant: Tenant<'a, P, W>,
+    /// A deadline to [announce](Engine::announce).
+    pub(crate) earlier: Option<Tick>,
+}
+
 /// A slot whose payload was taken out, to be [given back](Engine::give_back).
 #[must_use]
 pub(crate) struct Vacated<'a, P, W> {
     home: &'a Home<P, W>,
     ended: Ended,
-}
-
-/// Why a payload did not get a slot.
-pub(crate) enum Refused<P> {
-    Full(P),
-    Closed(P),
-    TooLong(P),
 }
 
 impl<P, W: Scheme> Engine<P, W> {
@@ -163,10 +163,24 @@ impl<P, W: Scheme> Engine<P, W> {
         &self,
         payload: P,
         watches: usize,
+        span: (Tick, Tick),
+    ) -> Result<Tenant<'_, P, W>, Rejected<P>> {
+        let Placed { tenant, earlier } = self.place(payload, watches, span)?;
+        self.announce(earlier);
+        Ok(tenant)
+    }
+
+    /// The same without a word to the sleeper, which may be code of the user's: the caller does
+    /// that.
+    #[inline(always)]
+    pub(crate) fn place(
+        &self,
+        payload: P,
+        watches: usize,
         (now, deadline): (Tick, Tick),
-    ) -> Result<Tenant<'_, P, W>, Refused<P>> {
+    ) -> Result<Placed<'_, P, W>, Rejected<P>> {
         if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
-            return Err(Refused::Full(payload));
+            return Err(Rejected::Full(payload));
         }
         let mine = self.my_home();
         let neighbours = (1..self.homes.len().min(3)).map(|step| self.home(mine.number + step));
@@ -174,17 +188,34 @@ impl<P, W: Scheme> Engine<P, W> {
             .chain(neighbours)
             .find_map(|home| Some((home, home.try_lock()?)))
             .unwrap_or_else(|| (mine, mine.lock()));
-        let refused = match home.park(guard, payload, watches, now, deadline, SLOTS) {
+        let rejected = match home.park(guard, payload, watches, now, deadline, SLOTS) {
             Admission::Admitted(held, earlier) => {
-                self.announce(earlier);
-                return Ok(Tenant { home, held });
+                let tenant = Tenant { home, held };
+                return Ok(Placed { tenant, earlier });
             }
-            Admission::Full(payload) => Refused::Full(payload),
-            Admission::Closed(payload) => Refused::Closed(payload),
-            Admission::TooLong(payload) => Refused::TooLong(payload),
+            Admission::Full(payload) => Rejected::Full(payload),
+            Admission::Closed(payload) => Rejected::ShutDown(payload),
+            Admission::TooLong(payload) => Rejected::TooLong(payload),
         };
         self.free_place();
-        Err(refused)
+        Err(rejected)
+    }
+
+    /// Lets go of a payload of which nothing is ever asked. If its time has come meanwhile, or a shutdown, it comes
+    /// back with that mark, to be ended.
+    pub(crate) fn let_go<'a>(
+        &self,
+        tenant: Tenant<'a, P, W>,
+    ) -> Result<Address, (Tenant<'a, P, W>, Mark)> {
+        let address = tenant.address();
+        let Tenant { home, mut held } = tenant;
+        loop {
+            match held.release(false) {
+                Released::Parked { .. } => return Ok(address),
+                Released::Recheck(again) => held = again,
+                Released::End(held, mark) => return Err((Tenant { home, held }, mark)),
+            }
+        }
     }
 
     /// Takes hold of the payload at `address`, or leaves `mark` for whoever has it.
@@ -219,7 +250,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.free_place();
     }
 
-    /// Both, for payloads that nothing else refers to.
+    /// Both, for payloads without keys.
     pub(crate) fn end(&self, tenant: Tenant<'_, P, W>, ending: Ending) -> P {
         let (payload, vacated) = self.vacate(tenant);
         self.give_back(vacated, ending, 0);
@@ -252,6 +283,18 @@ impl<P, W: Scheme> Engine<P, W> {
             // A reactor's waker is the user's code.
             let _ = self.guarded(|| self.threads.wake());
         }
+    }
+
+    /// The deadline of the payload at `address`, rounded up to the tick. `None` if it has ended or never expires.
+    pub(crate) fn deadline(&self, address: Address) -> Option<Timestamp> {
+        let (_, deadline) = self.home(address.home).times(address.at)?;
+        (deadline != NEVER).then(|| self.timestamp(deadline))
+    }
+
+    /// The time until then, zero if it has passed.
+    pub(crate) fn remaining(&self, address: Address) -> Option<Duration> {
+        let deadline = self.deadline(address)?;
+        Some(deadline.saturating_since(self.clock.now()))
     }
 
     pub(crate) fn is_closed(&self) -> bool {

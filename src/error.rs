@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-/// The operation was not parked; here it is again.
+/// The operation (payload, request) was not taken; here it is again.
 #[non_exhaustive]
 pub enum Rejected<Op> {
     /// There was no key to watch.
@@ -14,9 +14,11 @@ pub enum Rejected<Op> {
     ShutDown(Op),
     /// The timeout is longer than the timer can hold: only a simple wheel ends somewhere.
     TooLong(Op),
-    /// A hook of the operation, or `Hash` or `Clone` of one of its keys, panicked while it was being parked. It is
-    /// no longer watched by anyone; its state is whatever the panic left.
+    /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while it was being parked.
+    /// It is no longer watched by anyone; its state is whatever the panic left.
     Panicked(Op),
+    /// There is an entry for this key already.
+    Duplicate(Op),
 }
 
 impl<Op> Rejected<Op> {
@@ -27,7 +29,20 @@ impl<Op> Rejected<Op> {
             | Self::Full(op)
             | Self::ShutDown(op)
             | Self::TooLong(op)
-            | Self::Panicked(op) => op,
+            | Self::Panicked(op)
+            | Self::Duplicate(op) => op,
+        }
+    }
+
+    /// The same refusal of what `part` makes of the operation.
+    pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
+        match self {
+            Self::NoKeys(op) => Rejected::NoKeys(part(op)),
+            Self::Full(op) => Rejected::Full(part(op)),
+            Self::ShutDown(op) => Rejected::ShutDown(part(op)),
+            Self::TooLong(op) => Rejected::TooLong(part(op)),
+            Self::Panicked(op) => Rejected::Panicked(part(op)),
+            Self::Duplicate(op) => Rejected::Duplicate(part(op)),
         }
     }
 
@@ -38,6 +53,7 @@ impl<Op> Rejected<Op> {
             Self::ShutDown(_) => "ShutDown",
             Self::TooLong(_) => "TooLong",
             Self::Panicked(_) => "Panicked",
+            Self::Duplicate(_) => "Duplicate",
         }
     }
 }
@@ -52,17 +68,39 @@ impl<Op> fmt::Display for Rejected<Op> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoKeys(_) => "an operation needs at least one key to watch",
-            Self::Full(_) => "the purgatory is full",
-            Self::ShutDown(_) => "the purgatory is shut down",
+            Self::Full(_) => "as many wait as may",
+            Self::ShutDown(_) => "it is shut down",
             Self::TooLong(_) => "the timeout is longer than the timer can hold",
             Self::Panicked(_) => "the operation panicked while it was being parked",
+            Self::Duplicate(_) => "there is an entry for this key already",
         })
     }
 }
 
 impl<Op> Error for Rejected<Op> {}
 
-/// A purgatory cannot be built like this.
+/// A timer did not get another timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ResetError {
+    /// It has fired or was stopped: the id is stale.
+    Gone,
+    /// The timeout is longer than the timer can hold: only a simple wheel ends somewhere. The old deadline stands.
+    TooLong,
+}
+
+impl fmt::Display for ResetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "the timer has fired or was stopped",
+            Self::TooLong => "the timeout is longer than the timer can hold",
+        })
+    }
+}
+
+impl Error for ResetError {}
+
+/// A purgatory, timer or tracker cannot be built like this.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {

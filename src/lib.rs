@@ -84,23 +84,31 @@ mod error;
 #[doc(hidden)]
 pub mod model;
 mod operation;
+mod promise;
 mod purgatory;
 mod reaper;
 pub mod scheme;
 mod stats;
 mod sync;
 mod time;
+mod timer;
+mod tracker;
 mod turn;
 mod watch;
 
 pub use completions::{Completions, Executor, Job};
-pub use error::{BuildError, Rejected};
+pub use error::{BuildError, Rejected, ResetError};
 pub use foldhash::fast::RandomState;
 pub use operation::{Completion, DelayedOperation, KeyHasher};
 pub use purgatory::{Builder, Handle, ParkedOperation, Purgatory, Watch, WeakPurgatory};
 pub use reaper::{Reaper, ReaperThread};
 pub use stats::Stats;
 pub use time::{Clock, ManualClock, SystemClock, Timestamp, Waker};
+pub use timer::{Timer, TimerBuilder, TimerId, WeakTimer};
+pub use tracker::{
+    Request, Requests, RequestsBuilder, TrackedKey, Tracker, TrackerBuilder, Unanswered,
+    WeakTracker,
+};
 
 /// The README's code is tested with the documentation.
 #[cfg(doctest)]

@@ -1,7 +1,7 @@
 //! Building a purgatory.
 
-use super::core::Core;
 use super::Purgatory;
+use super::core::Core;
 use crate::RandomState;
 use crate::completions::Completions;
 use crate::engine::Engine;

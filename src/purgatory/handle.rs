@@ -8,7 +8,6 @@ use crate::engine::home::Rescheduled;
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::sync::Arc;
 use crate::time::Timestamp;
-use crate::time::ticks::NEVER;
 use std::fmt;
 use std::time::Duration;
 
@@ -41,9 +40,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes a home's lock and reads the clock.
     pub fn remaining(&self) -> Option<Duration> {
-        let deadline = self.deadline()?;
-        let core = self.tether.core()?;
-        Some(deadline.saturating_since(core.engine.clock.now()))
+        self.tether.core()?.engine.remaining(self.address)
     }
 
     /// The deadline on the purgatory's clock, rounded up to the tick. `None` if the operation has ended or never
@@ -51,10 +48,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes a home's lock.
     pub fn deadline(&self) -> Option<Timestamp> {
-        let core = self.tether.core()?;
-        let Address { home, at } = self.address;
-        let (_, deadline) = core.engine.home(home).times(at)?;
-        (deadline != NEVER).then(|| core.engine.timestamp(deadline))
+        self.tether.core()?.engine.deadline(self.address)
     }
 
     /// Examines the operation as [`check_and_complete`](super::Purgatory::check_and_complete) does. Returns whether

@@ -11,8 +11,8 @@ use super::core::{Core, Tenant, watcher_of};
 use super::end::Examined;
 use super::handle::Handle;
 use super::keys::Keys;
+use crate::engine::UserPanic;
 use crate::engine::deliver::{Ready, Site, deliver};
-use crate::engine::{Refused, UserPanic};
 use crate::error::Rejected;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
@@ -106,9 +106,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let watches = keys.as_slice().len();
         match self.engine.admit(Parked { op, keys }, watches, span) {
             Ok(tenant) => self.register(tenant, ready),
-            Err(Refused::Full(parked)) => Err(Rejected::Full(parked.op)),
-            Err(Refused::Closed(parked)) => Err(Rejected::ShutDown(parked.op)),
-            Err(Refused::TooLong(parked)) => Err(Rejected::TooLong(parked.op)),
+            Err(rejected) => Err(rejected.map(|parked| parked.op)),
         }
     }
 

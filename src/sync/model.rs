@@ -228,6 +228,13 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             .or_insert_with(insert);
     }
 
+    pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&V>) -> Option<V>) {
+        let mut map = self.0.lock();
+        if let Some(value) = place(map.get(&key)) {
+            map.insert(key, value);
+        }
+    }
+
     pub(crate) fn edit<Q>(&self, key: &Q, edit: impl FnOnce(&mut V) -> Entry)
     where
         K: Borrow<Q>,

@@ -123,6 +123,24 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
+    /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
+    /// told what is there.
+    #[inline]
+    pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&V>) -> Option<V>) {
+        match self.0.entry(key) {
+            dashmap::Entry::Occupied(mut entry) => {
+                if let Some(value) = place(Some(entry.get())) {
+                    drop(entry.insert(value));
+                }
+            }
+            dashmap::Entry::Vacant(entry) => {
+                if let Some(value) = place(None) {
+                    drop(entry.insert(value));
+                }
+            }
+        }
+    }
+
     /// Changes the entry of `key`, if there is one, and removes it if so told, under one hold of the exclusive lock
     /// of its shard. What was removed is dropped after the lock is released.
     #[inline]

@@ -1,0 +1,123 @@
+//! What the faces of one timer share.
+
+use super::TimerId;
+use crate::cell::state::Mark;
+use crate::engine::deliver::{Ready, Site, deliver};
+use crate::engine::drive::Facility;
+use crate::engine::{Address, Engine, Tenant};
+use crate::error::Rejected;
+use crate::scheme::Scheme;
+use crate::stats::Ending;
+use crate::sync::Arc;
+use crate::turn::Turn;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub(super) struct Core<T, W> {
+    pub(super) engine: Engine<T, W>,
+    /// Tells the ids of this timer from those of others.
+    facility: u64,
+    on_expiry: Box<dyn Fn(T) + Send + Sync>,
+    /// What had not expired at the shutdown.
+    remains: Mutex<Vec<T>>,
+}
+
+impl<T: Send + 'static, W: Scheme> Core<T, W> {
+    pub(super) fn new(
+        engine: Engine<T, W>,
+        on_expiry: impl Fn(T) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            engine,
+            // ORDERING: Relaxed: a number guards no memory.
+            facility: NEXT.fetch_add(1, Ordering::Relaxed),
+            on_expiry: Box::new(on_expiry),
+            remains: Mutex::new(Vec::new()),
+        })
+    }
+
+    fn id_of(&self, address: Address) -> TimerId {
+        TimerId {
+            id: address.id(),
+            generation: address.at.generation,
+            facility: self.facility,
+        }
+    }
+
+    /// `None` for an id of another timer.
+    pub(super) fn address_of(&self, id: TimerId) -> Option<Address> {
+        (id.facility == self.facility).then(|| Address::new(id.id, id.generation))
+    }
+
+    pub(super) fn start(
+        self: &Arc<Self>,
+        timeout: Duration,
+        payload: T,
+    ) -> Result<TimerId, Rejected<T>> {
+        let started = match self.engine.guarded(|| self.engine.span(timeout)) {
+            _ if self.engine.is_closed() => Err(Rejected::ShutDown(payload)),
+            Err(_) => Err(Rejected::Panicked(payload)),
+            Ok(span) => self.engine.admit(payload, 0, span),
+        };
+        let started = started.and_then(|tenant| {
+            let id = self.id_of(tenant.address());
+            match self.engine.let_go(tenant) {
+                Ok(_) => Ok(id),
+                Err((tenant, Mark::ShutDown)) => Err(Rejected::ShutDown(
+                    self.engine.end(tenant, Ending::ShutDown),
+                )),
+                // Its time came while it was being started, and whoever found that left it to us.
+                Err((tenant, _)) => {
+                    let turn = Turn::enter();
+                    let mut ready = Ready::new();
+                    self.expire(tenant, &mut ready);
+                    deliver(self, &turn, ready, Site::Here);
+                    Ok(id)
+                }
+            }
+        });
+        started.inspect_err(|_| self.engine.my_home().events.rejected.add(1))
+    }
+
+    pub(super) fn stop(&self, id: TimerId) -> Option<T> {
+        let tenant = self.engine.begin(self.address_of(id)?, Mark::Cancel)?;
+        Some(self.engine.end(tenant, Ending::Cancelled))
+    }
+
+    pub(super) fn take_remains(&self) -> Vec<T> {
+        std::mem::take(&mut *self.remains.lock())
+    }
+}
+
+impl<T: Send + 'static, W: Scheme> Facility for Core<T, W> {
+    type Payload = T;
+    type Scheme = W;
+    type Ended = T;
+
+    #[inline(always)]
+    fn engine(&self) -> &Engine<T, W> {
+        &self.engine
+    }
+
+    fn expire(self: &Arc<Self>, tenant: Tenant<'_, T, W>, ready: &mut Ready<T>) -> bool {
+        ready.push(self.engine.end(tenant, Ending::Expired));
+        true
+    }
+
+    fn abandon(self: &Arc<Self>, tenant: Tenant<'_, T, W>, _: &mut Ready<T>) {
+        let payload = self.engine.end(tenant, Ending::ShutDown);
+        self.remains.lock().push(payload);
+    }
+
+    fn has_expired(_: &T) -> bool {
+        true
+    }
+
+    /// The one place that calls the callback.
+    fn complete(&self, payload: T) {
+        // A panic is counted, and ends this payload only.
+        let _ = self.engine.guarded(|| (self.on_expiry)(payload));
+    }
+}
