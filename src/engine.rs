@@ -13,6 +13,7 @@ pub(crate) mod owner;
 pub(crate) mod settings;
 mod threads;
 
+use crate::address::{Address, HOME_BITS, SLOTS};
 use crate::alarm::Alarm;
 use crate::cell::slab::{Begin, Ended, Held, Released, SlotRef};
 use crate::cell::state::Mark;
@@ -30,11 +31,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use threads::Threads;
 
-/// An id names the home in the low bits and the slot above.
-const HOME_BITS: u32 = 4;
-/// Slots that one home can name.
-const SLOTS: u32 = 1 << (u32::BITS - HOME_BITS);
-
 pub(crate) struct Engine<P, W> {
     pub(crate) name: String,
     pub(crate) homes: Box<[CachePadded<Home<P, W>>]>,
@@ -48,30 +44,15 @@ pub(crate) struct Engine<P, W> {
     closed: AtomicBool,
 }
 
-/// Where a payload is: its home, and its slot there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) home: usize,
-    pub(crate) at: SlotRef,
-}
-
-impl Address {
-    /// Home and slot in one number.
-    #[inline(always)]
-    pub(crate) fn id(self) -> u32 {
-        self.at.index << HOME_BITS | self.home as u32
-    }
-
-    #[inline(always)]
-    pub(crate) fn new(id: u32, generation: u32) -> Self {
-        Self {
-            home: (id & ((1 << HOME_BITS) - 1)) as usize,
-            at: SlotRef {
-                index: id >> HOME_BITS,
-                generation,
-            },
-        }
-    }
+/// How long a payload is to wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    /// When it came.
+    pub(crate) start: Tick,
+    pub(crate) deadline: Tick,
+    /// A tick that has surely come: a wheel that lags behind may go on to it. (A reading that is only said to be one
+    /// could be of the future, and lead past deadlines.)
+    pub(crate) present: Tick,
 }
 
 /// A payload in the hands of this thread, with its home.
@@ -80,13 +61,10 @@ pub(crate) struct Tenant<'a, P, W> {
     pub(crate) held: Held<'a, P>,
 }
 
-impl<P, W> Tenant<'_, P, W> {
+impl<P, W: Scheme> Tenant<'_, P, W> {
     #[inline(always)]
     pub(crate) fn address(&self) -> Address {
-        Address {
-            home: self.home.number,
-            at: self.held.at(),
-        }
+        self.home.address(self.held.at())
     }
 }
 
@@ -145,11 +123,25 @@ impl<P, W: Scheme> Engine<P, W> {
         self.scale.floor(self.clock.now())
     }
 
-    /// The present, and the deadline of what is to wait for `timeout` from now.
+    /// From now until `timeout` has passed.
     #[inline(always)]
-    pub(crate) fn span(&self, timeout: Duration) -> (Tick, Tick) {
-        self.scale
-            .span(self.clock.now(), timeout.min(self.max_timeout))
+    pub(crate) fn span(&self, timeout: Duration) -> Span {
+        let span = self.span_from(self.clock.now(), timeout);
+        Span {
+            present: span.start,
+            ..span
+        }
+    }
+
+    /// From a reading of the clock that the caller has made, or says so.
+    #[inline(always)]
+    pub(crate) fn span_from(&self, reading: Timestamp, timeout: Duration) -> Span {
+        let (start, deadline) = self.scale.span(reading, timeout.min(self.max_timeout));
+        Span {
+            start,
+            deadline,
+            present: 0,
+        }
     }
 
     pub(crate) fn timestamp(&self, tick: Tick) -> Timestamp {
@@ -163,7 +155,7 @@ impl<P, W: Scheme> Engine<P, W> {
         &self,
         payload: P,
         watches: usize,
-        span: (Tick, Tick),
+        span: Span,
     ) -> Result<Tenant<'_, P, W>, Rejected<P>> {
         let Placed { tenant, earlier } = self.place(payload, watches, span)?;
         self.announce(earlier);
@@ -177,7 +169,7 @@ impl<P, W: Scheme> Engine<P, W> {
         &self,
         payload: P,
         watches: usize,
-        (now, deadline): (Tick, Tick),
+        span: Span,
     ) -> Result<Placed<'_, P, W>, Rejected<P>> {
         if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
             return Err(Rejected::Full(payload));
@@ -188,7 +180,7 @@ impl<P, W: Scheme> Engine<P, W> {
             .chain(neighbours)
             .find_map(|home| Some((home, home.try_lock()?)))
             .unwrap_or_else(|| (mine, mine.lock()));
-        let rejected = match home.park(guard, payload, watches, now, deadline, SLOTS) {
+        let rejected = match home.park(guard, payload, watches, span, SLOTS) {
             Admission::Admitted(held, earlier) => {
                 let tenant = Tenant { home, held };
                 return Ok(Placed { tenant, earlier });
@@ -221,8 +213,8 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Takes hold of the payload at `address`, or leaves `mark` for whoever has it.
     #[inline(always)]
     pub(crate) fn begin(&self, address: Address, mark: Mark) -> Option<Tenant<'_, P, W>> {
-        let home = self.home(address.home);
-        match home.begin(address.at, mark) {
+        let home = self.home(address.home());
+        match home.begin(slot_of(address), mark) {
             Begin::Held(held) => Some(Tenant { home, held }),
             Begin::Marked | Begin::Gone => None,
         }
@@ -230,7 +222,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline(always)]
     pub(crate) fn is_parked(&self, address: Address) -> bool {
-        self.home(address.home).is_parked(address.at)
+        self.home(address.home()).is_parked(slot_of(address))
     }
 
     /// The one ending of a payload: it moves out, and every reference to it goes stale. Its slot has no other tenant
@@ -267,9 +259,9 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Gives one payload another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
-        let (now, deadline) = self.span(timeout);
-        let home = self.home(address.home);
-        let rescheduled = home.reschedule(address.at, now, deadline);
+        let span = self.span(timeout);
+        let home = self.home(address.home());
+        let rescheduled = home.reschedule(slot_of(address), span);
         if let Rescheduled::Done(earlier) = rescheduled {
             self.announce(earlier);
         }
@@ -285,9 +277,14 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
+    /// When the payload at `address` was parked, and its deadline.
+    pub(crate) fn times(&self, address: Address) -> Option<(Tick, Tick)> {
+        self.home(address.home()).times(slot_of(address))
+    }
+
     /// The deadline of the payload at `address`, rounded up to the tick. `None` if it has ended or never expires.
     pub(crate) fn deadline(&self, address: Address) -> Option<Timestamp> {
-        let (_, deadline) = self.home(address.home).times(address.at)?;
+        let (_, deadline) = self.times(address)?;
         (deadline != NEVER).then(|| self.timestamp(deadline))
     }
 
@@ -336,6 +333,14 @@ impl<P, W: Scheme> Engine<P, W> {
 /// User code panicked. The panic hook has reported it, and it has been counted.
 #[derive(Debug)]
 pub(crate) struct UserPanic;
+
+#[inline(always)]
+fn slot_of(address: Address) -> SlotRef {
+    SlotRef {
+        index: address.index(),
+        generation: address.generation(),
+    }
+}
 
 /// Processors that this process may use.
 pub(crate) fn cores() -> usize {

@@ -75,6 +75,7 @@
 //! purgatory is dropped: they stay at the high-water mark of parked operations.
 #![deny(unsafe_code)]
 
+mod address;
 mod alarm;
 mod cell;
 mod completions;
@@ -100,7 +101,10 @@ pub use completions::{Completions, Executor, Job};
 pub use error::{BuildError, Rejected, ResetError};
 pub use foldhash::fast::RandomState;
 pub use operation::{Completion, DelayedOperation, KeyHasher};
-pub use purgatory::{Builder, Handle, ParkedOperation, Purgatory, Watch, WeakPurgatory};
+pub use purgatory::{
+    Arrival, Builder, Handle, ParkedOperation, Purgatory, ResolvedKey, Watch, WatchOn,
+    WeakPurgatory,
+};
 pub use reaper::{Reaper, ReaperThread};
 pub use stats::Stats;
 pub use time::{Clock, ManualClock, SystemClock, Timestamp, Waker};

@@ -1,9 +1,10 @@
 //! Internals for the models in `loom-tests`: thin faces of the cell and the watcher map. Exists under loom only.
 #![allow(missing_docs, missing_debug_implementations)]
 
+use crate::address::Address;
 use crate::cell::slab::{Begin, Ended, Fields, Held, Released, Slab, SlotRef};
 use crate::cell::state::{Acquire, Mark, Marked, Release, State};
-use crate::watch::{WatchMap, Watcher};
+use crate::watch::{Target, WatchMap};
 
 pub struct Cells<P>(Slab<P, ()>);
 
@@ -162,16 +163,20 @@ impl Watchers {
     }
 
     pub fn add(&self, key: u64, id: u32) {
-        self.0.add(&key, watcher(id));
+        self.0.add(Target::Key(&key), None, watcher(id));
     }
 
     pub fn remove(&self, key: u64, id: u32, is_live: impl Fn(u32) -> bool) {
-        self.0.remove(&key, watcher(id), |other| is_live(other.id));
+        self.0
+            .remove(Target::Key(&key), None, watcher(id), |other| {
+                is_live(other.index())
+            });
     }
 
     pub fn on(&self, key: u64) -> Vec<u32> {
         let mut found = Vec::new();
-        self.0.visit(&key, |watcher| found.push(watcher.id));
+        self.0
+            .visit(&key, u64::MAX, |watcher| found.push(watcher.index()));
         found
     }
 
@@ -180,6 +185,6 @@ impl Watchers {
     }
 }
 
-fn watcher(id: u32) -> Watcher {
-    Watcher { id, generation: 0 }
+fn watcher(id: u32) -> Address {
+    Address::new(0, id, 0)
 }

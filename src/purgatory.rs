@@ -12,12 +12,15 @@ mod expire;
 mod handle;
 mod keys;
 mod park;
+mod resolved_key;
 mod snapshot;
 mod tether;
 
 pub use builder::Builder;
 pub use handle::Handle;
-pub use park::Watch;
+pub use keys::WatchOn;
+pub use park::{Arrival, Watch};
+pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 
 use crate::RandomState;
@@ -29,6 +32,7 @@ use crate::operation::{DelayedOperation, KeyHasher};
 use crate::stats::Stats;
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
+use crate::watch::list::Rank;
 use core::{Core, Later};
 use keys::Keys;
 use std::borrow::Borrow;
@@ -93,7 +97,45 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         op: Op,
         keys: impl IntoIterator<Item = Op::Key>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        self.face.core.park(op, keys)
+        let core = &self.face.core;
+        core.park(op, || Keys::collect(keys, &core.hasher), None)
+    }
+
+    /// The same for watches of all kinds: plain and [resolved](Self::key) keys, and any of them
+    /// [at a rank](WatchOn::at_rank). A key given twice counts once: at its lowest rank, or without one if it was once
+    /// given without.
+    ///
+    /// # Errors
+    /// As for [`try_complete_else_watch`](Self::try_complete_else_watch).
+    #[inline]
+    pub fn try_complete_else_watch_on<'a>(
+        &self,
+        op: Op,
+        watches: impl IntoIterator<Item = WatchOn<'a, Op, S>>,
+    ) -> Result<Watch<Op, S>, Rejected<Op>> {
+        let core = &self.face.core;
+        core.park(op, || core.keys_of(watches), None)
+    }
+
+    /// Parks operations that came at `arrival`, a reading of this purgatory's clock that the caller has made already:
+    /// parking reads no clock then.
+    ///
+    /// The timeout counts from that reading. From an old one, less of it is left; if none is, the operation expires
+    /// with the next tick. A reading of the future only means a later deadline, also past
+    /// [`Builder::max_timeout`]; nothing else depends on it.
+    pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
+        Arrival {
+            purgatory: self,
+            arrival,
+        }
+    }
+
+    /// Resolves a key: it is found without hashing from then on. For keys that are checked often, such as the
+    /// partitions of a broker.
+    ///
+    /// Takes the lock of the key's shard, and allocates if the key was not resolved.
+    pub fn key(&self, key: Op::Key) -> ResolvedKey<Op, S> {
+        ResolvedKey::new(&self.face.core, key)
     }
 
     /// Examines every operation that watches `key`, and completes those that say they can. Returns how many this call
@@ -112,7 +154,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.face.core.check_key(key, Site::Here)
+        self.face.core.check_key(key, Rank::MAX, Site::Here)
+    }
+
+    /// The same, but of those that watch `key` [at a rank](WatchOn::at_rank) it examines only those up to `rank`, in
+    /// that order, then all that watch it without one. Costs in what it examines, not in what waits above.
+    ///
+    /// The rank says who may be satisfied; `try_complete` still decides.
+    #[inline]
+    pub fn check_and_complete_up_to<Q>(&self, key: &Q, rank: u64) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.face.core.check_key(key, rank, Site::Here)
     }
 
     /// Has `key` checked soon, by the reaper (with [`Reaper::Manual`](crate::Reaper::Manual): by the next

@@ -22,3 +22,10 @@ pub(crate) enum Entry {
     Keep,
     Remove,
 }
+
+impl Entry {
+    #[inline(always)]
+    pub(crate) fn remove_if(remove: bool) -> Self {
+        if remove { Self::Remove } else { Self::Keep }
+    }
+}

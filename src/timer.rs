@@ -5,6 +5,7 @@ mod core;
 
 pub use builder::TimerBuilder;
 
+use crate::address::Address;
 use crate::engine::drive::{advance, rearm_for_caller, shut_down};
 use crate::engine::home::Rescheduled;
 use crate::engine::owner::{Face, WeakFace};
@@ -56,9 +57,7 @@ pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
 /// Names a timer that was started. Once that has fired or was stopped, the id is stale: it does nothing, to no timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimerId {
-    /// Home and slot.
-    id: u32,
-    generation: u32,
+    address: Address,
     /// Which [`Timer`] gave it out.
     facility: u64,
 }

@@ -1,82 +1,158 @@
-//! The watcher map: which operations wait for which key.
+//! The watch lists: which operations wait for which key.
 //!
-//! Nothing here knows what an operation is: a [`Watcher`] is two numbers, and whether it is alive is asked from
-//! outside. Adding to a key's list and removing an empty list happen under the same lock of the key's shard, so a
-//! watch can never be added to a list that is about to vanish.
+//! Nothing here knows what an operation is: an [`Address`] is a number, and whether it is alive is asked from outside.
+//! The list of a key lies in the map, under the lock of the key's shard: adding to it and removing it when it is empty
+//! happen under the same lock, so a watch can never be added to a list that is about to vanish. The list of a key that
+//! somebody has [resolved] lies in a place of its own, where it is found without the map.
+//!
+//! The lock of a resolved list may be taken within that of a shard, never the other way round.
 
 pub(crate) mod list;
+pub(crate) mod resolved;
 
-use crate::sync::{Entry, FEW, SLICE, ShardedMap};
-use list::WatchList;
+use crate::address::Address;
+use crate::sync::{Arc, Entry, FEW, ShardedMap};
+use list::{Rank, Walk, WatchList};
+use resolved::{Number, Resolved, ResolvedLists, Unwatched};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-/// Names an operation in the lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Watcher {
-    pub(crate) id: u32,
-    pub(crate) generation: u32,
+/// What an operation watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target<K> {
+    Key(K),
+    Resolved(Number),
+}
+
+impl<K> Target<K> {
+    #[inline(always)]
+    pub(crate) fn as_ref(&self) -> Target<&K> {
+        match self {
+            Self::Key(key) => Target::Key(key),
+            Self::Resolved(number) => Target::Resolved(*number),
+        }
+    }
+}
+
+/// Where the list of a key is.
+enum Place {
+    /// Here.
+    Here(WatchList),
+    /// With the resolved ones.
+    Resolved(Number),
 }
 
 /// What a visit finds at first.
 enum Found {
-    One(Watcher),
+    One(Address),
     /// So many, copied.
     Few(usize),
     Many,
 }
 
+impl Found {
+    #[inline(always)]
+    fn copy(list: &WatchList, few: &mut [Address; FEW]) -> Self {
+        match list {
+            WatchList::One(watcher) => Self::One(*watcher),
+            WatchList::Many(many) => match many.unranked() {
+                Some(watchers) if watchers.len() <= FEW => {
+                    few[..watchers.len()].copy_from_slice(watchers);
+                    Self::Few(watchers.len())
+                }
+                _ => Self::Many,
+            },
+        }
+    }
+}
+
 /// Lists of watchers by key.
 pub(crate) struct WatchMap<K, S> {
-    lists: ShardedMap<K, WatchList, S>,
+    places: ShardedMap<K, Place, S>,
+    resolved: ResolvedLists<K>,
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     pub(crate) fn new(hasher: S, shards: usize) -> Self {
         Self {
-            lists: ShardedMap::new(hasher, shards),
+            places: ShardedMap::new(hasher, shards),
+            resolved: ResolvedLists::new(),
         }
     }
 
-    /// From now on, a visit of `key` finds `watcher`.
+    /// From now on, a visit of `target` (up to `rank`, if there is one) finds `watcher`.
     #[inline(always)]
-    pub(crate) fn add(&self, key: &K, watcher: Watcher) {
-        self.lists.upsert(
-            key.clone(),
-            || WatchList::One(watcher),
-            |list| list.push(watcher),
-        );
+    pub(crate) fn add(&self, target: Target<&K>, rank: Option<Rank>, watcher: Address) {
+        match target {
+            Target::Key(key) => self.places.upsert(
+                key.clone(),
+                || Place::Here(WatchList::new(watcher, rank)),
+                |place| match place {
+                    Place::Here(list) => list.add(watcher, rank),
+                    Place::Resolved(number) => self.resolved.get(*number).add(watcher, rank),
+                },
+            ),
+            Target::Resolved(number) => self.resolved.get(number).add(watcher, rank),
+        }
     }
 
-    /// Takes one watcher off one key. `is_live` tells whether some other watcher's operation has not ended; it is
-    /// called under the lock of the shard.
+    /// Takes one watcher off, that was added with these arguments. `is_live` tells whether some other watcher's
+    /// operation has not ended; it is called under the lock of the list.
     #[inline(always)]
-    pub(crate) fn remove(&self, key: &K, watcher: Watcher, is_live: impl Fn(Watcher) -> bool) {
-        self.lists.edit(key, |list| {
-            if list.remove(watcher, is_live) {
-                Entry::Remove
-            } else {
-                Entry::Keep
+    pub(crate) fn remove(
+        &self,
+        target: Target<&K>,
+        rank: Option<Rank>,
+        watcher: Address,
+        is_live: impl Fn(Address) -> bool,
+    ) {
+        let mut orphan = None;
+        match target {
+            Target::Key(key) => self.places.edit(key, |place| match place {
+                Place::Here(list) => Entry::remove_if(list.remove(watcher, rank, is_live)),
+                Place::Resolved(number) => {
+                    orphan = self.remove_resolved(*number, rank, watcher, is_live);
+                    Entry::Keep
+                }
+            }),
+            Target::Resolved(number) => {
+                orphan = self.remove_resolved(number, rank, watcher, is_live);
             }
-        });
+        }
+        if let Some((key, number)) = orphan {
+            self.retire(&key, number);
+        }
     }
 
-    /// Calls `each` for every watcher that `key` has during the whole visit, and perhaps for some that come or go
-    /// meanwhile; a few may be visited twice. No lock is held during the calls.
+    /// The same on a resolved list. Returns the key if the list may be retired now.
     #[inline(always)]
-    pub(crate) fn visit<Q>(&self, key: &Q, mut each: impl FnMut(Watcher))
+    fn remove_resolved(
+        &self,
+        number: Number,
+        rank: Option<Rank>,
+        watcher: Address,
+        is_live: impl Fn(Address) -> bool,
+    ) -> Option<(K, Number)> {
+        match self.resolved.get(number).remove(watcher, rank, is_live) {
+            Unwatched::Kept => None,
+            Unwatched::Orphaned(key) => Some((key, number)),
+        }
+    }
+
+    /// Calls `each` for every watcher that `key` has during the whole visit (of those with a rank, only up to
+    /// `up_to`, and in its order), and perhaps for some that come or go meanwhile; a few may be visited twice. No lock
+    /// is held during the calls.
+    #[inline(always)]
+    pub(crate) fn visit<Q>(&self, key: &Q, up_to: Rank, mut each: impl FnMut(Address))
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut few = [Watcher::default(); FEW];
-        let found = self.lists.read(key, |list| match list {
-            WatchList::One(watcher) => Found::One(*watcher),
-            WatchList::Many(many) => match few.get_mut(..many.watchers().len()) {
-                Some(copies) => {
-                    copies.copy_from_slice(many.watchers());
-                    Found::Few(copies.len())
-                }
+        let mut few = [Address::default(); FEW];
+        let found = self.places.read(key, |place| match place {
+            Place::Here(list) => Found::copy(list, &mut few),
+            Place::Resolved(number) => match self.resolved.get(*number).look() {
+                Some(only) => only.map_or(Found::Few(0), Found::One),
                 None => Found::Many,
             },
         });
@@ -84,53 +160,78 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
             None => {}
             Some(Found::One(watcher)) => each(watcher),
             Some(Found::Few(count)) => few[..count].iter().copied().for_each(each),
-            Some(Found::Many) => self.visit_slices(key, each),
+            Some(Found::Many) => Walk::new(up_to).visit(each, |read| {
+                self.places.read(key, |place| match place {
+                    Place::Here(list) => read(list),
+                    Place::Resolved(number) => self.resolved.get(*number).read(read),
+                });
+            }),
         }
     }
 
-    /// The same for a long list, a slice at a time.
-    fn visit_slices<Q>(&self, key: &Q, mut each: impl FnMut(Watcher))
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let mut slice = Vec::with_capacity(SLICE);
-        // Watchers from this place on have been visited. Lists only ever move their last watcher to a lower place,
-        // so walking down from the end meets everyone who stays.
-        let mut end = usize::MAX;
-        while end > 0 {
-            slice.clear();
-            self.lists.read(key, |list| {
-                let watchers = match list {
-                    WatchList::One(watcher) => std::slice::from_ref(watcher),
-                    WatchList::Many(many) => many.watchers(),
-                };
-                end = end.min(watchers.len());
-                let start = end.saturating_sub(SLICE);
-                slice.extend_from_slice(&watchers[start..end]);
-                end = start;
-            });
-            if slice.is_empty() {
-                return;
-            }
-            slice.iter().copied().for_each(&mut each);
-        }
+    /// Gives the list of `key` a place of its own, until every resolution of it has been [released](Self::release).
+    pub(crate) fn resolve(&self, key: K) -> (Number, Arc<Resolved<K>>) {
+        let mut resolved = None;
+        let copy = key.clone();
+        self.places.place(key, |place| {
+            let list = match place {
+                Some(Place::Resolved(number)) => {
+                    self.resolved.get(*number).pin();
+                    resolved = Some(*number);
+                    return None;
+                }
+                Some(Place::Here(list)) => Some(list.take()),
+                None => None,
+            };
+            let number = self.resolved.occupy(copy, list);
+            resolved = Some(number);
+            Some(Place::Resolved(number))
+        });
+        let Some(number) = resolved else {
+            unreachable!("the change was made")
+        };
+        (number, self.resolved.get(number).clone())
+    }
+
+    /// One resolution less. With the last, a list without watchers vanishes.
+    pub(crate) fn release(&self, key: &K, number: Number) {
+        self.places.edit(key, |place| {
+            Entry::remove_if(self.is(place, number) && self.resolved.unpin(number))
+        });
+    }
+
+    /// Removes a list that is neither resolved nor watched any more, if that is still so.
+    #[cold]
+    fn retire(&self, key: &K, number: Number) {
+        self.places.edit(key, |place| {
+            Entry::remove_if(self.is(place, number) && self.resolved.retire(number))
+        });
+    }
+
+    fn is(&self, place: &Place, number: Number) -> bool {
+        matches!(place, Place::Resolved(other) if *other == number)
     }
 
     /// Visits every key and its watchers, one shard at a time under its lock.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, Watcher)) {
-        self.lists.for_each(|key, list| match list {
-            WatchList::One(watcher) => visit(key, *watcher),
-            WatchList::Many(many) => {
-                for watcher in many.watchers() {
-                    visit(key, *watcher);
-                }
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, Address)) {
+        self.places.for_each(|key, place| {
+            let mut all = |list: &WatchList| list.for_each(|watcher| visit(key, watcher));
+            match place {
+                Place::Here(list) => all(list),
+                Place::Resolved(number) => self.resolved.get(*number).read_all(all),
             }
         });
     }
 
     /// Number of keys that somebody watches.
     pub(crate) fn keys(&self) -> usize {
-        self.lists.len()
+        let mut keys = 0;
+        self.places.for_each(|_, place| {
+            keys += usize::from(match place {
+                Place::Here(_) => true,
+                Place::Resolved(number) => self.resolved.get(*number).is_watched(),
+            });
+        });
+        keys
     }
 }

@@ -2,7 +2,7 @@
 
 use super::deliver::{Ready, Site, deliver};
 use super::home::Home;
-use super::{Address, Engine, Tenant};
+use super::{Engine, Tenant};
 use crate::cell::state::Mark;
 use crate::reaper::{Driven, Rest};
 use crate::scheme::{Scheme, Tick};
@@ -90,9 +90,9 @@ fn advance_home<F: Facility>(
         let mut ready = Ready::new();
         let mut ended = Vec::with_capacity(due.fired.len());
         for (at, deadline) in due.fired {
-            let home = home.number;
+            let address = home.address(at);
             // One in the hands of another thread is ended by that.
-            let tenant = facility.engine().begin(Address { home, at }, Mark::Expire);
+            let tenant = facility.engine().begin(address, Mark::Expire);
             if tenant.is_some_and(|tenant| facility.expire(tenant, &mut ready)) {
                 ended.push(deadline);
             }
@@ -154,14 +154,13 @@ pub(crate) fn shut_down<F: Facility>(facility: &Arc<F>) {
         return;
     }
     let turn = Turn::enter();
-    for (number, home) in engine.homes.iter().enumerate() {
+    for home in &engine.homes {
         // After this nobody gets a slot here. Who has one and is still being registered is held, and will find the
         // mark.
         home.close();
         let mut ready = Ready::new();
         for at in home.tenants() {
-            let address = Address { home: number, at };
-            if let Some(tenant) = engine.begin(address, Mark::ShutDown) {
+            if let Some(tenant) = engine.begin(home.address(at), Mark::ShutDown) {
                 facility.abandon(tenant, &mut ready);
             }
         }

@@ -3,6 +3,8 @@
 //! Each thread parks in the home that its number names, so threads rarely meet at a lock, whatever the keys and the
 //! timeouts are. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
+use super::Span;
+use crate::address::Address;
 use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
 use crate::cell::state::Mark;
 use crate::scheme::{BeyondSpan, Position, Records, Scheme, Step, Tick};
@@ -25,13 +27,14 @@ impl<W: Scheme> Schedule<W> {
         &mut self,
         records: &mut impl Records,
         index: u32,
-        deadline: Tick,
-        now: Tick,
+        span: Span,
     ) -> Result<(Position, Option<Tick>), BeyondSpan> {
-        if deadline == NEVER {
+        if span.deadline == NEVER {
             return Ok((Position::NONE, None));
         }
-        let started = self.timer.start(records, index, deadline, now)?;
+        let started = self
+            .timer
+            .start(records, index, span.deadline, span.present)?;
         Ok((started.position, started.earliest))
     }
 }
@@ -101,6 +104,12 @@ impl<P, W: Scheme> Home<P, W> {
         }
     }
 
+    /// The name of what is in a slot of this home.
+    #[inline(always)]
+    pub(crate) fn address(&self, at: SlotRef) -> Address {
+        Address::new(self.number, at.index, at.generation)
+    }
+
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, P, W>> {
         self.slab.try_lock()
     }
@@ -117,8 +126,7 @@ impl<P, W: Scheme> Home<P, W> {
         mut guard: Guard<'a, P, W>,
         payload: P,
         watches: usize,
-        now: Tick,
-        deadline: Tick,
+        span: Span,
         limit: u32,
     ) -> Admission<'a, P> {
         self.return_deferred(&mut guard);
@@ -127,11 +135,11 @@ impl<P, W: Scheme> Home<P, W> {
         }
         let mut earlier = None;
         let inserted = guard.insert(payload, limit, |schedule, mut records, index| {
-            let (position, earliest) = schedule.start(&mut records, index, deadline, now)?;
+            let (position, earliest) = schedule.start(&mut records, index, span)?;
             earlier = earliest;
             Ok(Fields {
-                deadline,
-                parked_at: now,
+                deadline: span.deadline,
+                parked_at: span.start,
                 position: position.number(),
             })
         });
@@ -221,7 +229,7 @@ impl<P, W: Scheme> Home<P, W> {
     }
 
     /// Gives the payload at `at` another deadline.
-    pub(crate) fn reschedule(&self, at: SlotRef, now: Tick, deadline: Tick) -> Rescheduled {
+    pub(crate) fn reschedule(&self, at: SlotRef, span: Span) -> Rescheduled {
         let mut guard = self.slab.lock();
         let (schedule, mut fields) = guard.split();
         if fields.tenant(at.index) != Some(at) {
@@ -234,12 +242,16 @@ impl<P, W: Scheme> Home<P, W> {
         }
         let old = Position::new(before.position);
         schedule.timer.stop(&mut fields, old);
-        let started = schedule.start(&mut fields, at.index, deadline, now);
+        let started = schedule.start(&mut fields, at.index, span);
         let (started, deadline, answer) = match started {
-            Ok((position, earlier)) => (Some(position), deadline, Rescheduled::Done(earlier)),
+            Ok((position, earlier)) => (Some(position), span.deadline, Rescheduled::Done(earlier)),
             // The old deadline could be held before, so it can be held now.
             Err(BeyondSpan { .. }) => {
-                let again = schedule.start(&mut fields, at.index, before.deadline, now);
+                let old = Span {
+                    deadline: before.deadline,
+                    ..span
+                };
+                let again = schedule.start(&mut fields, at.index, old);
                 let position = again.ok().map(|(position, _)| position);
                 (position, before.deadline, Rescheduled::TooLong)
             }

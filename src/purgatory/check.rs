@@ -1,90 +1,104 @@
 //! Checks, and the other things that can be done to the operations on a key or behind a handle.
 
-use super::core::{Core, address_of};
+use super::core::Core;
 use super::end::Examined;
+use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::Address;
 use crate::engine::deliver::{Ready, Site, deliver};
 use crate::engine::home::Rescheduled;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::turn::Turn;
+use crate::watch::list::Rank;
+use crate::watch::resolved::Resolved;
 use std::borrow::Borrow;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// What a check came to.
-#[derive(Debug, Default)]
-struct Outcome {
+/// A check in progress.
+struct Check<Op> {
+    /// Most checks find nobody: the turn begins with the first operation.
+    turn: Option<Turn>,
     completed: usize,
     in_vain: u64,
+    ready: Ready<(Op, Completion)>,
+}
+
+impl<Op: DelayedOperation> Check<Op> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self {
+            turn: None,
+            completed: 0,
+            in_vain: 0,
+            ready: Ready::new(),
+        }
+    }
+
+    /// Examines one operation, or has its holder do so.
+    #[inline(always)]
+    fn examine<S: KeyHasher>(&mut self, core: &Arc<Core<Op, S>>, address: Address) {
+        self.turn.get_or_insert_with(Turn::enter);
+        let Some(mut tenant) = core.engine.begin(address, Mark::Recheck) else {
+            return;
+        };
+        let answer = core.look(&mut tenant);
+        match core.settle(tenant, answer, &mut self.ready) {
+            Examined::Ended(Ending::Satisfied) => self.completed += 1,
+            Examined::Ended(_) => {}
+            Examined::Aborted(op) => core.discard(op),
+            Examined::Parked => self.in_vain += 1,
+        }
+    }
+
+    /// Runs the completions. Returns how many operations were found satisfied.
+    #[inline(always)]
+    fn conclude<S: KeyHasher>(self, core: &Arc<Core<Op, S>>, site: Site) -> usize {
+        if self.in_vain > 0 {
+            let home = core.engine.my_home();
+            home.events.vain_checks.add(self.in_vain);
+        }
+        if let Some(turn) = self.turn {
+            deliver(core, &turn, self.ready, site);
+        }
+        self.completed
+    }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
-    /// Checks every operation on `key`. Returns how many this completed.
+    /// Checks every operation on `key`; of those that watch it at a rank, only up to `up_to`. Returns how many this
+    /// completed.
     #[inline(always)]
-    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, site: Site) -> usize
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, up_to: Rank, site: Site) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        // Most checks find nobody: the turn begins with the first watcher.
-        let mut turn = None;
-        let mut ready = Ready::new();
-        let mut outcome = Outcome::default();
-        self.watch.visit(key, |watcher| {
-            turn.get_or_insert_with(Turn::enter);
-            self.check_into(address_of(watcher), &mut outcome, &mut ready);
-        });
-        match turn {
-            Some(turn) => self.conclude(&turn, outcome, ready, site),
-            None => 0,
-        }
+        let mut check = Check::new();
+        self.watch
+            .visit(key, up_to, |watcher| check.examine(self, watcher));
+        check.conclude(self, site)
+    }
+
+    /// The same for a resolved key, in whose list `only` was seen.
+    #[inline(always)]
+    pub(crate) fn check_resolved(
+        self: &Arc<Self>,
+        list: &Resolved<Op::Key>,
+        only: Option<Option<Address>>,
+        up_to: Rank,
+    ) -> usize {
+        let mut check = Check::new();
+        list.visit(only, up_to, |watcher| check.examine(self, watcher));
+        check.conclude(self, Site::Here)
     }
 
     /// Checks one operation. Returns whether this completed it.
     pub(crate) fn check_one(self: &Arc<Self>, address: Address, site: Site) -> bool {
-        let turn = Turn::enter();
-        let mut ready = Ready::new();
-        let mut outcome = Outcome::default();
-        self.check_into(address, &mut outcome, &mut ready);
-        self.conclude(&turn, outcome, ready, site) == 1
-    }
-
-    #[inline(always)]
-    fn check_into(
-        self: &Arc<Self>,
-        address: Address,
-        outcome: &mut Outcome,
-        ready: &mut Ready<(Op, Completion)>,
-    ) {
-        let Some(mut tenant) = self.engine.begin(address, Mark::Recheck) else {
-            return;
-        };
-        let answer = self.look(&mut tenant);
-        match self.settle(tenant, answer, ready) {
-            Examined::Ended(Ending::Satisfied) => outcome.completed += 1,
-            Examined::Ended(_) => {}
-            Examined::Aborted(op) => self.discard(op),
-            Examined::Parked => outcome.in_vain += 1,
-        }
-    }
-
-    #[inline(always)]
-    fn conclude(
-        self: &Arc<Self>,
-        turn: &Turn,
-        outcome: Outcome,
-        ready: Ready<(Op, Completion)>,
-        site: Site,
-    ) -> usize {
-        if outcome.in_vain > 0 {
-            let home = self.engine.my_home();
-            home.events.vain_checks.add(outcome.in_vain);
-        }
-        deliver(self, turn, ready, site);
-        outcome.completed
+        let mut check = Check::new();
+        check.examine(self, address);
+        check.conclude(self, site) == 1
     }
 
     /// Completes one operation whether it can or not. Returns whether this call did it.
@@ -105,8 +119,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let turn = Turn::enter();
         let mut ready = Ready::new();
         let mut forced = 0;
-        self.watch.visit(key, |watcher| {
-            forced += usize::from(self.force_into(address_of(watcher), &mut ready));
+        self.watch.visit(key, Rank::MAX, |watcher| {
+            forced += usize::from(self.force_into(watcher, &mut ready));
         });
         deliver(self, &turn, ready, Site::Here);
         forced
@@ -135,8 +149,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         Q: Hash + Eq + ?Sized,
     {
         let mut cancelled = Vec::new();
-        self.watch.visit(key, |watcher| {
-            cancelled.extend(self.cancel_one(address_of(watcher)));
+        self.watch.visit(key, Rank::MAX, |watcher| {
+            cancelled.extend(self.cancel_one(watcher));
         });
         cancelled
     }
@@ -148,8 +162,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         Q: Hash + Eq + ?Sized,
     {
         let mut rescheduled = std::collections::HashSet::new();
-        self.watch.visit(key, |watcher| {
-            if let Rescheduled::Done(_) = self.engine.reschedule(address_of(watcher), timeout) {
+        self.watch.visit(key, Rank::MAX, |watcher| {
+            if let Rescheduled::Done(_) = self.engine.reschedule(watcher, timeout) {
                 rescheduled.insert(watcher);
             }
         });

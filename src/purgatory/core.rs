@@ -1,13 +1,15 @@
 //! What the faces of one purgatory share.
 
 use super::Parked;
+use super::keys::{Keys, WatchOn};
 use super::tether::Tether;
+use crate::address::Address;
 use crate::engine::drive::Facility;
-use crate::engine::{self, Address, Engine};
+use crate::engine::{self, Engine};
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::scheme::HierarchicalWheel;
-use crate::sync::{Arc, Queue};
-use crate::watch::{WatchMap, Watcher};
+use crate::sync::{Arc, Queue, Weak};
+use crate::watch::WatchMap;
 
 /// How a purgatory keeps its deadlines.
 pub(crate) type Wheel = HierarchicalWheel;
@@ -17,8 +19,8 @@ pub(crate) type Tenant<'a, Op> = engine::Tenant<'a, Parked<Op>, Wheel>;
 
 pub(crate) struct Core<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// One for each home, for the handles of operations parked there.
-    pub(crate) tethers: Box<[Arc<Tether<Op, S>>]>,
+    /// For handles.
+    pub(crate) tether: Tether,
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// Checks that are put off until the timer is driven.
     pub(crate) later: Queue<Later<Op::Key>>,
@@ -33,27 +35,11 @@ pub(crate) enum Later<K> {
     Operation(Address),
 }
 
-/// An address as it stands in the watch lists.
-#[inline(always)]
-pub(crate) fn watcher_of(address: Address) -> Watcher {
-    Watcher {
-        id: address.id(),
-        generation: address.at.generation,
-    }
-}
-
-#[inline(always)]
-pub(crate) fn address_of(watcher: Watcher) -> Address {
-    Address::new(watcher.id, watcher.generation)
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     pub(crate) fn new(engine: Engine<Parked<Op>, Wheel>, hasher: S) -> Arc<Self> {
         let shards = (engine::cores() * 16).next_power_of_two().clamp(64, 1024);
-        Arc::new_cyclic(|core| Self {
-            tethers: (0..engine.homes.len())
-                .map(|_| Arc::new(Tether::new(core.clone())))
-                .collect(),
+        Arc::new_cyclic(|core: &Weak<Self>| Self {
+            tether: Tether::new(core.clone()),
             engine,
             watch: WatchMap::new(hasher.clone(), shards),
             later: Queue::new(),
@@ -61,9 +47,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         })
     }
 
+    /// What `watches` are on. `None` if there are none.
     #[inline(always)]
-    pub(crate) fn is_live(&self, watcher: Watcher) -> bool {
-        self.engine.is_parked(address_of(watcher))
+    pub(crate) fn keys_of<'a>(
+        &self,
+        watches: impl IntoIterator<Item = WatchOn<'a, Op, S>>,
+    ) -> Option<Keys<Op::Key>> {
+        Keys::collect_watches(watches, |key| key.number_in(self), &self.hasher)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_live(&self, watcher: Address) -> bool {
+        self.engine.is_parked(watcher)
     }
 
     /// Has a check done by whoever drives the timer. Takes no lock and runs no user code.
@@ -76,5 +71,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         if self.engine.is_closed() {
             self.give_up();
         }
+    }
+}
+
+impl<Op: DelayedOperation, S> Drop for Core<Op, S> {
+    fn drop(&mut self) {
+        self.tether.cut();
     }
 }

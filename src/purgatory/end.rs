@@ -1,7 +1,7 @@
 //! Examining an operation that one holds, and ending it.
 
 use super::Parked;
-use super::core::{Core, Later, Tenant, watcher_of};
+use super::core::{Core, Later, Tenant};
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
@@ -126,15 +126,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         ending: Ending,
         watched: usize,
     ) -> Op {
-        let watcher = watcher_of(tenant.address());
+        let watcher = tenant.address();
         let (Parked { op, keys }, vacated) = self.engine.vacate(tenant);
-        let count = keys.as_slice().len();
-        let mut left = keys.as_slice().iter().take(watched);
+        let count = keys.len();
+        let mut left = 0..count.min(watched);
         // If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others follow.
-        while left.len() > 0 {
+        while !left.is_empty() {
             let _ = self.engine.guarded(|| {
-                for key in &mut left {
-                    self.watch.remove(key, watcher, |other| self.is_live(other));
+                for place in &mut left {
+                    let (target, rank) = keys.get(place);
+                    self.watch
+                        .remove(target, rank, watcher, |other| self.is_live(other));
                 }
             });
         }

@@ -9,6 +9,7 @@ use crate::engine::drive::Facility;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
+use crate::watch::list::Rank;
 
 impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
     type Payload = Parked<Op>;
@@ -58,7 +59,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
         for _ in 0..self.later.len() {
             // Only `Hash` or `Eq` of a key, or its destructor, can panic in here.
             let _ = self.engine.guarded(|| match self.later.pop() {
-                Some(Later::Key(key)) => drop(self.check_key(&key, Site::Elsewhere)),
+                Some(Later::Key(key)) => drop(self.check_key(&key, Rank::MAX, Site::Elsewhere)),
                 Some(Later::Operation(address)) => drop(self.check_one(address, Site::Elsewhere)),
                 None => {}
             });

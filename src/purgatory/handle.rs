@@ -2,13 +2,14 @@
 
 use super::core::Core;
 use super::tether::Tether;
-use crate::engine::Address;
+use crate::address::Address;
 use crate::engine::deliver::Site;
 use crate::engine::home::Rescheduled;
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::sync::Arc;
 use crate::time::Timestamp;
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 /// One parked operation, from outside.
@@ -16,23 +17,28 @@ use std::time::Duration;
 /// A handle does not keep its operation parked (dropping it cancels nothing), nor the purgatory alive. Once the
 /// operation has ended, whatever becomes of its place in memory, the handle only says so: `false`, or `None`.
 pub struct Handle<Op: DelayedOperation, S = crate::RandomState> {
-    tether: Arc<Tether<Op, S>>,
+    tether: Tether,
     address: Address,
+    purgatory: PhantomData<fn() -> Core<Op, S>>,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     #[inline]
     pub(crate) fn new(core: &Core<Op, S>, address: Address) -> Self {
         Self {
-            tether: core.tethers[address.home].clone(),
+            tether: core.tether,
             address,
+            purgatory: PhantomData,
         }
     }
 
-    /// Whether the operation has not ended. Takes no lock.
+    fn core(&self) -> Option<Arc<Core<Op, S>>> {
+        self.tether.core()
+    }
+
+    /// Whether the operation has not ended.
     pub fn is_parked(&self) -> bool {
-        self.tether
-            .core()
+        self.core()
             .is_some_and(|core| core.engine.is_parked(self.address))
     }
 
@@ -40,7 +46,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes a home's lock and reads the clock.
     pub fn remaining(&self) -> Option<Duration> {
-        self.tether.core()?.engine.remaining(self.address)
+        self.core()?.engine.remaining(self.address)
     }
 
     /// The deadline on the purgatory's clock, rounded up to the tick. `None` if the operation has ended or never
@@ -48,14 +54,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes a home's lock.
     pub fn deadline(&self) -> Option<Timestamp> {
-        self.tether.core()?.engine.deadline(self.address)
+        self.core()?.engine.deadline(self.address)
     }
 
     /// Examines the operation as [`check_and_complete`](super::Purgatory::check_and_complete) does. Returns whether
     /// this call completed it.
     pub fn check(&self) -> bool {
-        self.tether
-            .core()
+        self.core()
             .is_some_and(|core| core.check_one(self.address, Site::Here))
     }
 
@@ -64,9 +69,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// If another thread is examining the operation, nobody waits: that thread completes it, and this returns
     /// `false`. After either answer the operation has ended or is just ending.
     pub fn force_complete(&self) -> bool {
-        self.tether
-            .core()
-            .is_some_and(|core| core.force_one(self.address))
+        self.core().is_some_and(|core| core.force_one(self.address))
     }
 
     /// Takes the operation back: it ends without a completion.
@@ -75,7 +78,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// thread will end it with [`Completion::Cancelled`](crate::Completion::Cancelled), unless it finds it
     /// satisfied or is just expiring it. After either answer the operation has ended or is just ending.
     pub fn cancel(&self) -> Option<Op> {
-        self.tether.core()?.cancel_one(self.address)
+        self.core()?.cancel_one(self.address)
     }
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
@@ -84,7 +87,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes a home's lock.
     pub fn reschedule(&self, timeout: Duration) -> bool {
-        self.tether.core().is_some_and(|core| {
+        self.core().is_some_and(|core| {
             let rescheduled = core.engine.reschedule(self.address, timeout);
             matches!(rescheduled, Rescheduled::Done(_))
         })
@@ -94,8 +97,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 impl<Op: DelayedOperation, S> Clone for Handle<Op, S> {
     fn clone(&self) -> Self {
         Self {
-            tether: self.tether.clone(),
+            tether: self.tether,
             address: self.address,
+            purgatory: PhantomData,
         }
     }
 }
@@ -103,9 +107,9 @@ impl<Op: DelayedOperation, S> Clone for Handle<Op, S> {
 impl<Op: DelayedOperation, S> fmt::Debug for Handle<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle")
-            .field("home", &self.address.home)
-            .field("slot", &self.address.at.index)
-            .field("generation", &self.address.at.generation)
+            .field("home", &self.address.home())
+            .field("slot", &self.address.index())
+            .field("generation", &self.address.generation())
             .finish_non_exhaustive()
     }
 }

@@ -6,17 +6,18 @@
 //! 4. It is asked again: an event before its key was watched is seen now; one after left a mark.
 //! 5. It is let go, which fails while there is a mark.
 
-use super::Parked;
-use super::core::{Core, Tenant, watcher_of};
+use super::core::{Core, Tenant};
 use super::end::Examined;
 use super::handle::Handle;
-use super::keys::Keys;
+use super::keys::{Keys, WatchOn};
+use super::{Parked, Purgatory};
 use crate::engine::UserPanic;
 use crate::engine::deliver::{Ready, Site, deliver};
 use crate::error::Rejected;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
+use crate::time::Timestamp;
 use crate::turn::Turn;
 use std::fmt;
 
@@ -60,16 +61,55 @@ impl<Op: DelayedOperation, S> fmt::Debug for Watch<Op, S> {
     }
 }
 
+/// Parks operations whose time of arrival is known; see [`Purgatory::at`].
+#[derive(Debug)]
+pub struct Arrival<'a, Op: DelayedOperation, S: KeyHasher = crate::RandomState> {
+    pub(super) purgatory: &'a Purgatory<Op, S>,
+    pub(super) arrival: Timestamp,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Arrival<'_, Op, S> {
+    /// As [`Purgatory::try_complete_else_watch`], without reading the clock.
+    ///
+    /// # Errors
+    /// The same.
+    #[inline]
+    pub fn try_complete_else_watch(
+        &self,
+        op: Op,
+        keys: impl IntoIterator<Item = Op::Key>,
+    ) -> Result<Watch<Op, S>, Rejected<Op>> {
+        let core = &self.purgatory.face.core;
+        core.park(op, || Keys::collect(keys, &core.hasher), Some(self.arrival))
+    }
+
+    /// As [`Purgatory::try_complete_else_watch_on`], without reading the clock.
+    ///
+    /// # Errors
+    /// The same.
+    #[inline]
+    pub fn try_complete_else_watch_on<'a>(
+        &self,
+        op: Op,
+        watches: impl IntoIterator<Item = WatchOn<'a, Op, S>>,
+    ) -> Result<Watch<Op, S>, Rejected<Op>> {
+        let core = &self.purgatory.face.core;
+        core.park(op, || core.keys_of(watches), Some(self.arrival))
+    }
+}
+
 impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
+    /// Parks `op`, which came at `arrival` if that is known already. `keys` says what to watch.
     #[inline(always)]
     pub(crate) fn park(
         self: &Arc<Self>,
         op: Op,
-        keys: impl IntoIterator<Item = Op::Key>,
+        keys: impl FnOnce() -> Option<Keys<Op::Key>>,
+        arrival: Option<Timestamp>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         let turn = Turn::enter();
         let mut ready = Ready::new();
-        let watch = self.park_into(op, keys, &mut ready);
+        let watch = self.park_into(op, keys, arrival, &mut ready);
         deliver(self, &turn, ready, Site::Here);
         watch.inspect_err(|_| self.engine.my_home().events.rejected.add(1))
     }
@@ -78,7 +118,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     fn park_into(
         self: &Arc<Self>,
         mut op: Op,
-        keys: impl IntoIterator<Item = Op::Key>,
+        keys: impl FnOnce() -> Option<Keys<Op::Key>>,
+        arrival: Option<Timestamp>,
         ready: &mut Ready<(Op, Completion)>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         if self.engine.is_closed() {
@@ -86,12 +127,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         }
         // The keys, the first look and the clock: all that may panic before anything is done.
         let asked = self.engine.guarded(|| {
-            let keys = Keys::collect(keys, &self.hasher)?;
-            let span = match op.try_complete() {
-                true => None,
-                false => Some(self.engine.span(op.timeout())),
+            let keys = keys()?;
+            if op.try_complete() {
+                return Some((keys, None));
+            }
+            let span = match arrival {
+                Some(reading) => self.engine.span_from(reading, op.timeout()),
+                None => self.engine.span(op.timeout()),
             };
-            Some((keys, span))
+            Some((keys, Some(span)))
         });
         let (keys, span) = match asked {
             Ok(Some((keys, Some(span)))) => (keys, span),
@@ -103,7 +147,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             Ok(None) => return Err(Rejected::NoKeys(op)),
             Err(UserPanic) => return Err(Rejected::Panicked(op)),
         };
-        let watches = keys.as_slice().len();
+        let watches = keys.len();
         match self.engine.admit(Parked { op, keys }, watches, span) {
             Ok(tenant) => self.register(tenant, ready),
             Err(rejected) => Err(rejected.map(|parked| parked.op)),
@@ -118,12 +162,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         ready: &mut Ready<(Op, Completion)>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         let address = tenant.address();
-        let watcher = watcher_of(address);
         let mut watched = 0;
         let answer = self.engine.guarded(|| {
             tenant.held.with(|parked| {
-                for key in parked.keys.as_slice() {
-                    self.watch.add(key, watcher);
+                for place in 0..parked.keys.len() {
+                    let (target, rank) = parked.keys.get(place);
+                    self.watch.add(target, rank, address);
                     watched += 1;
                 }
                 parked.op.try_complete()

@@ -1,7 +1,6 @@
 //! What is parked, for an operator who asks what hangs.
 
-use super::core::{Core, address_of};
-use crate::engine::Address;
+use super::core::Core;
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::time::ticks::NEVER;
 use std::collections::HashMap;
@@ -31,8 +30,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let mut parked = keys
             .into_iter()
             .filter_map(|(watcher, keys)| {
-                let Address { home, at } = address_of(watcher);
-                let (parked_at, deadline) = self.engine.home(home).times(at)?;
+                let (parked_at, deadline) = self.engine.times(watcher)?;
                 Some(ParkedOperation {
                     keys,
                     age: self.engine.scale.duration(now.saturating_sub(parked_at)),

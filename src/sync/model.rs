@@ -228,9 +228,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             .or_insert_with(insert);
     }
 
-    pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&V>) -> Option<V>) {
+    pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&mut V>) -> Option<V>) {
         let mut map = self.0.lock();
-        if let Some(value) = place(map.get(&key)) {
+        if let Some(value) = place(map.get_mut(&key)) {
             map.insert(key, value);
         }
     }
@@ -250,9 +250,5 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         for (key, value) in self.0.lock().iter() {
             visit(key, value);
         }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.lock().len()
     }
 }

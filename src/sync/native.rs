@@ -126,10 +126,10 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
     /// told what is there.
     #[inline]
-    pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&V>) -> Option<V>) {
+    pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&mut V>) -> Option<V>) {
         match self.0.entry(key) {
             dashmap::Entry::Occupied(mut entry) => {
-                if let Some(value) = place(Some(entry.get())) {
+                if let Some(value) = place(Some(entry.get_mut())) {
                     drop(entry.insert(value));
                 }
             }
@@ -160,10 +160,5 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         for entry in self.0.iter() {
             visit(entry.key(), entry.value());
         }
-    }
-
-    /// Number of keys.
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
     }
 }

@@ -1,10 +1,11 @@
 //! What the faces of one timer share.
 
 use super::TimerId;
+use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::deliver::{Ready, Site, deliver};
 use crate::engine::drive::Facility;
-use crate::engine::{Address, Engine, Tenant};
+use crate::engine::{Engine, Tenant};
 use crate::error::Rejected;
 use crate::scheme::Scheme;
 use crate::stats::Ending;
@@ -40,15 +41,14 @@ impl<T: Send + 'static, W: Scheme> Core<T, W> {
 
     fn id_of(&self, address: Address) -> TimerId {
         TimerId {
-            id: address.id(),
-            generation: address.at.generation,
+            address,
             facility: self.facility,
         }
     }
 
     /// `None` for an id of another timer.
     pub(super) fn address_of(&self, id: TimerId) -> Option<Address> {
-        (id.facility == self.facility).then(|| Address::new(id.id, id.generation))
+        (id.facility == self.facility).then_some(id.address)
     }
 
     pub(super) fn start(

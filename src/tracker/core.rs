@@ -7,11 +7,12 @@
 //! The lock of a home may be taken within that of a shard, never the other way round.
 
 use super::TrackedKey;
+use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::deliver::{Ready, Site, deliver};
 use crate::engine::drive::Facility;
 use crate::engine::home::Rescheduled;
-use crate::engine::{self, Address, Engine, Placed, cores};
+use crate::engine::{self, Engine, Placed, cores};
 use crate::error::Rejected;
 use crate::operation::KeyHasher;
 use crate::scheme::{HierarchicalWheel, Tick};
@@ -116,7 +117,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
             self.places.place(key, |occupant| {
                 let value = value.take()?;
                 // (One that has just ended is about to leave the map.)
-                let occupant = occupant.filter(|&&other| self.engine.is_parked(other));
+                let occupant = occupant.filter(|other| self.engine.is_parked(**other));
                 if occupant.is_some() && !replace {
                     entered = Some(Err(Rejected::Duplicate(value)));
                     return None;
@@ -128,7 +129,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
                         let address = tenant.address();
                         let entered = Entered {
                             address,
-                            replaced: occupant.copied(),
+                            replaced: occupant.map(|other| *other),
                             earlier,
                             over: self.engine.let_go(tenant).err(),
                         };
@@ -209,10 +210,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
     fn remove(&self, key: &K, address: Address) {
         // (`Hash` and `Eq` may panic: then the entry stays until the key is tracked again.)
         let _ = self.engine.guarded(|| {
-            self.places.edit(key, |place| match *place == address {
-                true => Entry::Remove,
-                false => Entry::Keep,
-            });
+            self.places
+                .edit(key, |place| Entry::remove_if(*place == address));
         });
     }
 

@@ -7,7 +7,7 @@ pub use builder::RequestsBuilder;
 use super::core::Core;
 use super::{TrackedKey, Tracker};
 use crate::RandomState;
-use crate::engine::Address;
+use crate::address::Address;
 use crate::engine::owner::WeakFace;
 use crate::error::Rejected;
 use crate::operation::KeyHasher;

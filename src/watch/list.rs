@@ -3,62 +3,181 @@
 //! A single watcher lies inline. More are kept in an unordered vector: short ones are searched when a watcher leaves.
 //! In long ones a search would cost in what stays, so a leaver is only counted as dead, and with every leaver a few
 //! places are swept, in rounds through the vector. The sweep outruns the deaths: it looks at four places for each
-//! death, so at most a third of a long list is dead, no removal takes long, and none stalls the shard to compact.
+//! death, so at most a third of a long list is dead, no removal takes long, and none stalls the others to compact.
+//!
+//! Watchers with a rank stand in an ordered set instead, so that those up to a rank are found without a look at the
+//! rest, and each leaves at once.
 
-use super::Watcher;
-use crate::sync::SHORT_LIST;
+use crate::address::Address;
+use crate::sync::{SHORT_LIST, SLICE};
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+/// What a watcher waits for a key to reach: an offset, an epoch, a version.
+pub(crate) type Rank = u64;
 
 /// Places swept for each watcher that leaves a long list.
 const SWEEP: usize = 4;
 
-/// The watchers of one key; an empty list does not exist.
+/// The watchers of one key. An empty list does not exist.
 #[derive(Debug)]
 pub(crate) enum WatchList {
-    One(Watcher),
+    /// One without a rank.
+    One(Address),
     Many(Box<Many>),
 }
 
-/// Several watchers.
-#[derive(Debug)]
+/// Several watchers, or some with a rank.
+#[derive(Debug, Default)]
 pub(crate) struct Many {
-    watchers: Vec<Watcher>,
+    watchers: Vec<Address>,
     /// Watchers that left but are still in the vector, less those that were swept out before they said they leave.
     dead: isize,
     /// Where the next sweep begins.
     cursor: usize,
+    ranked: BTreeSet<(Rank, Address)>,
 }
 
 impl WatchList {
-    pub(crate) fn push(&mut self, watcher: Watcher) {
-        match self {
-            Self::One(first) => {
-                *self = Self::Many(Box::new(Many {
-                    watchers: vec![*first, watcher],
-                    dead: 0,
-                    cursor: 0,
-                }));
-            }
-            Self::Many(many) => many.watchers.push(watcher),
+    #[inline(always)]
+    pub(crate) fn new(watcher: Address, rank: Option<Rank>) -> Self {
+        match rank {
+            None => Self::One(watcher),
+            Some(rank) => Self::ranked(watcher, rank),
         }
     }
 
-    /// `watcher` leaves. Returns whether the list is empty now.
+    #[cold]
+    fn ranked(watcher: Address, rank: Rank) -> Self {
+        let mut many = Box::<Many>::default();
+        many.ranked.insert((rank, watcher));
+        Self::Many(many)
+    }
+
+    pub(crate) fn add(&mut self, watcher: Address, rank: Option<Rank>) {
+        if let Self::One(first) = self {
+            let mut many = Box::<Many>::default();
+            many.watchers.push(*first);
+            *self = Self::Many(many);
+        }
+        match (self, rank) {
+            (Self::Many(many), None) => many.watchers.push(watcher),
+            (Self::Many(many), Some(rank)) => drop(many.ranked.insert((rank, watcher))),
+            (Self::One(_), _) => unreachable!("it was made many"),
+        }
+    }
+
+    /// `watcher`, which was added with `rank`, leaves. Returns whether the list is empty now.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, watcher: Watcher, is_live: impl Fn(Watcher) -> bool) -> bool {
+    pub(crate) fn remove(
+        &mut self,
+        watcher: Address,
+        rank: Option<Rank>,
+        is_live: impl Fn(Address) -> bool,
+    ) -> bool {
         match self {
             Self::One(only) => *only == watcher,
-            Self::Many(many) => many.remove(watcher, is_live),
+            Self::Many(many) => many.remove(watcher, rank, is_live),
+        }
+    }
+
+    /// Moves the watchers out, to another list. This one is to be dropped.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::One(Address::default()))
+    }
+
+    /// Copies the next watchers of a walk, a slice at most; none if that is at its end.
+    pub(crate) fn next_slice(&self, walk: &mut Walk, slice: &mut Vec<Address>) {
+        let watchers = match self {
+            Self::One(watcher) => std::slice::from_ref(watcher),
+            Self::Many(many) => {
+                let next = many.ranked.range((walk.after, Bound::Included(walk.last)));
+                slice.extend(next.take(SLICE).map(|&(rank, watcher)| {
+                    walk.after = Bound::Excluded((rank, watcher));
+                    watcher
+                }));
+                &many.watchers
+            }
+        };
+        if slice.is_empty() {
+            walk.end = walk.end.min(watchers.len());
+            let start = walk.end.saturating_sub(SLICE);
+            slice.extend_from_slice(&watchers[start..walk.end]);
+            walk.end = start;
+        }
+    }
+
+    /// Calls `each` for all watchers, the dead among them.
+    pub(crate) fn for_each(&self, mut each: impl FnMut(Address)) {
+        match self {
+            Self::One(watcher) => each(*watcher),
+            Self::Many(many) => {
+                many.ranked.iter().for_each(|&(_, watcher)| each(watcher));
+                many.watchers.iter().copied().for_each(each);
+            }
+        }
+    }
+}
+
+/// How far a visit of a long list has come: it meets everyone who stays in the list meanwhile.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    /// Those with a rank come first, in its order, up to here.
+    last: (Rank, Address),
+    after: Bound<(Rank, Address)>,
+    /// Then the others, from the end: watchers from this place on have been visited. Lists only ever move their last
+    /// watcher to a lower place, so walking down meets everyone who stays.
+    end: usize,
+}
+
+impl Walk {
+    /// A walk over those with a rank up to `up_to`, and all without.
+    pub(crate) fn new(up_to: Rank) -> Self {
+        Self {
+            last: (up_to, Address::LAST),
+            after: Bound::Unbounded,
+            end: usize::MAX,
+        }
+    }
+
+    /// Calls `each` for those that the walk meets; `read` shows the list for a slice of them, if it still exists.
+    pub(crate) fn visit(
+        mut self,
+        mut each: impl FnMut(Address),
+        read: impl Fn(&mut dyn FnMut(&WatchList)),
+    ) {
+        let mut slice = Vec::with_capacity(SLICE);
+        loop {
+            slice.clear();
+            read(&mut |list| list.next_slice(&mut self, &mut slice));
+            if slice.is_empty() {
+                return;
+            }
+            slice.iter().copied().for_each(&mut each);
         }
     }
 }
 
 impl Many {
-    /// All watchers, the dead among them.
-    pub(crate) fn watchers(&self) -> &[Watcher] {
-        &self.watchers
+    /// All watchers, the dead among them, if none has a rank.
+    pub(crate) fn unranked(&self) -> Option<&[Address]> {
+        self.ranked.is_empty().then_some(&*self.watchers)
     }
 
-    fn remove(&mut self, watcher: Watcher, is_live: impl Fn(Watcher) -> bool) -> bool {
+    fn remove(
+        &mut self,
+        watcher: Address,
+        rank: Option<Rank>,
+        is_live: impl Fn(Address) -> bool,
+    ) -> bool {
+        match rank {
+            Some(rank) => drop(self.ranked.remove(&(rank, watcher))),
+            None => self.remove_unranked(watcher, is_live),
+        }
+        self.ranked.is_empty() && self.watchers.len() as isize == self.dead
+    }
+
+    fn remove_unranked(&mut self, watcher: Address, is_live: impl Fn(Address) -> bool) {
         let found = if self.watchers.len() <= SHORT_LIST {
             self.watchers.iter().position(|other| *other == watcher)
         } else {
@@ -71,10 +190,9 @@ impl Many {
         if self.dead != 0 {
             self.sweep(is_live);
         }
-        self.watchers.len() as isize == self.dead
     }
 
-    fn sweep(&mut self, is_live: impl Fn(Watcher) -> bool) {
+    fn sweep(&mut self, is_live: impl Fn(Address) -> bool) {
         for _ in 0..SWEEP.min(self.watchers.len()) {
             if self.cursor >= self.watchers.len() {
                 self.cursor = 0;
@@ -101,8 +219,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn watcher(id: u32) -> Watcher {
-        Watcher { id, generation: 0 }
+    fn watcher(id: u32) -> Address {
+        Address::new(0, id, 0)
     }
 
     proptest! {
@@ -119,7 +237,7 @@ mod tests {
                     0 => {
                         match &mut list {
                             None => list = Some(WatchList::One(watcher(next))),
-                            Some(list) => list.push(watcher(next)),
+                            Some(list) => list.add(watcher(next), None),
                         }
                         live.insert(next);
                         next += 1;
@@ -135,7 +253,7 @@ mod tests {
                         let empty = list
                             .as_mut()
                             .unwrap()
-                            .remove(watcher(id), |other| live.contains(&other.id));
+                            .remove(watcher(id), None, |other| live.contains(&other.index()));
                         members -= 1;
                         prop_assert_eq!(empty, members == 0);
                         if empty {
@@ -144,11 +262,8 @@ mod tests {
                     }
                     _ => {}
                 }
-                let held = match &list {
-                    None => Vec::new(),
-                    Some(WatchList::One(only)) => vec![*only],
-                    Some(WatchList::Many(many)) => many.watchers().to_vec(),
-                };
+                let mut held = Vec::new();
+                list.iter().for_each(|list| list.for_each(|watcher| held.push(watcher)));
                 prop_assert!(live.iter().all(|id| held.contains(&watcher(*id))));
             }
         }
@@ -158,19 +273,19 @@ mod tests {
     fn the_dead_are_never_more_than_half_of_a_long_list() {
         let count = 10_000;
         let mut list = WatchList::One(watcher(0));
-        (1..count).for_each(|id| list.push(watcher(id)));
+        (1..count).for_each(|id| list.add(watcher(id), None));
         // In the worst order for the sweep: what it has just passed dies next.
         for gone in 0..count {
-            let empty = list.remove(watcher(gone), |other| other.id > gone);
+            let empty = list.remove(watcher(gone), None, |other| other.index() > gone);
             assert_eq!(empty, gone == count - 1);
             let WatchList::Many(many) = &list else {
                 panic!("a list of many stays one until it is empty")
             };
             let live = (count - 1 - gone) as usize;
             assert!(
-                many.watchers().len() <= 2 * live.max(SHORT_LIST),
+                many.watchers.len() <= 2 * live.max(SHORT_LIST),
                 "{} places for {live} live watchers",
-                many.watchers().len()
+                many.watchers.len()
             );
         }
     }

@@ -1,0 +1,100 @@
+//! Keys that are resolved once, and found without hashing from then on.
+
+use super::core::Core;
+use crate::operation::{DelayedOperation, KeyHasher};
+use crate::sync::Arc;
+use crate::watch::list::Rank;
+use crate::watch::resolved::{Number, Resolved};
+use std::fmt;
+
+/// A key of a purgatory whose watch list is at hand: a broker keeps one for each partition, and checks it after every
+/// append.
+///
+/// It is the same key as the plain one: operations parked on either are found by checks of both. It stays valid when
+/// nobody watches the key. The key is forgotten when it is neither resolved nor watched; the memory of its list is
+/// reused for other resolved keys, and freed with the purgatory.
+///
+/// It does not keep the purgatory running: once that is shut down, it finds nobody.
+pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = crate::RandomState> {
+    core: Arc<Core<Op, S>>,
+    list: Arc<Resolved<Op::Key>>,
+    number: Number,
+    key: Op::Key,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
+    pub(super) fn new(core: &Arc<Core<Op, S>>, key: Op::Key) -> Self {
+        let (number, list) = core.watch.resolve(key.clone());
+        Self {
+            core: core.clone(),
+            list,
+            number,
+            key,
+        }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &Op::Key {
+        &self.key
+    }
+
+    /// Its number, if it belongs to `core`.
+    pub(super) fn number_in(&self, core: &Core<Op, S>) -> Option<Number> {
+        std::ptr::eq(&*self.core, core).then_some(self.number)
+    }
+
+    /// Examines every operation that watches the key, as
+    /// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete) does, without hashing the key. Takes
+    /// no lock if at most one operation watches it; if none does, it costs one locked instruction.
+    #[inline]
+    pub fn check_and_complete(&self) -> usize {
+        self.core
+            .check_resolved(&self.list, self.list.look(), Rank::MAX)
+    }
+
+    /// The same for a caller who has just published the event **under a lock that `try_complete` takes as well** (and
+    /// released it, as [always](super::Purgatory::check_and_complete)). That lock puts the event and the operation's
+    /// examination in order, and so spares this check the locked instruction: if nobody watches, it is one load.
+    ///
+    /// Without such a lock the check may not find an operation that is just being parked, which then waits for the
+    /// next check or its timeout.
+    #[inline]
+    pub fn check_and_complete_after_lock(&self) -> usize {
+        self.core
+            .check_resolved(&self.list, self.list.glance(), Rank::MAX)
+    }
+
+    /// Examines those that watch the key at a rank up to `rank`, in that order, and all that watch it without one, as
+    /// [`Purgatory::check_and_complete_up_to`](super::Purgatory::check_and_complete_up_to) does.
+    #[inline]
+    pub fn check_and_complete_up_to(&self, rank: u64) -> usize {
+        self.core.check_resolved(&self.list, self.list.look(), rank)
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
+    fn clone(&self) -> Self {
+        Self::new(&self.core, self.key.clone())
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
+    fn drop(&mut self) {
+        // `Hash` or `Eq` of the key may panic: then the key stays in the map.
+        let core = &self.core;
+        let _ = core
+            .engine
+            .guarded(|| core.watch.release(&self.key, self.number));
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for ResolvedKey<Op, S>
+where
+    Op::Key: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResolvedKey")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,322 @@
+//! The lists of resolved keys, each in a place of its own.
+//!
+//! A list is one word while at most one operation watches the key: adding and removing that one is a single
+//! compare-and-swap, and a look costs one load. With a second watcher (or one with a rank) the word says
+//! [`MANY`], and the list lies behind a lock, until it is empty again.
+//!
+//! | word | list |
+//! |---|---|
+//! | `EMPTY` | nobody watches; the key is resolved |
+//! | an address | this one watches; the key is resolved |
+//! | `MANY` | see the locked list, which may be empty if the key is not resolved any more |
+//!
+//! A place belongs to a key as long as the key is resolved or watched. A key that is not resolved any more has `MANY`
+//! in its word, so that every removal takes the lock, and the one that leaves an empty list behind sees that the place
+//! can be retired. What could keep a place in use comes only with the lock of the key's shard (a watch by the plain
+//! key, another resolution) or from somebody to whom the key is resolved; so who holds that lock and finds neither
+//! retires it.
+
+use super::list::{Rank, Walk, WatchList};
+use crate::address::Address;
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use std::sync::OnceLock;
+
+/// Names a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number(u32);
+
+/// Nobody watches. No address has the low 32 bits all set.
+const EMPTY: u64 = u32::MAX as u64;
+/// The list is behind the lock.
+const MANY: u64 = 1 << 32 | EMPTY;
+
+/// The place of one resolved key, on a cache line of its own.
+#[repr(align(64))]
+pub(crate) struct Resolved<K> {
+    word: AtomicU64,
+    locked: Mutex<Locked<K>>,
+}
+
+struct Locked<K> {
+    /// Whose place it is.
+    key: Option<K>,
+    /// So many have the key resolved.
+    pins: usize,
+    /// The watchers, if the word is `MANY`.
+    list: Option<WatchList>,
+}
+
+/// Answer of [`Resolved::remove`].
+pub(crate) enum Unwatched<K> {
+    Kept,
+    /// Nobody watches this key any more, and nobody has it resolved.
+    Orphaned(K),
+}
+
+impl<K: Clone> Resolved<K> {
+    fn new() -> Self {
+        Self {
+            word: AtomicU64::new(MANY),
+            locked: Mutex::new(Locked {
+                key: None,
+                pins: 0,
+                list: None,
+            }),
+        }
+    }
+
+    /// From now on, a visit finds `watcher`.
+    #[inline(always)]
+    pub(crate) fn add(&self, watcher: Address, rank: Option<Rank>) {
+        if rank.is_some() || !self.swap(EMPTY, watcher.to_bits()) {
+            self.add_locked(watcher, rank);
+        }
+    }
+
+    #[cold]
+    fn add_locked(&self, watcher: Address, rank: Option<Rank>) {
+        let mut locked = self.locked.lock();
+        // Without a rank and with nobody there, the word is enough.
+        while rank.is_some() || !self.swap(EMPTY, watcher.to_bits()) {
+            if self.gather(&mut locked) {
+                match &mut locked.list {
+                    Some(list) => list.add(watcher, rank),
+                    none => *none = Some(WatchList::new(watcher, rank)),
+                }
+                return;
+            }
+        }
+    }
+
+    /// Has the list behind the lock, which is held. `false` if somebody changed the word meanwhile.
+    fn gather(&self, locked: &mut Locked<K>) -> bool {
+        // ORDERING: Relaxed: the swap checks it, and `MANY` changes only under this lock.
+        match self.word.load(Ordering::Relaxed) {
+            MANY => true,
+            EMPTY => self.swap(EMPTY, MANY),
+            only if self.swap(only, MANY) => {
+                locked.list = Some(WatchList::One(Address::from_bits(only)));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes `watcher` off, which was added with `rank`.
+    #[inline(always)]
+    pub(crate) fn remove(
+        &self,
+        watcher: Address,
+        rank: Option<Rank>,
+        is_live: impl Fn(Address) -> bool,
+    ) -> Unwatched<K> {
+        if rank.is_none() && self.swap(watcher.to_bits(), EMPTY) {
+            return Unwatched::Kept;
+        }
+        let mut locked = self.locked.lock();
+        let Some(list) = &mut locked.list else {
+            return Unwatched::Kept;
+        };
+        if !list.remove(watcher, rank, is_live) {
+            return Unwatched::Kept;
+        }
+        locked.list = None;
+        match &locked.key {
+            Some(key) if locked.pins == 0 => Unwatched::Orphaned(key.clone()),
+            _ => {
+                // ORDERING: Release: as good as the swap of the last one who leaves; no other thread writes `MANY`.
+                self.word.store(EMPTY, Ordering::Release);
+                Unwatched::Kept
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn swap(&self, from: u64, to: u64) -> bool {
+        // ORDERING: AcqRel. Release: whoever finds the watcher finds its slot as it was when it was added. Acquire
+        // pairs with the Release in `look`: a parker who adds its watch after a check has looked in vain then sees the
+        // event that the check was about.
+        self.word
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// The only watcher, if any; `None` if the list is behind the lock. What happened before this call is seen by
+    /// whoever adds a watcher that this call does not find.
+    #[inline(always)]
+    pub(crate) fn look(&self) -> Option<Option<Address>> {
+        // ORDERING: Relaxed: the exchange below checks it.
+        let mut word = self.word.load(Ordering::Relaxed);
+        // ORDERING: AcqRel, a read-modify-write that changes nothing. It comes before or after the swap of any parker:
+        // after, it finds the watch (Acquire pairs with the Release in `swap`); before, its Release passes the event
+        // on to the parker's Acquire there. A load does the one, but not the other.
+        while let Err(changed) =
+            self.word
+                .compare_exchange_weak(word, word, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            word = changed;
+        }
+        Self::decode(word)
+    }
+
+    /// The same, but only for what happened under a lock that the watcher's `try_complete` takes as well: that lock
+    /// orders the two, and a load is enough.
+    #[inline(always)]
+    pub(crate) fn glance(&self) -> Option<Option<Address>> {
+        // ORDERING: Acquire pairs with the Release in `swap`.
+        Self::decode(self.word.load(Ordering::Acquire))
+    }
+
+    #[inline(always)]
+    fn decode(word: u64) -> Option<Option<Address>> {
+        match word {
+            EMPTY => Some(None),
+            MANY => None,
+            only => Some(Some(Address::from_bits(only))),
+        }
+    }
+
+    /// Calls `each` for every watcher that is on the list during the whole visit, as
+    /// [`WatchMap::visit`](super::WatchMap::visit) does. `only` is what was seen just now.
+    #[inline(always)]
+    pub(crate) fn visit(
+        &self,
+        only: Option<Option<Address>>,
+        up_to: Rank,
+        mut each: impl FnMut(Address),
+    ) {
+        match only {
+            Some(None) => {}
+            Some(Some(watcher)) => each(watcher),
+            None => Walk::new(up_to).visit(each, |read| self.read(read)),
+        }
+    }
+
+    /// Shows the list, if it is behind the lock and not empty.
+    pub(crate) fn read(&self, read: impl FnOnce(&WatchList)) {
+        if let Some(list) = &self.locked.lock().list {
+            read(list);
+        }
+    }
+
+    /// Shows the list wherever it is, if it is not empty.
+    pub(crate) fn read_all(&self, read: impl FnOnce(&WatchList)) {
+        match self.glance() {
+            Some(None) => {}
+            Some(Some(only)) => read(&WatchList::One(only)),
+            None => self.read(read),
+        }
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        let mut watched = false;
+        self.read_all(|_| watched = true);
+        watched
+    }
+
+    /// One more has the key resolved. The caller has the lock of the key's shard.
+    pub(crate) fn pin(&self) {
+        let mut locked = self.locked.lock();
+        locked.pins += 1;
+        if locked.list.is_none() {
+            // (It was `MANY` if nobody had it resolved; else it is what it is.)
+            self.swap(MANY, EMPTY);
+        }
+    }
+
+    /// One less. Returns whether the place can be retired. The caller has the lock of the key's shard.
+    fn unpin(&self) -> bool {
+        let mut locked = self.locked.lock();
+        locked.pins -= 1;
+        if locked.pins > 0 {
+            return false;
+        }
+        while !self.gather(&mut locked) {}
+        locked.list.is_none()
+    }
+
+    /// Whether the place belongs to nobody. The caller has the lock of the key's shard.
+    fn is_orphaned(&self) -> bool {
+        let locked = self.locked.lock();
+        locked.pins == 0 && locked.list.is_none()
+    }
+}
+
+type Chunk<K> = Box<[Arc<Resolved<K>>]>;
+
+/// All places.
+pub(crate) struct ResolvedLists<K> {
+    /// Chunk `c` has `FIRST << c` places. They are never moved, and freed with the whole.
+    chunks: [OnceLock<Chunk<K>>; CHUNKS],
+    free: Mutex<Free>,
+}
+
+struct Free {
+    numbers: Vec<Number>,
+    /// Numbers from here on have never been in use.
+    unused: u32,
+}
+
+const FIRST: u32 = 16;
+const CHUNKS: usize = 28;
+
+impl<K: Clone> ResolvedLists<K> {
+    pub(crate) fn new() -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            free: Mutex::new(Free {
+                numbers: Vec::new(),
+                unused: 0,
+            }),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, number: Number) -> &Arc<Resolved<K>> {
+        let chunk = (number.0 / FIRST + 1).ilog2();
+        let first = FIRST * ((1 << chunk) - 1);
+        let places = self.chunks[chunk as usize].get_or_init(|| {
+            let places = 0..FIRST << chunk;
+            places.map(|_| Arc::new(Resolved::new())).collect()
+        });
+        &places[(number.0 - first) as usize]
+    }
+
+    /// Gives `key` a place, with the list that it has, for one who has it resolved. The caller has the lock of the
+    /// key's shard.
+    pub(crate) fn occupy(&self, key: K, list: Option<WatchList>) -> Number {
+        let number = {
+            let mut free = self.free.lock();
+            free.numbers.pop().unwrap_or_else(|| {
+                let fresh = Number(free.unused);
+                free.unused += 1;
+                fresh
+            })
+        };
+        let place = self.get(number);
+        {
+            let mut locked = place.locked.lock();
+            locked.key = Some(key);
+            locked.list = list;
+        }
+        place.pin();
+        number
+    }
+
+    /// One less has the key of a place resolved. Returns whether the place was retired. The caller has the lock of the
+    /// key's shard.
+    pub(crate) fn unpin(&self, number: Number) -> bool {
+        self.get(number).unpin() && self.retire(number)
+    }
+
+    /// Takes a place back, if it belongs to nobody. The caller has the lock of its key's shard, and removes the entry.
+    pub(crate) fn retire(&self, number: Number) -> bool {
+        let place = self.get(number);
+        let orphaned = place.is_orphaned();
+        if orphaned {
+            drop(place.locked.lock().key.take());
+            self.free.lock().numbers.push(number);
+        }
+        orphaned
+    }
+}
