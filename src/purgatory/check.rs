@@ -82,7 +82,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     }
 
     /// The same for a resolved key, in whose list `only` was seen.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn check_resolved(
         self: &Arc<Self>,
         list: &Resolved<Op::Key>,

@@ -136,7 +136,7 @@ impl<K: Eq + Hash> Keys<K> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::One(_) | Self::Resolved(_) => 1,
@@ -148,7 +148,7 @@ impl<K: Eq + Hash> Keys<K> {
     }
 
     /// The watch at `place`, below [`len`](Self::len).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, place: usize) -> (Target<&K>, Option<Rank>) {
         let key = match self {
             Self::One(key) => key,

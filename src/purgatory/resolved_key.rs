@@ -1,6 +1,7 @@
 //! Keys that are resolved once, and found without hashing from then on.
 
 use super::core::Core;
+use crate::address::Address;
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::sync::Arc;
 use crate::watch::list::Rank;
@@ -48,8 +49,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// no lock if at most one operation watches it; if none does, it costs one locked instruction.
     #[inline]
     pub fn check_and_complete(&self) -> usize {
-        self.core
-            .check_resolved(&self.list, self.list.look(), Rank::MAX)
+        self.check(self.list.look(), Rank::MAX)
     }
 
     /// The same for a caller who has just published the event **under a lock that `try_complete` takes as well** (and
@@ -60,15 +60,23 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// next check or its timeout.
     #[inline]
     pub fn check_and_complete_after_lock(&self) -> usize {
-        self.core
-            .check_resolved(&self.list, self.list.glance(), Rank::MAX)
+        self.check(self.list.glance(), Rank::MAX)
     }
 
     /// Examines those that watch the key at a rank up to `rank`, in that order, and all that watch it without one, as
     /// [`Purgatory::check_and_complete_up_to`](super::Purgatory::check_and_complete_up_to) does.
     #[inline]
     pub fn check_and_complete_up_to(&self, rank: u64) -> usize {
-        self.core.check_resolved(&self.list, self.list.look(), rank)
+        self.check(self.list.look(), rank)
+    }
+
+    /// `only` is what was seen in the list.
+    #[inline(always)]
+    fn check(&self, only: Option<Option<Address>>, up_to: Rank) -> usize {
+        match only {
+            Some(None) => 0,
+            only => self.core.check_resolved(&self.list, only, up_to),
+        }
     }
 }
 

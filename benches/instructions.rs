@@ -1,0 +1,222 @@
+//! Work for `.ci/instructions`, which counts the instructions of the hot calls under valgrind.
+//!
+//! `instructions NAME COUNT` does one thing so many times; `instructions` alone lists the names. Everything that could
+//! vary from run to run is fixed: the hasher, the clock, the one thread.
+
+use request_purgatory::{
+    Clock, Completion, DelayedOperation, Purgatory, Reaper, Requests, Timer, Timestamp, Tracker,
+    WatchOn,
+};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+type Hasher = foldhash::fast::FixedState;
+type Waiting = Purgatory<Operation, Hasher>;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Others that wait meanwhile.
+const OTHERS: u64 = 1000;
+
+/// A clock that stands still, and costs nothing.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp::default()
+    }
+}
+
+struct Operation(Arc<AtomicBool>);
+
+impl DelayedOperation for Operation {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        TIMEOUT
+    }
+
+    fn try_complete(&mut self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn on_complete(self, completion: Completion) {
+        black_box(completion);
+    }
+}
+
+/// A purgatory in which others wait already.
+fn purgatory() -> Waiting {
+    let purgatory = Purgatory::builder("instructions")
+        .clock(Still)
+        .reaper(Reaper::Manual)
+        .hasher(Hasher::default())
+        .build()
+        .expect("the settings are sound");
+    for other in 0..OTHERS {
+        let keys = [1 << 32 | other];
+        drop(purgatory.try_complete_else_watch(Operation(Arc::default()), keys));
+    }
+    purgatory
+}
+
+/// Parks `count` times on what `park` says, and checks what `check` says.
+fn lives<const K: usize>(count: u64) {
+    let purgatory = purgatory();
+    let ready = Arc::new(AtomicBool::new(false));
+    for life in 0..count {
+        let keys = std::array::from_fn::<_, K, _>(|key| life % OTHERS + key as u64);
+        drop(purgatory.try_complete_else_watch(Operation(ready.clone()), keys));
+        ready.store(true, Ordering::Relaxed);
+        assert_eq!(purgatory.check_and_complete(&keys[0]), 1);
+        ready.store(false, Ordering::Relaxed);
+    }
+}
+
+fn resolved_lives(count: u64) {
+    let purgatory = purgatory();
+    let ready = Arc::new(AtomicBool::new(false));
+    let keys = [(); 16].map(|()| purgatory.key(7));
+    let arrival = purgatory.at(Timestamp::default());
+    for life in 0..count {
+        let key = &keys[life as usize % keys.len()];
+        let operation = Operation(ready.clone());
+        drop(arrival.try_complete_else_watch_on(operation, [WatchOn::resolved(key)]));
+        ready.store(true, Ordering::Relaxed);
+        assert_eq!(key.check_and_complete(), 1);
+        ready.store(false, Ordering::Relaxed);
+    }
+}
+
+fn ranked_lives(count: u64) {
+    let purgatory = purgatory();
+    let ready = Arc::new(AtomicBool::new(false));
+    let key = purgatory.key(7);
+    let park = |rank, ready: &Arc<AtomicBool>| {
+        let watch = WatchOn::resolved(&key).at_rank(rank);
+        drop(purgatory.try_complete_else_watch_on(Operation(ready.clone()), [watch]));
+    };
+    (0..OTHERS).for_each(|above| park(u64::MAX - above, &Arc::default()));
+    for rank in 0..count {
+        park(rank, &ready);
+        ready.store(true, Ordering::Relaxed);
+        assert_eq!(key.check_and_complete_up_to(rank), 1);
+        ready.store(false, Ordering::Relaxed);
+    }
+}
+
+fn cancelled_lives(count: u64) {
+    let purgatory = purgatory();
+    for life in 0..count {
+        let operation = Operation(Arc::default());
+        let watch = purgatory.try_complete_else_watch(operation, [life % OTHERS]);
+        let handle = watch.ok().and_then(|watch| watch.into_handle());
+        drop(black_box(handle.and_then(|handle| handle.cancel())));
+    }
+}
+
+fn checks_of_a_key(count: u64) {
+    let purgatory = purgatory();
+    for key in 0..count {
+        assert_eq!(purgatory.check_and_complete(black_box(&(key % OTHERS))), 0);
+    }
+}
+
+fn checks_of_a_resolved_key(count: u64) {
+    let purgatory = purgatory();
+    let key = purgatory.key(7);
+    for _ in 0..count {
+        assert_eq!(black_box(&key).check_and_complete(), 0);
+    }
+}
+
+fn checks_after_a_lock(count: u64) {
+    let purgatory = purgatory();
+    let key = purgatory.key(7);
+    for _ in 0..count {
+        assert_eq!(black_box(&key).check_and_complete_after_lock(), 0);
+    }
+}
+
+fn checks_in_vain(count: u64) {
+    let purgatory = purgatory();
+    for key in 0..count {
+        let key = 1 << 32 | key % OTHERS;
+        assert_eq!(purgatory.check_and_complete(black_box(&key)), 0);
+    }
+}
+
+fn timers(count: u64) {
+    let timer = Timer::builder("instructions")
+        .clock(Still)
+        .reaper(Reaper::Manual)
+        .build(|payload: u64| drop(black_box(payload)))
+        .expect("the settings are sound");
+    for payload in 0..count {
+        let id = timer.start(TIMEOUT, payload).expect("there is room");
+        assert_eq!(timer.stop(id), Some(payload));
+    }
+}
+
+fn tracked(count: u64) {
+    let tracker = Tracker::builder("instructions")
+        .clock(Still)
+        .reaper(Reaper::Manual)
+        .hasher(Hasher::default())
+        .build(|key: u64, value: u64| drop(black_box((key, value))))
+        .expect("the settings are sound");
+    for key in 0..count {
+        drop(tracker.track(key % OTHERS, key, TIMEOUT));
+        assert_eq!(tracker.complete(&(key % OTHERS)), Some(key));
+    }
+}
+
+fn requests(count: u64) {
+    let requests = Requests::builder("instructions")
+        .clock(Still)
+        .reaper(Reaper::Manual)
+        .hasher(Hasher::default())
+        .build()
+        .expect("the settings are sound");
+    for id in 0..count {
+        let request = requests.request(id, TIMEOUT).expect("the id is free");
+        assert!(requests.respond(&id, id));
+        assert_eq!(request.wait(), Ok(id));
+    }
+}
+
+/// Names of the hot calls, as the table of `.ci/instructions` has them.
+const WORK: &[(&str, fn(u64))] = &[
+    ("life-of-one-key", lives::<1>),
+    ("life-of-three-keys", lives::<3>),
+    ("life-on-a-resolved-key", resolved_lives),
+    ("life-at-a-rank", ranked_lives),
+    ("life-cancelled", cancelled_lives),
+    ("check-of-a-key", checks_of_a_key),
+    ("check-of-a-resolved-key", checks_of_a_resolved_key),
+    ("check-after-a-lock", checks_after_a_lock),
+    ("check-in-vain", checks_in_vain),
+    ("timer-started-and-stopped", timers),
+    ("tracked-and-completed", tracked),
+    ("request-and-response", requests),
+];
+
+fn main() {
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench");
+    let Some(name) = arguments.next() else {
+        WORK.iter().for_each(|(name, _)| println!("{name}"));
+        return;
+    };
+    let count = arguments.next().and_then(|count| count.parse().ok());
+    let work = WORK.iter().find(|(known, _)| *known == name);
+    match (work, count) {
+        (Some((_, work)), Some(count)) => work(count),
+        _ => {
+            eprintln!("usage: instructions [NAME COUNT]");
+            std::process::exit(2);
+        }
+    }
+}
