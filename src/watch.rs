@@ -42,8 +42,11 @@ enum Place {
     Resolved(Number),
 }
 
+/// Room for the watchers of a short list.
+pub(crate) type Few = [Address; FEW];
+
 /// What a visit finds at first.
-enum Found {
+pub(crate) enum Found {
     One(Address),
     /// So many, copied.
     Few(usize),
@@ -52,7 +55,7 @@ enum Found {
 
 impl Found {
     #[inline(always)]
-    fn copy(list: &WatchList, few: &mut [Address; FEW]) -> Self {
+    fn on(list: &WatchList, few: &mut Few) -> Self {
         match list {
             WatchList::One(watcher) => Self::One(*watcher),
             WatchList::Many(many) => match many.unranked() {
@@ -139,33 +142,58 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Calls `each` for every watcher that `key` has during the whole visit (of those with a rank, only up to
-    /// `up_to`, and in its order), and perhaps for some that come or go meanwhile; a few may be visited twice. No lock
-    /// is held during the calls.
+    /// Who watches `key`, to begin with; `None` if nobody does. There is room for a `few`.
     #[inline(always)]
-    pub(crate) fn visit<Q>(&self, key: &Q, up_to: Rank, mut each: impl FnMut(Address))
+    pub(crate) fn find<Q>(&self, key: &Q, few: &mut Few) -> Option<Found>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut few = [Address::default(); FEW];
         let found = self.places.read(key, |place| match place {
-            Place::Here(list) => Found::copy(list, &mut few),
+            Place::Here(list) => Some(Found::on(list, few)),
             Place::Resolved(number) => match self.resolved.get(*number).look() {
-                Some(only) => only.map_or(Found::Few(0), Found::One),
-                None => Found::Many,
+                Some(only) => only.map(Found::One),
+                None => Some(Found::Many),
             },
         });
+        found.flatten()
+    }
+
+    /// Calls `each` for every watcher that `key` has during the whole visit (of those with a rank, only up to
+    /// `up_to`, and in its order), and perhaps for some that come or go meanwhile; a few may be visited twice. No lock
+    /// is held during the calls. The visit begins with what was [found](Self::find).
+    #[inline(always)]
+    pub(crate) fn visit<Q>(
+        &self,
+        key: &Q,
+        (found, few): (Found, &Few),
+        up_to: Rank,
+        mut each: impl FnMut(Address),
+    ) where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         match found {
-            None => {}
-            Some(Found::One(watcher)) => each(watcher),
-            Some(Found::Few(count)) => few[..count].iter().copied().for_each(each),
-            Some(Found::Many) => Walk::new(up_to).visit(each, |read| {
+            Found::One(watcher) => each(watcher),
+            Found::Few(count) => few[..count].iter().copied().for_each(each),
+            Found::Many => Walk::new(up_to).visit(each, |read| {
                 self.places.read(key, |place| match place {
                     Place::Here(list) => read(list),
                     Place::Resolved(number) => self.resolved.get(*number).read(read),
                 });
             }),
+        }
+    }
+
+    /// Calls `each` for every watcher of `key`.
+    pub(crate) fn visit_all<Q>(&self, key: &Q, each: impl FnMut(Address))
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut few = Few::default();
+        if let Some(found) = self.find(key, &mut few) {
+            self.visit(key, (found, &few), Rank::MAX, each);
         }
     }
 

@@ -12,14 +12,14 @@ use crate::sync::Arc;
 use crate::turn::Turn;
 use crate::watch::list::Rank;
 use crate::watch::resolved::Resolved;
+use crate::watch::{Few, Found};
 use std::borrow::Borrow;
 use std::hash::Hash;
 use std::time::Duration;
 
 /// A check in progress.
 struct Check<Op> {
-    /// Most checks find nobody: the turn begins with the first operation.
-    turn: Option<Turn>,
+    turn: Turn,
     completed: usize,
     in_vain: u64,
     ready: Ready<(Op, Completion)>,
@@ -29,7 +29,7 @@ impl<Op: DelayedOperation> Check<Op> {
     #[inline(always)]
     fn new() -> Self {
         Self {
-            turn: None,
+            turn: Turn::enter(),
             completed: 0,
             in_vain: 0,
             ready: Ready::new(),
@@ -39,7 +39,6 @@ impl<Op: DelayedOperation> Check<Op> {
     /// Examines one operation, or has its holder do so.
     #[inline(always)]
     fn examine<S: KeyHasher>(&mut self, core: &Arc<Core<Op, S>>, address: Address) {
-        self.turn.get_or_insert_with(Turn::enter);
         let Some(mut tenant) = core.engine.begin(address, Mark::Recheck) else {
             return;
         };
@@ -59,9 +58,7 @@ impl<Op: DelayedOperation> Check<Op> {
             let home = core.engine.my_home();
             home.events.vain_checks.add(self.in_vain);
         }
-        if let Some(turn) = self.turn {
-            deliver(core, &turn, self.ready, site);
-        }
+        deliver(core, &self.turn, self.ready, site);
         self.completed
     }
 }
@@ -75,9 +72,29 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        let mut few = Few::default();
+        match self.watch.find(key, &mut few) {
+            // Most checks find nobody.
+            None => 0,
+            Some(found) => self.check_found(key, (found, &few), up_to, site),
+        }
+    }
+
+    #[inline(never)]
+    fn check_found<Q>(
+        self: &Arc<Self>,
+        key: &Q,
+        found: (Found, &Few),
+        up_to: Rank,
+        site: Site,
+    ) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let mut check = Check::new();
         self.watch
-            .visit(key, up_to, |watcher| check.examine(self, watcher));
+            .visit(key, found, up_to, |watcher| check.examine(self, watcher));
         check.conclude(self, site)
     }
 
@@ -119,7 +136,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let turn = Turn::enter();
         let mut ready = Ready::new();
         let mut forced = 0;
-        self.watch.visit(key, Rank::MAX, |watcher| {
+        self.watch.visit_all(key, |watcher| {
             forced += usize::from(self.force_into(watcher, &mut ready));
         });
         deliver(self, &turn, ready, Site::Here);
@@ -149,7 +166,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         Q: Hash + Eq + ?Sized,
     {
         let mut cancelled = Vec::new();
-        self.watch.visit(key, Rank::MAX, |watcher| {
+        self.watch.visit_all(key, |watcher| {
             cancelled.extend(self.cancel_one(watcher));
         });
         cancelled
@@ -162,7 +179,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         Q: Hash + Eq + ?Sized,
     {
         let mut rescheduled = std::collections::HashSet::new();
-        self.watch.visit(key, Rank::MAX, |watcher| {
+        self.watch.visit_all(key, |watcher| {
             if let Rescheduled::Done(_) = self.engine.reschedule(watcher, timeout) {
                 rescheduled.insert(watcher);
             }
