@@ -249,6 +249,11 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
+    /// Whether there is a bound on what is parked.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Gives back a place under the limit.
     #[inline(always)]
     fn free_place(&self) {

@@ -176,7 +176,7 @@ impl Watchers {
     pub fn on(&self, key: u64) -> Vec<u32> {
         let mut found = Vec::new();
         self.0
-            .visit(&key, u64::MAX, |watcher| found.push(watcher.index()));
+            .visit_all(&key, |watcher| found.push(watcher.index()));
         found
     }
 

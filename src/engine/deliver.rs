@@ -4,6 +4,8 @@ use super::drive::Facility;
 use crate::completions::{Completions, Job};
 use crate::sync::Arc;
 use crate::turn::Turn;
+use std::iter::Chain;
+use std::{option, vec};
 
 /// Where the code runs, but for what has expired, which always goes where the builder was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,13 @@ impl<E> Ready<E> {
         }
     }
 
+    fn of(ended: E) -> Self {
+        Self {
+            first: Some(ended),
+            rest: Vec::new(),
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn push(&mut self, ended: E) {
         if self.first.is_none() {
@@ -36,6 +45,15 @@ impl<E> Ready<E> {
         } else {
             self.rest.push(ended);
         }
+    }
+}
+
+impl<E> IntoIterator for Ready<E> {
+    type Item = E;
+    type IntoIter = Chain<option::IntoIter<E>, vec::IntoIter<E>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.rest)
     }
 }
 
@@ -47,54 +65,73 @@ pub(crate) fn deliver<F: Facility>(
     ready: Ready<F::Ended>,
     site: Site,
 ) {
-    if let Some(ended) = ready.first {
-        deliver_one(facility, turn, ended, site);
+    match ready.first {
+        Some(ended) if ready.rest.is_empty() && !goes_elsewhere::<F>(facility, &ended, site) => {
+            run_here(facility, turn, ended);
+        }
+        Some(_) => deliver_all(facility, turn, ready, site),
+        None => {}
     }
-    for ended in ready.rest {
-        deliver_one(facility, turn, ended, site);
+}
+
+fn deliver_all<F: Facility>(facility: &Arc<F>, turn: &Turn, ready: Ready<F::Ended>, site: Site) {
+    let mut elsewhere = Ready::new();
+    for ended in ready {
+        if !goes_elsewhere::<F>(facility, &ended, site) {
+            run_here(facility, turn, ended);
+            continue;
+        }
+        match &facility.engine().completions {
+            // One job for each: they may run side by side.
+            Completions::Executor(executor) => {
+                let job = Delivery::new(facility, Ready::of(ended)).into_job();
+                // If it panics, the unwinding drops the job, which runs it.
+                let _ = facility.engine().guarded(|| executor.execute(job));
+            }
+            // One job for all: a thread runs them in turn anyway.
+            _ => elsewhere.push(ended),
+        }
+    }
+    if elsewhere.first.is_some() {
+        let job = Delivery::new(facility, elsewhere).into_job();
+        // After the shutdown the thread takes no more.
+        let refused = match facility.engine().threads.completions() {
+            Some(thread) => thread.submit(job).err(),
+            None => Some(job),
+        };
+        if let Some(job) = refused {
+            turn.run(job);
+        }
     }
 }
 
 #[inline(always)]
-fn deliver_one<F: Facility>(facility: &Arc<F>, turn: &Turn, ended: F::Ended, site: Site) {
-    let elsewhere = site == Site::Elsewhere || F::has_expired(&ended);
-    if elsewhere && !matches!(facility.engine().completions, Completions::Inline) {
-        let refused = submit(facility, Delivery::new(facility, ended).into_job());
-        if let Some(job) = refused {
-            turn.run(job);
-        }
-    } else if turn.is_outermost() {
-        facility.complete(ended);
-    } else {
-        turn.run(Delivery::new(facility, ended).into_job());
-    }
+fn goes_elsewhere<F: Facility>(facility: &F, ended: &F::Ended, site: Site) -> bool {
+    (site == Site::Elsewhere || F::has_expired(ended))
+        && !matches!(facility.engine().completions, Completions::Inline)
 }
 
-/// Hands `job` on; gives it back if the thread for it takes no more, after the shutdown.
-fn submit<F: Facility>(facility: &Arc<F>, job: Job) -> Option<Job> {
-    let engine = facility.engine();
-    match (&engine.completions, engine.threads.completions()) {
-        (Completions::Executor(executor), _) => {
-            // If it panics, the unwinding drops the job, which runs it.
-            let _ = engine.guarded(|| executor.execute(job));
-            None
-        }
-        (_, Some(thread)) => thread.submit(job).err(),
-        (_, None) => Some(job),
+/// Runs the user's code for one on this thread, outside of every callback.
+#[inline(always)]
+fn run_here<F: Facility>(facility: &Arc<F>, turn: &Turn, ended: F::Ended) {
+    if turn.is_outermost() {
+        facility.complete(ended);
+    } else {
+        turn.run(Delivery::new(facility, Ready::of(ended)).into_job());
     }
 }
 
 /// What runs the user's code when it is dropped, wherever that is: nothing that loses it can lose the ending.
 struct Delivery<F: Facility> {
     facility: Arc<F>,
-    ended: Option<F::Ended>,
+    ready: Ready<F::Ended>,
 }
 
 impl<F: Facility> Delivery<F> {
-    fn new(facility: &Arc<F>, ended: F::Ended) -> Self {
+    fn new(facility: &Arc<F>, ready: Ready<F::Ended>) -> Self {
         Self {
             facility: facility.clone(),
-            ended: Some(ended),
+            ready,
         }
     }
 
@@ -105,9 +142,9 @@ impl<F: Facility> Delivery<F> {
 
 impl<F: Facility> Drop for Delivery<F> {
     fn drop(&mut self) {
-        if let Some(ended) = self.ended.take() {
-            // On a thread of another's: what this causes must not nest in it.
-            let _turn = Turn::enter();
+        // On a thread of another's: what this causes must not nest in it.
+        let _turn = Turn::enter();
+        for ended in std::mem::replace(&mut self.ready, Ready::new()) {
             self.facility.complete(ended);
         }
     }

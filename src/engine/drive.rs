@@ -2,11 +2,12 @@
 
 use super::deliver::{Ready, Site, deliver};
 use super::home::Home;
-use super::{Engine, Tenant};
+use super::{Engine, Tenant, Vacated};
 use crate::cell::state::Mark;
 use crate::reaper::{Driven, Rest};
 use crate::scheme::{Scheme, Tick};
-use crate::sync::{Arc, Weak};
+use crate::stats::Ending;
+use crate::sync::{Arc, SLICE, Weak};
 use crate::time::ticks::NEVER;
 use crate::turn::Turn;
 
@@ -18,15 +19,22 @@ pub(crate) trait Facility: Send + Sync + Sized + 'static {
     type Scheme: Scheme;
     /// What has ended and is on its way to the user's code.
     type Ended: Send + 'static;
+    /// What one that has expired leaves behind elsewhere than in the engine.
+    type Trace;
 
     fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
 
-    /// Ends one whose deadline has passed. Returns whether that is how it ended.
-    fn expire(
+    /// Ends one whose deadline has passed.
+    fn expire<'a>(
         self: &Arc<Self>,
-        tenant: Tenant<'_, Self::Payload, Self::Scheme>,
+        tenant: Tenant<'a, Self::Payload, Self::Scheme>,
         ready: &mut Ready<Self::Ended>,
-    ) -> bool;
+    ) -> Gone<'a, Self>;
+
+    /// Clears the traces of those that have expired; `at` gives that of each of so many.
+    fn clear<'a>(&self, count: usize, at: impl Fn(usize) -> &'a Self::Trace)
+    where
+        Self::Trace: 'a;
 
     /// Ends one because of the shutdown.
     fn abandon(
@@ -53,6 +61,18 @@ pub(crate) trait Facility: Send + Sync + Sized + 'static {
     fn give_up(&self) {}
 }
 
+/// One that has expired, and is still to be cleared away.
+pub(crate) struct Gone<'a, F: Facility> {
+    pub(crate) vacated: Vacated<'a, F::Payload, F::Scheme>,
+    pub(crate) ending: Ending,
+    /// Watch entries among its traces.
+    pub(crate) watches: usize,
+    pub(crate) trace: F::Trace,
+}
+
+/// So many that have expired are cleared away together.
+const HEAP: usize = 1 << 18;
+
 /// Lets the facility's reaper drive it from now on, and its clock wake whoever does.
 pub(super) fn start<F: Facility>(facility: &Arc<F>) {
     let driven: Weak<dyn Driven> = Arc::<F>::downgrade(facility);
@@ -68,54 +88,117 @@ pub(crate) fn advance<F: Facility>(facility: &Arc<F>) -> usize {
     facility.catch_up();
     let engine = facility.engine();
     let now = engine.now();
-    engine
-        .homes
-        .iter()
-        .map(|home| advance_home(facility, &turn, home, now))
-        .sum()
+    let mut pass = Pass {
+        facility,
+        turn: &turn,
+        gone: Vec::new(),
+        expired: 0,
+    };
+    for home in &engine.homes {
+        pass.over(home, now);
+    }
+    pass.clear_away();
+    pass.expired
 }
 
-/// Expires what is due in one home, slice by slice.
-fn advance_home<F: Facility>(
+/// Ends one whose time came while it was being started, and whoever found that left it to this thread.
+pub(crate) fn expire_late<F: Facility>(
     facility: &Arc<F>,
-    turn: &Turn,
-    home: &Home<F::Payload, F::Scheme>,
-    now: Tick,
-) -> usize {
-    let mut expired = 0;
-    let mut left = home.begin_pass(now);
-    while left > 0 {
-        let due = home.drain(now);
-        left = left.saturating_sub(due.fired.len());
-        let mut ready = Ready::new();
-        let mut ended = Vec::with_capacity(due.fired.len());
-        for (at, deadline) in due.fired {
-            let address = home.address(at);
-            // One in the hands of another thread is ended by that.
-            let tenant = facility.engine().begin(address, Mark::Expire);
-            if tenant.is_some_and(|tenant| facility.expire(tenant, &mut ready)) {
-                ended.push(deadline);
+    tenant: Tenant<'_, F::Payload, F::Scheme>,
+) {
+    let turn = Turn::enter();
+    let mut ready = Ready::new();
+    let mut pass = Pass {
+        facility,
+        turn: &turn,
+        gone: vec![facility.expire(tenant, &mut ready)],
+        expired: 0,
+    };
+    pass.clear_away();
+    deliver(facility, &turn, ready, Site::Here);
+}
+
+/// One advance of the time.
+///
+/// In a storm the user's code comes first: whoever waits is told that it has expired, and only then its traces are
+/// cleared away, many at once. A few are cleared away before the user hears of them.
+struct Pass<'a, F: Facility> {
+    facility: &'a Arc<F>,
+    turn: &'a Turn,
+    gone: Vec<Gone<'a, F>>,
+    expired: usize,
+}
+
+impl<'a, F: Facility> Pass<'a, F> {
+    /// Expires what is due in one home, slice by slice.
+    fn over(&mut self, home: &'a Home<F::Payload, F::Scheme>, now: Tick) {
+        let engine = self.facility.engine();
+        let heap = if engine.is_limited() { 1 } else { HEAP };
+        let mut left = home.begin_pass(now);
+        let mut deadlines = Vec::new();
+        while left > 0 {
+            let due = home.drain(now);
+            left = left.saturating_sub(due.fired.len());
+            let mut ready = Ready::new();
+            deadlines.clear();
+            for (at, deadline) in due.fired {
+                // One in the hands of another thread is ended by that.
+                let Some(tenant) = engine.begin(home.address(at), Mark::Expire) else {
+                    continue;
+                };
+                let gone = self.facility.expire(tenant, &mut ready);
+                if gone.ending == Ending::Expired {
+                    deadlines.push(deadline);
+                }
+                self.gone.push(gone);
+            }
+            self.expired += deadlines.len();
+            self.book_lateness(home, &deadlines);
+            // (A place under the limit is free only when the books say so: then nobody waits for the rest.)
+            let storm = due.more || self.gone.len() > SLICE;
+            if !storm || self.gone.len() >= heap {
+                self.clear_away();
+            }
+            deliver(self.facility, self.turn, ready, Site::Here);
+            if !due.more {
+                break;
             }
         }
-        expired += ended.len();
-        book_lateness(facility.engine(), home, &ended);
-        deliver(facility, turn, ready, Site::Here);
-        if !due.more {
-            break;
+    }
+
+    /// Clears away what has expired: traces first, while the slots cannot have other tenants yet.
+    fn clear_away(&mut self) {
+        let gone = std::mem::take(&mut self.gone);
+        self.facility.clear(gone.len(), |place| &gone[place].trace);
+        for Gone {
+            vacated,
+            ending,
+            watches,
+            trace,
+        } in gone
+        {
+            self.facility.engine().give_back(vacated, ending, watches);
+            if std::mem::needs_drop::<F::Trace>() {
+                // What is the user's in it may panic.
+                let _ = self.facility.engine().guarded(|| drop(trace));
+            }
         }
     }
-    expired
-}
 
-/// Books how late those with these deadlines were ended: all of them by now.
-fn book_lateness<P, W: Scheme>(engine: &Engine<P, W>, home: &Home<P, W>, deadlines: &[Tick]) {
-    // (The clock may be the user's. If it panics, nothing is booked.)
-    if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
-        for &deadline in deadlines {
-            let late = now.saturating_since(engine.timestamp(deadline));
-            let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
-            home.events.lateness_total.add(late);
-            home.events.lateness_max.raise_to(late);
+    /// Books how late those with these deadlines were ended: all of them by now.
+    fn book_lateness(&self, home: &Home<F::Payload, F::Scheme>, deadlines: &[Tick]) {
+        let engine = self.facility.engine();
+        // (The clock may be the user's. If it panics, nothing is booked.)
+        if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
+            let (mut total, mut max) = (0_u64, 0);
+            for &deadline in deadlines {
+                let late = now.saturating_since(engine.timestamp(deadline));
+                let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+                total = total.saturating_add(late);
+                max = late.max(max);
+            }
+            home.events.lateness_total.add(total);
+            home.events.lateness_max.raise_to(max);
         }
     }
 }

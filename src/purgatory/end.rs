@@ -2,6 +2,8 @@
 
 use super::Parked;
 use super::core::{Core, Later, Tenant};
+use super::keys::Keys;
+use crate::address::Address;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
@@ -9,6 +11,7 @@ use crate::engine::deliver::Ready;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::{Arc, LOOKS};
+use std::ops::Range;
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
@@ -128,22 +131,38 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     ) -> Op {
         let watcher = tenant.address();
         let (Parked { op, keys }, vacated) = self.engine.vacate(tenant);
-        let count = keys.len();
-        let mut left = 0..count.min(watched);
-        // If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others follow.
-        while !left.is_empty() {
-            let _ = self.engine.guarded(|| {
-                for place in &mut left {
-                    let (target, rank) = keys.get(place);
-                    self.watch
-                        .remove(target, rank, watcher, |other| self.is_live(other));
-                }
-            });
-        }
-        self.engine.give_back(vacated, ending, count);
+        self.unwatch(&keys, watcher, watched);
+        self.engine.give_back(vacated, ending, keys.len());
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| drop(keys));
         }
         op
+    }
+
+    /// Takes an operation that has ended off the lists of its first so many keys.
+    #[inline(always)]
+    pub(crate) fn unwatch(&self, keys: &Keys<Op::Key>, watcher: Address, watched: usize) {
+        let mut left = 0..keys.len().min(watched);
+        // If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others follow.
+        while !left.is_empty() {
+            self.unwatch_at(keys, watcher, &mut left);
+        }
+    }
+
+    /// The same for the keys at some places, up to one that panics.
+    #[inline(always)]
+    pub(crate) fn unwatch_at(
+        &self,
+        keys: &Keys<Op::Key>,
+        watcher: Address,
+        places: &mut Range<usize>,
+    ) {
+        let _ = self.engine.guarded(|| {
+            for place in places {
+                let (target, rank) = keys.get(place);
+                self.watch
+                    .remove(target, rank, watcher, |other| self.is_live(other));
+            }
+        });
     }
 }

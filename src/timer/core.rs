@@ -3,14 +3,13 @@
 use super::TimerId;
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::deliver::{Ready, Site, deliver};
-use crate::engine::drive::Facility;
+use crate::engine::deliver::Ready;
+use crate::engine::drive::{Facility, Gone, expire_late};
 use crate::engine::{Engine, Tenant};
 use crate::error::Rejected;
 use crate::scheme::Scheme;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::turn::Turn;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -68,12 +67,8 @@ impl<T: Send + 'static, W: Scheme> Core<T, W> {
                 Err((tenant, Mark::ShutDown)) => Err(Rejected::ShutDown(
                     self.engine.end(tenant, Ending::ShutDown),
                 )),
-                // Its time came while it was being started, and whoever found that left it to us.
                 Err((tenant, _)) => {
-                    let turn = Turn::enter();
-                    let mut ready = Ready::new();
-                    self.expire(tenant, &mut ready);
-                    deliver(self, &turn, ready, Site::Here);
+                    expire_late(self, tenant);
                     Ok(id)
                 }
             }
@@ -95,16 +90,29 @@ impl<T: Send + 'static, W: Scheme> Facility for Core<T, W> {
     type Payload = T;
     type Scheme = W;
     type Ended = T;
+    type Trace = ();
 
     #[inline(always)]
     fn engine(&self) -> &Engine<T, W> {
         &self.engine
     }
 
-    fn expire(self: &Arc<Self>, tenant: Tenant<'_, T, W>, ready: &mut Ready<T>) -> bool {
-        ready.push(self.engine.end(tenant, Ending::Expired));
-        true
+    fn expire<'a>(
+        self: &Arc<Self>,
+        tenant: Tenant<'a, T, W>,
+        ready: &mut Ready<T>,
+    ) -> Gone<'a, Self> {
+        let (payload, vacated) = self.engine.vacate(tenant);
+        ready.push(payload);
+        Gone {
+            vacated,
+            ending: Ending::Expired,
+            watches: 0,
+            trace: (),
+        }
     }
+
+    fn clear<'a>(&self, _: usize, _: impl Fn(usize) -> &'a ()) {}
 
     fn abandon(self: &Arc<Self>, tenant: Tenant<'_, T, W>, _: &mut Ready<T>) {
         let payload = self.engine.end(tenant, Ending::ShutDown);

@@ -9,8 +9,8 @@
 use super::TrackedKey;
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::deliver::{Ready, Site, deliver};
-use crate::engine::drive::Facility;
+use crate::engine::deliver::Ready;
+use crate::engine::drive::{Facility, Gone, expire_late};
 use crate::engine::home::Rescheduled;
 use crate::engine::{self, Engine, Placed, cores};
 use crate::error::Rejected;
@@ -18,7 +18,6 @@ use crate::operation::KeyHasher;
 use crate::scheme::{HierarchicalWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Entry, ShardedMap};
-use crate::turn::Turn;
 use parking_lot::Mutex;
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -86,12 +85,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
                         self.remove(&key, entered.address);
                         return Err(Rejected::ShutDown(value));
                     }
-                    Some((tenant, _)) => {
-                        let turn = Turn::enter();
-                        let mut ready = Ready::new();
-                        self.expire(tenant, &mut ready);
-                        deliver(self, &turn, ready, Site::Here);
-                    }
+                    Some((tenant, _)) => expire_late(self, tenant),
                 }
                 Ok((entered.address, replaced))
             });
@@ -224,19 +218,32 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Facility for Core<K, V, S> 
     type Payload = (K, V);
     type Scheme = Wheel;
     type Ended = (K, V);
+    type Trace = ();
 
     #[inline(always)]
     fn engine(&self) -> &Engine<(K, V), Wheel> {
         &self.engine
     }
 
-    fn expire(self: &Arc<Self>, tenant: Tenant<'_, K, V>, ready: &mut Ready<(K, V)>) -> bool {
+    /// (The key leaves the map at once: it goes on to the callback.)
+    fn expire<'a>(
+        self: &Arc<Self>,
+        tenant: Tenant<'a, K, V>,
+        ready: &mut Ready<(K, V)>,
+    ) -> Gone<'a, Self> {
         let address = tenant.address();
-        let (key, value) = self.engine.end(tenant, Ending::Expired);
+        let ((key, value), vacated) = self.engine.vacate(tenant);
         self.remove(&key, address);
         ready.push((key, value));
-        true
+        Gone {
+            vacated,
+            ending: Ending::Expired,
+            watches: 0,
+            trace: (),
+        }
     }
+
+    fn clear<'a>(&self, _: usize, _: impl Fn(usize) -> &'a ()) {}
 
     fn abandon(self: &Arc<Self>, tenant: Tenant<'_, K, V>, _: &mut Ready<(K, V)>) {
         let address = tenant.address();
