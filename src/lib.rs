@@ -41,8 +41,12 @@
 //! * [`DelayedOperation`]: what you implement; [`Completion`]: how it ends.
 //! * [`Purgatory`], [`Builder`], [`Handle`], [`Watch`], [`Rejected`]: parking, checking, cancelling, shutting down.
 //! * [`Reaper`], [`Completions`]: on which threads the timer and the completions run.
+//! * [`WatchOn`], [`ResolvedKey`], [`Arrival`]: the hot path: keys that are found without hashing, ranks, and a clock
+//!   that was read already.
 //! * [`Clock`], [`SystemClock`], [`ManualClock`]: where the time comes from.
 //! * [`Stats`], [`ParkedOperation`]: what happens, and what hangs.
+//! * [`Timer`]: timeouts without keys, by any [`scheme`].
+//! * [`Tracker`], [`Requests`]: one timer for each key; calls that wait for their responses.
 //!
 //! # What is locked, and on which thread your code runs
 //!
