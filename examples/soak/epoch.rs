@@ -1,0 +1,121 @@
+//! The run: epoch after epoch, until the time is up or something does not add up.
+
+use crate::actor::Actor;
+use crate::audit;
+use crate::cli::Options;
+use crate::ledger::Ledger;
+use crate::panics;
+use crate::plan::Plan;
+use crate::process;
+use crate::random::Random;
+use crate::report::{self, Memory, Monitor};
+use crate::stage::{Stage, lock};
+use request_purgatory::ReaperThread;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long threads that end on their own may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Returns whether everything added up.
+pub(crate) fn run(options: &Options) -> bool {
+    panics::silence();
+    let ledger = Arc::new(Ledger::new());
+    report::begin(options);
+    let start = Instant::now();
+    let threads_before = process::threads();
+    let monitor = Monitor::start(&ledger);
+    let shared = match ReaperThread::spawn("shared") {
+        Ok(shared) => shared,
+        Err(error) => {
+            eprintln!("soak: a thread could not be started: {error}");
+            return false;
+        }
+    };
+    let threads_between = process::threads();
+    let mut random = Random::new(options.seed);
+    let mut memory = Memory::new(options.duration);
+    while ledger.discrepancies() == 0 {
+        let left = options.duration.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        // Every epoch has a seed of its own: how much of it was used, schedules decide.
+        let mut random = Random::new(random.next());
+        let duration = Duration::from_millis(random.between(200, 900)).min(left);
+        epoch(&ledger, &shared, &mut random, options.threads, duration);
+        threads_are_back(&ledger, threads_between);
+        memory.sample(start.elapsed());
+        ledger.epochs.add(1);
+    }
+    drop(shared);
+    monitor.stop();
+    threads_are_back(&ledger, threads_before);
+    memory.judge(&ledger);
+    report::end(&ledger, &memory, options, start.elapsed());
+    ledger.discrepancies() == 0
+}
+
+fn epoch(
+    ledger: &Arc<Ledger>,
+    shared: &ReaperThread,
+    random: &mut Random,
+    threads: usize,
+    duration: Duration,
+) {
+    let mut stages = Vec::new();
+    let mut helpers = Vec::new();
+    for _ in 0..random.between(1, 3) {
+        match Stage::build(Plan::random(random), ledger, shared) {
+            Ok((stage, purgatory, helper)) => {
+                lock(&ledger.current).push(stage.books.clone());
+                stages.push((stage, purgatory));
+                helpers.push(helper);
+            }
+            Err(error) => return ledger.discrepancy(format!("no purgatory: {error}")),
+        }
+    }
+    for (place, (stage, _)) in stages.iter().enumerate() {
+        stage.introduce(&stages[(place + 1) % stages.len()].0);
+    }
+    let actors = (0..threads).map(|_| {
+        let actor = Actor {
+            stages: stages.clone(),
+            random: Random::new(random.next()),
+            duration,
+        };
+        thread::spawn(move || actor.run())
+    });
+    for actor in actors.collect::<Vec<_>>() {
+        if actor.join().is_err() {
+            ledger.discrepancy("an actor panicked: see above".into());
+        }
+    }
+    // Callbacks of one work on the next: all must be at rest before the first is audited.
+    audit::settle(&stages.iter().map(|(stage, _)| &**stage).collect::<Vec<_>>());
+    for (stage, purgatory) in stages {
+        audit::run(&stage, purgatory, random);
+    }
+    for helper in helpers {
+        if !helper.finish() {
+            ledger.discrepancy("a reactor or an executor panicked: see above".into());
+        }
+    }
+    for books in lock(&ledger.current).drain(..) {
+        ledger.totals.absorb(&books);
+    }
+}
+
+/// Nobody has left a thread behind.
+fn threads_are_back(ledger: &Ledger, before: Option<usize>) {
+    let start = Instant::now();
+    while process::threads() > before {
+        if start.elapsed() > PATIENCE {
+            let now = process::threads();
+            return ledger.discrepancy(format!("{now:?} threads, and {before:?} before"));
+        }
+        ledger.pulse.add(1);
+        thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,127 @@
+//! Parking.
+
+use super::{DEPTH, Hand};
+use crate::key::{self, Key, OFFSETS};
+use crate::ledger::Ending;
+use crate::operation::Operation;
+use crate::random::Random;
+use crate::record::Record;
+use crate::stage::Entry;
+use crate::temper::{At, Temper};
+use request_purgatory::{Rejected, Watch};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Operations that may be parked at once; beyond, actors do other things.
+const CROWD: u64 = 15_000;
+
+fn timeout(random: &mut Random) -> Duration {
+    let micros = match random.below(20) {
+        0 => 0,
+        1..6 => random.below(5_000),
+        6..12 => random.below(50_000),
+        12..17 => random.below(250_000),
+        17 => 3_600_000_000,
+        18 => 400 * 86_400_000_000,
+        _ => return Duration::MAX,
+    };
+    Duration::from_micros(micros)
+}
+
+impl Hand<'_> {
+    pub(super) fn park(&mut self) {
+        if self.stage.books.open() > CROWD {
+            return self.thin_out();
+        }
+        let mut numbers = key::some(self.random);
+        let with_offset = numbers.iter().copied().find(|key| *key < OFFSETS);
+        let wait = with_offset
+            .filter(|_| self.random.once_in(2))
+            .map(|key| (key, self.stage.offset(key) + self.random.below(30)));
+        if self.random.once_in(500) {
+            numbers.clear();
+        }
+        let mut keys = numbers.iter().copied().map(Key::new).collect::<Vec<_>>();
+        let bomb = self.random.once_in(400).then_some(key::BOMB);
+        if bomb.is_some() {
+            let place = self.random.below(keys.len() as u64 + 1) as usize;
+            keys.insert(place, Key::bomb(&self.stage.books, true));
+        }
+        numbers.extend(bomb);
+        let mut temper = Temper::random(self.random);
+        let depth = self.callback.map_or(0, |depth| depth + 1);
+        if depth >= DEPTH {
+            temper.reenters = None;
+        }
+        let first_look_panics = temper.panics == Some(At::Look(1));
+        let timeout = timeout(self.random);
+        let record = Arc::new(Record::new(&numbers, wait, self.stage.deadline(timeout)));
+        self.stage.remember(&record, self.random);
+        let op = Operation::new(record.clone(), self.stage, temper, timeout, depth);
+        let closed = self.stage.shutdown_over.load(Ordering::SeqCst);
+        match self.purgatory.try_complete_else_watch(op, keys) {
+            Ok(Watch::Completed) => self.must_end(&record, "Watch::Completed"),
+            Ok(Watch::Parked(handle)) => {
+                if closed {
+                    let what = "parked after the shutdown".to_owned();
+                    self.stage.complain(what, &record);
+                }
+                self.stage.post(Some(Entry { handle, record }), self.random);
+            }
+            Err(rejected) => {
+                self.stage.books.refused.add(1);
+                let panicked = first_look_panics || bomb.is_some() || !record.is_open();
+                self.refused(rejected, &record, panicked);
+            }
+        }
+    }
+
+    /// Whether the reason is a good one.
+    fn refused(&self, rejected: Rejected<Operation>, record: &Record, panicked: bool) {
+        let plausible = match &rejected {
+            Rejected::NoKeys(_) => record.keys.is_empty(),
+            Rejected::Full(_) => self.stage.plan.max_parked.is_some(),
+            Rejected::ShutDown(_) => self.purgatory.is_shut_down(),
+            Rejected::Panicked(_) => panicked,
+            _ => false,
+        };
+        if !plausible {
+            self.stage
+                .complain(format!("refused as {rejected:?}"), record);
+        }
+        let by_panic = matches!(rejected, Rejected::Panicked(_));
+        let op = rejected.into_operation();
+        match (by_panic, record.ending()) {
+            // Its own panic is booked.
+            (true, Ending::Rejected | Ending::Aborted) => {}
+            // A key's panic: that is hashed when the operation is parked already.
+            (true, _) => op.returned(Ending::Aborted),
+            (false, _) => op.returned(Ending::Rejected),
+        }
+    }
+
+    fn thin_out(&mut self) {
+        match self.random.once_in(2) {
+            true => self.cancel_key(),
+            false => self.force_key(),
+        }
+    }
+
+    /// Parks an operation that nothing but its end can move. Says whether there was room.
+    pub(crate) fn park_calmly(&mut self, key: u32, temper: Temper) -> bool {
+        let timeout = Duration::MAX;
+        let deadline = self.stage.deadline(timeout);
+        let record = Arc::new(Record::new(&[key], None, deadline));
+        self.stage.remember(&record, self.random);
+        let op = Operation::new(record.clone(), self.stage, temper, timeout, DEPTH);
+        match self.purgatory.try_complete_else_watch(op, [Key::new(key)]) {
+            Ok(_) => true,
+            Err(rejected) => {
+                self.stage.books.refused.add(1);
+                self.refused(rejected, &record, false);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Keys: numbers from spaces of different sizes, and now and then one that panics when it is hashed.
+
+use crate::ledger::Books;
+use crate::panics;
+use crate::random::Random;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// Keys below this have an offset that can be waited for.
+pub(crate) const OFFSETS: u32 = 80;
+/// Operations on these may get a new deadline by key.
+pub(crate) const RESCHEDULED: std::ops::Range<u32> = 72..OFFSETS;
+const HOT: u64 = 4;
+const SMALL: u64 = 64;
+const LARGE: u64 = 1_000_000;
+/// The number of a key that panics.
+pub(crate) const BOMB: u32 = u32::MAX;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    number: u32,
+    bomb: Option<Arc<Bomb>>,
+}
+
+/// What happens to the books when it goes off.
+#[derive(Debug)]
+struct Bomb {
+    books: Arc<Books>,
+    /// Whether the library catches the panic, and counts it.
+    caught: bool,
+}
+
+impl Key {
+    pub(crate) fn new(number: u32) -> Self {
+        Self { number, bomb: None }
+    }
+
+    /// A key that panics when it is hashed, where the library catches that or where the caller must.
+    pub(crate) fn bomb(books: &Arc<Books>, caught: bool) -> Self {
+        let books = books.clone();
+        Self {
+            number: BOMB,
+            bomb: Some(Arc::new(Bomb { books, caught })),
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        if let Some(bomb) = &self.bomb {
+            panics::raise(|| {
+                if bomb.caught {
+                    bomb.books.panics.add(1);
+                }
+            });
+        }
+        self.number.hash(state);
+    }
+}
+
+/// Any key.
+pub(crate) fn any(random: &mut Random) -> u32 {
+    let number = match random.below(16) {
+        0..4 => random.below(HOT),
+        4..9 => HOT + random.below(SMALL),
+        9 => random.between(RESCHEDULED.start.into(), u64::from(RESCHEDULED.end) - 1),
+        _ => u64::from(OFFSETS) + random.below(LARGE),
+    };
+    number as u32
+}
+
+/// A key with an offset.
+pub(crate) fn with_offset(random: &mut Random) -> u32 {
+    let number = match random.below(3) {
+        0 => random.below(HOT),
+        _ => HOT + random.below(SMALL),
+    };
+    number as u32
+}
+
+/// From one to five keys; one of them twice at times.
+pub(crate) fn some(random: &mut Random) -> Vec<u32> {
+    let mut keys = (0..random.between(1, 5))
+        .map(|_| any(random))
+        .collect::<Vec<_>>();
+    if random.once_in(8) {
+        keys.push(keys[0]);
+    }
+    keys
+}

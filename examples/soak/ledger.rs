@@ -1,0 +1,162 @@
+//! Counts: of one stage (its books) and of the whole run (the ledger).
+
+use crate::histogram::Histogram;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// How an operation ended, as seen from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Ending {
+    Open,
+    /// Satisfied before it parked.
+    AtOnce,
+    Completed,
+    Expired,
+    /// Handed back to the canceller.
+    TakenBack,
+    /// `Completion::Cancelled`.
+    Cancelled,
+    ShutDown,
+    /// A panic ended it after it was admitted.
+    Aborted,
+    /// It was refused, for whatever reason.
+    Rejected,
+}
+
+impl Ending {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Open,
+        Self::AtOnce,
+        Self::Completed,
+        Self::Expired,
+        Self::TakenBack,
+        Self::Cancelled,
+        Self::ShutDown,
+        Self::Aborted,
+        Self::Rejected,
+    ];
+
+    pub(crate) fn of(number: u8) -> Self {
+        Self::ALL[usize::from(number)]
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::SeqCst);
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// The ledger's own counts for one purgatory.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    /// Operations made.
+    pub(crate) made: Count,
+    /// Their payloads dropped.
+    pub(crate) dropped: Count,
+    /// By [`Ending`].
+    pub(crate) ended: [Count; Ending::ALL.len()],
+    /// Calls of `try_complete_else_watch` that gave the operation back.
+    pub(crate) refused: Count,
+    /// Panics that the library must have caught.
+    pub(crate) panics: Count,
+    /// Operations that expired although they could complete.
+    pub(crate) missed: Count,
+    /// What checks said they had completed.
+    pub(crate) said_completed: Count,
+    /// Calls made from inside callbacks.
+    pub(crate) nested: Count,
+    /// Operations that a call found in the hands of another thread, and that ended only after the call.
+    pub(crate) waited: Count,
+}
+
+impl Books {
+    pub(crate) fn ended(&self, ending: Ending) -> u64 {
+        self.ended[ending as usize].read()
+    }
+
+    pub(crate) fn all_ended(&self) -> u64 {
+        self.ended.iter().map(Count::read).sum()
+    }
+
+    pub(crate) fn open(&self) -> u64 {
+        let ended = self.all_ended();
+        self.made.read().saturating_sub(ended)
+    }
+
+    fn pairs<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a Count, &'a Count)> {
+        let singles = |books: &'a Self| {
+            [
+                &books.made,
+                &books.dropped,
+                &books.refused,
+                &books.panics,
+                &books.missed,
+                &books.said_completed,
+                &books.nested,
+                &books.waited,
+            ]
+        };
+        let endings = self.ended.iter().zip(&other.ended);
+        singles(self).into_iter().zip(singles(other)).chain(endings)
+    }
+
+    /// Adds the counts of a stage that is over.
+    pub(crate) fn absorb(&self, stage: &Self) {
+        for (mine, theirs) in self.pairs(stage) {
+            mine.add(theirs.read());
+        }
+    }
+}
+
+/// What the whole run shares.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) totals: Books,
+    pub(crate) lateness: Histogram,
+    /// Whatever any thread does counts here: a run in which this stands still hangs.
+    pub(crate) pulse: Count,
+    pub(crate) epochs: Count,
+    pub(crate) purgatories: Count,
+    /// The books of the stages of this epoch.
+    pub(crate) current: Mutex<Vec<Arc<Books>>>,
+    findings: Mutex<Vec<String>>,
+}
+
+/// So many discrepancies are printed.
+const PRINTED: usize = 20;
+
+impl Ledger {
+    pub(crate) fn new() -> Self {
+        Self {
+            totals: Books::default(),
+            lateness: Histogram::new(),
+            pulse: Count::default(),
+            epochs: Count::default(),
+            purgatories: Count::default(),
+            current: Mutex::new(Vec::new()),
+            findings: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Something does not add up.
+    pub(crate) fn discrepancy(&self, what: String) {
+        let mut findings = crate::stage::lock(&self.findings);
+        if findings.len() < PRINTED {
+            eprintln!("DISCREPANCY: {what}");
+        }
+        findings.push(what);
+    }
+
+    pub(crate) fn discrepancies(&self) -> usize {
+        crate::stage::lock(&self.findings).len()
+    }
+}

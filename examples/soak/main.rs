@@ -1,0 +1,56 @@
+//! A soak: threads do everything that can be done to purgatories, at random and for as long as wanted, and a ledger
+//! of every operation is held against what the library says and does.
+//!
+//! ```text
+//! cargo run --release --example soak -- --minutes 10
+//! cargo run --release --example soak -- --seconds 3 --seed 7
+//! ```
+//!
+//! The run is a row of epochs. An epoch builds one to three purgatories of random make, lets threads loose on them,
+//! stops these, and audits: the moment is quiet, so everything must add up. Start reading at `epoch.rs`.
+//!
+//! | layer | modules |
+//! |---|---|
+//! | the run | `cli`, `epoch`, `audit`, `report`, `process` |
+//! | what is done | `actor`, `hand`, `operation`, `temper`, `panics`, `key` |
+//! | what is worked on | `stage`, `plan`, `helpers` |
+//! | the books | `ledger`, `record`, `histogram` |
+
+mod actor;
+mod audit;
+mod cli;
+mod epoch;
+mod hand;
+mod helpers;
+mod histogram;
+mod key;
+mod ledger;
+mod operation;
+mod panics;
+mod plan;
+mod process;
+mod random;
+mod record;
+mod report;
+mod stage;
+mod temper;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let options = match cli::parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{}", cli::USAGE);
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("soak: {error}\n\n{}", cli::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    match epoch::run(&options) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,177 @@
+//! What is printed; and the judgement of the memory, which needs the whole run.
+
+use crate::cli::Options;
+use crate::ledger::{Books, Ending, Ledger};
+use crate::process;
+use crate::stage::lock;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A line of progress so often.
+const LINE: Duration = Duration::from_secs(5);
+/// Nothing has happened for so long: some call never returns.
+const HANGS: Duration = Duration::from_secs(90);
+
+/// What memory may grow by after the warm-up: a fifth, and 16 MiB for what the allocator keeps in its arenas.
+const GROWTH_PERCENT: u64 = 20;
+const GROWTH_KIB: u64 = 16 << 10;
+
+pub(crate) fn begin(options: &Options) {
+    println!(
+        "soak: {:?}, seed {}, {} threads\nmachine: {}",
+        options.duration,
+        options.seed,
+        options.threads,
+        process::machine()
+    );
+}
+
+/// Prints how it goes, and ends a run that hangs.
+pub(crate) struct Monitor {
+    thread: JoinHandle<()>,
+    stop: Sender<()>,
+}
+
+impl Monitor {
+    pub(crate) fn start(ledger: &Arc<Ledger>) -> Self {
+        let ledger = ledger.clone();
+        let (stop, stopped) = channel();
+        let thread = thread::spawn(move || {
+            let start = Instant::now();
+            let (mut pulse, mut beaten, mut made) = (0, Instant::now(), 0);
+            while stopped.recv_timeout(LINE) == Err(RecvTimeoutError::Timeout) {
+                let all = progress(&ledger, start.elapsed(), made);
+                made = all;
+                if ledger.pulse.read() != pulse {
+                    (pulse, beaten) = (ledger.pulse.read(), Instant::now());
+                } else if beaten.elapsed() > HANGS {
+                    println!("FAILED: nothing has happened for {HANGS:?}: it hangs");
+                    std::process::exit(1);
+                }
+            }
+        });
+        Self { thread, stop }
+    }
+
+    pub(crate) fn stop(self) {
+        drop(self.stop);
+        // (It prints, and nothing else.)
+        let _ = self.thread.join();
+    }
+}
+
+fn progress(ledger: &Ledger, elapsed: Duration, before: u64) -> u64 {
+    let current = lock(&ledger.current).clone();
+    let sum = |count: fn(&Books) -> u64| current.iter().map(|books| count(books)).sum::<u64>();
+    let made = ledger.totals.made.read() + sum(|books| books.made.read());
+    println!(
+        "{:>5} s  {:>5} epochs  {:>11} operations  {:>7}/s  {:>6} parked  {:>4} MiB",
+        elapsed.as_secs(),
+        ledger.epochs.read(),
+        made,
+        made.saturating_sub(before) / LINE.as_secs(),
+        sum(Books::open),
+        process::resident_kib().unwrap_or(0) >> 10
+    );
+    made
+}
+
+/// Resident memory at the quiet ends of epochs.
+pub(crate) struct Memory {
+    run: Duration,
+    samples: Vec<(Duration, u64)>,
+}
+
+impl Memory {
+    pub(crate) fn new(run: Duration) -> Self {
+        let samples = Vec::new();
+        Self { run, samples }
+    }
+
+    pub(crate) fn sample(&mut self, at: Duration) {
+        self.samples
+            .extend(process::resident_kib().map(|kib| (at, kib)));
+    }
+
+    /// The most in the first quarter of the run, and the median of the last quarter, in KiB.
+    fn ends(&self) -> Option<(u64, u64)> {
+        let (warm, late) = (self.run / 4, self.run * 3 / 4);
+        let in_the = |from: Duration, to: Duration| {
+            let within = self
+                .samples
+                .iter()
+                .filter(move |(at, _)| (from..to).contains(at));
+            let mut kib = within.map(|(_, kib)| *kib).collect::<Vec<_>>();
+            kib.sort_unstable();
+            kib
+        };
+        let warm = in_the(Duration::ZERO, warm).last().copied()?;
+        let end = in_the(late, Duration::MAX);
+        Some((warm, *end.get(end.len() / 2)?))
+    }
+
+    pub(crate) fn judge(&self, ledger: &Ledger) {
+        if let Some((warm, end)) = self.ends() {
+            let bound = warm + warm * GROWTH_PERCENT / 100 + GROWTH_KIB;
+            if end > bound {
+                ledger.discrepancy(format!(
+                    "resident memory grew from {warm} KiB to {end} KiB, beyond {bound} KiB"
+                ));
+            }
+        }
+    }
+}
+
+pub(crate) fn end(ledger: &Ledger, memory: &Memory, options: &Options, elapsed: Duration) {
+    let books = &ledger.totals;
+    let line = |what: &str, count: u64| println!("  {what:<44}{count:>14}");
+    println!("\nledger after {elapsed:.1?}");
+    line("epochs", ledger.epochs.read());
+    line("purgatories", ledger.purgatories.read());
+    line("operations", books.made.read());
+    line("  completed at once", books.ended(Ending::AtOnce));
+    line("  completed", books.ended(Ending::Completed));
+    line("  expired", books.ended(Ending::Expired));
+    line(
+        "  cancelled, and handed back",
+        books.ended(Ending::TakenBack),
+    );
+    line(
+        "  cancelled on behalf of the canceller",
+        books.ended(Ending::Cancelled),
+    );
+    line("  shut down", books.ended(Ending::ShutDown));
+    line("  aborted by a panic", books.ended(Ending::Aborted));
+    line("  rejected", books.ended(Ending::Rejected));
+    line("  without an ending", books.open());
+    line("payloads dropped", books.dropped.read());
+    line("panics in the library's hands", books.panics.read());
+    line("expired, though they could complete", books.missed.read());
+    line("calls from inside callbacks", books.nested.read());
+    line(
+        "found busy, and ended by the other thread",
+        books.waited.read(),
+    );
+    let late = &ledger.lateness;
+    println!(
+        "lateness of expiries, tick and completion thread included: p50 {:?}, p99 {:?}, max {:?}",
+        late.quantile(0.5),
+        late.quantile(0.99),
+        late.max()
+    );
+    print!("{late}");
+    match memory.ends() {
+        Some((warm, end)) => println!(
+            "resident memory: at most {} MiB in the first quarter, {} MiB (median) in the last",
+            warm >> 10,
+            end >> 10
+        ),
+        None => println!("resident memory: not judged, there are too few epochs"),
+    }
+    match ledger.discrepancies() {
+        0 => println!("PASSED: no discrepancy (seed {})", options.seed),
+        count => println!("FAILED: {count} discrepancies (seed {})", options.seed),
+    }
+}

@@ -1,0 +1,244 @@
+//! One purgatory and all that is known about it.
+
+use crate::helpers::Helpers;
+use crate::key::{OFFSETS, RESCHEDULED};
+use crate::ledger::{Books, Count, Ledger};
+use crate::operation::Operation;
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::record::{NEVER, Record};
+use request_purgatory::{
+    BuildError, Clock, Handle, Purgatory, ReaperThread, SystemClock, WeakPurgatory,
+};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+const BOARD: usize = 1024;
+const SHELVES: u64 = 16;
+/// An expiry that is later than this is taken for one that was forgotten.
+const TOO_LATE: Duration = Duration::from_secs(10);
+
+/// A parked operation that anyone may lay hands on.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) handle: Handle<Operation>,
+    pub(crate) record: Arc<Record>,
+}
+
+/// Records of one part of the operations; what has ended is thrown out now and then.
+#[derive(Debug, Default)]
+struct Shelf {
+    records: Vec<Arc<Record>>,
+    clean_at: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) plan: Plan,
+    pub(crate) books: Arc<Books>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// Weak, like all that callbacks have: an operation must not own the purgatory it waits in.
+    purgatory: OnceLock<WeakPurgatory<Operation>>,
+    neighbour: OnceLock<Weak<Stage>>,
+    clock: SystemClock,
+    offsets: Vec<AtomicU64>,
+    board: Vec<Mutex<Option<Entry>>>,
+    shelves: Vec<Mutex<Shelf>>,
+    /// A lock of the user's: taken in callbacks, and held by others while they call `check_later`.
+    pub(crate) door: Mutex<()>,
+    /// Deadlines that were given to whole keys.
+    key_deadlines: Vec<Mutex<Vec<u64>>>,
+    pub(crate) calls: Count,
+    shutdown_claimed: AtomicBool,
+    shutdown_began: AtomicU64,
+    pub(crate) shutdown_over: AtomicBool,
+}
+
+/// Locks, whatever an intended panic left behind.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stage {
+    pub(crate) fn build(
+        plan: Plan,
+        ledger: &Arc<Ledger>,
+        shared: &ReaperThread,
+    ) -> Result<(Arc<Self>, Purgatory<Operation>, Helpers), BuildError> {
+        let clock = SystemClock::new();
+        let stage = Arc::new(Self {
+            books: Arc::default(),
+            ledger: ledger.clone(),
+            purgatory: OnceLock::new(),
+            neighbour: OnceLock::new(),
+            clock,
+            offsets: (0..OFFSETS).map(|_| AtomicU64::new(0)).collect(),
+            board: (0..BOARD).map(|_| Mutex::new(None)).collect(),
+            shelves: (0..SHELVES).map(|_| Mutex::default()).collect(),
+            door: Mutex::new(()),
+            key_deadlines: RESCHEDULED.map(|_| Mutex::default()).collect(),
+            calls: Count::default(),
+            shutdown_claimed: AtomicBool::new(false),
+            shutdown_began: AtomicU64::new(NEVER),
+            shutdown_over: AtomicBool::new(false),
+            plan,
+        });
+        let (purgatory, helpers) = Helpers::start(&stage, clock, shared)?;
+        // (Set once, here.)
+        let _ = stage.purgatory.set(purgatory.downgrade());
+        ledger.purgatories.add(1);
+        Ok((stage, purgatory, helpers))
+    }
+
+    pub(crate) fn purgatory(&self) -> Option<Purgatory<Operation>> {
+        self.purgatory.get()?.upgrade()
+    }
+
+    /// Callbacks of this stage work on `other` too.
+    pub(crate) fn introduce(&self, other: &Arc<Stage>) {
+        let _ = self.neighbour.set(Arc::downgrade(other));
+    }
+
+    pub(crate) fn neighbour(&self) -> Option<Arc<Stage>> {
+        self.neighbour.get()?.upgrade()
+    }
+
+    /// Nanoseconds on the purgatory's clock.
+    pub(crate) fn now(&self) -> u64 {
+        nanos(self.clock.now().since_origin())
+    }
+
+    /// When an operation expires at the earliest that is to wait for `timeout` from now.
+    pub(crate) fn deadline(&self, timeout: Duration) -> u64 {
+        match timeout.min(self.plan.max_timeout) {
+            Duration::MAX => NEVER,
+            timeout => self.now().saturating_add(nanos(timeout)),
+        }
+    }
+
+    pub(crate) fn offset(&self, key: u32) -> u64 {
+        self.offsets[key as usize].load(Ordering::SeqCst)
+    }
+
+    /// What a producer does before it checks the key.
+    pub(crate) fn append(&self, key: u32) {
+        self.offsets[key as usize].fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_satisfied(&self, record: &Record) -> bool {
+        let reached = |(key, target)| self.offset(key) >= target;
+        record.is_ready() || record.wait.is_some_and(reached)
+    }
+
+    pub(crate) fn remember(&self, record: &Arc<Record>, random: &mut Random) {
+        let mut shelf = lock(&self.shelves[random.below(SHELVES) as usize]);
+        if shelf.records.len() >= shelf.clean_at {
+            shelf.records.retain(|record| record.is_open());
+            shelf.clean_at = 2 * shelf.records.len() + 1_000;
+        }
+        shelf.records.push(record.clone());
+    }
+
+    /// Every operation that has not ended.
+    pub(crate) fn open(&self) -> Vec<Arc<Record>> {
+        let records = |shelf: &Mutex<Shelf>| lock(shelf).records.clone();
+        let all = self.shelves.iter().flat_map(records);
+        all.filter(|record| record.is_open()).collect()
+    }
+
+    /// Puts a handle where others find it; the handle that was there is dropped.
+    pub(crate) fn post(&self, entry: Option<Entry>, random: &mut Random) {
+        let place = &self.board[random.below(BOARD as u64) as usize];
+        let before = std::mem::replace(&mut *lock(place), entry);
+        drop(before);
+    }
+
+    pub(crate) fn pick(&self, random: &mut Random) -> Option<Entry> {
+        lock(&self.board[random.below(BOARD as u64) as usize]).clone()
+    }
+
+    pub(crate) fn posted(&self) -> Vec<Entry> {
+        let entry = |place: &Mutex<Option<Entry>>| lock(place).clone();
+        self.board.iter().filter_map(entry).collect()
+    }
+
+    pub(crate) fn reschedule_key(&self, key: u32, deadline: u64) {
+        lock(&self.key_deadlines[(key - RESCHEDULED.start) as usize]).push(deadline);
+    }
+
+    /// Deadlines that the operation may have been given by key.
+    pub(crate) fn key_deadlines(&self, record: &Record) -> Vec<u64> {
+        let keys = record.keys.iter().filter(|key| RESCHEDULED.contains(key));
+        let list =
+            |key: &u32| lock(&self.key_deadlines[(key - RESCHEDULED.start) as usize]).clone();
+        keys.flat_map(list).collect()
+    }
+
+    /// An operation expires now.
+    pub(crate) fn expired(&self, record: &Record) {
+        let now = self.now();
+        let (own, by_key) = (record.deadline(), self.key_deadlines(record));
+        let deadline = by_key.iter().copied().fold(own, u64::min);
+        if now < deadline {
+            let early = Duration::from_nanos(deadline - now);
+            self.complain(format!("expired {early:?} before its deadline"), record);
+        }
+        if record.should_have_ended_before(deadline) {
+            self.complain("expired, though ready and checked in time".into(), record);
+        }
+        if by_key.is_empty() {
+            let late = Duration::from_nanos(now.saturating_sub(deadline));
+            self.ledger.lateness.record(late);
+            if late > TOO_LATE {
+                self.complain(format!("expired {late:?} late"), record);
+            }
+        }
+        if record.answer() {
+            self.books.missed.add(1);
+        }
+    }
+
+    /// An operation is ended by the shutdown.
+    pub(crate) fn ended_by_shutdown(&self, record: &Record) {
+        let began = self.shutdown_began.load(Ordering::SeqCst);
+        if began == NEVER {
+            self.complain("shut down, though nobody asked for that".into(), record);
+        }
+        if record.should_have_ended_before(began) {
+            self.complain("shut down, though ready and checked before".into(), record);
+        }
+    }
+
+    /// Whether the caller is to shut the purgatory down. True once.
+    pub(crate) fn claim_shutdown(&self) -> bool {
+        !self.shutdown_claimed.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn shut_down(&self) {
+        let Some(purgatory) = self.purgatory() else {
+            return;
+        };
+        self.shutdown_begins();
+        purgatory.shutdown();
+        // Again, now or while another thread is at it: no harm.
+        purgatory.shutdown();
+        if !self.shutdown_over.swap(true, Ordering::SeqCst) && !purgatory.is_shut_down() {
+            self.ledger
+                .discrepancy("not shut down after the shutdown".into());
+        }
+    }
+
+    pub(crate) fn shutdown_begins(&self) {
+        self.shutdown_began.fetch_min(self.now(), Ordering::SeqCst);
+    }
+
+    pub(crate) fn complain(&self, what: String, record: &Record) {
+        self.ledger
+            .discrepancy(format!("{what}: {record:?} in {:?}", self.plan));
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
