@@ -15,9 +15,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long threads that end on their own may take.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Returns whether everything added up.
 pub(crate) fn run(options: &Options) -> bool {
     panics::silence();
@@ -111,7 +108,7 @@ fn epoch(
 fn threads_are_back(ledger: &Ledger, before: Option<usize>) {
     let start = Instant::now();
     while process::threads() > before {
-        if start.elapsed() > PATIENCE {
+        if ledger.is_out_of_patience(start) {
             let now = process::threads();
             return ledger.discrepancy(format!("{now:?} threads, and {before:?} before"));
         }

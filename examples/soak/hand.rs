@@ -13,8 +13,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long an operation that another thread holds may take to end.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Operations that callbacks of operations that callbacks parked ... park: no more of them than this.
 const DEPTH: u32 = 3;
 
@@ -109,8 +107,8 @@ impl Hand<'_> {
         self.stage.books.waited.add(1);
         let start = Instant::now();
         while record.is_open() {
-            if start.elapsed() > PATIENCE {
-                let what = format!("still parked {PATIENCE:?} after {call}");
+            if self.stage.ledger.is_out_of_patience(start) {
+                let what = format!("still parked {:?} after {call}", start.elapsed());
                 return self.stage.complain(what, record);
             }
             match start.elapsed() < Duration::from_micros(50) {

@@ -3,6 +3,7 @@
 use crate::histogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// How an operation ended, as seen from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +132,8 @@ pub(crate) struct Ledger {
     findings: Mutex<Vec<String>>,
 }
 
+/// How long what must happen soon may take: other threads, which this one does not wait for, are at it.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// So many discrepancies are printed.
 const PRINTED: usize = 20;
 
@@ -154,6 +157,15 @@ impl Ledger {
             eprintln!("DISCREPANCY: {what}");
         }
         findings.push(what);
+    }
+
+    /// Whether waiting since `start` has taken too long. Once something is wrong, little patience is left.
+    pub(crate) fn is_out_of_patience(&self, start: Instant) -> bool {
+        let patience = match self.discrepancies() {
+            0 => PATIENCE,
+            _ => PATIENCE / 20,
+        };
+        start.elapsed() > patience
     }
 
     pub(crate) fn discrepancies(&self) -> usize {

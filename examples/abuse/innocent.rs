@@ -1,0 +1,111 @@
+//! The thread whose calls are timed, and the one that only reads the clock.
+
+use crate::operation::{Kind, Operation};
+use crate::samples::Samples;
+use anyhow::{Result, anyhow};
+use request_purgatory::Purgatory;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Between two rounds: modest, and steady.
+const PAUSE: Duration = Duration::from_micros(150);
+/// Keys of the innocent begin here; others use lower ones.
+const KEYS: u64 = 1 << 40;
+/// What an operation of the innocent waits for at most: it has a timer, which never fires.
+const TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// Both threads at work.
+pub(crate) struct Innocents {
+    stop: Arc<AtomicBool>,
+    caller: JoinHandle<Result<Samples>>,
+    reader: JoinHandle<Samples>,
+}
+
+/// What they found, sorted.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) calls: Samples,
+    pub(crate) clock: Samples,
+}
+
+impl Innocents {
+    /// They begin at once. Operations of the innocent watch `beside` too, if there is such a key.
+    pub(crate) fn start(purgatory: &Purgatory<Operation>, beside: Option<u64>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let caller = thread::spawn({
+            let (purgatory, stop) = (purgatory.clone(), stop.clone());
+            move || call(&purgatory, beside, &stop)
+        });
+        let reader = thread::spawn({
+            let stop = stop.clone();
+            move || read(&stop)
+        });
+        Self {
+            stop,
+            caller,
+            reader,
+        }
+    }
+
+    pub(crate) fn finish(self) -> Result<Found> {
+        self.stop.store(true, Ordering::Release);
+        let panicked = || anyhow!("an innocent thread panicked");
+        let mut calls = self.caller.join().map_err(|_| panicked())??;
+        let mut clock = self.reader.join().map_err(|_| panicked())?;
+        calls.sort();
+        clock.sort();
+        Ok(Found { calls, clock })
+    }
+}
+
+fn call(
+    purgatory: &Purgatory<Operation>,
+    beside: Option<u64>,
+    stop: &AtomicBool,
+) -> Result<Samples> {
+    let mut samples = Samples::with_capacity(1 << 20);
+    let mut number = 0;
+    while !stop.load(Ordering::Acquire) {
+        number += 1;
+        let key = KEYS + number % 64;
+        let ready = Arc::new(AtomicBool::new(false));
+        let op = Operation::new(TIMEOUT, Kind::When(ready.clone()));
+        let start = Instant::now();
+        let parked = purgatory.try_complete_else_watch(op, [key].into_iter().chain(beside));
+        samples.push(start.elapsed());
+        if !parked
+            .map_err(|refused| anyhow!("the innocent's operation: {refused}"))?
+            .is_parked()
+        {
+            return Err(anyhow!("the innocent's operation did not park"));
+        }
+        ready.store(true, Ordering::Release);
+        let start = Instant::now();
+        let completed = purgatory.check_and_complete(&key);
+        samples.push(start.elapsed());
+        // (Where it watches another key too, somebody may be looking at it.)
+        if completed != 1 && beside.is_none() {
+            return Err(anyhow!("the innocent's check completed {completed}"));
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(samples)
+}
+
+/// Two samples a round, like the other; each takes about as long as a call.
+fn read(stop: &AtomicBool) -> Samples {
+    let mut samples = Samples::with_capacity(1 << 20);
+    while !stop.load(Ordering::Acquire) {
+        for _ in 0..2 {
+            let start = Instant::now();
+            for _ in 0..10 {
+                std::hint::black_box(Instant::now());
+            }
+            samples.push(start.elapsed());
+        }
+        thread::sleep(PAUSE);
+    }
+    samples
+}

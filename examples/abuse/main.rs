@@ -1,0 +1,41 @@
+//! Latency under abuse: how long the calls of an innocent thread take while others do their worst.
+//!
+//! ```text
+//! cargo run --release --example abuse
+//! cargo run --release --example abuse -- --only cascade,storm
+//! ```
+//!
+//! The innocent thread parks and completes an operation on a key of its own, about five thousand times a second, and
+//! times each call. Beside it a second thread times nothing: it reads the clock for as long as a call takes, so what
+//! the scheduler does to a thread shows there too. Both run alone first, and then during the abuse (`innocent.rs`;
+//! the scenarios are in `scenario/`).
+
+mod cli;
+mod innocent;
+mod operation;
+mod samples;
+mod scenario;
+mod table;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let options = match cli::parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{}", cli::usage());
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("abuse: {error}\n\n{}", cli::usage());
+            return ExitCode::from(2);
+        }
+    };
+    match scenario::run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("abuse: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The operation that is parked: small, and with an end of the scenario's choice.
+
+use request_purgatory::{Clock, Completion, DelayedOperation, SystemClock, Timestamp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+/// What an operation does besides waiting.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Plain,
+    /// Can complete once this is set.
+    When(Arc<AtomicBool>),
+    /// Its `try_complete` takes so long.
+    SlowLook(Duration),
+    /// Its `on_complete` takes so long.
+    SlowEnd(Duration),
+    /// Tells how long after this moment it completed.
+    Timed(Timestamp, SystemClock, Sender<Duration>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Operation {
+    timeout: Duration,
+    kind: Kind,
+}
+
+impl Operation {
+    pub(crate) fn new(timeout: Duration, kind: Kind) -> Self {
+        Self { timeout, kind }
+    }
+}
+
+impl DelayedOperation for Operation {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn try_complete(&mut self) -> bool {
+        match &self.kind {
+            Kind::When(ready) => ready.load(Ordering::Acquire),
+            Kind::SlowLook(time) => {
+                thread::sleep(*time);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    fn on_complete(self, _: Completion) {
+        match self.kind {
+            Kind::SlowEnd(time) => thread::sleep(time),
+            Kind::Timed(deadline, clock, tell) => {
+                // (The scenario may have stopped listening.)
+                let _ = tell.send(clock.now().saturating_since(deadline));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The scenarios.
+
+mod cascade;
+mod hot_key;
+mod many;
+mod sleeper;
+mod slow_look;
+mod storm;
+
+use crate::cli::Options;
+use crate::innocent::{Found, Innocents};
+use crate::operation::{Kind, Operation};
+use crate::table;
+use anyhow::{Result, anyhow};
+use request_purgatory::Purgatory;
+use std::thread;
+use std::time::Duration;
+
+/// How long the threads run alone.
+const ALONE: Duration = Duration::from_millis(1_500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scenario {
+    Cascade,
+    Storm,
+    HotKey,
+    HotList,
+    Sleeper,
+    Many,
+    SlowLook,
+}
+
+impl Scenario {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Cascade,
+        Self::Storm,
+        Self::HotKey,
+        Self::HotList,
+        Self::Sleeper,
+        Self::Many,
+        Self::SlowLook,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cascade => "cascade",
+            Self::Storm => "storm",
+            Self::HotKey => "hot-key",
+            Self::HotList => "hot-list",
+            Self::Sleeper => "sleeper",
+            Self::Many => "many",
+            Self::SlowLook => "slow-look",
+        }
+    }
+
+    pub(crate) fn about(self) -> &'static str {
+        match self {
+            Self::Cascade => "a coarse bucket with all operations is filed again",
+            Self::Storm => "all operations expire within 100 ms",
+            Self::HotKey => "a key that all operations watch loses them through other keys",
+            Self::HotList => "the same, and the innocent's operations watch that key too",
+            Self::Sleeper => "an on_complete sleeps for 1 s, and 10,000 others expire meanwhile",
+            Self::Many => "1,000 busy purgatories on one ReaperThread",
+            Self::SlowLook => "a try_complete on another key takes 100 ms, again and again",
+        }
+    }
+
+    fn measure(self, operations: u32) -> Result<()> {
+        match self {
+            Self::Cascade => cascade::run(self, operations),
+            Self::Storm => storm::run(self, operations),
+            Self::HotKey => hot_key::run(self, operations, None),
+            Self::HotList => hot_key::run(self, operations, Some(hot_key::HOT)),
+            Self::Sleeper => sleeper::run(),
+            Self::Many => many::run(self),
+            Self::SlowLook => slow_look::run(self),
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let is_sleeper = |scenario: &Scenario| *scenario == Scenario::Sleeper;
+    let (sleeper, tables): (Vec<Scenario>, Vec<Scenario>) =
+        options.scenarios.iter().partition(|it| is_sleeper(it));
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    println!("{cores} cores, {} operations\n", options.operations);
+    if !tables.is_empty() {
+        table::head();
+    }
+    // The scenario of lateness has a table of its own.
+    for scenario in tables.into_iter().chain(sleeper) {
+        scenario.measure(options.operations)?;
+    }
+    Ok(())
+}
+
+/// The threads on an idle purgatory, on an idle machine.
+fn alone(purgatory: &Purgatory<Operation>) -> Result<Found> {
+    let innocents = Innocents::start(purgatory, None);
+    thread::sleep(ALONE);
+    innocents.finish()
+}
+
+/// Measures while `abuse` runs, and prints.
+fn abused(
+    scenario: Scenario,
+    alone: &Found,
+    purgatory: &Purgatory<Operation>,
+    beside: Option<u64>,
+    abuse: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let innocents = Innocents::start(purgatory, beside);
+    let abuse = abuse();
+    let found = innocents.finish()?;
+    abuse?;
+    table::rows(scenario.name(), alone, &found);
+    Ok(())
+}
+
+fn park(
+    purgatory: &Purgatory<Operation>,
+    timeout: Duration,
+    kind: Kind,
+    keys: &[u64],
+) -> Result<()> {
+    purgatory
+        .try_complete_else_watch(Operation::new(timeout, kind), keys.iter().copied())
+        .map(drop)
+        .map_err(|refused| anyhow!("an operation to abuse with: {refused}"))
+}

@@ -1,0 +1,110 @@
+//! One `on_complete` sleeps, and others expire meanwhile: how late is the timer, and how late are their completions?
+//!
+//! An executor promises that neither is; a completion thread, that the timer is not (completions wait in its queue).
+//! Inline completions promise nothing, and stand here to compare.
+
+use super::park;
+use crate::operation::Kind;
+use crate::samples::Samples;
+use crate::table::brief;
+use anyhow::{Result, ensure};
+use request_purgatory::{Clock, Completions, Job, Purgatory, SystemClock};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+const OTHERS: u32 = 10_000;
+const SLEEP: Duration = Duration::from_secs(1);
+/// The sleeper is due first; the others follow, spread over most of its sleep.
+const FIRST: Duration = Duration::from_millis(300);
+const SPREAD: Duration = Duration::from_millis(800);
+
+pub(super) fn run() -> Result<()> {
+    println!(
+        "\n| completions | the sleeper | timer late, mean | timer late, worst | completion late, p50 | p99 | worst |"
+    );
+    println!("|---|---|---:|---:|---:|---:|---:|");
+    for sleeps in [false, true] {
+        one("own thread", Completions::OwnThread, sleeps)?;
+        let (pool, jobs) = channel();
+        let workers = workers(jobs);
+        one("executor", executor(pool), sleeps)?;
+        for worker in workers {
+            ensure!(worker.join().is_ok(), "a worker panicked");
+        }
+        one("inline (promises nothing)", Completions::Inline, sleeps)?;
+    }
+    Ok(())
+}
+
+fn executor(pool: Sender<Job>) -> Completions {
+    Completions::Executor(Arc::new(move |job| {
+        // (The workers outlive the purgatory.)
+        let _ = pool.send(job);
+    }))
+}
+
+/// Two threads that run jobs until nobody can give them any.
+fn workers(jobs: Receiver<Job>) -> Vec<thread::JoinHandle<()>> {
+    let jobs = Arc::new(Mutex::new(jobs));
+    let worker = |_| {
+        let jobs = jobs.clone();
+        thread::spawn(move || {
+            loop {
+                let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                match job {
+                    Ok(job) => job(),
+                    Err(_) => return,
+                }
+            }
+        })
+    };
+    (0..2).map(worker).collect()
+}
+
+fn one(name: &str, completions: Completions, sleeps: bool) -> Result<()> {
+    let clock = SystemClock::new();
+    let purgatory = Purgatory::builder("sleeper")
+        .clock(clock)
+        .completions(completions)
+        .build()?;
+    let base = clock.now().saturating_add(FIRST);
+    let until = |moment| base.saturating_add(moment).saturating_since(clock.now());
+    if sleeps {
+        park(
+            &purgatory,
+            until(Duration::ZERO),
+            Kind::SlowEnd(SLEEP),
+            &[0],
+        )?;
+    }
+    let (tell, told) = channel();
+    for number in 0..OTHERS {
+        let after = Duration::from_millis(10) + SPREAD * number / OTHERS;
+        let kind = Kind::Timed(base.saturating_add(after), clock, tell.clone());
+        park(&purgatory, until(after), kind, &[u64::from(number % 100)])?;
+    }
+    drop(tell);
+    // It ends when the last of them is gone.
+    let mut late = told.into_iter().collect::<Vec<_>>();
+    ensure!(
+        late.len() == OTHERS as usize,
+        "only {} completed",
+        late.len()
+    );
+    let mut samples = Samples::with_capacity(late.len());
+    late.drain(..).for_each(|late| samples.push(late));
+    samples.sort();
+    let stats = purgatory.stats();
+    println!(
+        "| {name} | {} | {} | {} | {} | {} | {} |",
+        if sleeps { "sleeps 1 s" } else { "is not there" },
+        brief(stats.lateness_total / stats.expired.max(1) as u32),
+        brief(stats.lateness_max),
+        brief(samples.quantile(0.5)),
+        brief(samples.quantile(0.99)),
+        brief(samples.max())
+    );
+    Ok(())
+}

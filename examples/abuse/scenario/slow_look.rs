@@ -1,0 +1,23 @@
+//! Somebody checks a key whose operation takes its time to answer.
+
+use super::{Scenario, abused, alone, park};
+use crate::operation::Kind;
+use anyhow::Result;
+use request_purgatory::Purgatory;
+use std::time::{Duration, Instant};
+
+const LOOK: Duration = Duration::from_millis(100);
+const LASTS: Duration = Duration::from_secs(3);
+
+pub(super) fn run(scenario: Scenario) -> Result<()> {
+    let purgatory = Purgatory::new("slow-look");
+    let alone = alone(&purgatory)?;
+    park(&purgatory, Duration::MAX, Kind::SlowLook(LOOK), &[0])?;
+    abused(scenario, &alone, &purgatory, None, || {
+        let start = Instant::now();
+        while start.elapsed() < LASTS {
+            purgatory.check_and_complete(&0);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,41 @@
+//! All operations expire within 100 ms.
+
+use super::{Scenario, abused, alone, park};
+use crate::operation::Kind;
+use anyhow::{Result, ensure};
+use request_purgatory::{Clock, Purgatory, SystemClock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const WITHIN: Duration = Duration::from_millis(100);
+
+pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
+    let clock = SystemClock::new();
+    let purgatory = Purgatory::builder("storm").clock(clock).build()?;
+    let alone = alone(&purgatory)?;
+    let storm = clock.now().since_origin() + Duration::from_micros(3) * operations;
+    for number in 0..operations {
+        let deadline = storm + WITHIN * (number % 1_000) / 1_000;
+        let timeout = deadline.saturating_sub(clock.now().since_origin());
+        park(
+            &purgatory,
+            timeout,
+            Kind::Plain,
+            &[u64::from(number % 10_000)],
+        )?;
+    }
+    ensure!(clock.now().since_origin() < storm, "parking took too long");
+    let before = storm - Duration::from_millis(50);
+    thread::sleep(before.saturating_sub(clock.now().since_origin()));
+    abused(scenario, &alone, &purgatory, None, || {
+        let start = Instant::now();
+        while purgatory.stats().expired < u64::from(operations) {
+            ensure!(
+                start.elapsed() < Duration::from_secs(60),
+                "they do not expire"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    })
+}
