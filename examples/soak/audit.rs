@@ -1,36 +1,21 @@
 //! The quiet moment at the end of an epoch: nobody works on the purgatory, so everything must add up.
 
 use crate::hand::Hand;
+use crate::key::Key;
 use crate::ledger::Ending;
 use crate::operation::Operation;
 use crate::plan::Finish;
 use crate::random::Random;
-use crate::record::{NEVER, Record};
+use crate::rest::{eventually, settle};
 use crate::stage::Stage;
 use crate::temper::Temper;
 use request_purgatory::{Purgatory, Stats};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// A deadline that is nearer is waited for. (Timeouts are shorter than a second, or hours.)
-const NEAR: u64 = 1_000_000_000;
 /// A key of nobody else's.
 const PRIVATE: u32 = 2_000_000;
-
-/// Waits until `holds`. False if that takes too long.
-pub(crate) fn eventually(stage: &Stage, holds: impl Fn() -> bool) -> bool {
-    let start = Instant::now();
-    while !holds() {
-        if stage.ledger.is_out_of_patience(start) {
-            return false;
-        }
-        stage.ledger.pulse.add(1);
-        thread::sleep(Duration::from_micros(500));
-    }
-    true
-}
 
 /// Audits one purgatory, and ends it.
 pub(crate) fn run(stage: &Arc<Stage>, purgatory: Purgatory<Operation>, random: &mut Random) {
@@ -38,65 +23,13 @@ pub(crate) fn run(stage: &Arc<Stage>, purgatory: Purgatory<Operation>, random: &
         settle(&[stage]);
         handles_tell_the_truth(stage);
         what_is_parked_is_what_is_open(stage, &purgatory);
+        the_sleeper_hears(stage, &purgatory, random);
         the_limit_is_exact(stage, &purgatory, random);
         finish(stage, &purgatory, random);
     }
     // Where the drop of the last face is to be the shutdown, this is it.
     let kept = purgatory.is_shut_down().then_some(purgatory);
     over(stage, kept.as_ref());
-}
-
-/// Waits until nothing happens any more on these purgatories, whose callbacks may work on one another. By then no
-/// operation may be parked that could complete, or whose deadline has passed.
-pub(crate) fn settle(stages: &[&Stage]) {
-    let motion = || {
-        let counts = stages.iter().map(|stage| {
-            let books = &stage.books;
-            books.made.read() + books.dropped.read() + stage.calls.read()
-        });
-        counts.sum::<u64>()
-    };
-    let still = || {
-        let before = motion();
-        stages.iter().all(|stage| rests(stage)) && motion() == before
-    };
-    let Some(first) = stages.first() else {
-        return;
-    };
-    if !eventually(first, still) {
-        for stage in stages {
-            let open = stage.open();
-            for record in open.iter().filter(|record| is_overdue(stage, record)) {
-                let what = match stage.is_satisfied(record) {
-                    true => "left parked, though it can complete and was checked",
-                    false => "left parked past its deadline",
-                };
-                stage.complain(what.into(), record);
-            }
-            if !callbacks_are_over(stage) {
-                let what = "callbacks still run, or operations have ended and are not dropped";
-                stage
-                    .ledger
-                    .discrepancy(format!("{what}, in {:?}", stage.plan));
-            }
-        }
-    }
-}
-
-fn rests(stage: &Stage) -> bool {
-    let open = stage.open();
-    !open.iter().any(|record| is_overdue(stage, record)) && callbacks_are_over(stage)
-}
-
-/// An operation is dropped when its last callback returns.
-fn callbacks_are_over(stage: &Stage) -> bool {
-    stage.books.dropped.read() == stage.books.all_ended()
-}
-
-fn is_overdue(stage: &Stage, record: &Record) -> bool {
-    let by_key = stage.key_deadlines(record);
-    let deadline = by_key.into_iter().fold(record.deadline(), u64::max);
-    stage.is_satisfied(record) || (deadline != NEVER && deadline < stage.now() + NEAR)
 }
 
 fn handles_tell_the_truth(stage: &Stage) {
@@ -175,6 +108,33 @@ fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
     }
 }
 
+/// Nothing is due, and whoever drives the timer sleeps: a nearer deadline wakes it, and so does a check put off.
+fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
+    let mut hand = hand(stage, purgatory, random);
+    for nearer in [true, false] {
+        let Some(record) = hand.park_calmly(PRIVATE, Temper::calm()) else {
+            return;
+        };
+        if nearer {
+            let soon = Duration::from_millis(3);
+            record.set_deadline(stage.deadline(soon));
+            purgatory.reschedule_for_key(&Key::new(PRIVATE), soon);
+        } else {
+            record.make_ready();
+            purgatory.check_later(Key::new(PRIVATE));
+        }
+        if !eventually(stage, || !record.is_open()) {
+            let what = match nearer {
+                true => "nobody woke up for a nearer deadline",
+                false => "nobody woke up for check_later",
+            };
+            stage.complain(what.into(), &record);
+        }
+        // Asleep again, for the next.
+        settle(&[stage]);
+    }
+}
+
 /// There is room for just as many as the limit says: no place of an ended operation has been lost.
 fn the_limit_is_exact(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
     let bounded_time = stage.plan.max_timeout != Duration::MAX;
@@ -183,8 +143,9 @@ fn the_limit_is_exact(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, rand
     };
     let room = limit.saturating_sub(stage.open().len());
     let mut hand = hand(stage, purgatory, random);
-    let fill =
-        |hand: &mut Hand<'_>| (0..=limit).find(|_| !hand.park_calmly(PRIVATE, Temper::calm()));
+    let fill = |hand: &mut Hand<'_>| {
+        (0..=limit).find(|_| hand.park_calmly(PRIVATE, Temper::calm()).is_none())
+    };
     let parked = fill(&mut hand);
     hand.cancel(PRIVATE);
     if parked != Some(room) {
@@ -209,7 +170,7 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
                 shuts_down: true,
                 ..Temper::calm()
             };
-            if hand.park_calmly(PRIVATE, temper) {
+            if hand.park_calmly(PRIVATE, temper).is_some() {
                 hand.force(PRIVATE);
             }
         }

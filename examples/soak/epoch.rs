@@ -9,6 +9,7 @@ use crate::plan::Plan;
 use crate::process;
 use crate::random::Random;
 use crate::report::{self, Memory, Monitor};
+use crate::rest;
 use crate::stage::{Stage, lock};
 use request_purgatory::ReaperThread;
 use std::sync::Arc;
@@ -90,7 +91,7 @@ fn epoch(
         }
     }
     // Callbacks of one work on the next: all must be at rest before the first is audited.
-    audit::settle(&stages.iter().map(|(stage, _)| &**stage).collect::<Vec<_>>());
+    rest::settle(&stages.iter().map(|(stage, _)| &**stage).collect::<Vec<_>>());
     for (stage, purgatory) in stages {
         audit::run(&stage, purgatory, random);
     }

@@ -11,7 +11,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | the run | `cli`, `epoch`, `audit`, `report`, `process` |
+//! | the run | `cli`, `epoch`, `rest`, `audit`, `report`, `process` |
 //! | what is done | `actor`, `hand`, `operation`, `temper`, `panics`, `key` |
 //! | what is worked on | `stage`, `plan`, `helpers` |
 //! | the books | `ledger`, `record`, `histogram` |
@@ -32,6 +32,7 @@ mod process;
 mod random;
 mod record;
 mod report;
+mod rest;
 mod stage;
 mod temper;
 

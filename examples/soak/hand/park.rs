@@ -108,19 +108,19 @@ impl Hand<'_> {
         }
     }
 
-    /// Parks an operation that nothing but its end can move. Says whether there was room.
-    pub(crate) fn park_calmly(&mut self, key: u32, temper: Temper) -> bool {
+    /// Parks an operation that waits for ever and for nothing. `None` if there was no room.
+    pub(crate) fn park_calmly(&mut self, key: u32, temper: Temper) -> Option<Arc<Record>> {
         let timeout = Duration::MAX;
         let deadline = self.stage.deadline(timeout);
         let record = Arc::new(Record::new(&[key], None, deadline));
         self.stage.remember(&record, self.random);
         let op = Operation::new(record.clone(), self.stage, temper, timeout, DEPTH);
         match self.purgatory.try_complete_else_watch(op, [Key::new(key)]) {
-            Ok(_) => true,
+            Ok(_) => Some(record),
             Err(rejected) => {
                 self.stage.books.refused.add(1);
                 self.refused(rejected, &record, false);
-                false
+                None
             }
         }
     }
