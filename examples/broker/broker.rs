@@ -88,10 +88,10 @@ impl Broker {
     pub(crate) fn new(replica_lag: Duration) -> Result<Self, BuildError> {
         let purgatories = Purgatories::new()?;
         Ok(Self {
-            follower: Follower::start(replica_lag, purgatories.clone()),
-            purgatories,
+            follower: Follower::start(replica_lag),
             metrics: Arc::new(Metrics::new()),
-            topics: Topics::default(),
+            topics: Topics::new(purgatories.clone()),
+            purgatories,
             producer_ids: Counter::default(),
         })
     }
@@ -134,13 +134,14 @@ impl Broker {
             answer,
             metrics: Arc::clone(&self.metrics),
         };
-        let keys = delayed.fetch.keys();
+        let partitions = delayed.fetch.known_partitions();
         if max_wait.is_zero() {
             delayed.answer_now();
             return Reply::completed(receiver);
         }
         let purgatory = &self.purgatories.fetch;
-        match purgatory.try_complete_else_watch(delayed, keys) {
+        let watches = partitions.iter().map(|partition| partition.for_fetches());
+        match purgatory.try_complete_else_watch_on(delayed, watches) {
             Ok(Watch::Parked(handle)) => Reply::parked(receiver, Parked::Fetch(handle)),
             Ok(Watch::Completed) => Reply::completed(receiver),
             // No partitions to wait on, no room to wait in, or shutting down: answer with what is there.
@@ -180,9 +181,12 @@ impl Broker {
             answer,
             metrics: Arc::clone(&self.metrics),
         };
-        let keys = delayed.keys();
+        let required = delayed.required();
+        let watches = required
+            .iter()
+            .map(|required| required.partition.for_produces(required.offset));
         let purgatory = &self.purgatories.produce;
-        match purgatory.try_complete_else_watch(delayed, keys) {
+        match purgatory.try_complete_else_watch_on(delayed, watches) {
             Ok(Watch::Parked(handle)) => Reply::parked(receiver, Parked::Produce(handle)),
             Ok(Watch::Completed) => Reply::completed(receiver),
             // No room to wait in, or shutting down: what is not replicated yet has timed out.

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 /// Waits until the replicas have everything that the request appended, or for its timeout.
 ///
-/// It is parked under every partition that it wrote to, and whoever moves the high watermark of one of them
-/// checks that key.
+/// It is parked under every partition that it wrote to, at the offset that it needs there, and whoever moves the high
+/// watermark of one of them checks that key up to it.
 #[derive(Debug)]
 pub(crate) struct DelayedProduce {
     pub(crate) produced: Produced,
@@ -23,7 +23,7 @@ pub(crate) struct DelayedProduce {
 }
 
 /// The offset that the high watermark of a partition has to reach.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Required {
     pub(crate) partition: Arc<Partition>,
     pub(crate) offset: i64,
@@ -59,12 +59,9 @@ impl DelayedOperation for DelayedProduce {
 }
 
 impl DelayedProduce {
-    /// The partitions to wait on.
-    pub(crate) fn keys(&self) -> Vec<TopicPartition> {
-        self.produced
-            .required()
-            .map(|required| required.partition.key().clone())
-            .collect()
+    /// What to wait on.
+    pub(crate) fn required(&self) -> Vec<Required> {
+        self.produced.required().cloned().collect()
     }
 
     /// Answers without any wait.

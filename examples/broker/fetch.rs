@@ -1,6 +1,6 @@
 //! Fetch requests: what is asked of which partitions, whether enough of it is there, and the answer.
 
-use crate::partition::{Partition, TopicPartition};
+use crate::partition::Partition;
 use crate::topics::Topics;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -81,10 +81,10 @@ impl Fetch {
     }
 
     /// The partitions to wait on.
-    pub(crate) fn keys(&self) -> Vec<TopicPartition> {
+    pub(crate) fn known_partitions(&self) -> Vec<Arc<Partition>> {
         self.partitions()
             .filter_map(|asked| asked.partition.as_ref().ok())
-            .map(|partition| partition.key().clone())
+            .cloned()
             .collect()
     }
 

@@ -2,7 +2,6 @@
 //! come: it "fetches" whatever the leader appended, a fixed lag later.
 
 use crate::partition::Partition;
-use crate::purgatories::Purgatories;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -26,7 +25,7 @@ struct Appended {
 
 impl Follower {
     /// Starts a follower on the current tokio runtime.
-    pub(crate) fn start(lag: Duration, purgatories: Purgatories) -> Self {
+    pub(crate) fn start(lag: Duration) -> Self {
         let (appended, mut queue) = mpsc::unbounded_channel::<Appended>();
         tokio::spawn(async move {
             while let Some(appended) = queue.recv().await {
@@ -34,9 +33,7 @@ impl Follower {
                     tokio::time::sleep_until(appended.due).await;
                 }
                 // No lock is held here: the checks below run other requests' code.
-                if appended.partition.replicated_up_to(appended.end_offset) {
-                    purgatories.high_watermark_moved(appended.partition.key());
-                }
+                appended.partition.replicated_up_to(appended.end_offset);
             }
         });
         Self { lag, appended }

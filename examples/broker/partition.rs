@@ -1,10 +1,14 @@
 //! One partition: its log, and how far of it consumers may see.
 
 use crate::batch::Batch;
+use crate::delayed_fetch::DelayedFetch;
+use crate::delayed_produce::DelayedProduce;
 use crate::log::{Batches, Log};
 use crate::producers::Producers;
+use crate::purgatories::Purgatories;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
+use request_purgatory::{ResolvedKey, WatchOn};
 use std::sync::Arc;
 
 /// What delayed requests are keyed by.
@@ -22,6 +26,10 @@ pub(crate) struct TopicPartition {
 pub(crate) struct Partition {
     key: TopicPartition,
     state: Mutex<State>,
+    /// The fetches that wait for this partition.
+    fetches: ResolvedKey<DelayedFetch>,
+    /// The produces that wait for it, each at the offset that it needs.
+    produces: ResolvedKey<DelayedProduce>,
 }
 
 #[derive(Debug, Default)]
@@ -49,15 +57,27 @@ pub(crate) struct Slice {
 }
 
 impl Partition {
-    pub(crate) fn new(key: TopicPartition) -> Self {
+    pub(crate) fn new(key: TopicPartition, purgatories: &Purgatories) -> Self {
         Self {
-            key,
             state: Mutex::default(),
+            fetches: purgatories.fetch.key(key.clone()),
+            produces: purgatories.produce.key(key.clone()),
+            key,
         }
     }
 
     pub(crate) fn key(&self) -> &TopicPartition {
         &self.key
+    }
+
+    /// What a fetch waits on.
+    pub(crate) fn for_fetches(&self) -> WatchOn<'_, DelayedFetch> {
+        WatchOn::resolved(&self.fetches)
+    }
+
+    /// What a produce waits on that needs the high watermark to reach `offset`.
+    pub(crate) fn for_produces(&self, offset: i64) -> WatchOn<'_, DelayedProduce> {
+        WatchOn::resolved(&self.produces).at_rank(rank(offset))
     }
 
     pub(crate) fn high_watermark(&self) -> i64 {
@@ -82,14 +102,20 @@ impl Partition {
         })
     }
 
-    /// Notes that the follower has the log up to `offset`, and tells whether the high watermark moved.
-    pub(crate) fn replicated_up_to(&self, offset: i64) -> bool {
-        let mut state = self.state.lock();
-        let moved = offset > state.high_watermark;
-        if moved {
+    /// Notes that the follower has the log up to `offset`. If that moves the high watermark, checks who waits for it.
+    /// To be called with no lock held.
+    pub(crate) fn replicated_up_to(&self, offset: i64) {
+        {
+            let mut state = self.state.lock();
+            if offset <= state.high_watermark {
+                return;
+            }
             state.high_watermark = offset;
         }
-        moved
+        // Produces that need more than that are not even looked at.
+        self.produces.check_and_complete_up_to(rank(offset));
+        // Fetches look at the high watermark under the lock under which it was moved.
+        self.fetches.check_and_complete_after_lock();
     }
 
     /// How many bytes a consumer at `offset` could be given now.
@@ -124,6 +150,11 @@ impl Partition {
             .find_timestamp(timestamp)
             .filter(|(_, offset)| *offset < state.high_watermark)
     }
+}
+
+/// Offsets are ranks; none is negative.
+fn rank(offset: i64) -> u64 {
+    u64::try_from(offset).unwrap_or_default()
 }
 
 impl State {

@@ -2,7 +2,6 @@
 
 use crate::delayed_fetch::DelayedFetch;
 use crate::delayed_produce::DelayedProduce;
-use crate::partition::TopicPartition;
 use request_purgatory::{BuildError, Purgatory};
 use std::time::Duration;
 
@@ -31,12 +30,6 @@ impl Purgatories {
                 .max_parked(MAX_PARKED)
                 .build()?,
         })
-    }
-
-    /// To be called whenever the high watermark of `partition` moved, with no lock held.
-    pub(crate) fn high_watermark_moved(&self, partition: &TopicPartition) {
-        self.produce.check_and_complete(partition);
-        self.fetch.check_and_complete(partition);
     }
 
     /// Answers everything that is parked, and parks nothing more.

@@ -1,6 +1,7 @@
 //! The topics of the broker.
 
 use crate::partition::{Partition, TopicPartition};
+use crate::purgatories::Purgatories;
 use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -33,9 +34,10 @@ impl Topic {
 }
 
 /// All topics, by name.
-#[derive(Debug, Default)]
 pub(crate) struct Topics {
     by_name: RwLock<ByName>,
+    /// Where requests wait for partitions.
+    purgatories: Purgatories,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +47,13 @@ struct ByName {
 }
 
 impl Topics {
+    pub(crate) fn new(purgatories: Purgatories) -> Self {
+        Self {
+            by_name: RwLock::default(),
+            purgatories,
+        }
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Topic>> {
         self.by_name.read().topics.values().cloned().collect()
     }
@@ -71,10 +80,11 @@ impl Topics {
         let count = by_name.check(name, partitions)?;
         let name = Arc::from(name);
         let partition = |index| {
-            Arc::new(Partition::new(TopicPartition {
+            let key = TopicPartition {
                 topic: Arc::clone(&name),
                 partition: index,
-            }))
+            };
+            Arc::new(Partition::new(key, &self.purgatories))
         };
         let topic = Arc::new(Topic {
             partitions: (0..partitions).map(partition).collect(),
