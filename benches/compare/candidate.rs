@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
 
 use crate::request::Request;
 
@@ -42,10 +44,28 @@ pub(crate) trait Candidate: Sized + Sync {
         std::future::ready(())
     }
 
-    /// Runs `body`, which calls the candidate, where its callers would run.
+    /// Lets `span` pass, in which an executor on the calling thread works.
+    fn rest(&self, span: Duration) -> impl Future<Output = ()> {
+        thread::sleep(span);
+        std::future::ready(())
+    }
+
+    /// Runs `body`, which calls the candidate, where its callers would run. Threads that do so at
+    /// the same time do not wait for each other.
     fn drive<T>(&self, body: impl Future<Output = T>) -> T {
         poll_once(body)
     }
+}
+
+/// A candidate whose requests can be completed without a look at their keys.
+pub(crate) trait ByHandle: Candidate {
+    type Handle: Send;
+
+    /// As [`park`](Candidate::park); `None` if the request completed at once.
+    fn park_for_handle(&self, request: Request, keys: &[u64]) -> Option<Self::Handle>;
+
+    /// Completes the request, whether it can complete or not; `false` if it has ended.
+    fn force_complete(&self, handle: Self::Handle) -> bool;
 }
 
 /// Steps between two calls of [`Candidate::turn`].

@@ -1,13 +1,21 @@
 //! The contest: every case, round by round, the contenders one after the other in each round.
 
-use crate::candidate::Candidate;
-use crate::options::Options;
-use crate::self_check;
+use std::collections::HashSet;
+use std::process::Command;
 
-/// One column of a workload's table.
+use parking_lot::Mutex;
+
+use crate::candidate::{ByHandle, Candidate};
+use crate::options::{Child, Options};
+use crate::outcome::{Outcome, Parameters, Values, label, short};
+use crate::self_check;
+use crate::timer_queue::TimerQueue;
+use crate::workload::Workload;
+
+/// One setting of a workload.
 pub(crate) struct Case<W> {
-    /// What distinguishes it, by name, for the report.
-    pub(crate) parameters: Vec<(&'static str, usize)>,
+    /// What distinguishes it, for the report.
+    pub(crate) parameters: Parameters,
     pub(crate) workload: W,
 }
 
@@ -15,73 +23,58 @@ pub(crate) struct Case<W> {
 pub(crate) struct Contender<W> {
     pub(crate) name: &'static str,
     check: fn(),
-    round: fn(&W) -> f64,
-}
-
-/// All rounds of one contender in one case.
-pub(crate) struct Outcome {
-    pub(crate) candidate: &'static str,
-    pub(crate) parameters: Vec<(&'static str, usize)>,
-    /// In the workload's unit, in the order of the rounds.
-    pub(crate) rounds: Vec<f64>,
+    round: fn(&W) -> Values,
 }
 
 impl<W> Contender<W> {
-    pub(crate) fn new<C: Candidate>(round: fn(&W) -> f64) -> Self {
+    pub(crate) fn new<C: Candidate>(round: fn(&W) -> Values) -> Self {
         Self {
             name: C::NAME,
             check: self_check::run::<C>,
             round,
         }
     }
-}
 
-impl Outcome {
-    pub(crate) fn median(&self) -> f64 {
-        let mut sorted = self.rounds.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        if sorted.len() % 2 == 1 {
-            sorted[middle]
-        } else {
-            f64::midpoint(sorted[middle - 1], sorted[middle])
+    /// Enters one whose requests are completed by handle.
+    pub(crate) fn by_handle<C: ByHandle>(round: fn(&W) -> Values) -> Self {
+        Self {
+            name: C::NAME,
+            check: self_check::handles::run::<C>,
+            round,
         }
     }
 
-    pub(crate) fn least(&self) -> f64 {
-        self.rounds.iter().copied().fold(f64::INFINITY, f64::min)
-    }
-
-    pub(crate) fn most(&self) -> f64 {
-        self.rounds.iter().copied().fold(0.0, f64::max)
+    /// Enters a timer alone.
+    pub(crate) fn timer<Q: TimerQueue<u32>>(round: fn(&W) -> Values) -> Self {
+        Self {
+            name: Q::NAME,
+            check: self_check::timer::run::<Q>,
+            round,
+        }
     }
 }
+
+/// Enters each of the candidates with its instance of the round.
+macro_rules! contenders {
+    ($enter:ident, $round:ident: $($candidate:ty),+ $(,)?) => {
+        vec![$($crate::contest::Contender::$enter::<$candidate>(Self::$round::<$candidate>)),+]
+    };
+}
+pub(crate) use contenders;
 
 /// Checks and then measures the contenders that the options admit.
 ///
 /// Interleaved, because a machine's speed wanders by more than the differences that matter: each
 /// round gives every contender the same few seconds of it. Each round starts from a fresh
 /// candidate, as requests kept parked while others are measured would expire.
-pub(crate) fn run<W>(
-    name: &str,
-    mut contenders: Vec<Contender<W>>,
-    cases: &[Case<W>],
-    options: &Options,
-) -> Vec<Outcome> {
+pub(crate) fn run<W: Workload>(options: &Options) -> Vec<Outcome> {
+    let mut contenders = W::contenders();
     contenders.retain(|contender| options.admits(contender.name));
-    assert!(
-        !contenders.is_empty(),
-        "{name} has none of the candidates asked for"
-    );
     for contender in &contenders {
-        eprintln!("{name}: checking {}", contender.name);
-        (contender.check)();
-    }
-    if options.check_only {
-        return Vec::new();
+        check(contender);
     }
     let mut outcomes = Vec::new();
-    for case in cases {
+    for (number, case) in W::cases(options).iter().enumerate() {
         let first = outcomes.len();
         outcomes.extend(contenders.iter().map(|contender| Outcome {
             candidate: contender.name,
@@ -91,36 +84,78 @@ pub(crate) fn run<W>(
         let label = label(&case.parameters);
         for round in 1..=options.rounds {
             for (contender, outcome) in contenders.iter().zip(&mut outcomes[first..]) {
-                let value = (contender.round)(&case.workload);
-                outcome.rounds.push(value);
-                let rounds = options.rounds;
+                let values = if W::ALONE && !options.check_only {
+                    round_in_child::<W>(contender, number)
+                } else {
+                    (contender.round)(&case.workload)
+                };
+                assert_eq!(values.len(), W::METRICS.len(), "a value for each metric");
                 eprintln!(
-                    "{name} {label} round {round}/{rounds}: {:<18} {value:9.1}",
-                    contender.name
+                    "{} {label} round {round}/{}: {:<18} {}",
+                    W::NAME,
+                    options.rounds,
+                    contender.name,
+                    line::<W>(&values)
                 );
+                outcome.rounds.push(values);
             }
         }
     }
+    W::finish(&mut outcomes);
     outcomes
 }
 
-/// `keys=3 parked=1,000`.
-pub(crate) fn label(parameters: &[(&str, usize)]) -> String {
-    let parts: Vec<_> = parameters
-        .iter()
-        .map(|(name, value)| format!("{name}={}", grouped(*value)))
-        .collect();
-    parts.join(" ")
+/// Checks a contender, unless that has been done for another workload.
+fn check<W>(contender: &Contender<W>) {
+    static CHECKED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+    if CHECKED
+        .lock()
+        .get_or_insert_default()
+        .insert(contender.check as usize)
+    {
+        eprintln!("checking {}", contender.name);
+        (contender.check)();
+    }
 }
 
-fn grouped(value: usize) -> String {
-    let digits = value.to_string();
-    let mut grouped = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
+fn line<W: Workload>(values: &[f64]) -> String {
+    let shown = W::METRICS
+        .iter()
+        .zip(values)
+        .filter(|(_, value)| !value.is_nan())
+        .map(|(metric, value)| format!("{} {} {}", metric.name, short(*value), metric.unit));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// Has a process of its own measure the round: nothing that others have left behind is in its way.
+fn round_in_child<W: Workload>(contender: &Contender<W>, case: usize) -> Values {
+    let program = std::env::current_exe().expect("this process has a program");
+    let output = Command::new(program)
+        .args(std::env::args().skip(1))
+        .args(["--child", W::NAME, contender.name, &case.to_string()])
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .expect("a child can start");
+    assert!(
+        output.status.success(),
+        "{} failed in its own process",
+        contender.name
+    );
+    let text = String::from_utf8(output.stdout).expect("numbers are text");
+    let values = text.split_whitespace();
+    values
+        .map(|value| value.parse().expect("the child prints numbers"))
+        .collect()
+}
+
+/// The child's half: measures one round and prints the values.
+pub(crate) fn run_as_child<W: Workload>(child: &Child, options: &Options) {
+    let contender = W::contenders()
+        .into_iter()
+        .find(|contender| contender.name == child.candidate)
+        .expect("the parent knows the names");
+    let values = (contender.round)(&W::cases(options)[child.case].workload);
+    for value in values {
+        println!("{value}");
     }
-    grouped
 }

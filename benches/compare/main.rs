@@ -6,60 +6,75 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `candidate` | what an implementation must offer |
+//! | `candidate`, `timer_queue` | what an implementation must offer, whole or as a timer alone |
 //! | `candidates` | the library, its peers, and the floor under them all |
 //! | `self_check` | the ground rules, tried on each candidate before it is measured |
 //! | `workload` | what is measured, a file each |
 //! | `request` | the delayed request that all of them park |
-//! | `contest`, `report`, `options` | rounds, tables, command line |
+//! | `process`, `histogram`, `random` | processor time and memory, percentiles, chance |
+//! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
+//! | `report` | tables, JSON, plots |
 //!
-//! A new workload is a file in `workload` with its cases and contenders, and a line in `main`.
+//! A new workload is a file in `workload` and a line in its list.
 
 mod candidate;
 mod candidates;
 mod contest;
+mod histogram;
 mod options;
+mod outcome;
+mod process;
+mod random;
 mod report;
 mod request;
 mod self_check;
+mod timer_queue;
 mod workload;
 
-use std::process::exit;
-
 use options::Options;
-use report::Report;
-use workload::w1;
+use report::machine::Machine;
 
 fn main() {
     let options = Options::from_arguments();
-    eprintln!("on {}", report::processor());
-    let mut reports = Vec::new();
-    if options.wants(w1::NAME) {
-        let outcomes = contest::run(
-            w1::NAME,
-            w1::W1::contenders(),
-            &w1::W1::cases(&options),
-            &options,
-        );
-        reports.push(Report {
-            workload: w1::NAME,
-            unit: "ns per life",
-            outcomes,
-        });
+    if let Some(child) = &options.child {
+        let entry = workload::ALL
+            .iter()
+            .find(|entry| entry.name == child.workload);
+        (entry.expect("the parent knows the names").run_as_child)(child, &options);
+        return;
     }
-    if reports.is_empty() {
-        eprintln!("no such workload");
-        exit(2);
+    let wanted: Vec<_> = workload::ALL
+        .iter()
+        .filter(|entry| options.wants(entry.name))
+        .filter(|entry| (entry.candidates)().iter().any(|name| options.admits(name)))
+        .collect();
+    if wanted.is_empty() {
+        eprintln!("no such workload or candidate; --list shows them");
+        std::process::exit(2);
+    }
+    if options.list {
+        for entry in wanted {
+            println!("{:<4} {}", entry.name, entry.title);
+            println!("     {}", (entry.candidates)().join(", "));
+        }
+        return;
+    }
+    let machine = Machine::here();
+    eprintln!("on {machine}");
+    for entry in wanted {
+        let report = (entry.run)(&options);
+        if options.check_only {
+            continue;
+        }
+        println!("\n{report}");
+        // At once, so that a long run that is cut short has written what it has.
+        if let Err(error) = report::write(&report, &machine, &options.out) {
+            eprintln!("{} could not be written: {error}", options.out.display());
+        }
     }
     if options.check_only {
         println!("the candidates keep the ground rules");
-        return;
-    }
-    for report in &reports {
-        println!("\n{report}");
-    }
-    match report::write_json(&reports) {
-        Ok(path) => println!("every round: {}", path.display()),
-        Err(error) => eprintln!("the JSON could not be written: {error}"),
+    } else {
+        println!("tables, plots and every round: {}", options.out.display());
     }
 }

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::path::PathBuf;
 use std::process::exit;
 
 const HELP: &str = "\
@@ -7,31 +8,75 @@ Compares the library with its peers on the workloads of the benchmark.
 
     cargo bench --bench compare -- [OPTIONS]
 
-    --quick             under a minute: fewer lives, and not the million parked
+    --quick             everything in under five minutes: fewer and shorter rounds, fewer parked
     --only W1[,...]     only these workloads
-    --candidates A,B    only these candidates (names as in the table)
-    --parked N[,...]    only with so many parked
-    --keys K[,...]      only with so many keys for each request
-    --rounds N          rounds per case, the table shows their median [default: 5]
-    --lives N           measured steps per case and candidate, over all rounds
-    --check             only check the candidates, measure nothing
+    --candidates A,B    only these candidates (names as in the tables)
+    --parked N[,...]    W1, W1t, W1x: with so many parked
+    --keys K[,...]      W1, W1t, W1x, W6: with so many keys for each request
+    --threads T[,...]   W1t: on so many threads
+    --rounds N          rounds per case, the tables show their medians [default: 5; quick: 3]
+    --lives N           W1, W1t, W1x: measured lives per case and candidate, over all rounds
+    --seconds N         W4, W5: how long requests arrive
+    --out DIR           where tables, plots and every round as JSON go [default: target/compare]
+    --check             only check the candidates, and run all workloads in miniature
+    --list              the workloads and their candidates
     --help              this text
 
 Run by anything but `cargo bench`, which passes --bench, it only checks: `cargo test --all-targets`
 must not measure.
 
-The tables go to the standard output, progress to the standard error, and every round as JSON into
-the folder `tmp` of the build folder.";
+The tables go to the standard output too, progress to the standard error. A workload replaces its
+own files in DIR; the combined results.json and results.md hold all workloads that DIR has.";
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scale {
+    Full,
+    Quick,
+    /// As little as shows that a workload's assertions hold.
+    Tiny,
+}
+
+/// The one round that this process is to measure for its parent.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) workload: String,
+    pub(crate) candidate: String,
+    pub(crate) case: usize,
+}
 
 /// What to run, all defaults filled in.
 #[derive(Debug)]
 pub(crate) struct Options {
-    pub(crate) quick: bool,
+    pub(crate) scale: Scale,
     pub(crate) check_only: bool,
+    pub(crate) list: bool,
     pub(crate) rounds: usize,
     pub(crate) lives: usize,
     pub(crate) parked: Vec<usize>,
     pub(crate) keys: Vec<usize>,
+    pub(crate) threads: Vec<usize>,
+    pub(crate) seconds: Option<usize>,
+    pub(crate) out: PathBuf,
+    pub(crate) child: Option<Child>,
+    only: Vec<String>,
+    candidates: Vec<String>,
+}
+
+#[derive(Default)]
+struct Given {
+    quick: bool,
+    check: bool,
+    list: bool,
+    bench: bool,
+    rounds: Option<usize>,
+    lives: Option<usize>,
+    parked: Option<Vec<usize>>,
+    keys: Option<Vec<usize>>,
+    threads: Option<Vec<usize>>,
+    seconds: Option<usize>,
+    out: Option<PathBuf>,
+    child: Option<Child>,
     only: Vec<String>,
     candidates: Vec<String>,
 }
@@ -39,8 +84,8 @@ pub(crate) struct Options {
 impl Options {
     /// Reads the process's arguments; ends it with a message where they make no sense.
     pub(crate) fn from_arguments() -> Self {
-        match Self::parse(std::env::args().skip(1)) {
-            Ok(options) => options,
+        match Given::parse(std::env::args().skip(1)) {
+            Ok(given) => Self::fill_in(given),
             Err(Stop::Help) => {
                 println!("{HELP}");
                 exit(0);
@@ -52,46 +97,33 @@ impl Options {
         }
     }
 
-    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, Stop> {
-        let (mut quick, mut check_only, mut bench) = (false, false, false);
-        let (mut rounds, mut lives) = (None, None);
-        let (mut parked, mut keys) = (None, None);
-        let (mut only, mut candidates) = (Vec::new(), Vec::new());
-        while let Some(argument) = arguments.next() {
-            let mut value = || {
-                arguments
-                    .next()
-                    .ok_or_else(|| Stop::Wrong(format!("{argument} needs a value")))
-            };
-            match argument.as_str() {
-                "--quick" => quick = true,
-                "--check" => check_only = true,
-                "--rounds" => rounds = Some(number(&value()?)?),
-                "--lives" => lives = Some(number(&value()?)?),
-                "--parked" => parked = Some(numbers(&value()?)?),
-                "--keys" => keys = Some(numbers(&value()?)?),
-                "--only" => only = names(&value()?),
-                "--candidates" => candidates = names(&value()?),
-                "--help" | "-h" => return Err(Stop::Help),
-                "--bench" => bench = true,
-                unknown => return Err(Stop::Wrong(format!("unknown option {unknown}"))),
-            }
-        }
-        let all_parked = if quick {
-            vec![1_000, 100_000]
-        } else {
-            vec![1_000, 100_000, 1_000_000]
+    fn fill_in(given: Given) -> Self {
+        let check_only = given.check || !given.bench;
+        let scale = match (check_only, given.quick) {
+            (true, _) => Scale::Tiny,
+            (false, true) => Scale::Quick,
+            (false, false) => Scale::Full,
         };
-        Ok(Self {
-            quick,
-            check_only: check_only || !bench,
-            rounds: rounds.unwrap_or(5),
-            lives: lives.unwrap_or(if quick { 500_000 } else { 2_000_000 }),
-            parked: parked.unwrap_or(all_parked),
-            keys: keys.unwrap_or_else(|| vec![1, 3]),
-            only,
-            candidates,
-        })
+        let all_parked: &[usize] = scale.pick(
+            &[1_000, 100_000, 1_000_000][..],
+            &[1_000, 100_000],
+            &[1_000],
+        );
+        Self {
+            scale,
+            check_only,
+            list: given.list,
+            rounds: given.rounds.unwrap_or(scale.pick(5, 3, 1)),
+            lives: given.lives.unwrap_or(scale.pick(2_000_000, 300_000, 5_000)),
+            parked: given.parked.unwrap_or_else(|| all_parked.to_vec()),
+            keys: given.keys.unwrap_or_else(|| vec![1, 3]),
+            threads: given.threads.unwrap_or_else(threads),
+            seconds: given.seconds,
+            out: given.out.unwrap_or_else(default_out),
+            child: given.child,
+            only: given.only,
+            candidates: given.candidates,
+        }
     }
 
     /// Whether this workload is to run.
@@ -105,9 +137,74 @@ impl Options {
     }
 }
 
+impl Scale {
+    pub(crate) fn pick<T>(self, full: T, quick: T, tiny: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+            Self::Tiny => tiny,
+        }
+    }
+}
+
+impl Given {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, Stop> {
+        let mut given = Self::default();
+        while let Some(argument) = arguments.next() {
+            let mut value = || {
+                arguments
+                    .next()
+                    .ok_or_else(|| Stop::Wrong(format!("{argument} needs a value")))
+            };
+            match argument.as_str() {
+                "--quick" => given.quick = true,
+                "--check" => given.check = true,
+                "--list" => given.list = true,
+                "--rounds" => given.rounds = Some(number(&value()?)?),
+                "--lives" => given.lives = Some(number(&value()?)?),
+                "--parked" => given.parked = Some(numbers(&value()?)?),
+                "--keys" => given.keys = Some(numbers(&value()?)?),
+                "--threads" => given.threads = Some(numbers(&value()?)?),
+                "--seconds" => given.seconds = Some(number(&value()?)?),
+                "--out" => given.out = Some(value()?.into()),
+                "--only" => given.only = names(&value()?),
+                "--candidates" => given.candidates = names(&value()?),
+                // For the harness itself: workload, candidate, number of the case.
+                "--child" => {
+                    given.child = Some(Child {
+                        workload: value()?,
+                        candidate: value()?,
+                        case: value()?
+                            .parse()
+                            .map_err(|_| Stop::Wrong("--child is for the harness".to_owned()))?,
+                    });
+                }
+                "--help" | "-h" => return Err(Stop::Help),
+                "--bench" => given.bench = true,
+                unknown => return Err(Stop::Wrong(format!("unknown option {unknown}"))),
+            }
+        }
+        Ok(given)
+    }
+}
+
 enum Stop {
     Help,
     Wrong(String),
+}
+
+/// 1, 2, 4, ... threads, as many as there are cores for.
+fn threads() -> Vec<usize> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (0..)
+        .map(|power| 1 << power)
+        .take_while(|&threads| threads <= cores.max(2))
+        .collect()
+}
+
+/// Beside the folder that Cargo makes for benches to write in.
+fn default_out() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("compare")
 }
 
 fn admitted(named: &[String], name: &str) -> bool {

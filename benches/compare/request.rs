@@ -1,7 +1,8 @@
 //! The delayed request that every candidate parks: 16 bytes, ready when its flag says so.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -19,6 +20,10 @@ const BROKEN: u8 = 4;
 pub(crate) struct Flag(AtomicU8);
 
 impl Flag {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU8::new(PARKED))
+    }
+
     /// A board of flags that lives as long as the process, so that a request can hold a plain
     /// reference: counting references would charge every candidate for the harness.
     ///
@@ -39,10 +44,23 @@ impl Flag {
         self.0.store(PARKED, Ordering::Relaxed);
     }
 
+    /// Makes the flag look like one whose request has come and gone.
+    pub(crate) fn mark_ended(&self) {
+        self.0.store(SATISFIED, Ordering::Relaxed);
+    }
+
     /// The event that the request waits for has happened.
     pub(crate) fn mark_completable(&self) {
         // ORDERING: pairs with `is_completable`, as a broker's offset would.
         self.0.store(COMPLETABLE, Ordering::Release);
+    }
+
+    /// The same where the timeout may fire meanwhile; `false` if it has.
+    pub(crate) fn try_mark_completable(&self) -> bool {
+        let marked =
+            self.0
+                .compare_exchange(PARKED, COMPLETABLE, Ordering::AcqRel, Ordering::Acquire);
+        marked.is_ok()
     }
 
     pub(crate) fn is_completable(&self) -> bool {
@@ -61,12 +79,18 @@ impl Flag {
         self.0.load(Ordering::Acquire) == PARKED
     }
 
+    /// Whether the request has ended, one way or the other.
+    pub(crate) fn has_ended(&self) -> bool {
+        !matches!(self.0.load(Ordering::Acquire), PARKED | COMPLETABLE)
+    }
+
     fn end(&self, ending: Ending) {
         // A load and a store rather than a read-modify-write: an ending is exclusive already, and
         // one that is not is a fault of the candidate that the load sees sooner or later.
         let ended = match (self.0.load(Ordering::Acquire), ending) {
             (COMPLETABLE, Ending::Satisfied) => SATISFIED,
-            (PARKED, Ending::Expired) => EXPIRED,
+            // (It may become completable just when its timeout fires.)
+            (PARKED | COMPLETABLE, Ending::Expired) => EXPIRED,
             _ => BROKEN,
         };
         // ORDERING: pairs with `is_satisfied` and `is_expired`.
@@ -100,6 +124,18 @@ impl Request {
         Self { flag, timeout, id }
     }
 
+    /// One whose ending [`ended_at`] remembers, with a number of its own below [`TIMED`].
+    pub(crate) fn timed(number: u32, flag: &'static Flag, timeout: Duration) -> Self {
+        END_TIMES.get_or_init(|| (0..TIMED_MOST).map(|_| AtomicU64::new(0)).collect());
+        ORIGIN.get_or_init(Instant::now);
+        assert!((number as usize) < TIMED_MOST, "so many are not remembered");
+        Self::new(number | TIMED, flag, timeout)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(u64::from(self.timeout))
     }
@@ -109,7 +145,33 @@ impl Request {
     }
 
     pub(crate) fn on_complete(self, ending: Ending) {
-        std::hint::black_box(self.id);
+        if self.id & TIMED != 0 {
+            remember_end(self.id & !TIMED);
+        }
         self.flag.end(ending);
     }
+}
+
+/// The bit of an id that says that the ending is timed.
+const TIMED: u32 = 1 << 31;
+
+const TIMED_MOST: usize = 1 << 17;
+
+static END_TIMES: OnceLock<Vec<AtomicU64>> = OnceLock::new();
+static ORIGIN: OnceLock<Instant> = OnceLock::new();
+
+fn remember_end(number: u32) {
+    if let (Some(times), Some(origin)) = (END_TIMES.get(), ORIGIN.get()) {
+        let time = origin.elapsed().as_nanos() as u64;
+        times[number as usize].store(time, Ordering::Relaxed);
+    }
+}
+
+/// When the [timed](Request::timed) request of this number ended last.
+pub(crate) fn ended_at(number: u32) -> Option<Instant> {
+    let time = END_TIMES
+        .get()?
+        .get(number as usize)?
+        .load(Ordering::Relaxed);
+    Some(*ORIGIN.get()? + Duration::from_nanos(time))
 }

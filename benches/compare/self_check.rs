@@ -1,5 +1,8 @@
 //! Holds each candidate to the common ground rules before it is measured.
 
+pub(crate) mod handles;
+pub(crate) mod timer;
+
 use std::thread;
 use std::time::{Duration, Instant};
 

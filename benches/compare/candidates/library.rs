@@ -1,9 +1,9 @@
 //! This crate, as its defaults are.
 
-use request_purgatory::{Completion, DelayedOperation, Purgatory};
+use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory};
 use std::time::Duration;
 
-use crate::candidate::Candidate;
+use crate::candidate::{ByHandle, Candidate};
 use crate::request::{Ending, Request};
 
 /// A purgatory with nothing configured: its own reaper, expired requests ended on its own thread.
@@ -53,5 +53,20 @@ impl Candidate for Library {
 
     fn watched(&self) -> usize {
         self.0.watched()
+    }
+}
+
+impl ByHandle for Library {
+    type Handle = Handle<Request>;
+
+    fn park_for_handle(&self, request: Request, keys: &[u64]) -> Option<Self::Handle> {
+        self.0
+            .try_complete_else_watch(request, keys.iter().copied())
+            .expect("neither full nor shut down, and every request has a key")
+            .into_handle()
+    }
+
+    fn force_complete(&self, handle: Self::Handle) -> bool {
+        handle.force_complete()
     }
 }

@@ -19,6 +19,7 @@
 //! walked while it changes; an operation is moved out under its lock and ended after it, where
 //! Kafka ends it under a reentrant one.
 
+mod manual_timer;
 mod operation;
 mod system_timer;
 mod timing_wheel;
@@ -32,9 +33,10 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+pub(crate) use self::manual_timer::ManualTimer;
 use self::operation::Operation;
 use self::system_timer::SystemTimer;
-use crate::candidate::Candidate;
+use crate::candidate::{ByHandle, Candidate};
 use crate::request::{Ending, Request};
 
 pub(crate) type KafkaPort = StraightPort<1000>;
@@ -97,7 +99,8 @@ impl Purgatory {
         });
     }
 
-    fn try_complete_else_watch(&self, request: Request, keys: &[u64]) -> bool {
+    /// Returns the operation if it waits.
+    fn try_complete_else_watch(&self, request: Request, keys: &[u64]) -> Option<Arc<Operation>> {
         let operation = Arc::new(Operation::new(request));
         let completed = operation.safe_try_complete_or_else(|| {
             for &key in keys {
@@ -106,7 +109,7 @@ impl Purgatory {
             self.estimated_total.fetch_add(1, Ordering::Relaxed);
         });
         if completed {
-            return true;
+            return None;
         }
         if !operation.is_completed() {
             self.timer.add(&operation);
@@ -115,7 +118,7 @@ impl Purgatory {
                 operation.cancel_timer();
             }
         }
-        false
+        Some(operation)
     }
 
     fn check_and_complete(&self, key: u64) -> usize {
@@ -190,7 +193,7 @@ impl<const PURGE_INTERVAL: usize> Candidate for StraightPort<PURGE_INTERVAL> {
     }
 
     fn park(&self, request: Request, keys: &[u64]) -> bool {
-        self.purgatory.try_complete_else_watch(request, keys)
+        self.park_for_handle(request, keys).is_none()
     }
 
     fn check(&self, key: u64) -> usize {
@@ -211,6 +214,18 @@ impl<const PURGE_INTERVAL: usize> Candidate for StraightPort<PURGE_INTERVAL> {
 
     fn settle(&self) {
         self.purgatory.purge_completed();
+    }
+}
+
+impl<const PURGE_INTERVAL: usize> ByHandle for StraightPort<PURGE_INTERVAL> {
+    type Handle = Arc<Operation>;
+
+    fn park_for_handle(&self, request: Request, keys: &[u64]) -> Option<Arc<Operation>> {
+        self.purgatory.try_complete_else_watch(request, keys)
+    }
+
+    fn force_complete(&self, operation: Arc<Operation>) -> bool {
+        operation.force_complete(Ending::Satisfied)
     }
 }
 

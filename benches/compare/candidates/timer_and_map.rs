@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::watch_lists::WatchLists;
-use crate::candidate::{Candidate, poll_once};
+use crate::candidate::{ByHandle, Candidate, poll_once};
 use crate::request::{Ending, Request};
 
 /// A timer that runs by itself, once constructed.
@@ -103,41 +103,8 @@ impl<T: Timer> Candidate for TimerAndMap<T> {
         Self { timer, lists }
     }
 
-    fn park(&self, mut request: Request, keys: &[u64]) -> bool {
-        if request.try_complete() {
-            request.on_complete(Ending::Satisfied);
-            return true;
-        }
-        let deadline = Instant::now() + request.timeout();
-        let entry = Arc::new(Entry {
-            parked: Mutex::new(None),
-            fired: AtomicBool::new(false),
-        });
-        let mut parked = entry.parked.lock();
-        let token = self.timer.start(&entry, deadline);
-        for &key in keys {
-            self.lists.watch(key, &entry);
-        }
-        // The event may have come between the first try and the registration, when its check
-        // could not find the request: look once more.
-        if request.try_complete() {
-            drop(parked);
-            self.finish(
-                &entry,
-                Parked {
-                    request,
-                    keys: keys.into(),
-                    token,
-                },
-            );
-            return true;
-        }
-        *parked = Some(Parked {
-            request,
-            keys: keys.into(),
-            token,
-        });
-        false
+    fn park(&self, request: Request, keys: &[u64]) -> bool {
+        self.park_for_handle(request, keys).is_none()
     }
 
     fn check(&self, key: u64) -> usize {
@@ -161,5 +128,56 @@ impl<T: Timer> Candidate for TimerAndMap<T> {
 
     fn drive<R>(&self, body: impl Future<Output = R>) -> R {
         self.timer.drive(body)
+    }
+}
+
+impl<T: Timer> ByHandle for TimerAndMap<T> {
+    type Handle = Arc<Entry<T::Token>>;
+
+    fn park_for_handle(&self, mut request: Request, keys: &[u64]) -> Option<Self::Handle> {
+        if request.try_complete() {
+            request.on_complete(Ending::Satisfied);
+            return None;
+        }
+        let deadline = Instant::now() + request.timeout();
+        let entry = Arc::new(Entry {
+            parked: Mutex::new(None),
+            fired: AtomicBool::new(false),
+        });
+        let mut parked = entry.parked.lock();
+        let token = self.timer.start(&entry, deadline);
+        for &key in keys {
+            self.lists.watch(key, &entry);
+        }
+        // The event may have come between the first try and the registration, when its check
+        // could not find the request: look once more.
+        if request.try_complete() {
+            drop(parked);
+            self.finish(
+                &entry,
+                Parked {
+                    request,
+                    keys: keys.into(),
+                    token,
+                },
+            );
+            return None;
+        }
+        *parked = Some(Parked {
+            request,
+            keys: keys.into(),
+            token,
+        });
+        drop(parked);
+        Some(entry)
+    }
+
+    fn force_complete(&self, entry: Self::Handle) -> bool {
+        let taken = entry.parked.lock().take();
+        let completed = taken.is_some();
+        if let Some(parked) = taken {
+            self.finish(&entry, parked);
+        }
+        completed
     }
 }

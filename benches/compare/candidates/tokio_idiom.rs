@@ -1,10 +1,10 @@
 //! The tokio idiom: a task per request that waits for a oneshot under `timeout`.
 //!
 //! A check that can complete a request sends it through its oneshot; the task wakes, takes itself
-//! off its keys and completes the request. All on one current-thread runtime that the workload
-//! itself runs in, so that the tasks' work is measured and nothing but it: `turn` yields to them.
-//! A broker with one runtime per core works like that; on a runtime of several threads the same
-//! code costs more.
+//! off its keys and completes the request. The tasks run on a current-thread runtime that the
+//! workload itself runs in, so that their work is measured and nothing but it: `turn` yields to
+//! them. Each thread of a workload has a runtime of its own. A broker with one runtime per core
+//! works like that; on a runtime of several threads the same code costs more.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,16 +17,18 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::watch_lists::WatchLists;
-use crate::candidate::Candidate;
+use crate::candidate::{ByHandle, Candidate};
 use crate::request::{Ending, Request};
 
 pub(crate) struct TokioIdiom {
-    runtime: Runtime,
+    /// Those that no thread drives right now.
+    idle: Mutex<Vec<Runtime>>,
+    all: Mutex<Vec<Handle>>,
     lists: Arc<WatchLists<Waiter>>,
 }
 
 /// The request and the way to its task; empty once someone has taken it to end it.
-struct Waiter(Mutex<Option<(Request, oneshot::Sender<Request>)>>);
+pub(crate) struct Waiter(Mutex<Option<(Request, oneshot::Sender<Request>)>>);
 
 /// Waits for one request's end. Whoever takes the request out of the waiter ends it: a check by
 /// sending it here, the timeout by finding it still there.
@@ -63,11 +65,15 @@ async fn wait(
 
 impl Waiter {
     fn try_complete(&self) -> bool {
+        self.complete_if(Request::try_complete)
+    }
+
+    fn complete_if(&self, may_complete: impl FnOnce(&mut Request) -> bool) -> bool {
         let mut waiting = self.0.lock();
         let Some((request, _)) = waiting.as_mut() else {
             return false;
         };
-        if !request.try_complete() {
+        if !may_complete(request) {
             return false;
         }
         let taken = waiting.take();
@@ -80,20 +86,68 @@ impl Candidate for TokioIdiom {
     const NAME: &'static str = "tokio_idiom";
 
     fn new() -> Self {
-        let runtime = Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .expect("a runtime can start");
         Self {
-            runtime,
+            idle: Mutex::default(),
+            all: Mutex::default(),
             lists: Arc::new(WatchLists::new()),
         }
     }
 
-    fn park(&self, mut request: Request, keys: &[u64]) -> bool {
+    fn park(&self, request: Request, keys: &[u64]) -> bool {
+        self.park_for_handle(request, keys).is_none()
+    }
+
+    fn check(&self, key: u64) -> usize {
+        self.lists
+            .watchers(key)
+            .iter()
+            .filter(|waiter| waiter.try_complete())
+            .count()
+    }
+
+    fn parked(&self) -> usize {
+        let all = self.all.lock();
+        all.iter()
+            .map(|runtime| runtime.metrics().num_alive_tasks())
+            .sum()
+    }
+
+    fn watched(&self) -> usize {
+        self.lists.len()
+    }
+
+    async fn turn(&self) {
+        tokio::task::yield_now().await;
+    }
+
+    async fn rest(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+    }
+
+    fn drive<T>(&self, body: impl Future<Output = T>) -> T {
+        debug_assert!(Handle::try_current().is_err(), "one runtime at a time");
+        let idle = self.idle.lock().pop();
+        let runtime = idle.unwrap_or_else(|| {
+            let runtime = Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .expect("a runtime can start");
+            self.all.lock().push(runtime.handle().clone());
+            runtime
+        });
+        let value = runtime.block_on(body);
+        self.idle.lock().push(runtime);
+        value
+    }
+}
+
+impl ByHandle for TokioIdiom {
+    type Handle = Arc<Waiter>;
+
+    fn park_for_handle(&self, mut request: Request, keys: &[u64]) -> Option<Arc<Waiter>> {
         if request.try_complete() {
             request.on_complete(Ending::Satisfied);
-            return true;
+            return None;
         }
         let limit = request.timeout();
         let (task, satisfied) = oneshot::channel();
@@ -109,31 +163,10 @@ impl Candidate for TokioIdiom {
             satisfied,
         ));
         // The event may have come before the keys were registered.
-        waiter.try_complete()
+        (!waiter.try_complete()).then_some(waiter)
     }
 
-    fn check(&self, key: u64) -> usize {
-        self.lists
-            .watchers(key)
-            .iter()
-            .filter(|waiter| waiter.try_complete())
-            .count()
-    }
-
-    fn parked(&self) -> usize {
-        self.runtime.metrics().num_alive_tasks()
-    }
-
-    fn watched(&self) -> usize {
-        self.lists.len()
-    }
-
-    async fn turn(&self) {
-        tokio::task::yield_now().await;
-    }
-
-    fn drive<T>(&self, body: impl Future<Output = T>) -> T {
-        debug_assert!(Handle::try_current().is_err(), "one runtime at a time");
-        self.runtime.block_on(body)
+    fn force_complete(&self, waiter: Arc<Waiter>) -> bool {
+        waiter.complete_if(|_| true)
     }
 }

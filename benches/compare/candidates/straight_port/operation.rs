@@ -40,6 +40,11 @@ impl Operation {
         }
     }
 
+    pub(super) fn request_id(&self) -> u32 {
+        let request = self.request.lock();
+        request.as_ref().expect("not ended").id()
+    }
+
     pub(super) fn is_completed(&self) -> bool {
         self.completed.load(Ordering::Acquire)
     }

@@ -16,65 +16,132 @@ use super::timing_wheel::{Added, Bucket, Task, TimingWheel};
 
 pub(crate) struct SystemTimer {
     origin: Instant,
-    wheel: RwLock<TimingWheel>,
-    queue: BucketQueue,
-    tasks: Arc<AtomicUsize>,
+    buckets: Buckets,
     /// `None` once dropping, which ends the executor's thread.
     expired: Option<Sender<Arc<Operation>>>,
     executor: Option<JoinHandle<()>>,
 }
 
-/// Java's `DelayQueue`, of buckets.
-#[derive(Default)]
-struct BucketQueue {
-    heap: Mutex<BinaryHeap<Reverse<Queued>>>,
+/// The wheel, and its buckets by deadline, in ticks.
+pub(crate) struct Buckets {
+    wheel: RwLock<TimingWheel>,
+    queue: Mutex<BinaryHeap<Reverse<Queued>>>,
     earlier: Condvar,
+    tasks: Arc<AtomicUsize>,
 }
 
-struct Queued {
+pub(crate) struct Queued {
     expiration: u64,
     bucket: Arc<Bucket>,
 }
 
-impl BucketQueue {
+impl Buckets {
+    /// Returns the operation if it is due.
+    pub(super) fn add(&self, task: Task) -> Option<Arc<Operation>> {
+        self.add_to(&self.wheel.read(), task)
+    }
+
+    fn add_to(&self, wheel: &TimingWheel, task: Task) -> Option<Arc<Operation>> {
+        let operation = Arc::clone(&task.operation);
+        match wheel.add(task) {
+            Added::Linked | Added::Cancelled => None,
+            Added::Queue(bucket, expiration) => {
+                self.offer(bucket, expiration);
+                None
+            }
+            Added::Due => {
+                let cancelled = matches!(*operation.entry.lock(), TimerEntry::Cancelled);
+                (!cancelled).then_some(operation)
+            }
+        }
+    }
+
     fn offer(&self, bucket: Arc<Bucket>, expiration: u64) {
-        let mut heap = self.heap.lock();
-        let first = heap
+        let mut queue = self.queue.lock();
+        let first = queue
             .peek()
             .is_none_or(|Reverse(head)| expiration < head.expiration);
-        heap.push(Reverse(Queued { expiration, bucket }));
+        queue.push(Reverse(Queued { expiration, bucket }));
         if first {
             self.earlier.notify_one();
         }
     }
 
-    /// The first bucket whose deadline comes before `until`, waiting for it.
-    fn poll(&self, origin: Instant, until: Instant) -> Option<Queued> {
-        let mut heap = self.heap.lock();
+    /// The first bucket whose deadline has come at tick `now`.
+    pub(super) fn poll(&self, now: u64) -> Option<Queued> {
+        pop_due(&mut self.queue.lock(), now)
+    }
+
+    /// The same, but waiting for it until `until`.
+    fn wait(&self, origin: Instant, until: Instant) -> Option<Queued> {
+        let mut queue = self.queue.lock();
         loop {
-            let head = heap.peek().map(|Reverse(head)| head.expiration);
-            let due = head.map_or(until, |ticks| origin + Duration::from_millis(ticks));
-            if head.is_some() && due <= Instant::now() {
-                return heap.pop().map(|Reverse(queued)| queued);
+            let now = Instant::now();
+            if let Some(due) = pop_due(&mut queue, ticks(now - origin)) {
+                return Some(due);
             }
-            if until <= Instant::now() {
+            if until <= now {
                 return None;
             }
-            self.earlier.wait_until(&mut heap, due.min(until));
+            let next = queue.peek().map_or(until, |Reverse(head)| {
+                origin + Duration::from_millis(head.expiration)
+            });
+            self.earlier.wait_until(&mut queue, next.min(until));
+        }
+    }
+
+    /// Moves on to `first` and to all buckets after it that are due at tick `now`.
+    pub(super) fn flush(&self, first: Queued, now: u64, mut submit: impl FnMut(Arc<Operation>)) {
+        let mut wheel = self.wheel.write();
+        let mut next = Some(first);
+        while let Some(queued) = next {
+            wheel.advance_clock(queued.expiration);
+            queued.bucket.flush(|task| {
+                if let Some(due) = self.add_to(&wheel, task) {
+                    submit(due);
+                }
+            });
+            next = self.poll(now);
+        }
+    }
+
+    /// Operations in any bucket.
+    pub(super) fn len(&self) -> usize {
+        self.tasks.load(Ordering::Relaxed)
+    }
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        let tasks = Arc::new(AtomicUsize::new(0));
+        Self {
+            wheel: RwLock::new(TimingWheel::new(1, 0, Arc::clone(&tasks))),
+            queue: Mutex::default(),
+            earlier: Condvar::new(),
+            tasks,
         }
     }
 }
 
+fn pop_due(queue: &mut BinaryHeap<Reverse<Queued>>, now: u64) -> Option<Queued> {
+    let due = queue
+        .peek()
+        .is_some_and(|Reverse(head)| head.expiration <= now);
+    due.then(|| queue.pop().expect("it was there").0)
+}
+
+/// Whole ticks in `span`: what has certainly passed.
+fn ticks(span: Duration) -> u64 {
+    span.as_millis() as u64
+}
+
 impl SystemTimer {
     pub(super) fn new(origin: Instant, expire: impl Fn(&Operation) + Send + 'static) -> Self {
-        let tasks = Arc::new(AtomicUsize::new(0));
         let (expired, submitted) = channel::<Arc<Operation>>();
         let executor = thread::spawn(move || submitted.iter().for_each(|task| expire(&task)));
         Self {
             origin,
-            wheel: RwLock::new(TimingWheel::new(1, 0, Arc::clone(&tasks))),
-            queue: BucketQueue::default(),
-            tasks,
+            buckets: Buckets::default(),
             expired: Some(expired),
             executor: Some(executor),
         }
@@ -82,28 +149,17 @@ impl SystemTimer {
 
     pub(super) fn add(&self, operation: &Arc<Operation>) {
         let deadline = Instant::now() + operation.timeout - self.origin;
-        // One tick more than has fully passed by the deadline: never early.
-        let expiration = deadline.as_millis() as u64 + 1;
-        let task = Task {
+        let due = self.buckets.add(Task {
             operation: Arc::clone(operation),
-            expiration,
-        };
-        self.add_to(&self.wheel.read(), task);
-    }
-
-    fn add_to(&self, wheel: &TimingWheel, task: Task) {
-        let operation = Arc::clone(&task.operation);
-        match wheel.add(task) {
-            Added::Linked | Added::Cancelled => {}
-            Added::Queue(bucket, expiration) => self.queue.offer(bucket, expiration),
-            Added::Due => self.submit(operation),
+            // One tick more than has fully passed by the deadline: never early.
+            expiration: ticks(deadline) + 1,
+        });
+        if let Some(operation) = due {
+            self.submit(operation);
         }
     }
 
     fn submit(&self, operation: Arc<Operation>) {
-        if matches!(*operation.entry.lock(), TimerEntry::Cancelled) {
-            return;
-        }
         let expired = self.expired.as_ref().expect("there until dropped");
         expired
             .send(operation)
@@ -112,23 +168,17 @@ impl SystemTimer {
 
     pub(super) fn advance_clock(&self, wait: Duration) {
         let now = Instant::now();
-        let Some(mut queued) = self.queue.poll(self.origin, now + wait) else {
-            return;
-        };
-        let mut wheel = self.wheel.write();
-        loop {
-            wheel.advance_clock(queued.expiration);
-            queued.bucket.flush(|task| self.add_to(&wheel, task));
-            match self.queue.poll(self.origin, now) {
-                Some(next) => queued = next,
-                None => break,
-            }
+        if let Some(first) = self.buckets.wait(self.origin, now + wait) {
+            // Kafka goes on with what was due when it began to wait, but for the first.
+            let now = ticks(now - self.origin);
+            self.buckets
+                .flush(first, now, |operation| self.submit(operation));
         }
     }
 
     /// Operations in any bucket.
     pub(super) fn len(&self) -> usize {
-        self.tasks.load(Ordering::Relaxed)
+        self.buckets.len()
     }
 }
 

@@ -1,0 +1,26 @@
+//! What the system says about this process.
+
+use std::time::Duration;
+
+/// Processor time of all threads so far, of those that have ended too.
+#[cfg(unix)]
+pub(crate) fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Zero where nobody says: the ratios are then no numbers.
+#[cfg(not(unix))]
+pub(crate) fn cpu_time() -> Duration {
+    Duration::ZERO
+}
+
+/// Bytes of anonymous memory that are resident; `None` where nobody says.
+pub(crate) fn resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kibibytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}

@@ -1,0 +1,174 @@
+//! W2: timers alone, told the time.
+//!
+//! All are started at once with timeouts uniform in 1 ms to 60 s; then the clock goes tick by tick,
+//! and 95 % are stopped at a random tick before their deadline. The values are times per
+//! operation; `sum` is everything divided by the number of timers. A round is a process of its own,
+//! because tokio's paused clock would stay with later workloads.
+
+use std::time::{Duration, Instant};
+
+use super::Workload;
+use crate::candidates::{
+    BTree, HashWheel, Heap, ManualTimer, NexusWheel, OwnWheel, PausedDelayQueue, TmWheel,
+};
+use crate::contest::{Case, Contender, contenders};
+use crate::options::Options;
+use crate::outcome::{Metric, Values};
+use crate::random::Random;
+use crate::report::chart::Chart;
+use crate::timer_queue::{Tick, TimerQueue};
+
+/// The longest timeout.
+const SPAN: Tick = 60_000;
+
+const STOPPED_PERCENT: u64 = 95;
+
+pub(crate) struct W2 {
+    timers: usize,
+}
+
+/// What happens to the timers, the same for all.
+struct Script {
+    deadlines: Vec<Tick>,
+    /// By the tick after which they are stopped.
+    stops: Vec<(Tick, u32)>,
+}
+
+impl Script {
+    fn new(timers: usize) -> Self {
+        let mut random = Random::new(1987);
+        let deadlines: Vec<Tick> = (0..timers).map(|_| 1 + random.below(SPAN)).collect();
+        let mut stops = Vec::new();
+        for (id, &deadline) in (0..).zip(&deadlines) {
+            if random.below(100) < STOPPED_PERCENT {
+                stops.push((random.below(deadline), id));
+            }
+        }
+        stops.sort_unstable();
+        Self { deadlines, stops }
+    }
+}
+
+/// Time spent, in total.
+#[derive(Default)]
+struct Spent {
+    starting: Duration,
+    stopping: Duration,
+    advancing: Duration,
+    worst_advance: Duration,
+}
+
+impl W2 {
+    fn round<Q: TimerQueue<u32>>(&self) -> Values {
+        let script = Script::new(self.timers);
+        let ticks = SPAN + Q::LATE;
+        let spent = Q::with(|queue| run(queue, &script, ticks));
+        let overhead = Duration::from_nanos((Q::overhead() * ticks as f64) as u64);
+        let advancing = spent.advancing.saturating_sub(overhead);
+        let per = |time: Duration, count: usize| time.as_nanos() as f64 / count as f64;
+        let (timers, stopped) = (script.deadlines.len(), script.stops.len());
+        vec![
+            per(spent.starting + spent.stopping + advancing, timers),
+            per(spent.starting, timers),
+            per(spent.stopping, stopped),
+            per(advancing, timers - stopped),
+            spent.worst_advance.as_nanos() as f64 / 1e3,
+        ]
+    }
+}
+
+fn run<Q: TimerQueue<u32>>(mut queue: Q, script: &Script, ticks: Tick) -> Spent {
+    let mut spent = Spent::default();
+    let timers = script.deadlines.len();
+    let mut tokens: Vec<Option<Q::Token>> = Vec::new();
+    tokens.resize_with(timers, || None);
+    let mut fired_at: Vec<Tick> = vec![0; timers];
+    let started = Instant::now();
+    for ((id, &deadline), token) in (0..).zip(&script.deadlines).zip(&mut tokens) {
+        *token = Some(queue.start(id, deadline));
+    }
+    spent.starting = started.elapsed();
+    assert_eq!(queue.len(), timers);
+
+    let mut stops = script.stops.iter().peekable();
+    let mut fired = Vec::new();
+    for now in 0..=ticks {
+        let before = Instant::now();
+        if now > 0 {
+            queue.advance(now, &mut |id| fired.push(id));
+        }
+        for id in fired.drain(..) {
+            fired_at[id as usize] = now;
+            let token = tokens[id as usize].take();
+            queue.release(token.expect("neither stopped nor fired before"));
+        }
+        let between = Instant::now();
+        while let Some(&(_, id)) = stops.next_if(|(tick, _)| *tick == now) {
+            let token = tokens[id as usize].take();
+            queue.stop(token.expect("not fired before its deadline"));
+        }
+        let advance = between - before;
+        spent.advancing += advance;
+        spent.worst_advance = spent.worst_advance.max(advance);
+        spent.stopping += between.elapsed();
+    }
+
+    assert_eq!(queue.len(), 0, "{}: nothing is left", Q::NAME);
+    let expired = fired_at.iter().filter(|&&tick| tick > 0).count();
+    assert_eq!(expired + script.stops.len(), timers, "{}", Q::NAME);
+    for (&deadline, &tick) in script.deadlines.iter().zip(&fired_at) {
+        let in_time = (deadline..=deadline + Q::LATE).contains(&tick);
+        assert!(tick == 0 || in_time, "{}: {deadline} at {tick}", Q::NAME);
+    }
+    spent
+}
+
+impl Workload for W2 {
+    const NAME: &'static str = "W2";
+
+    const TITLE: &'static str = "timers alone: started, 95 % stopped, the rest expired";
+
+    const METRICS: &'static [Metric] = &[
+        Metric::less("sum per timer", "ns"),
+        Metric::less("start", "ns"),
+        Metric::less("stop", "ns"),
+        Metric::less("advancing per expiry", "ns"),
+        Metric::less("worst advance", "µs"),
+    ];
+
+    const CHARTS: &'static [Chart] = &[
+        Chart::Bars { metric: 0 },
+        Chart::Spread {
+            metrics: &[1, 2, 3],
+            label: "time [ns]",
+        },
+        Chart::Bars { metric: 4 },
+    ];
+
+    const ALONE: bool = true;
+
+    fn cases(options: &Options) -> Vec<Case<Self>> {
+        let sizes: &[usize] =
+            options
+                .scale
+                .pick(&[10_000, 1_000_000][..], &[10_000, 200_000], &[2_000]);
+        let case = |&timers| Case {
+            parameters: vec![("timers", timers)],
+            workload: Self { timers },
+        };
+        sizes.iter().map(case).collect()
+    }
+
+    fn contenders() -> Vec<Contender<Self>> {
+        contenders![timer, round:
+            OwnWheel<u32>,
+            TmWheel<u32>,
+            HashWheel,
+            NexusWheel<u32>,
+            BTree<u32>,
+            Heap<u32>,
+            PausedDelayQueue<u32>,
+            ManualTimer,
+        ]
+    }
+}

@@ -1,0 +1,178 @@
+//! W3: a storm. Everything that is parked expires within the same 100 ms.
+//!
+//! Deadlines are whole milliseconds, spread evenly over the 100 in no order; each request has a
+//! key of its own. The span goes from the first deadline to the last completion, so 100 ms is the
+//! least. Every sixteenth ending is timed where it happens, which gives the lateness. The
+//! processor time is the whole process's, from just before the first deadline to the last
+//! completion.
+
+use std::time::{Duration, Instant};
+
+use super::Workload;
+use super::ring::assert_empty;
+use crate::candidate::{BURST, Candidate};
+use crate::candidates::{
+    BTreeAndMap, DelayQueueAndMap, HeapAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
+};
+use crate::contest::{Case, Contender, contenders};
+use crate::histogram::Histogram;
+use crate::options::Options;
+use crate::outcome::{Metric, Values};
+use crate::process::cpu_time;
+use crate::report::chart::Chart;
+use crate::request::{Flag, Request, ended_at};
+
+/// Milliseconds over which the deadlines are spread.
+const WINDOW: usize = 100;
+
+/// A number prime to it, so that neighbours are far apart.
+const STRIDE: usize = 61;
+
+/// One ending in so many is timed.
+const SAMPLE: usize = 16;
+
+/// How often the endings are looked at, and with what precision the span is known.
+const LOOK: Duration = Duration::from_micros(250);
+
+/// What must be left of the lead when the last request is parked.
+const CALM: Duration = Duration::from_millis(100);
+
+/// When the watch lists are still not empty, the candidate is one that cleans up when told to.
+const GIVE_UP: Duration = Duration::from_secs(3);
+
+pub(crate) struct W3 {
+    parked: usize,
+    /// From the first park to the first deadline.
+    lead: Duration,
+}
+
+impl W3 {
+    fn round<C: Candidate>(&self) -> Values {
+        let mut lead = self.lead;
+        loop {
+            let candidate = C::new();
+            let values = candidate.drive(self.storm(&candidate, lead));
+            assert_empty(&candidate);
+            match values {
+                Some(values) => return values,
+                None => lead *= 2,
+            }
+        }
+    }
+
+    /// `None` if parking them took longer than the lead.
+    async fn storm<C: Candidate>(&self, candidate: &C, lead: Duration) -> Option<Values> {
+        let flags = Flag::board(self.parked);
+        let mut deadlines = Vec::with_capacity(self.parked.div_ceil(SAMPLE));
+        let first = Instant::now() + lead;
+        for (index, flag) in flags.iter().enumerate() {
+            if index % BURST == 0 {
+                candidate.turn().await;
+            }
+            let due = first + Duration::from_millis((index * STRIDE % WINDOW) as u64);
+            let now = Instant::now();
+            // In whole milliseconds, as timeouts are here: up to one before `due`.
+            let timeout = Duration::from_millis((due - now).as_millis() as u64);
+            let request = if index % SAMPLE == 0 {
+                deadlines.push(now + timeout);
+                Request::timed((index / SAMPLE) as u32, flag, timeout)
+            } else {
+                Request::new(index as u32, flag, timeout)
+            };
+            let completed = candidate.park(request, &[index as u64]);
+            assert!(!completed, "{}: it was not ready", C::NAME);
+        }
+        candidate.turn().await;
+        let in_time = first.saturating_duration_since(Instant::now()) >= CALM;
+        let before = first - Duration::from_millis(2);
+        candidate
+            .rest(before.saturating_duration_since(Instant::now()))
+            .await;
+        let cpu = cpu_time();
+        let mut left = flags;
+        while !left.is_empty() {
+            let ended = left.iter().take_while(|flag| flag.has_ended()).count();
+            left = &left[ended..];
+            if !left.is_empty() {
+                candidate.rest(LOOK).await;
+            }
+        }
+        let (last, cpu) = (Instant::now(), cpu_time() - cpu);
+        let expired = flags.iter().filter(|flag| flag.is_expired()).count();
+        assert_eq!(expired, self.parked, "{}: each expires once", C::NAME);
+
+        let mut gone = None;
+        while gone.is_none() && last.elapsed() < GIVE_UP {
+            if candidate.watched() == 0 {
+                gone = Some(Instant::now() - first);
+            } else {
+                candidate.rest(LOOK).await;
+            }
+        }
+        let mut lateness = Histogram::new();
+        for (number, &deadline) in (0..).zip(&deadlines) {
+            let ended = ended_at(number).expect("it was timed");
+            assert!(ended >= deadline, "{}: early", C::NAME);
+            lateness.record(ended - deadline);
+        }
+        let millis = |span: Duration| span.as_secs_f64() * 1e3;
+        in_time.then(|| {
+            vec![
+                millis(last - first),
+                cpu.as_nanos() as f64 / self.parked as f64,
+                lateness.quantile(0.5) / 1e6,
+                lateness.quantile(0.99) / 1e6,
+                lateness.max() / 1e6,
+                gone.map_or(f64::NAN, millis),
+            ]
+        })
+    }
+}
+
+impl Workload for W3 {
+    const NAME: &'static str = "W3";
+
+    const TITLE: &'static str = "everything parked expires within the same 100 ms";
+
+    const METRICS: &'static [Metric] = &[
+        Metric::less("first deadline to last completion", "ms"),
+        Metric::less("CPU per request", "ns"),
+        Metric::less("late p50", "ms"),
+        Metric::less("late p99", "ms"),
+        Metric::less("late max", "ms"),
+        Metric::less("until no watch is left", "ms"),
+    ];
+
+    const CHARTS: &'static [Chart] = &[
+        Chart::Bars { metric: 0 },
+        Chart::Bars { metric: 1 },
+        Chart::Spread {
+            metrics: &[2, 3, 4],
+            label: "lateness [ms]",
+        },
+    ];
+
+    fn cases(options: &Options) -> Vec<Case<Self>> {
+        let parked = options.scale.pick(1_000_000, 200_000, 2_000);
+        let lead = options.scale.pick(4_000, 1_000, 200);
+        vec![Case {
+            parameters: vec![("parked", parked)],
+            workload: Self {
+                parked,
+                lead: Duration::from_millis(lead),
+            },
+        }]
+    }
+
+    fn contenders() -> Vec<Contender<Self>> {
+        contenders![new, round:
+            Library,
+            TmWheelAndMap,
+            BTreeAndMap,
+            HeapAndMap,
+            DelayQueueAndMap,
+            KafkaPort,
+            TokioIdiom,
+        ]
+    }
+}

@@ -1,0 +1,203 @@
+//! W4: Kafka's `TestPurgatoryPerformance`.
+//!
+//! Requests arrive at random (Poisson) at a given rate, each under 3 of 100 keys, with a timeout of
+//! 200 ms; another thread completes them by handle after a log-normal time. The value is the
+//! process's time per 1,000 requests, less what the harness takes without any candidate (the
+//! contender of that name, in the same round).
+//!
+//! The case without a rate looks for the highest that is sustained: where neither of the two
+//! threads falls behind and everything ends in time. It doubles, and then halves the gap.
+
+mod script;
+mod traffic;
+
+use std::time::Duration;
+
+use self::script::{Latency, Script, TIMEOUT};
+use self::traffic::Run;
+use super::Workload;
+use crate::candidate::{ByHandle, Candidate};
+use crate::candidates::{
+    BTreeAndMap, DelayQueueAndMap, Harness, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
+    UnpurgedPort,
+};
+use crate::contest::{Case, Contender, contenders};
+use crate::options::Options;
+use crate::outcome::{Metric, Outcome, Values};
+use crate::report::chart::Chart;
+
+/// The ramp's first rate and its last, per second, and how often it halves the gap.
+const LOWEST: usize = 50_000;
+const HIGHEST: usize = 4_000_000;
+const HALVINGS: usize = 3;
+
+/// At a rate that is sustained nothing is later than this.
+const LATEST: Duration = Duration::from_millis(50);
+const LATEST_ENDING: Duration = Duration::from_millis(200);
+
+pub(crate) struct W4 {
+    /// Per second; `None` to look for the highest.
+    rate: Option<usize>,
+    latency: Latency,
+    span: Duration,
+    highest: usize,
+}
+
+const NET: usize = 0;
+const GROSS: usize = 1;
+
+impl W4 {
+    fn round<C: ByHandle>(&self) -> Values {
+        let mut values = vec![f64::NAN; Self::METRICS.len()];
+        match self.rate {
+            Some(rate) => {
+                let run = self.run::<C>(rate);
+                let share = |part: usize| part as f64 / run.arrived as f64;
+                values[GROSS] = run.cpu.as_secs_f64() * 1e6 / run.arrived as f64;
+                values[2] = share(run.expired) * 100.0;
+                values[3] = if run.overloaded { 1.0 } else { 0.0 };
+            }
+            None => values[4] = self.highest_rate::<C>() as f64 / 1e3,
+        }
+        values
+    }
+
+    fn run<C: ByHandle>(&self, rate: usize) -> Run {
+        traffic::run::<C>(&Script::new(rate, self.span, self.latency))
+    }
+
+    fn highest_rate<C: ByHandle>(&self) -> usize {
+        let (mut good, mut bad) = (0, LOWEST);
+        while bad <= self.highest && self.sustains::<C>(bad) {
+            (good, bad) = (bad, bad * 2);
+        }
+        if bad > self.highest {
+            return good;
+        }
+        for _ in 0..HALVINGS {
+            let between = usize::midpoint(good, bad);
+            if self.sustains::<C>(between) {
+                good = between;
+            } else {
+                bad = between;
+            }
+        }
+        good
+    }
+
+    /// In one of two attempts: the machine may have had something else to do.
+    fn sustains<C: ByHandle>(&self, rate: usize) -> bool {
+        (0..2).any(|_| {
+            let run = self.run::<C>(rate);
+            let ends_in_time = !C::EXPIRES || run.tail < TIMEOUT + LATEST_ENDING;
+            !run.overloaded && run.behind < LATEST && ends_in_time
+        })
+    }
+}
+
+impl Workload for W4 {
+    const NAME: &'static str = "W4";
+
+    const TITLE: &'static str = "Kafka's purgatory benchmark: random arrivals, completed by handle";
+
+    const METRICS: &'static [Metric] = &[
+        Metric::less("CPU per 1,000 requests", "ms"),
+        Metric::note("harness included", "ms"),
+        Metric::note("expired", "%"),
+        Metric::note("overloaded", "1 = yes"),
+        Metric::more("highest rate sustained", "k requests/s"),
+    ];
+
+    const CHARTS: &'static [Chart] = &[
+        Chart::Lines {
+            metric: NET,
+            along: "rate",
+            unit: "requests/s",
+        },
+        Chart::Bars { metric: 4 },
+    ];
+
+    fn cases(options: &Options) -> Vec<Case<Self>> {
+        let seconds = options
+            .seconds
+            .map(|seconds| Duration::from_secs(seconds as u64));
+        let millis = Duration::from_millis;
+        let span = seconds.unwrap_or(millis(options.scale.pick(3_000, 1_000, 100)));
+        let rates: &[usize] = options.scale.pick(
+            &[50_000, 100_000, 200_000][..],
+            &[50_000, 200_000],
+            &[5_000],
+        );
+        let short = Latency {
+            median: millis(20),
+            third_quartile: millis(60),
+        };
+        let long = Latency {
+            median: millis(200),
+            third_quartile: millis(400),
+        };
+        let latencies = options
+            .scale
+            .pick(vec![short, long], vec![short], vec![long]);
+        let mut cases = Vec::new();
+        for latency in latencies {
+            let median = latency.median.as_millis() as usize;
+            cases.extend(rates.iter().map(|&rate| Case {
+                parameters: vec![("latency", median), ("rate", rate)],
+                workload: Self {
+                    rate: Some(rate),
+                    latency,
+                    span,
+                    highest: HIGHEST,
+                },
+            }));
+        }
+        cases.push(Case {
+            parameters: vec![("latency", short.median.as_millis() as usize)],
+            workload: Self {
+                rate: None,
+                latency: short,
+                span: millis(options.scale.pick(1_500, 400, 20)),
+                highest: options.scale.pick(HIGHEST, HIGHEST, LOWEST),
+            },
+        });
+        cases
+    }
+
+    fn contenders() -> Vec<Contender<Self>> {
+        contenders![by_handle, round:
+            Harness,
+            Library,
+            TmWheelAndMap,
+            BTreeAndMap,
+            DelayQueueAndMap,
+            KafkaPort,
+            UnpurgedPort,
+            TokioIdiom,
+        ]
+    }
+
+    /// Takes the harness's time off.
+    fn finish(outcomes: &mut [Outcome]) {
+        let harness: Vec<_> = outcomes
+            .iter()
+            .filter(|outcome| outcome.candidate == Harness::NAME)
+            .map(|outcome| {
+                let gross: Vec<f64> = outcome.values(GROSS).collect();
+                (outcome.parameters.clone(), gross)
+            })
+            .collect();
+        for outcome in outcomes {
+            let same = |(parameters, _): &&(_, _)| *parameters == outcome.parameters;
+            let Some((_, gross)) = harness.iter().find(same) else {
+                continue;
+            };
+            if outcome.candidate == Harness::NAME {
+                continue;
+            }
+            for (round, gross) in outcome.rounds.iter_mut().zip(gross) {
+                round[NET] = round[GROSS] - gross;
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Who comes when, and is completed when: drawn before anything is measured.
+
+use std::time::Duration;
+
+use crate::random::Random;
+
+/// Keys that there are.
+const KEYS: u64 = 100;
+
+/// The normal distribution's 75th percentile.
+const NORMAL_75: f64 = 0.674_489_75;
+
+/// Kafka's constant, which the harness of that time had as an option.
+pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The time from a request's arrival to its completion: log-normal.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Latency {
+    pub(super) median: Duration,
+    pub(super) third_quartile: Duration,
+}
+
+pub(super) struct Script {
+    pub(super) arrivals: Vec<Arrival>,
+    /// When which request is completed, in that order. As in Kafka's test, one that would come
+    /// after the timeout is left out: that request expires.
+    pub(super) completions: Vec<(Duration, u32)>,
+}
+
+pub(super) struct Arrival {
+    pub(super) at: Duration,
+    /// Three different ones.
+    pub(super) keys: [u64; 3],
+    pub(super) is_completed: bool,
+}
+
+impl Script {
+    /// Requests at `rate` per second, for so long.
+    pub(super) fn new(rate: usize, span: Duration, latency: Latency) -> Self {
+        let mut random = Random::new(2015);
+        let median = latency.median.as_secs_f64();
+        let sigma = (latency.third_quartile.as_secs_f64() / median).ln() / NORMAL_75;
+        let requests = (rate as f64 * span.as_secs_f64()) as usize;
+        let mut arrivals = Vec::with_capacity(requests);
+        let mut completions = Vec::with_capacity(requests);
+        let mut time = 0.0;
+        for index in 0..requests as u32 {
+            time += random.gap(rate as f64);
+            let latency = median * (sigma * random.normal()).exp();
+            let is_completed = latency < TIMEOUT.as_secs_f64();
+            if is_completed {
+                completions.push((Duration::from_secs_f64(time + latency), index));
+            }
+            arrivals.push(Arrival {
+                at: Duration::from_secs_f64(time),
+                keys: three_keys(&mut random),
+                is_completed,
+            });
+        }
+        completions.sort_unstable();
+        Self {
+            arrivals,
+            completions,
+        }
+    }
+}
+
+fn three_keys(random: &mut Random) -> [u64; 3] {
+    let first = random.below(KEYS);
+    let second = (first + 1 + random.below(KEYS - 1)) % KEYS;
+    loop {
+        let third = random.below(KEYS);
+        if third != first && third != second {
+            return [first, second, third];
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! One run of a script: a thread on which requests arrive, and one that completes them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::script::{Script, TIMEOUT};
+use crate::candidate::{BURST, ByHandle};
+use crate::process::cpu_time;
+use crate::request::{Flag, Request};
+use crate::workload::ring::assert_empty;
+
+/// How long the two threads sleep when nothing is due, as Kafka's do.
+const NAP: Duration = Duration::from_millis(1);
+
+/// So far behind their time, requests stop coming: the rate is too high.
+const OVERLOAD: Duration = Duration::from_millis(250);
+
+/// From the making of the run to the first arrival.
+const LEAD: Duration = Duration::from_millis(10);
+
+/// What a run came to.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// Of the whole process.
+    pub(super) cpu: Duration,
+    pub(super) arrived: usize,
+    pub(super) expired: usize,
+    /// Whether the rate was too high.
+    pub(super) overloaded: bool,
+    /// How late the last request came, and the last completion.
+    pub(super) behind: Duration,
+    /// From the last arrival to the last ending.
+    pub(super) tail: Duration,
+}
+
+/// The way of handles from the one thread to the other.
+struct Handover<H> {
+    slots: Vec<Mutex<Option<H>>>,
+    /// How many requests come: fewer than the script has, if the rate is too high.
+    arriving: AtomicUsize,
+}
+
+pub(super) fn run<C: ByHandle>(script: &Script) -> Run {
+    let candidate = C::new();
+    let flags = Flag::board(script.arrivals.len());
+    let handover: Handover<C::Handle> = Handover {
+        slots: flags.iter().map(|_| Mutex::new(None)).collect(),
+        arriving: AtomicUsize::new(usize::MAX),
+    };
+    let start = Instant::now() + LEAD;
+    let cpu = cpu_time();
+    let run = thread::scope(|scope| {
+        let completer = scope.spawn(|| {
+            let completing = complete(&candidate, script, flags, &handover, start);
+            candidate.drive(completing)
+        });
+        candidate.drive(async {
+            let (arrived, lag) = arrive(&candidate, script, flags, &handover, start).await;
+            let last_arrival = Instant::now();
+            let flags = &flags[..arrived];
+            if C::EXPIRES {
+                wait_for_all(&candidate, flags).await;
+            } else {
+                candidate.rest(TIMEOUT).await;
+            }
+            let (tail, cpu) = (last_arrival.elapsed(), cpu_time() - cpu);
+            // (By now it has nothing left to wait for.)
+            let (completed, completer_lag) = completer.join().expect("the completer is well");
+            let satisfied = flags.iter().filter(|flag| flag.is_satisfied()).count();
+            let expired = flags.iter().filter(|flag| flag.is_expired()).count();
+            assert_eq!(completed, satisfied, "{}: completed by handle", C::NAME);
+            if C::EXPIRES {
+                assert_eq!(satisfied + expired, arrived, "{}: each once", C::NAME);
+            }
+            Run {
+                cpu,
+                arrived,
+                expired,
+                overloaded: arrived < script.arrivals.len(),
+                behind: lag.max(completer_lag),
+                tail,
+            }
+        })
+    });
+    assert_empty(&candidate);
+    run
+}
+
+/// Parks what arrives. Returns how many came, and how late the last.
+async fn arrive<C: ByHandle>(
+    candidate: &C,
+    script: &Script,
+    flags: &'static [Flag],
+    handover: &Handover<C::Handle>,
+    start: Instant,
+) -> (usize, Duration) {
+    let mut lag = Duration::ZERO;
+    let mut next = 0;
+    while next < script.arrivals.len() && lag < OVERLOAD {
+        let now = Instant::now().saturating_duration_since(start);
+        if script.arrivals[next].at > now {
+            candidate.rest(NAP).await;
+            continue;
+        }
+        lag = now - script.arrivals[next].at;
+        let burst = &script.arrivals[next..script.arrivals.len().min(next + BURST)];
+        for arrival in burst.iter().take_while(|arrival| arrival.at <= now) {
+            let request = Request::new(next as u32, &flags[next], TIMEOUT);
+            let handle = candidate.park_for_handle(request, &arrival.keys);
+            assert!(handle.is_some(), "{}: it was not ready", C::NAME);
+            if arrival.is_completed {
+                *handover.slots[next].lock() = handle;
+            }
+            next += 1;
+        }
+        candidate.turn().await;
+    }
+    handover.arriving.store(next, Ordering::Release);
+    (next, lag)
+}
+
+/// Completes what is due. Returns how many it completed, and how late the last.
+async fn complete<C: ByHandle>(
+    candidate: &C,
+    script: &Script,
+    flags: &'static [Flag],
+    handover: &Handover<C::Handle>,
+    start: Instant,
+) -> (usize, Duration) {
+    let (mut completed, mut lag) = (0, Duration::ZERO);
+    let mut now = Duration::ZERO;
+    for &(at, index) in &script.completions {
+        let index = index as usize;
+        while now < at {
+            now = Instant::now().saturating_duration_since(start);
+            if now < at {
+                candidate.rest(NAP).await;
+            }
+        }
+        let Some(handle) = handover.take(index) else {
+            continue;
+        };
+        lag = now - at;
+        // (It may have expired if this thread is late.)
+        if flags[index].try_mark_completable() && candidate.force_complete(handle) {
+            completed += 1;
+        }
+    }
+    (completed, lag)
+}
+
+impl<H> Handover<H> {
+    /// `None` if the request never comes.
+    fn take(&self, index: usize) -> Option<H> {
+        loop {
+            // ORDERING: before the slot is looked at; pairs with the store in `arrive`.
+            let arriving = self.arriving.load(Ordering::Acquire);
+            let handle = self.slots[index].lock().take();
+            if handle.is_some() || index >= arriving {
+                return handle;
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+async fn wait_for_all<C: ByHandle>(candidate: &C, mut left: &[Flag]) {
+    loop {
+        let ended = left.iter().take_while(|flag| flag.has_ended()).count();
+        left = &left[ended..];
+        if left.is_empty() {
+            return;
+        }
+        candidate.rest(NAP).await;
+    }
+}

@@ -1,0 +1,175 @@
+//! W5: the tail of the park call, while what was parked long ago expires.
+//!
+//! So many are parked at once, then 100,000 come each second, evenly, for longer than their
+//! constant timeout; nothing completes. Each call is timed. (Where an executor shares the thread,
+//! its turn counts with the call that it delays.)
+//!
+//! Between the calls the thread does nothing but read the clock, and what it misses then is what
+//! the machine does to any thread: the same percentiles of windows as long as a park call.
+
+use std::time::{Duration, Instant};
+
+use super::Workload;
+use super::ring::assert_empty;
+use crate::candidate::{BURST, Candidate};
+use crate::candidates::{
+    BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
+};
+use crate::contest::{Case, Contender, contenders};
+use crate::histogram::Histogram;
+use crate::options::Options;
+use crate::outcome::{Metric, Values};
+use crate::report::chart::Chart;
+use crate::request::{Flag, Request};
+
+/// An idle thread's windows: about as long as a park call.
+const WINDOW: Duration = Duration::from_nanos(300);
+
+pub(crate) struct W5 {
+    parked: usize,
+    rate: usize,
+    timeout: Duration,
+    span: Duration,
+}
+
+struct Measured {
+    parks: Histogram,
+    idle: Histogram,
+}
+
+impl W5 {
+    fn round<C: Candidate>(&self) -> Values {
+        let candidate = C::new();
+        let arriving = (self.rate as f64 * self.span.as_secs_f64()) as usize;
+        let flags = Flag::board(self.parked + arriving);
+        let measured = candidate.drive(async {
+            for index in 0..self.parked {
+                self.park(&candidate, flags, index);
+                if index % BURST == 0 {
+                    candidate.turn().await;
+                }
+            }
+            let measured = self.arrive(&candidate, flags).await;
+            end_all(&candidate, flags).await;
+            measured
+        });
+        assert_empty(&candidate);
+        let Measured { parks, idle } = measured;
+        let nanos = [
+            parks.quantile(0.5),
+            parks.quantile(0.99),
+            parks.quantile(0.999),
+            parks.max(),
+            idle.quantile(0.999),
+            idle.max(),
+        ];
+        nanos.map(|nanos| nanos / 1e3).to_vec()
+    }
+
+    fn park<C: Candidate>(&self, candidate: &C, flags: &'static [Flag], index: usize) {
+        let request = Request::new(index as u32, &flags[index], self.timeout);
+        let completed = candidate.park(request, &[index as u64]);
+        assert!(!completed, "{}: it was not ready", C::NAME);
+    }
+
+    async fn arrive<C: Candidate>(&self, candidate: &C, flags: &'static [Flag]) -> Measured {
+        let mut measured = Measured {
+            parks: Histogram::new(),
+            idle: Histogram::new(),
+        };
+        let start = Instant::now();
+        let gap = Duration::from_secs(1) / self.rate as u32;
+        let mut now = start;
+        for (number, index) in (self.parked..flags.len()).enumerate() {
+            let due = start + gap * number as u32;
+            let mut window = now;
+            while now < due {
+                now = Instant::now();
+                if now - window >= WINDOW {
+                    measured.idle.record(now - window);
+                    window = now;
+                }
+            }
+            let before = now;
+            self.park(candidate, flags, index);
+            if index % BURST == 0 {
+                candidate.turn().await;
+            }
+            now = Instant::now();
+            measured.parks.record(now - before);
+        }
+        measured
+    }
+}
+
+/// Completes what has not expired, and counts everything.
+async fn end_all<C: Candidate>(candidate: &C, flags: &'static [Flag]) {
+    for (index, flag) in flags.iter().enumerate() {
+        if flag.try_mark_completable() {
+            candidate.check(index as u64);
+        }
+        if index % BURST == 0 {
+            candidate.turn().await;
+        }
+    }
+    while !flags.iter().all(Flag::has_ended) {
+        candidate.rest(Duration::from_millis(1)).await;
+    }
+    let satisfied = flags.iter().filter(|flag| flag.is_satisfied()).count();
+    let expired = flags.iter().filter(|flag| flag.is_expired()).count();
+    assert_eq!(satisfied + expired, flags.len(), "{}: each once", C::NAME);
+    assert!(expired > 0, "{}: some time out here", C::NAME);
+}
+
+impl Workload for W5 {
+    const NAME: &'static str = "W5";
+
+    const TITLE: &'static str = "the tail of the park call";
+
+    const METRICS: &'static [Metric] = &[
+        Metric::less("p50", "µs"),
+        Metric::less("p99", "µs"),
+        Metric::less("p99.9", "µs"),
+        Metric::less("max", "µs"),
+        Metric::note("idle p99.9", "µs"),
+        Metric::note("idle max", "µs"),
+    ];
+
+    const CHARTS: &'static [Chart] = &[Chart::Spread {
+        metrics: &[0, 1, 2, 3, 4, 5],
+        label: "park call, and idle thread [µs]",
+    }];
+
+    fn cases(options: &Options) -> Vec<Case<Self>> {
+        let scale = options.scale;
+        let millis = Duration::from_millis;
+        let seconds = options
+            .seconds
+            .map(|seconds| Duration::from_secs(seconds as u64));
+        let workload = Self {
+            parked: scale.pick(1_000_000, 100_000, 1_000),
+            rate: scale.pick(100_000, 100_000, 10_000),
+            timeout: millis(scale.pick(30_000, 1_000, 50)),
+            span: seconds.unwrap_or(millis(scale.pick(70_000, 2_500, 150))),
+        };
+        vec![Case {
+            parameters: vec![
+                ("parked", workload.parked),
+                ("rate", workload.rate),
+                ("seconds", workload.span.as_secs_f64().round() as usize),
+            ],
+            workload,
+        }]
+    }
+
+    fn contenders() -> Vec<Contender<Self>> {
+        contenders![new, round:
+            Library,
+            TmWheelAndMap,
+            BTreeAndMap,
+            DelayQueueAndMap,
+            KafkaPort,
+            TokioIdiom,
+        ]
+    }
+}
