@@ -10,6 +10,7 @@ pub(crate) mod drive;
 pub(crate) mod home;
 mod limit;
 pub(crate) mod owner;
+pub(crate) mod pass;
 pub(crate) mod settings;
 mod threads;
 
@@ -77,8 +78,8 @@ pub(crate) struct Placed<'a, P, W> {
 
 /// A slot whose payload was taken out, to be [given back](Engine::give_back).
 #[must_use]
-pub(crate) struct Vacated<'a, P, W> {
-    home: &'a Home<P, W>,
+pub(crate) struct Vacated {
+    home: usize,
     ended: Ended,
 }
 
@@ -228,17 +229,22 @@ impl<P, W: Scheme> Engine<P, W> {
     /// The one ending of a payload: it moves out, and every reference to it goes stale. Its slot has no other tenant
     /// before the caller gives that back.
     #[inline(always)]
-    pub(crate) fn vacate<'a>(&self, tenant: Tenant<'a, P, W>) -> (P, Vacated<'a, P, W>) {
-        let Tenant { home, held } = tenant;
-        let (payload, ended) = held.end();
+    pub(crate) fn vacate(&self, tenant: Tenant<'_, P, W>) -> (P, Vacated) {
+        let home = tenant.home.number;
+        let (payload, ended) = tenant.held.end();
         (payload, Vacated { home, ended })
+    }
+
+    /// Brings a slot close that is about to be given back.
+    pub(crate) fn approach(&self, vacated: &Vacated) {
+        self.home(vacated.home).approach(&vacated.ended);
     }
 
     /// Stops the timer, frees the slot and books the ending. Never waits for a lock.
     #[inline(always)]
-    pub(crate) fn give_back(&self, vacated: Vacated<'_, P, W>, ending: Ending, watches: usize) {
+    pub(crate) fn give_back(&self, vacated: Vacated, ending: Ending, watches: usize) {
         let Vacated { home, ended } = vacated;
-        home.give_back(ended, ending, watches);
+        self.home(home).give_back(ended, ending, watches);
         self.free_place();
     }
 

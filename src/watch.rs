@@ -185,19 +185,6 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Shards of the map.
-    pub(crate) fn shards(&self) -> usize {
-        self.places.shards()
-    }
-
-    /// The shard in which a key's place is. (Resolved ones need no map.)
-    pub(crate) fn shard_of(&self, target: Target<&K>) -> usize {
-        match target {
-            Target::Key(key) => self.places.shard_of(key),
-            Target::Resolved(_) => 0,
-        }
-    }
-
     /// Calls `each` for every watcher of `key`.
     pub(crate) fn visit_all<Q>(&self, key: &Q, each: impl FnMut(Address))
     where

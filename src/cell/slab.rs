@@ -328,6 +328,12 @@ pub(crate) struct Ended {
     index: u32,
 }
 
+impl Ended {
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+}
+
 /// The slab's lock, held.
 pub(crate) struct SlabGuard<'a, P, G> {
     slab: &'a Slab<P, G>,

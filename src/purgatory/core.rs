@@ -1,10 +1,12 @@
 //! What the faces of one purgatory share.
 
 use super::Parked;
+use super::expire::Trace;
 use super::keys::{Keys, WatchOn};
 use super::tether::Tether;
 use crate::address::Address;
 use crate::engine::drive::Facility;
+use crate::engine::pass::Heap;
 use crate::engine::{self, Engine};
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::scheme::HierarchicalWheel;
@@ -24,6 +26,7 @@ pub(crate) struct Core<Op: DelayedOperation, S> {
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// Checks that are put off until the timer is driven.
     pub(crate) later: Queue<Later<Op::Key>>,
+    pub(crate) gone: Heap<Trace<Op::Key>>,
     pub(crate) hasher: S,
 }
 
@@ -43,6 +46,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             engine,
             watch: WatchMap::new(hasher.clone(), shards),
             later: Queue::new(),
+            gone: Heap::new(),
             hasher,
         })
     }

@@ -7,7 +7,8 @@ use super::keys::Keys;
 use crate::address::Address;
 use crate::engine::Engine;
 use crate::engine::deliver::{Ready, Site};
-use crate::engine::drive::{Facility, Gone};
+use crate::engine::drive::Facility;
+use crate::engine::pass::{Gone, Heap};
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
@@ -17,35 +18,6 @@ use crate::watch::list::Rank;
 pub(crate) struct Trace<K> {
     watcher: Address,
     keys: Keys<K>,
-}
-
-/// From so many on, traces are sorted before they are cleared.
-const STORM: usize = 1024;
-
-/// Sorts by shard, of which there are so many: counts each shard's, then puts each where its shard begins.
-fn by_shard<T: Copy + Default>(
-    all: impl Iterator<Item = T> + Clone,
-    shard: impl Fn(&T) -> usize,
-    shards: usize,
-) -> Vec<T> {
-    let of = all
-        .clone()
-        .map(|one| shard(&one) as u32)
-        .collect::<Vec<_>>();
-    let mut starts = vec![0_usize; shards + 1];
-    for &shard in &of {
-        starts[shard as usize + 1] += 1;
-    }
-    for shard in 0..shards {
-        starts[shard + 1] += starts[shard];
-    }
-    let mut sorted = vec![T::default(); of.len()];
-    for (one, &shard) in all.zip(&of) {
-        let next = &mut starts[shard as usize];
-        sorted[*next] = one;
-        *next += 1;
-    }
-    sorted
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
@@ -59,12 +31,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
         &self.engine
     }
 
+    fn gone(&self) -> &Heap<Trace<Op::Key>> {
+        &self.gone
+    }
+
     /// The operation is asked once more. The answer decides nothing, but shows a check that nobody made.
-    fn expire<'a>(
+    fn expire(
         self: &Arc<Self>,
-        mut tenant: Tenant<'a, Op>,
+        mut tenant: Tenant<'_, Op>,
         ready: &mut Ready<(Op, Completion)>,
-    ) -> Gone<'a, Self> {
+    ) -> Gone<Trace<Op::Key>> {
         let could = self.look(&mut tenant);
         if let Ok(true) = could {
             tenant.home.events.missed_checks.add(1);
@@ -84,26 +60,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
         }
     }
 
-    /// Takes them off the watch lists; if they are many, shard by shard of the map.
-    fn clear<'a>(&self, count: usize, at: impl Fn(usize) -> &'a Trace<Op::Key>) {
-        if count < STORM {
-            for trace in (0..count).map(at) {
-                self.unwatch(&trace.keys, trace.watcher, usize::MAX);
-            }
-            return;
-        }
-        let watches = (0..count).flat_map(|gone| {
-            (0..at(gone).keys.len()).map(move |place| (gone as u32, place as u32))
-        });
-        let shard = |&(gone, place): &(u32, u32)| {
-            let (target, _) = at(gone as usize).keys.get(place as usize);
-            // If `Hash` of a key panics, it will again when the watch is removed.
-            let shard = self.engine.guarded(|| self.watch.shard_of(target));
-            shard.unwrap_or_default()
-        };
-        for (gone, place) in by_shard(watches, shard, self.watch.shards()) {
-            let Trace { watcher, keys } = at(gone as usize);
-            self.unwatch_at(keys, *watcher, &mut (place as usize..place as usize + 1));
+    /// Takes them off the watch lists.
+    fn clear(&self, gone: &[Gone<Trace<Op::Key>>]) {
+        for Gone { trace, .. } in gone {
+            self.unwatch(&trace.keys, trace.watcher, usize::MAX);
         }
     }
 

@@ -96,6 +96,15 @@ impl Blocks {
         bucket.top = fresh;
     }
 
+    /// The timers of the topmost block of `bucket`, of which the last leaves first.
+    pub(crate) fn top(&self, bucket: &Bucket) -> &[u32] {
+        if bucket.is_empty() {
+            return &[];
+        }
+        let top = &self.pages[bucket.top as usize / PAGE][bucket.top as usize % PAGE];
+        &top.ids[..top.len as usize]
+    }
+
     /// The number of the bucket in which `position` lies.
     #[inline(always)]
     pub(crate) fn bucket_of(&mut self, position: Position) -> u32 {

@@ -195,6 +195,13 @@ impl Scheme for HierarchicalWheel {
         }
     }
 
+    fn upcoming(&self) -> &[u32] {
+        let first = self.queue.peek();
+        first.map_or(&[], |&Reverse((_, number))| {
+            self.blocks.top(&self.buckets[number as usize])
+        })
+    }
+
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let due = self.next_bucket().filter(|&deadline| deadline <= now);
         self.current = self.current.max(due.unwrap_or(now));

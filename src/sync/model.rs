@@ -246,14 +246,6 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
-    pub(crate) fn shards(&self) -> usize {
-        1
-    }
-
-    pub(crate) fn shard_of(&self, _: &K) -> usize {
-        0
-    }
-
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
         for (key, value) in self.0.lock().iter() {
             visit(key, value);

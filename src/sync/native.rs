@@ -155,15 +155,6 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         );
     }
 
-    pub(crate) fn shards(&self) -> usize {
-        self.0.shards().len()
-    }
-
-    /// The number of the shard in which `key` is, if it is there.
-    pub(crate) fn shard_of(&self, key: &K) -> usize {
-        self.0.determine_map(key)
-    }
-
     /// Visits every entry, one shard at a time under its shared lock.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
         for entry in self.0.iter() {

@@ -4,7 +4,8 @@ use super::TimerId;
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::deliver::Ready;
-use crate::engine::drive::{Facility, Gone, expire_late};
+use crate::engine::drive::Facility;
+use crate::engine::pass::{Gone, Heap, expire_late};
 use crate::engine::{Engine, Tenant};
 use crate::error::Rejected;
 use crate::scheme::Scheme;
@@ -19,6 +20,7 @@ pub(super) struct Core<T, W> {
     /// Tells the ids of this timer from those of others.
     facility: u64,
     on_expiry: Box<dyn Fn(T) + Send + Sync>,
+    gone: Heap<()>,
     /// What had not expired at the shutdown.
     remains: Mutex<Vec<T>>,
 }
@@ -34,6 +36,7 @@ impl<T: Send + 'static, W: Scheme> Core<T, W> {
             // ORDERING: Relaxed: a number guards no memory.
             facility: NEXT.fetch_add(1, Ordering::Relaxed),
             on_expiry: Box::new(on_expiry),
+            gone: Heap::new(),
             remains: Mutex::new(Vec::new()),
         })
     }
@@ -97,11 +100,11 @@ impl<T: Send + 'static, W: Scheme> Facility for Core<T, W> {
         &self.engine
     }
 
-    fn expire<'a>(
-        self: &Arc<Self>,
-        tenant: Tenant<'a, T, W>,
-        ready: &mut Ready<T>,
-    ) -> Gone<'a, Self> {
+    fn gone(&self) -> &Heap<()> {
+        &self.gone
+    }
+
+    fn expire(self: &Arc<Self>, tenant: Tenant<'_, T, W>, ready: &mut Ready<T>) -> Gone<()> {
         let (payload, vacated) = self.engine.vacate(tenant);
         ready.push(payload);
         Gone {
@@ -112,7 +115,7 @@ impl<T: Send + 'static, W: Scheme> Facility for Core<T, W> {
         }
     }
 
-    fn clear<'a>(&self, _: usize, _: impl Fn(usize) -> &'a ()) {}
+    fn clear(&self, _: &[Gone<()>]) {}
 
     fn abandon(self: &Arc<Self>, tenant: Tenant<'_, T, W>, _: &mut Ready<T>) {
         let payload = self.engine.end(tenant, Ending::ShutDown);

@@ -10,8 +10,9 @@ use super::TrackedKey;
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::deliver::Ready;
-use crate::engine::drive::{Facility, Gone, expire_late};
+use crate::engine::drive::Facility;
 use crate::engine::home::Rescheduled;
+use crate::engine::pass::{Gone, Heap, expire_late};
 use crate::engine::{self, Engine, Placed, cores};
 use crate::error::Rejected;
 use crate::operation::KeyHasher;
@@ -32,6 +33,7 @@ pub(super) struct Core<K: TrackedKey, V, S> {
     pub(super) engine: Engine<(K, V), Wheel>,
     places: ShardedMap<K, Address, S>,
     on_expiry: Box<dyn Fn(K, V) + Send + Sync>,
+    gone: Heap<()>,
     /// What was kept at the shutdown.
     remains: Mutex<Vec<(K, V)>>,
 }
@@ -58,6 +60,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
             engine,
             places: ShardedMap::new(hasher, shards),
             on_expiry: Box::new(on_expiry),
+            gone: Heap::new(),
             remains: Mutex::new(Vec::new()),
         })
     }
@@ -225,12 +228,12 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Facility for Core<K, V, S> 
         &self.engine
     }
 
+    fn gone(&self) -> &Heap<()> {
+        &self.gone
+    }
+
     /// (The key leaves the map at once: it goes on to the callback.)
-    fn expire<'a>(
-        self: &Arc<Self>,
-        tenant: Tenant<'a, K, V>,
-        ready: &mut Ready<(K, V)>,
-    ) -> Gone<'a, Self> {
+    fn expire(self: &Arc<Self>, tenant: Tenant<'_, K, V>, ready: &mut Ready<(K, V)>) -> Gone<()> {
         let address = tenant.address();
         let ((key, value), vacated) = self.engine.vacate(tenant);
         self.remove(&key, address);
@@ -243,7 +246,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Facility for Core<K, V, S> 
         }
     }
 
-    fn clear<'a>(&self, _: usize, _: impl Fn(usize) -> &'a ()) {}
+    fn clear(&self, _: &[Gone<()>]) {}
 
     fn abandon(self: &Arc<Self>, tenant: Tenant<'_, K, V>, _: &mut Ready<(K, V)>) {
         let address = tenant.address();
