@@ -20,32 +20,37 @@
 //! Those called references should not be deployed: they stand behind the feature `reference-schemes`, for tests and
 //! measurements.
 
-//X#[cfg(any(test, feature = "reference-schemes"))]
-//Xmod ordered_list;
-//X#[cfg(any(test, feature = "reference-schemes"))]
-//Xmod simple_wheel;
-//X#[cfg(any(test, feature = "reference-schemes"))]
-//Xmod sorted_hashed_wheel;
-//X#[cfg(any(test, feature = "reference-schemes"))]
-//Xmod unordered_list;
+#[cfg(any(test, feature = "reference-schemes"))]
+mod ordered_list;
+#[cfg(any(test, feature = "reference-schemes"))]
+mod simple_wheel;
+#[cfg(any(test, feature = "reference-schemes"))]
+mod sorted_hashed_wheel;
+#[cfg(any(test, feature = "reference-schemes"))]
+mod unordered_list;
 
+mod bag;
 mod blocks;
-//Xmod hashed_wheel;
-//Xmod heap;
+mod dial;
+mod hashed_wheel;
+mod heap;
 mod hierarchical_wheel;
+mod links;
 mod radix;
-//Xmod stepped_wheel;
+mod stepped_wheel;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
-//Xpub use hashed_wheel::HashedWheel;
-//Xpub use heap::Heap;
+pub use hashed_wheel::HashedWheel;
+pub use heap::Heap;
 pub use hierarchical_wheel::HierarchicalWheel;
-//Xpub use stepped_wheel::SteppedWheel;
+pub use stepped_wheel::SteppedWheel;
 
-//X#[cfg(any(test, feature = "reference-schemes"))]
-//Xpub use {
-//X    ordered_list::OrderedList, simple_wheel::SimpleWheel, sorted_hashed_wheel::SortedHashedWheel,
-//X    unordered_list::UnorderedList,
-//X};
+#[cfg(any(test, feature = "reference-schemes"))]
+pub use {
+    ordered_list::OrderedList, simple_wheel::SimpleWheel, sorted_hashed_wheel::SortedHashedWheel,
+    unordered_list::UnorderedList,
+};
 
 use std::error::Error;
 use std::fmt;
@@ -87,6 +92,17 @@ pub struct Started {
     pub position: Position,
     /// What [`Scheme::next_deadline`] says from now on, if that is earlier than before: a sleeper must hear of it.
     pub earliest: Option<Tick>,
+}
+
+impl Started {
+    /// What a start did to the scheme's next deadline.
+    fn at(position: Position, before: Option<Tick>, after: Option<Tick>) -> Self {
+        let earlier = |&after: &Tick| before.is_none_or(|before| after < before);
+        Self {
+            position,
+            earliest: after.filter(earlier),
+        }
+    }
 }
 
 /// What one step of an advance came to.

@@ -105,10 +105,13 @@ impl Blocks {
         &top.ids[..top.len as usize]
     }
 
-    /// The number of the bucket in which `position` lies.
+    /// The number of the bucket in which `position` lies. If no timer is there, that of any bucket, or of none.
     #[inline(always)]
-    pub(crate) fn bucket_of(&mut self, position: Position) -> u32 {
-        self.block(position.0 / BLOCK as u32).bucket
+    pub(crate) fn bucket_of(&self, position: Position) -> u32 {
+        let block = position.0 as usize / BLOCK;
+        self.pages
+            .get(block / PAGE)
+            .map_or(NIL, |page| page[block % PAGE].bucket)
     }
 
     /// Takes the last timer of `bucket`, and says where it was.

@@ -165,11 +165,11 @@ impl Scheme for HierarchicalWheel {
 
     #[inline(always)]
     fn stop(&mut self, records: &mut impl Records, position: Position) {
-        if position == Position::NONE {
-            return;
-        }
         let number = self.blocks.bucket_of(position) as usize;
-        let moved = self.blocks.remove(&mut self.buckets[number], position);
+        let Some(bucket) = self.buckets.get_mut(number).filter(|b| !b.is_empty()) else {
+            return;
+        };
+        let moved = self.blocks.remove(bucket, position);
         if let Some((other, position)) = moved {
             records.set_position(other, position);
         }

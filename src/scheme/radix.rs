@@ -49,6 +49,15 @@ impl Radix {
         }
     }
 
+    /// The first tick of the slot after that of `current`, in `level`. It must be one that can be counted to.
+    pub(crate) fn next_slot(self, current: Tick, level: u32) -> Tick {
+        let width = match self {
+            Self::Bits(bits, _) => 1 << (level * bits),
+            Self::Any(size) => Tick::from(size).pow(level),
+        };
+        current - current % width + width
+    }
+
     /// The bucket for `deadline`, seen from `current`, which is earlier.
     #[inline(always)]
     pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Place {
