@@ -6,6 +6,7 @@ use std::process::Command;
 use parking_lot::Mutex;
 
 use crate::candidate::{ByHandle, Candidate};
+use crate::candidates::Harness;
 use crate::options::{Child, Options};
 use crate::outcome::{Outcome, Parameters, Values, label, short};
 use crate::self_check;
@@ -69,7 +70,9 @@ pub(crate) use contenders;
 /// candidate, as requests kept parked while others are measured would expire.
 pub(crate) fn run<W: Workload>(options: &Options) -> Vec<Outcome> {
     let mut contenders = W::contenders();
-    contenders.retain(|contender| options.admits(contender.name));
+    // (What is taken off the others' values must be measured with them.)
+    contenders
+        .retain(|contender| options.admits(contender.name) || contender.name == Harness::NAME);
     for contender in &contenders {
         check(contender);
     }

@@ -114,7 +114,7 @@ impl Options {
             check_only,
             list: given.list,
             rounds: given.rounds.unwrap_or(scale.pick(5, 3, 1)),
-            lives: given.lives.unwrap_or(scale.pick(2_000_000, 300_000, 5_000)),
+            lives: given.lives.unwrap_or(scale.pick(2_000_000, 200_000, 5_000)),
             parked: given.parked.unwrap_or_else(|| all_parked.to_vec()),
             keys: given.keys.unwrap_or_else(|| vec![1, 3]),
             threads: given.threads.unwrap_or_else(threads),

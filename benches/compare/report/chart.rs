@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::plot::{Plot, Series};
-use crate::outcome::{Outcome, Parameters, label, parameter};
+use crate::outcome::{Outcome, Parameters, compact, label, parameter};
 
 /// A plot, or one for each of the cases that it cannot show together.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Report {
             y_label: &quantity.label(),
             series: self.series(&cases, |name, case| Some((self.find(name, case)?, metric))),
         };
-        let groups: Vec<String> = cases.iter().map(|case| label(case)).collect();
+        let groups: Vec<String> = cases.iter().map(|case| compact(case)).collect();
         vec![(self.file(&[quantity.name]), plot.bars(&groups))]
     }
 

@@ -3,7 +3,9 @@
 use super::svg::{Anchor, Style, Svg};
 use crate::outcome::{Summary, grouped, short};
 
+/// At least; many groups need more.
 const WIDTH: f64 = 960.0;
+const GROUP: f64 = 92.0;
 const HEIGHT: f64 = 460.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 190.0;
@@ -119,8 +121,8 @@ fn tick_label(value: f64) -> String {
 
 impl Plot<'_> {
     /// Frame, titles, vertical scale, legend.
-    fn begin(&self) -> (Svg, Scale) {
-        let mut svg = Svg::new(WIDTH, HEIGHT);
+    fn begin(&self, width: f64) -> (Svg, Scale) {
+        let mut svg = Svg::new(width, HEIGHT);
         let bold = Style {
             bold: true,
             ..style(17.0, INK, Anchor::Start)
@@ -146,7 +148,7 @@ impl Plot<'_> {
         svg.text((24.0, 47.0), &subtitle.join("; "), small);
         for tick in scale.ticks() {
             let y = scale.place(tick);
-            svg.line((LEFT, y), (WIDTH - RIGHT, y), GRID, 1.0);
+            svg.line((LEFT, y), (width - RIGHT, y), GRID, 1.0);
             let label = style(12.5, INK, Anchor::End);
             svg.text((LEFT - 8.0, y + 4.5), &tick_label(tick), label);
         }
@@ -158,7 +160,7 @@ impl Plot<'_> {
         svg.text((22.0, middle), self.y_label, turned);
         for (number, series) in self.series.iter().enumerate() {
             let y = TOP + 10.0 + 23.0 * number as f64;
-            let x = WIDTH - RIGHT + 22.0;
+            let x = width - RIGHT + 22.0;
             svg.rectangle((x, y - 10.0), (13.0, 13.0), series.colour);
             svg.text(
                 (x + 20.0, y + 1.5),
@@ -169,18 +171,19 @@ impl Plot<'_> {
         (svg, scale)
     }
 
-    fn finish(mut svg: Svg) -> String {
+    fn finish(mut svg: Svg, width: f64) -> String {
         let y = HEIGHT - BOTTOM;
         svg.line((LEFT, TOP), (LEFT, y), INK, 1.2);
-        svg.line((LEFT, y), (WIDTH - RIGHT, y), INK, 1.2);
+        svg.line((LEFT, y), (width - RIGHT, y), INK, 1.2);
         svg.finish()
     }
 
     /// A bar for each series in each group, with a whisker from the least to the most.
     pub(super) fn bars(&self, groups: &[String]) -> String {
-        let (mut svg, scale) = self.begin();
+        let width = WIDTH.max(LEFT + RIGHT + GROUP * groups.len() as f64);
+        let (mut svg, scale) = self.begin(width);
         let base = HEIGHT - BOTTOM;
-        let group_width = (WIDTH - LEFT - RIGHT) / groups.len() as f64;
+        let group_width = (width - LEFT - RIGHT) / groups.len() as f64;
         let slots = self.series.len() as f64;
         let bar = (group_width * 0.86 / slots).min(64.0);
         for (number, group) in groups.iter().enumerate() {
@@ -207,12 +210,12 @@ impl Plot<'_> {
                 svg.text(at, line, style(12.5, INK, Anchor::Middle));
             }
         }
-        Self::finish(svg)
+        Self::finish(svg, width)
     }
 
     /// A line for each series over `places`.
     pub(super) fn lines(&self, places: &[f64], x_label: &str) -> String {
-        let (mut svg, scale) = self.begin();
+        let (mut svg, scale) = self.begin(WIDTH);
         let mut across = Scale::over(places.iter().copied(), LEFT, WIDTH - RIGHT);
         if across.logarithmic {
             across.low *= 1.2;
@@ -249,7 +252,7 @@ impl Plot<'_> {
                 .iter()
                 .for_each(|&point| svg.dot(point, 4.0, series.colour));
         }
-        Self::finish(svg)
+        Self::finish(svg, WIDTH)
     }
 }
 

@@ -61,7 +61,9 @@ impl Report {
         };
         let mut cell = short(summary.median);
         let spread = summary.spread();
-        if spread.is_finite() {
+        if spread > 999.0 {
+            cell.push_str(" ±>999%");
+        } else if spread.is_finite() {
             cell.push_str(&format!(" ±{spread:.0}%"));
         }
         if let Some(ratio) = self

@@ -154,7 +154,7 @@ impl Workload for W3 {
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let parked = options.scale.pick(1_000_000, 200_000, 2_000);
-        let lead = options.scale.pick(4_000, 1_000, 200);
+        let lead = options.scale.pick(4_000, 700, 200);
         vec![Case {
             parameters: vec![("parked", parked)],
             workload: Self {

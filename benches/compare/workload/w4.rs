@@ -5,6 +5,9 @@
 //! process's time per 1,000 requests, less what the harness takes without any candidate (the
 //! contender of that name, in the same round).
 //!
+//! The port without its purge does not take part: as nobody checks a key here, it would keep every
+//! request for ever and never pay for it.
+//!
 //! The case without a rate looks for the highest that is sustained: where neither of the two
 //! threads falls behind and everything ends in time. It doubles, and then halves the gap.
 
@@ -19,17 +22,15 @@ use super::Workload;
 use crate::candidate::{ByHandle, Candidate};
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, Harness, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
-    UnpurgedPort,
 };
 use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Outcome, Values};
 use crate::report::chart::Chart;
 
-/// The ramp's first rate and its last, per second, and how often it halves the gap.
-const LOWEST: usize = 50_000;
+/// The ramp's first rate and its last, per second.
+const LOWEST: usize = 100_000;
 const HIGHEST: usize = 4_000_000;
-const HALVINGS: usize = 3;
 
 /// At a rate that is sustained nothing is later than this.
 const LATEST: Duration = Duration::from_millis(50);
@@ -41,6 +42,8 @@ pub(crate) struct W4 {
     latency: Latency,
     span: Duration,
     highest: usize,
+    /// How often the ramp halves the gap between what was sustained and what was not.
+    halvings: usize,
 }
 
 const NET: usize = 0;
@@ -74,7 +77,7 @@ impl W4 {
         if bad > self.highest {
             return good;
         }
-        for _ in 0..HALVINGS {
+        for _ in 0..self.halvings {
             let between = usize::midpoint(good, bad);
             if self.sustains::<C>(between) {
                 good = between;
@@ -122,7 +125,7 @@ impl Workload for W4 {
             .seconds
             .map(|seconds| Duration::from_secs(seconds as u64));
         let millis = Duration::from_millis;
-        let span = seconds.unwrap_or(millis(options.scale.pick(3_000, 1_000, 100)));
+        let span = seconds.unwrap_or(millis(options.scale.pick(3_000, 600, 100)));
         let rates: &[usize] = options.scale.pick(
             &[50_000, 100_000, 200_000][..],
             &[50_000, 200_000],
@@ -139,6 +142,7 @@ impl Workload for W4 {
         let latencies = options
             .scale
             .pick(vec![short, long], vec![short], vec![long]);
+        let halvings = options.scale.pick(3, 2, 0);
         let mut cases = Vec::new();
         for latency in latencies {
             let median = latency.median.as_millis() as usize;
@@ -149,6 +153,7 @@ impl Workload for W4 {
                     latency,
                     span,
                     highest: HIGHEST,
+                    halvings,
                 },
             }));
         }
@@ -157,8 +162,9 @@ impl Workload for W4 {
             workload: Self {
                 rate: None,
                 latency: short,
-                span: millis(options.scale.pick(1_500, 400, 20)),
+                span: millis(options.scale.pick(1_500, 300, 20)),
                 highest: options.scale.pick(HIGHEST, HIGHEST, LOWEST),
+                halvings,
             },
         });
         cases
@@ -172,7 +178,6 @@ impl Workload for W4 {
             BTreeAndMap,
             DelayQueueAndMap,
             KafkaPort,
-            UnpurgedPort,
             TokioIdiom,
         ]
     }

@@ -147,16 +147,16 @@ impl Workload for W5 {
             .seconds
             .map(|seconds| Duration::from_secs(seconds as u64));
         let workload = Self {
-            parked: scale.pick(1_000_000, 100_000, 1_000),
+            parked: scale.pick(1_000_000, 50_000, 1_000),
             rate: scale.pick(100_000, 100_000, 10_000),
-            timeout: millis(scale.pick(30_000, 1_000, 50)),
-            span: seconds.unwrap_or(millis(scale.pick(70_000, 2_500, 150))),
+            timeout: millis(scale.pick(30_000, 500, 50)),
+            span: seconds.unwrap_or(millis(scale.pick(70_000, 1_500, 150))),
         };
         vec![Case {
             parameters: vec![
                 ("parked", workload.parked),
                 ("rate", workload.rate),
-                ("seconds", workload.span.as_secs_f64().round() as usize),
+                ("ms", workload.span.as_millis() as usize),
             ],
             workload,
         }]
