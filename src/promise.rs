@@ -1,10 +1,9 @@
 //! A value that comes later, once: set by one side, awaited or waited for by the other. Needs no runtime.
 
-use parking_lot::Mutex;
+use crate::sync::{Arc, Mutex};
 use std::future::Future;
 use std::mem;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
@@ -48,23 +47,37 @@ impl<T> Promise<T> {
 
     /// The value, if it is there; else `cx` is woken when it comes. Pending for ever once the value was handed out.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<T> {
-        let mut state = self.0.lock();
-        match mem::replace(&mut *state, State::Spent) {
-            State::Kept(value) => Poll::Ready(value),
-            State::Open(waker) => {
-                // (An unchanged waker need not be cloned again. The old one is dropped without the lock: that may be
-                // the user's code.)
-                let (next, old) = match waker {
-                    Some(waker) if waker.will_wake(cx.waker()) => (waker, None),
-                    old => (cx.waker().clone(), old),
-                };
-                *state = State::Open(Some(next));
-                drop(state);
-                drop(old);
-                Poll::Pending
+        // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
+        // unchanged waker need not be cloned again.
+        let mut clone = None;
+        loop {
+            let mut state = self.0.lock();
+            match &mut *state {
+                State::Open(Some(known)) if known.will_wake(cx.waker()) => return Poll::Pending,
+                State::Open(place) => {
+                    if let Some(clone) = clone.take() {
+                        let old = place.replace(clone);
+                        drop(state);
+                        drop(old);
+                        return Poll::Pending;
+                    }
+                }
+                other => {
+                    return match mem::replace(other, State::Spent) {
+                        State::Kept(value) => Poll::Ready(value),
+                        _ => Poll::Pending,
+                    };
+                }
             }
-            State::Spent => Poll::Pending,
+            drop(state);
+            clone = Some(cx.waker().clone());
         }
+    }
+
+    /// Nobody will ask for the value any more: it is refused if it comes, and wakes nobody.
+    pub(crate) fn forget(&self) {
+        let forgotten = mem::replace(&mut *self.0.lock(), State::Spent);
+        drop(forgotten);
     }
 }
 

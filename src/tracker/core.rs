@@ -77,18 +77,21 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
             .enter(key, value, timeout, replace)
             .and_then(|entered| {
                 self.engine.announce(entered.earlier);
-                let replaced = entered.replaced.and_then(|other| {
-                    let tenant = self.engine.begin(other, Mark::Cancel)?;
-                    Some(self.engine.end(tenant, Ending::Cancelled).1)
-                });
-                match entered.over {
-                    None => {}
+                let over = match entered.over {
+                    // What was kept before is for the shutdown to end, which returns it.
                     Some((tenant, Mark::ShutDown)) => {
                         let (key, value) = self.engine.end(tenant, Ending::ShutDown);
                         self.remove(&key, entered.address);
                         return Err(Rejected::ShutDown(value));
                     }
-                    Some((tenant, _)) => expire_late(self, tenant),
+                    other => other,
+                };
+                let replaced = entered.replaced.and_then(|other| {
+                    let tenant = self.engine.begin(other, Mark::Cancel)?;
+                    Some(self.engine.end(tenant, Ending::Cancelled).1)
+                });
+                if let Some((tenant, _)) = over {
+                    expire_late(self, tenant);
                 }
                 Ok((entered.address, replaced))
             });

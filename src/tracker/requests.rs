@@ -18,6 +18,7 @@ use crate::time::Timestamp;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -55,8 +56,9 @@ impl<R> Caller<R> {
 
 impl<R> Drop for Caller<R> {
     fn drop(&mut self) {
-        // Refused, and rightly so, if there is an answer.
-        let _ = self.0.keep(Err(Unanswered::ShutDown));
+        // Refused, and rightly so, if there is an answer. (A shutdown drops many, and the waker of one may panic: the
+        // others must hear of it. The panic hook has reported it.)
+        let _ = catch_unwind(AssertUnwindSafe(|| self.0.keep(Err(Unanswered::ShutDown))));
     }
 }
 
@@ -126,7 +128,10 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let core = &self.tracker.face.core;
         let copy = match core.engine.guarded(|| id.clone()) {
             Ok(copy) => copy,
-            Err(_) => return Err(Rejected::Panicked(id)),
+            Err(_) => {
+                core.engine.my_home().events.rejected.add(1);
+                return Err(Rejected::Panicked(id));
+            }
         };
         match core.track(copy, Caller(promise.clone()), timeout, false) {
             Ok((address, _)) => Ok(Request {
@@ -266,6 +271,8 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for Request<K, R, S> {
         if self.answered {
             return;
         }
+        // The task that drops it need not be woken to hear that it is gone.
+        self.promise.forget();
         if let Some(face) = self.tracker.upgrade() {
             drop(face.core.withdraw(&self.id, self.address));
         }
