@@ -8,14 +8,14 @@ mod support;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use request_purgatory::{
-    Clock, Completion, DelayedOperation, Handle, ManualClock, Purgatory, Reaper, Rejected,
-    Timestamp, Watch,
+    Clock, Completion, DelayedOperation, Handle, ManualClock, Purgatory, Reaper, Rejected, Watch,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::lock;
+use support::spans::{Choices, Span, choices, jump, span};
 
 /// Endings in the order in which they came.
 type Log = Arc<Mutex<Vec<(usize, Completion)>>>;
@@ -44,15 +44,6 @@ impl DelayedOperation for Op {
 }
 
 #[derive(Debug, Clone)]
-struct Choices {
-    tick: Duration,
-    wheel_size: usize,
-    max_parked: Option<usize>,
-    max_timeout: Duration,
-    start: Duration,
-}
-
-#[derive(Debug, Clone)]
 enum Call {
     Park(Vec<u8>, Span, bool),
     Satisfy(Index),
@@ -70,33 +61,6 @@ enum Call {
     /// The clock moves, and the timer is driven.
     Advance(Span),
     Shutdown,
-}
-
-/// A stretch of time: so many ticks and nanoseconds, or just so long.
-#[derive(Debug, Clone, Copy)]
-enum Span {
-    Ticks(u64, u64),
-    Exactly(Duration),
-}
-
-impl Span {
-    fn of(self, tick: Duration) -> Duration {
-        match self {
-            Self::Exactly(duration) => duration,
-            Self::Ticks(ticks, nanos) => {
-                let total = tick.as_nanos().saturating_mul(u128::from(ticks)) + u128::from(nanos);
-                duration(total)
-            }
-        }
-    }
-}
-
-/// So many nanoseconds, or the longest duration.
-fn duration(nanos: u128) -> Duration {
-    match u64::try_from(nanos / 1_000_000_000) {
-        Ok(secs) => Duration::new(secs, (nanos % 1_000_000_000) as u32),
-        Err(_) => Duration::MAX,
-    }
 }
 
 /// What the model knows of a parked operation.
@@ -117,35 +81,12 @@ struct Model {
 }
 
 impl Model {
-    /// Nanoseconds since tick zero, and in a tick.
-    fn since(&self) -> (u128, u128) {
-        let since = self.now - self.choices.start;
-        (since.as_nanos(), self.choices.tick.as_nanos())
-    }
-
     fn tick(&self) -> u64 {
-        let (since, tick) = self.since();
-        u64::try_from(since / tick).unwrap_or(u64::MAX)
+        self.choices.tick_at(self.now)
     }
 
     fn deadline(&self, timeout: Duration) -> Option<u64> {
-        let timeout = timeout.min(self.choices.max_timeout);
-        let (since, tick) = self.since();
-        let at = since + timeout.as_nanos();
-        if timeout == Duration::MAX || at > Duration::MAX.as_nanos() {
-            return None;
-        }
-        u64::try_from(at.div_ceil(tick))
-            .ok()
-            .filter(|at| *at < u64::MAX)
-    }
-
-    fn ticks(&self, ticks: u64) -> Duration {
-        duration(u128::from(ticks) * self.choices.tick.as_nanos())
-    }
-
-    fn timestamp(&self, tick: u64) -> Timestamp {
-        Timestamp::from_origin(self.choices.start).saturating_add(self.ticks(tick))
+        self.choices.deadline(self.now, timeout)
     }
 
     fn on_key(&self, key: u8) -> BTreeSet<usize> {
@@ -412,14 +353,17 @@ impl Pair {
             assert!(next.is_some_and(|next| next <= self.clock.now()));
         }
         if let (Some(next), Some(earliest)) = (next, earliest) {
-            assert!(next <= model.timestamp(earliest), "{next:?} for {earliest}");
+            assert!(
+                next <= model.choices.timestamp(earliest),
+                "{next:?} for {earliest}"
+            );
         }
         for (number, handle) in self.handles.iter().enumerate() {
             let Some(handle) = handle else { continue };
             let parked = model.parked.get(&number);
             assert_eq!(handle.is_parked(), parked.is_some());
             let deadline = parked.and_then(|op| op.deadline);
-            let deadline = deadline.map(|tick| model.timestamp(tick));
+            let deadline = deadline.map(|tick| model.choices.timestamp(tick));
             assert_eq!(handle.deadline(), deadline);
             let remaining = deadline.map(|at| at.saturating_since(self.clock.now()));
             assert_eq!(handle.remaining(), remaining);
@@ -439,10 +383,10 @@ impl Pair {
         });
         let mut listed = listed.collect::<Vec<_>>();
         let expected = self.model.parked.values().map(|op| {
-            let left = |deadline: u64| self.model.ticks(deadline.saturating_sub(now));
+            let left = |deadline: u64| self.model.choices.ticks(deadline.saturating_sub(now));
             (
                 op.keys.iter().copied().collect(),
-                self.model.ticks(now - op.parked_at),
+                self.model.choices.ticks(now - op.parked_at),
                 op.deadline.map(left),
             )
         });
@@ -451,31 +395,6 @@ impl Pair {
         expected.sort_unstable();
         assert_eq!(listed, expected);
     }
-}
-
-fn span() -> impl Strategy<Value = Span> {
-    let nanos = prop_oneof![Just(0), Just(1), 0..2_000_000_u64];
-    let borders = (1..64_u32, 0..3_u64).prop_map(|(bits, by)| (1_u64 << bits) - 1 + by);
-    let exact = (any::<u64>(), 0..1_000_000_000_u32);
-    prop_oneof![
-        8 => (0..20_u64, nanos.clone()).prop_map(|(ticks, nanos)| Span::Ticks(ticks, nanos)),
-        4 => (0..5_000_u64, nanos).prop_map(|(ticks, nanos)| Span::Ticks(ticks, nanos)),
-        3 => borders.prop_map(|ticks| Span::Ticks(ticks, 0)),
-        1 => any::<u64>().prop_map(|ticks| Span::Ticks(ticks, 0)),
-        1 => exact.prop_map(|(secs, nanos)| Span::Exactly(Duration::new(secs, nanos))),
-        1 => Just(Span::Exactly(Duration::MAX)),
-        1 => Just(Span::Exactly(Duration::MAX - Duration::from_nanos(1))),
-    ]
-}
-
-/// Mostly modest: a jump to the end of time leaves little to test.
-fn jump() -> impl Strategy<Value = Span> {
-    prop_oneof![
-        20 => (0..200_u64, 0..2_000_000_u64).prop_map(|(t, nanos)| Span::Ticks(t, nanos)),
-        6 => (0..100_000_u64).prop_map(|ticks| Span::Ticks(ticks, 0)),
-        2 => (1..60_u32).prop_map(|bits| Span::Ticks(1 << bits, 0)),
-        1 => span(),
-    ]
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -500,37 +419,6 @@ fn call() -> impl Strategy<Value = Call> {
         2 => jump().prop_map(Call::Pass),
         6 => jump().prop_map(Call::Advance),
     ]
-}
-
-fn choices() -> impl Strategy<Value = Choices> {
-    let nanos = prop_oneof![
-        4 => Just(1_000_000_u64),
-        1 => Just(1),
-        2 => 1..10_000_000_u64,
-        1 => Just(3_600_000_000_000),
-        1 => 1..=u64::MAX,
-    ];
-    let wheel_size = prop_oneof![Just(64), 2..12_usize, 2..200_usize, Just(1 << 16)];
-    let max_timeout = prop_oneof![
-        3 => Just(Duration::MAX),
-        1 => (0..10_000_000_u64).prop_map(Duration::from_micros),
-    ];
-    let start = prop_oneof![
-        3 => Just(Duration::ZERO),
-        1 => any::<u64>().prop_map(Duration::from_nanos),
-        1 => any::<u64>().prop_map(Duration::from_secs),
-        1 => (0..100_u64).prop_map(|secs| Duration::MAX - Duration::from_secs(secs)),
-    ];
-    let max_parked = prop::option::weighted(0.3, 0..8_usize);
-    (nanos, wheel_size, max_parked, max_timeout, start).prop_map(
-        |(nanos, wheel_size, max_parked, max_timeout, start)| Choices {
-            tick: Duration::from_nanos(nanos),
-            wheel_size,
-            max_parked,
-            max_timeout,
-            start,
-        },
-    )
 }
 
 proptest! {

@@ -1,25 +1,11 @@
 //! G12: a panic in user code ends that operation only.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, quietly, within};
 use request_purgatory::{Completion, Completions, Purgatory, Reaper, Rejected};
 use std::sync::Arc;
-use std::sync::Once;
 use std::time::Duration;
 
 const OPERATIONS: u64 = 210;
-
-/// Keeps the intended panics out of the output.
-fn quietly() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if panic.payload().downcast_ref() != Some(&"intended") {
-                hook(panic);
-            }
-        }));
-    });
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {

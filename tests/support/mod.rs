@@ -1,13 +1,15 @@
 //! What the tests of the public face share: an operation made of closures, one that watches itself, a watchdog.
 #![allow(dead_code, reason = "each test target uses its own part")]
 
+pub(crate) mod spans;
+
 use request_purgatory::{Builder, Completion, DelayedOperation, ManualClock, Purgatory, Reaper};
 use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -259,4 +261,48 @@ pub(crate) fn sleeps(thread: u64) -> u64 {
         .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
         .and_then(|count| count.trim().parse().ok())
         .expect("Linux counts context switches")
+}
+
+/// Keeps the panics with the payload `"intended"` out of the output.
+pub(crate) fn quietly() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.payload().downcast_ref() != Some(&"intended") {
+                hook(panic);
+            }
+        }));
+    });
+}
+
+/// A payload that is counted while it lives.
+#[derive(Debug)]
+pub(crate) struct Token {
+    pub(crate) number: u64,
+    living: Arc<AtomicU64>,
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.living.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Makes tokens, and knows how many of them live.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mint(Arc<AtomicU64>);
+
+impl Mint {
+    pub(crate) fn token(&self, number: u64) -> Token {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Token {
+            number,
+            living: self.0.clone(),
+        }
+    }
+
+    pub(crate) fn living(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
 }

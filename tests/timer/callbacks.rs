@@ -1,0 +1,130 @@
+//! G8, G12, G13, G14: what the callback may do to the timer, and what it may not.
+
+use crate::support::{PATIENCE, Tally, eventually, lock, quietly, within};
+use crate::{Tested, builder, manual};
+use request_purgatory::{Completions, Job, WeakTimer};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(1);
+
+/// However close its deadline: else a callback that starts its successor at once would never end the pass.
+pub(crate) fn g08_what_a_callback_starts_is_left_for_the_next_pass<W: Tested>() {
+    let place = Arc::new(OnceLock::<WeakTimer<u32, W>>::new());
+    let (builder, clock) = manual::<u32, W>();
+    let found = place.clone();
+    let timer = builder
+        .build(move |number| {
+            let timer = found.get().and_then(WeakTimer::upgrade);
+            let timer = timer.expect("it lives while it is driven");
+            timer.start(Duration::ZERO, number + 1).expect("it fits");
+        })
+        .expect("no threads to refuse");
+    place.set(timer.downgrade()).expect("set once");
+    for number in 0..200 {
+        timer.start(TICK, 1_000 * number).expect("there is room");
+    }
+    clock.advance(TICK);
+    for _ in 0..5 {
+        assert_eq!(timer.advance(), 200);
+        assert_eq!(timer.len(), 200);
+    }
+}
+
+pub(crate) fn g12_a_panic_ends_that_payload_only<W: Tested>() {
+    within(PATIENCE, || {
+        quietly();
+        let executor = Arc::new(|job: Job| {
+            thread::spawn(job);
+        });
+        let places = [
+            Completions::OwnThread,
+            Completions::Inline,
+            Completions::Executor(executor),
+        ];
+        for completions in places {
+            let received = Arc::new(Mutex::new(Vec::new()));
+            let log = received.clone();
+            let timer = builder::<u64, W>("g12")
+                .completions(completions)
+                .build(move |number| {
+                    if number % 7 == 0 {
+                        std::panic::panic_any("intended");
+                    }
+                    lock(&log).push(number);
+                })
+                .expect("threads are to be had");
+            for number in 0..210 {
+                let timeout = Duration::from_millis(number % 10);
+                timer.start(timeout, number).expect("there is room");
+            }
+            eventually("the callbacks", || lock(&received).len() == 180);
+            eventually("the count of panics", || timer.stats().panicked == 30);
+            assert_eq!((timer.stats().expired, timer.len()), (210, 0));
+            // The reaper lives.
+            timer.start(TICK, 1).expect("there is room");
+            eventually("one more", || lock(&received).len() == 181);
+        }
+    });
+}
+
+pub(crate) fn g13_a_slow_callback_does_not_hold_up_the_timer<W: Tested>() {
+    within(PATIENCE, || {
+        let timer = builder::<bool, W>("g13")
+            .build(|slow| {
+                if slow {
+                    thread::sleep(Duration::from_secs(1));
+                }
+            })
+            .expect("threads are to be had");
+        timer.start(TICK * 5, true).expect("there is room");
+        let start = Instant::now();
+        for number in 0..10_000 {
+            let timeout = Duration::from_millis(10 + number % 50);
+            timer.start(timeout, false).expect("there is room");
+        }
+        eventually("the expiry of all", || timer.stats().expired == 10_001);
+        // The second of the slow one must not be in it, even on a loaded machine.
+        let took = start.elapsed();
+        assert!(took < Duration::from_millis(900), "{took:?}");
+    });
+}
+
+/// Each callback advances the timer that makes the next one due.
+pub(crate) fn g14_a_chain_of_callbacks_needs_no_stack<W: Tested>() {
+    within(PATIENCE, || {
+        let place = Arc::new(OnceLock::<WeakTimer<u32, W>>::new());
+        let (builder, clock) = manual::<u32, W>();
+        let (found, ran) = (place.clone(), Tally::new());
+        let (depth, nested) = (Arc::new(AtomicUsize::new(0)), Tally::new());
+        let (count, overlaps) = (ran.clone(), nested.clone());
+        let timer = builder
+            .build(move |left| {
+                if depth.fetch_add(1, Ordering::SeqCst) > 0 {
+                    overlaps.add();
+                }
+                count.add();
+                let timer = found.get().and_then(WeakTimer::upgrade);
+                if let (Some(timer), true) = (timer, left > 0) {
+                    timer.start(Duration::ZERO, left - 1).expect("it fits");
+                    timer.advance();
+                }
+                depth.fetch_sub(1, Ordering::SeqCst);
+            })
+            .expect("no threads to refuse");
+        place.set(timer.downgrade()).expect("set once");
+        timer.start(TICK, 50_000).expect("it fits");
+        clock.advance(TICK);
+        let driver = thread::Builder::new().stack_size(128 * 1_024);
+        let driver = driver.spawn(move || {
+            while !timer.is_empty() {
+                timer.advance();
+            }
+        });
+        let driver = driver.expect("one thread more");
+        driver.join().expect("the stack suffices");
+        assert_eq!((ran.count(), nested.count()), (50_001, 0));
+    });
+}

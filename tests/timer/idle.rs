@@ -1,0 +1,149 @@
+//! G19, and who drives the timer: an idle thread sleeps, many timers share one, an event loop can do it.
+
+use crate::support::{Mint, PATIENCE, Tally, eventually, sleeps, threads_named, within};
+use crate::{Tested, builder, unique};
+use request_purgatory::{Clock, ManualClock, Reaper, ReaperThread, SystemClock, Waker};
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+/// No timers, no wake-ups; and with a far one neither.
+pub(crate) fn g19_idle_means_idle<W: Tested>() {
+    if !W::LEAPS {
+        return;
+    }
+    within(PATIENCE, || {
+        let ran = Tally::new();
+        let count = ran.clone();
+        let (idle_name, far_name) = (unique("idle"), unique("far"));
+        let idle = builder::<u32, W>(&idle_name).build(move |_| count.add());
+        let idle = idle.expect("threads are to be had");
+        let far = builder::<u32, W>(&far_name).build(drop);
+        let far = far.expect("threads are to be had");
+        far.start(Duration::from_secs(3_600), 1).expect("it fits");
+        far.start(Duration::MAX, 2).expect("it fits");
+        for number in 0..100 {
+            let id = idle.start(Duration::from_millis(5), number);
+            let id = id.expect("it fits");
+            if number % 2 == 0 {
+                assert_eq!(idle.reset(id, Duration::from_millis(20)), Ok(()));
+            }
+        }
+        eventually("the expiry of all", || ran.count() == 100);
+        thread::sleep(Duration::from_millis(100));
+        let named = || [threads_named(&idle_name), threads_named(&far_name)].concat();
+        eventually("four named threads", || named().len() == 4);
+        let threads = named();
+        let count = || threads.iter().map(|thread| sleeps(*thread)).sum::<u64>();
+        let before = count();
+        thread::sleep(Duration::from_secs(2));
+        assert_eq!(count() - before, 0, "wake-ups");
+    });
+}
+
+pub(crate) fn a_shared_reaper_serves_many_timers<W: Tested>() {
+    within(PATIENCE, || {
+        let name = unique("shared");
+        let reaper = ReaperThread::spawn(&name).expect("threads are to be had");
+        let clock = ManualClock::new();
+        let ran = Tally::new();
+        let timers = (0..300).map(|number| {
+            let count = ran.clone();
+            builder::<u32, W>(&format!("{number}"))
+                .reaper(Reaper::Shared(reaper.clone()))
+                .clock(clock.clone())
+                .build(move |_| count.add())
+                .expect("no threads to refuse")
+        });
+        let timers = timers.collect::<Vec<_>>();
+        let tick = Duration::from_millis(1);
+        for timer in &timers {
+            timer.start(tick * 5, 1).expect("it fits");
+        }
+        clock.advance(tick * 5);
+        eventually("the callbacks", || ran.count() == 300);
+        assert_eq!(threads_named(&name).len(), 2);
+        // Any of them may go, and the others are served.
+        let stay = timers.into_iter().skip(150).collect::<Vec<_>>();
+        stay[149].start(tick * 5, 1).expect("it fits");
+        clock.advance(tick * 5);
+        eventually("one more", || ran.count() == 301);
+        drop((stay, reaper));
+        eventually("the end of both", || threads_named(&name).is_empty());
+    });
+}
+
+/// A thread of the user's drives the timer: it hears of everything that it must look at earlier.
+pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
+    within(PATIENCE, || {
+        let (wake, woken) = std::sync::mpsc::channel();
+        let waker = Waker::new(move || wake.send(()).is_ok());
+        let clock = SystemClock::new();
+        let (timer, expired) = builder::<u32, W>("reactor")
+            .clock(clock)
+            .wheel_size(1 << 16)
+            .reaper(Reaper::Reactor(waker))
+            .build_with_channel()
+            .expect("no threads to refuse");
+        let weak = timer.downgrade();
+        let reactor = thread::spawn(move || {
+            while let Some(timer) = weak.upgrade() {
+                timer.advance();
+                let next = timer.next_deadline();
+                drop(timer);
+                let sleep = match next {
+                    Some(next) => next.saturating_since(clock.now()),
+                    None => PATIENCE,
+                };
+                // Woken or not, it looks again.
+                if woken.recv_timeout(sleep) == Err(RecvTimeoutError::Disconnected) {
+                    return;
+                }
+            }
+        });
+        for timeout in [50_000, 10_000, 20] {
+            let timeout = Duration::from_millis(timeout);
+            timer.start(timeout, 1).expect("it fits");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let patience = Duration::from_secs(5);
+        assert_eq!(expired.recv_timeout(patience), Ok(1));
+        let late = timer.start(Duration::from_secs(50), 2).expect("it fits");
+        thread::sleep(Duration::from_millis(5));
+        assert_eq!(timer.reset(late, Duration::ZERO), Ok(()));
+        assert_eq!(expired.recv_timeout(patience), Ok(2));
+        drop(timer);
+        reactor.join().expect("the reactor hears of the end");
+    });
+}
+
+pub(crate) fn a_channel_outlives_its_timer_and_a_timer_its_channel<W: Tested>() {
+    within(PATIENCE, || {
+        let soon = Duration::from_millis(2);
+        let name = unique("channel");
+        let (timer, expired) = builder::<_, W>(&name)
+            .build_with_channel()
+            .expect("threads are to be had");
+        timer.start(soon, "expired").expect("it fits");
+        timer.start(Duration::MAX, "never").expect("it fits");
+        eventually("the expiry", || timer.len() == 1);
+        // There is no completion thread that nobody asked for.
+        assert_eq!(threads_named(&name).len(), 1);
+        assert_eq!(expired.recv(), Ok("expired"));
+        assert_eq!(expired.try_recv(), Err(TryRecvError::Empty));
+        drop(timer);
+        assert_eq!(expired.try_recv(), Err(TryRecvError::Disconnected));
+
+        // Nobody receives: what expires is dropped, and the timer goes on.
+        let (timer, expired) = builder::<_, W>(&name)
+            .build_with_channel()
+            .expect("threads are to be had");
+        drop(expired);
+        let mint = Mint::default();
+        for number in 0..100 {
+            timer.start(soon, mint.token(number)).expect("it fits");
+        }
+        eventually("the drop of all", || mint.living() == 0);
+        assert_eq!((timer.stats().expired, timer.stats().panicked), (100, 0));
+    });
+}

@@ -1,0 +1,94 @@
+//! G17, G18: bounds, ids, and settings that make no sense.
+
+use crate::support::{NEVER_IN_A_TEST, Random};
+use crate::{Tested, builder, manual};
+use request_purgatory::{BuildError, Rejected, ResetError};
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_millis(1);
+
+pub(crate) fn g17_the_bound_is_exact<W: Tested>() {
+    let (builder, clock) = manual::<u32, W>();
+    let builder = builder.max_parked(3);
+    let (timer, _expired) = builder.build_with_channel().expect("no threads to refuse");
+    for round in 1..=20 {
+        // Each round frees the three places in another way.
+        let ids = [1, 2, 3].map(|number| timer.start(TICK, number).expect("there is room"));
+        for number in [4, 5] {
+            let refused = timer.start(TICK, number);
+            assert!(matches!(refused, Err(Rejected::Full(back)) if back == number));
+        }
+        assert_eq!((timer.len(), timer.stats().rejected), (3, 2 * round));
+        match round % 3 {
+            0 => assert!(ids.iter().all(|id| timer.stop(*id).is_some())),
+            1 => {
+                clock.advance(TICK);
+                assert_eq!(timer.advance(), 3);
+            }
+            _ => {
+                assert_eq!(timer.stop(ids[1]), Some(2));
+                clock.advance(TICK);
+                assert_eq!(timer.advance(), 2);
+            }
+        }
+        assert!(timer.is_empty());
+    }
+    timer.start(TICK, 1).expect("there is room");
+    assert_eq!(timer.shutdown(), [1]);
+    // Refused for the better reason, and counted.
+    let refused = timer.start(TICK, 9);
+    assert!(matches!(refused, Err(Rejected::ShutDown(9))));
+    assert_eq!(timer.stats().rejected, 41);
+}
+
+/// Ids whose timers are gone, and ids of another timer with the same slots in use.
+pub(crate) fn g18_stale_and_foreign_ids_do_nothing<W: Tested>() {
+    let (builder, clock) = manual::<u64, W>();
+    let (timer, expired) = builder.build_with_channel().expect("no threads to refuse");
+    let (builder, _) = manual::<u64, W>();
+    let (other, _others) = builder.build_with_channel().expect("no threads to refuse");
+    let mut random = Random::new(18);
+    let mut stale = Vec::new();
+    for round in 0..300 {
+        let mine = (0..4).map(|number| timer.start(TICK * 5, 10 * round + number));
+        let mine = mine.collect::<Result<Vec<_>, _>>().expect("there is room");
+        let foreign = (0..4).map(|number| other.start(TICK * 5, number));
+        let foreign = foreign
+            .collect::<Result<Vec<_>, _>>()
+            .expect("there is room");
+        for id in stale.iter().chain(&foreign) {
+            assert_eq!(timer.stop(*id), None);
+            assert_eq!(timer.reset(*id, Duration::ZERO), Err(ResetError::Gone));
+            assert!(!timer.is_running(*id));
+            assert_eq!((timer.remaining(*id), timer.deadline(*id)), (None, None));
+        }
+        assert_eq!((timer.len(), other.len()), (4, 4));
+        // Two are stopped, two expire; the slots are used again in the next round.
+        assert!(timer.stop(mine[0]).is_some() && timer.stop(mine[2]).is_some());
+        clock.advance(TICK * 5);
+        assert_eq!(timer.advance(), 2);
+        assert_eq!(expired.try_iter().count(), 2);
+        assert!(foreign.iter().all(|id| other.stop(*id).is_some()));
+        stale.extend(mine);
+        if stale.len() > 50 {
+            stale.swap_remove(random.below(50) as usize);
+        }
+    }
+}
+
+pub(crate) fn absurd_settings_are_refused<W: Tested>() {
+    for tick in [Duration::ZERO, Duration::MAX] {
+        let built = builder::<u32, W>("tick").tick(tick).build(drop);
+        assert!(matches!(built, Err(BuildError::Tick)), "{tick:?}");
+    }
+    for slots in [0, 1, (1 << 16) + 1, usize::MAX] {
+        let built = builder::<u32, W>("slots").wheel_size(slots).build(drop);
+        assert!(matches!(built, Err(BuildError::WheelSize)), "{slots}");
+    }
+    // The longest tick there is.
+    let (builder, _) = manual::<u32, W>();
+    let timer = builder.tick(Duration::from_nanos(u64::MAX)).build(drop);
+    let timer = timer.expect("it makes sense, barely");
+    let id = timer.start(NEVER_IN_A_TEST, 1).expect("it fits");
+    assert_eq!(timer.remaining(id), Some(Duration::from_nanos(u64::MAX)));
+}

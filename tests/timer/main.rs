@@ -1,0 +1,97 @@
+//! The guarantees of `Timer`, on every timer scheme. (G1 to G6 are about keys and `try_complete`, which it has not.)
+//!
+//! A scheme is added to these tests by one line in `schemes!` below. `PROPTEST_CASES` says how many sequences the
+//! property tests try.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod callbacks;
+mod idle;
+mod limits;
+mod model;
+mod shutdown;
+mod stress;
+mod time;
+
+use request_purgatory::scheme::{HierarchicalWheel, Scheme};
+use request_purgatory::{ManualClock, Reaper, Timer, TimerBuilder};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A scheme under test.
+trait Tested: Scheme {
+    /// It goes from deadline to deadline, not tick by tick: a long jump costs it little, and while idle it sleeps.
+    const LEAPS: bool;
+    /// It holds any deadline.
+    const ENDLESS: bool;
+}
+
+macro_rules! schemes {
+    ($($name:ident: $scheme:ty, leaps: $leaps:literal, endless: $endless:literal;)*) => {$(
+        impl Tested for $scheme {
+            const LEAPS: bool = $leaps;
+            const ENDLESS: bool = $endless;
+        }
+
+        mod $name {
+            use super::*;
+            each! { $scheme:
+                time::g09_any_duration_at_any_uptime,
+                time::g09_absurd_durations_never_fire_early,
+                time::g09_never_may_become_soon_and_soon_never,
+                time::g10_fires_after_the_deadline_and_soon,
+                time::g11_a_jump_of_a_century_costs_little,
+                time::g07_an_earlier_deadline_wakes_the_reaper,
+                model::g10_any_sequence_of_calls_does_what_a_sorted_map_does,
+                callbacks::g08_what_a_callback_starts_is_left_for_the_next_pass,
+                callbacks::g12_a_panic_ends_that_payload_only,
+                callbacks::g13_a_slow_callback_does_not_hold_up_the_timer,
+                callbacks::g14_a_chain_of_callbacks_needs_no_stack,
+                limits::g17_the_bound_is_exact,
+                limits::g18_stale_and_foreign_ids_do_nothing,
+                limits::absurd_settings_are_refused,
+                shutdown::g15_remains_are_returned_once_and_threads_joined,
+                shutdown::g15_a_shutdown_is_legal_from_the_callback,
+                shutdown::g15_a_shutdown_at_any_moment_loses_nothing,
+                shutdown::g15_callbacks_under_way_are_waited_for,
+                idle::g19_idle_means_idle,
+                idle::a_shared_reaper_serves_many_timers,
+                idle::a_reactor_is_woken_for_earlier_deadlines,
+                idle::a_channel_outlives_its_timer_and_a_timer_its_channel,
+                stress::g16_every_payload_ends_once_on_a_real_clock,
+                stress::g16_every_payload_ends_once_by_hand,
+            }
+        }
+    )*};
+}
+
+macro_rules! each {
+    ($scheme:ty: $($file:ident::$test:ident,)*) => {$(
+        #[test]
+        fn $test() {
+            $file::$test::<$scheme>();
+        }
+    )*};
+}
+
+schemes! {
+    hierarchical_wheel: HierarchicalWheel, leaps: true, endless: true;
+}
+
+/// A name that starts like no other's: threads are found by it.
+fn unique(name: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{name}{}.", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A builder of a timer with this scheme.
+fn builder<T: Send + 'static, W: Scheme>(name: &str) -> TimerBuilder<T, W> {
+    Timer::<T>::builder(name).scheme::<W>()
+}
+
+/// A builder of one without threads on a clock moved by hand.
+fn manual<T: Send + 'static, W: Scheme>() -> (TimerBuilder<T, W>, ManualClock) {
+    let clock = ManualClock::new();
+    let builder = builder("manual").clock(clock.clone());
+    (builder.reaper(Reaper::Manual), clock)
+}

@@ -1,0 +1,200 @@
+//! G15: a shutdown is prompt, legal from the callback, and every payload comes back or expires.
+
+use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock};
+use crate::support::{threads_named, within};
+use crate::{Tested, builder, unique};
+use request_purgatory::{Completions, Reaper, Rejected, Timer};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than a test takes; short enough for a simple wheel of 2^16 slots.
+const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
+    within(PATIENCE, || {
+        let name = unique("remains");
+        let mut times = (0..21).map(|_| {
+            let mint = Mint::default();
+            let timer = builder::<Token, W>(&name)
+                .wheel_size(1 << 16)
+                .build(drop)
+                .expect("threads are to be had");
+            for number in 0..1_000 {
+                let timeout = if number % 2 == 0 { LONG } else { Duration::MAX };
+                timer.start(timeout, mint.token(number)).expect("it fits");
+            }
+            let start = Instant::now();
+            let remains = timer.shutdown();
+            let took = start.elapsed();
+            let mut numbers = remains.iter().map(|token| token.number).collect::<Vec<_>>();
+            numbers.sort_unstable();
+            assert!(numbers.into_iter().eq(0..1_000));
+            assert!(timer.is_shut_down() && timer.is_empty());
+            assert!(timer.shutdown().is_empty(), "returned twice");
+            drop(remains);
+            assert_eq!(mint.living(), 0);
+            let Err(Rejected::ShutDown(back)) = timer.start(LONG, mint.token(7)) else {
+                panic!("a start after the shutdown");
+            };
+            assert_eq!((back.number, timer.advance()), (7, 0));
+            assert_eq!(
+                (timer.stats().shut_down, timer.stats().rejected),
+                (1_000, 1)
+            );
+            // A joined thread is listed for a moment longer.
+            eventually("the end of its threads", || threads_named(&name).is_empty());
+            took
+        });
+        let mut times = times.by_ref().collect::<Vec<_>>();
+        times.sort_unstable();
+        assert!(times[10] < Duration::from_millis(50), "{times:?}");
+        // Dropped without a shutdown, a timer drops what it has.
+        let mint = Mint::default();
+        let timer = builder::<Token, W>(&name).build(drop);
+        let timer = timer.expect("threads are to be had");
+        timer.start(Duration::MAX, mint.token(1)).expect("it fits");
+        let (clone, weak) = (timer.clone(), timer.downgrade());
+        drop(timer);
+        assert_eq!((mint.living(), clone.len()), (1, 1));
+        drop(clone);
+        assert_eq!(mint.living(), 0);
+        assert!(weak.upgrade().is_none());
+        eventually("the end of its threads", || threads_named(&name).is_empty());
+    });
+}
+
+/// By `shutdown`, or by dropping the last strong face, on whatever thread the callback runs.
+pub(crate) fn g15_a_shutdown_is_legal_from_the_callback<W: Tested>() {
+    for completions in [Completions::OwnThread, Completions::Inline] {
+        for drop_it in [false, true] {
+            let completions = completions.clone();
+            within(PATIENCE / 2, move || {
+                end_from_callback::<W>(completions, drop_it)
+            });
+        }
+    }
+}
+
+fn end_from_callback<W: Tested>(completions: Completions, drop_it: bool) {
+    let mint = Mint::default();
+    let place = Arc::new(Mutex::new(None::<Timer<Token, W>>));
+    let returned = Arc::new(Mutex::new(None));
+    let (taken, result) = (place.clone(), returned.clone());
+    let name = unique("callback");
+    let timer = builder::<Token, W>(&name)
+        .completions(completions)
+        .build(move |token| {
+            if token.number > 0 {
+                return;
+            }
+            let timer = lock(&taken).take().expect("it was put there");
+            if !drop_it {
+                let remains = timer.shutdown();
+                *lock(&result) = Some(remains.len());
+                let refused = timer.start(LONG, token);
+                assert!(matches!(refused, Err(Rejected::ShutDown(_))));
+            }
+        })
+        .expect("threads are to be had");
+    for number in 1..=100 {
+        timer
+            .start(Duration::MAX, mint.token(number))
+            .expect("it fits");
+    }
+    let weak = timer.downgrade();
+    let mut guard = lock(&place);
+    timer
+        .start(Duration::from_millis(5), mint.token(0))
+        .expect("it fits");
+    *guard = Some(timer);
+    drop(guard);
+    eventually("the end of all payloads", || mint.living() == 0);
+    eventually("the end of the timer", || weak.upgrade().is_none());
+    eventually("the end of its threads", || threads_named(&name).is_empty());
+    assert_eq!(*lock(&returned), (!drop_it).then_some(100));
+}
+
+/// Threads start and stop while the shutdown comes: of each payload exactly one end is seen.
+pub(crate) fn g15_a_shutdown_at_any_moment_loses_nothing<W: Tested>() {
+    within(PATIENCE, || {
+        for round in 1..=30_u64 {
+            let mint = Mint::default();
+            let expired = Arc::new(Mutex::new(Vec::new()));
+            let log = expired.clone();
+            let timer = builder::<Token, W>("g15-any")
+                .build(move |token: Token| lock(&log).push(token.number))
+                .expect("threads are to be had");
+            let starters = (0..3).map(|seed| {
+                let (timer, mint) = (timer.clone(), mint.clone());
+                thread::spawn(move || {
+                    let mut random = Random::new(round * 3 + seed);
+                    let (mut ids, mut back) = (Vec::new(), Vec::new());
+                    for number in 0.. {
+                        let token = mint.token(number * 3 + seed);
+                        let timeout = Duration::from_millis(random.below(10));
+                        match timer.start(timeout, token) {
+                            Ok(id) => ids.push(id),
+                            Err(Rejected::ShutDown(token)) => {
+                                back.push(token.number);
+                                return (back, number + 1);
+                            }
+                            Err(other) => panic!("{other:?}"),
+                        }
+                        let pick = ids[random.below(ids.len() as u64) as usize];
+                        back.extend(timer.stop(pick).map(|token| token.number));
+                    }
+                    unreachable!("numbers do not end")
+                })
+            });
+            let starters = starters.collect::<Vec<_>>();
+            thread::sleep(Duration::from_micros(Random::new(round).below(10_000)));
+            let remains = timer.shutdown();
+            let mut ends = remains.iter().map(|token| token.number).collect::<Vec<_>>();
+            drop(remains);
+            let mut made = 0;
+            for starter in starters {
+                let (back, count) = starter.join().expect("no call panics");
+                ends.extend(back);
+                made += count;
+            }
+            // (One may have been expired by its starter, on that thread, after the shutdown.)
+            ends.append(&mut lock(&expired));
+            let count = ends.len() as u64;
+            ends.sort_unstable();
+            ends.dedup();
+            assert_eq!(
+                (ends.len() as u64, count),
+                (made, made),
+                "lost or ended twice"
+            );
+            assert_eq!((mint.living(), timer.len()), (0, 0));
+        }
+    });
+}
+
+/// Expired before the shutdown: the callback has run when that returns.
+pub(crate) fn g15_callbacks_under_way_are_waited_for<W: Tested>() {
+    within(PATIENCE, || {
+        let ran = Tally::new();
+        let count = ran.clone();
+        let timer = builder::<u32, W>("g15-wait")
+            .build(move |_| {
+                thread::sleep(Duration::from_millis(5));
+                count.add();
+            })
+            .expect("threads are to be had");
+        for number in 0..20 {
+            let timeout = Duration::from_millis(1);
+            timer.start(timeout, number).expect("it fits");
+        }
+        eventually("the expiry of all", || timer.is_empty());
+        assert!(timer.shutdown().is_empty());
+        assert_eq!(ran.count(), 20);
+        // And with nobody to drive it, the one who shuts down has nothing to wait for.
+        let timer = builder::<u32, W>("g15-manual").reaper(Reaper::Manual);
+        let timer = timer.build(drop).expect("no threads to refuse");
+        timer.start(Duration::MAX, 1).expect("it fits");
+        assert_eq!((timer.shutdown(), timer.shutdown()), (vec![1], vec![]));
+    });
+}

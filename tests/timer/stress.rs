@@ -1,0 +1,108 @@
+//! G16: under load, every payload ends exactly once, and nothing is left.
+
+use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
+use crate::{Tested, builder};
+use request_purgatory::{ManualClock, Reaper, Timer, TimerId};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const THREADS: u64 = 4;
+const STARTS: u64 = 5_000;
+
+type Ids = Arc<Mutex<Vec<TimerId>>>;
+
+/// Starts payloads, and stops and resets those of all threads. Returns the numbers it got back.
+fn work<W: Tested>(timer: &Timer<Token, W>, ids: &Ids, mint: &Mint, seed: u64) -> Vec<u64> {
+    let mut random = Random::new(seed + 1);
+    let mut back = Vec::new();
+    for number in 0..STARTS {
+        let timeout = Duration::from_micros(random.below(20_000));
+        let token = mint.token(seed * STARTS + number);
+        let id = timer.start(timeout, token).expect("it fits");
+        let pick = {
+            let mut ids = lock(ids);
+            ids.push(id);
+            let recent = random.below(200.min(ids.len() as u64)) as usize;
+            ids[ids.len() - 1 - recent]
+        };
+        match random.below(4) {
+            0 => back.extend(timer.stop(pick).map(|token| token.number)),
+            1 => drop(timer.reset(pick, timeout)),
+            2 => drop(timer.remaining(pick)),
+            _ => {}
+        }
+    }
+    back
+}
+
+/// Runs the workers beside `drive`, which is to see that the rest expires; then counts.
+fn stress<W: Tested>(
+    timer: &Timer<Token, W>,
+    expired: &Mutex<Vec<u64>>,
+    mint: &Mint,
+    drive: impl Fn(),
+) {
+    let ids = Ids::default();
+    let workers = (0..THREADS).map(|seed| {
+        let (timer, ids, mint) = (timer.clone(), ids.clone(), mint.clone());
+        thread::spawn(move || work(&timer, &ids, &mint, seed))
+    });
+    let workers = workers.collect::<Vec<_>>();
+    let all = THREADS * STARTS;
+    while workers.iter().any(|worker| !worker.is_finished()) {
+        drive();
+    }
+    let mut ends = Vec::new();
+    for worker in workers {
+        ends.extend(worker.join().expect("no call panics"));
+    }
+    let stopped = ends.len() as u64;
+    eventually("the expiry of the rest", || {
+        drive();
+        mint.living() == 0
+    });
+    ends.extend(lock(expired).iter());
+    ends.sort_unstable();
+    assert!(ends.into_iter().eq(0..all), "lost or ended twice");
+    let stats = timer.stats();
+    assert_eq!((stats.parked, stats.cancelled), (0, stopped));
+    assert_eq!((stats.expired, stats.panicked), (all - stopped, 0));
+    let ids = lock(&ids);
+    assert!(ids.iter().all(|id| !timer.is_running(*id)));
+    assert!(timer.shutdown().is_empty());
+}
+
+pub(crate) fn g16_every_payload_ends_once_on_a_real_clock<W: Tested>() {
+    within(PATIENCE, || {
+        let expired = Arc::new(Mutex::new(Vec::new()));
+        let log = expired.clone();
+        let timer = builder::<Token, W>("g16")
+            .build(move |token: Token| lock(&log).push(token.number))
+            .expect("threads are to be had");
+        stress(&timer, &expired, &Mint::default(), || {
+            thread::sleep(Duration::from_millis(1));
+        });
+    });
+}
+
+/// Two threads advance it, beside the workers; the clock jumps.
+pub(crate) fn g16_every_payload_ends_once_by_hand<W: Tested>() {
+    within(PATIENCE, || {
+        let expired = Arc::new(Mutex::new(Vec::new()));
+        let log = expired.clone();
+        let clock = ManualClock::new();
+        let timer = builder::<Token, W>("g16-hand")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .build(move |token: Token| lock(&log).push(token.number))
+            .expect("no threads to refuse");
+        stress(&timer, &expired, &Mint::default(), || {
+            clock.advance(Duration::from_micros(700));
+            thread::scope(|scope| {
+                scope.spawn(|| timer.advance());
+                timer.advance();
+            });
+        });
+    });
+}

@@ -1,0 +1,232 @@
+//! G7, G9, G10, G11: everything fires, in its tick, at any uptime.
+
+use crate::support::spans::Choices;
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
+use crate::{Tested, builder, manual};
+use request_purgatory::{Clock, Completions, ManualClock, Reaper};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(1);
+
+/// At and beside the borders of the levels of a wheel of 64 slots.
+const TICKS: [u32; 12] = [0, 1, 2, 63, 64, 65, 127, 128, 4_095, 4_096, 4_097, 5_000];
+
+/// Fires each timeout of [`TICKS`] exactly, with the present moved to `uptime` ticks in one of two ways.
+fn fires_exactly<W: Tested>(tick: Duration, uptime: u64, by_jump: bool) {
+    let mut choices = Choices {
+        tick,
+        wheel_size: if W::ENDLESS { 64 } else { 1 << 13 },
+        max_parked: None,
+        max_timeout: Duration::MAX,
+        start: Duration::ZERO,
+    };
+    let present = choices.ticks(uptime);
+    if !by_jump {
+        choices.start = present;
+    }
+    let clock = ManualClock::starting_at(choices.start);
+    let (timer, expired) = builder::<usize, W>("g09")
+        .clock(clock.clone())
+        .tick(tick)
+        .wheel_size(choices.wheel_size)
+        .reaper(Reaper::Manual)
+        .build_with_channel()
+        .expect("no threads to refuse");
+    clock.advance(present - choices.start);
+    assert_eq!(timer.advance(), 0);
+    let odd = Duration::from_nanos(u64::from(tick.as_nanos() > 1));
+    let mut due = Vec::new();
+    for (number, ticks) in TICKS.into_iter().enumerate() {
+        let number = 2 * number;
+        for (number, timeout) in [(number, tick * ticks), (number + 1, tick * ticks + odd)] {
+            let id = timer.start(timeout, number).expect("it fits");
+            let deadline = choices.deadline(present, timeout);
+            let deadline = deadline.map(|deadline| choices.timestamp(deadline));
+            assert_eq!(timer.deadline(id), deadline, "{timeout:?} at {uptime}");
+            due.extend(deadline.map(|deadline| (deadline.since_origin(), number)));
+        }
+    }
+    due.sort_unstable();
+    while let Some(&(deadline, _)) = due.first() {
+        let now = clock.now().since_origin();
+        if deadline > now {
+            clock.advance(deadline - now - Duration::from_nanos(1));
+            assert_eq!(timer.advance(), 0, "early: {tick:?} at {uptime}");
+            clock.advance(Duration::from_nanos(1));
+        }
+        let (now_due, later) = due.split_at(due.partition_point(|(at, _)| *at <= deadline));
+        assert_eq!(timer.advance(), now_due.len(), "{tick:?} at {uptime}");
+        let mut fired = expired.try_iter().collect::<Vec<_>>();
+        fired.sort_unstable();
+        let mut numbers = now_due
+            .iter()
+            .map(|(_, number)| *number)
+            .collect::<Vec<_>>();
+        numbers.sort_unstable();
+        assert_eq!(fired, numbers);
+        due = later.to_vec();
+    }
+    // What is left is never due.
+    assert_eq!(timer.next_deadline(), None);
+}
+
+pub(crate) fn g09_any_duration_at_any_uptime<W: Tested>() {
+    for tick in [Duration::from_nanos(1), TICK, Duration::from_millis(250)] {
+        for border in [0, 1 << 12, 1 << 30, 1 << 36, 1 << 63, u64::MAX] {
+            for uptime in [-4_200, -1, 0, 1_i64].map(|by| border.checked_add_signed(by)) {
+                let Some(uptime) = uptime else { continue };
+                fires_exactly::<W>(tick, uptime, false);
+                // (A jump over many ticks takes those long that go tick by tick.)
+                if W::LEAPS {
+                    fires_exactly::<W>(tick, uptime, true);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn g09_absurd_durations_never_fire_early<W: Tested>() {
+    let long = [
+        Duration::MAX,
+        Duration::MAX - Duration::from_nanos(1),
+        Duration::from_secs(u64::MAX),
+        Duration::from_nanos(u64::MAX),
+        Duration::from_secs(1 << 40),
+    ];
+    for tick in [Duration::from_nanos(1), TICK, Duration::from_secs(3_600)] {
+        for start in [Duration::ZERO, Duration::from_secs(1 << 40), Duration::MAX] {
+            let clock = ManualClock::starting_at(start);
+            let timer = builder::<Duration, W>("g09-long")
+                .clock(clock.clone())
+                .tick(tick)
+                .reaper(Reaper::Manual)
+                .build(|timeout| panic!("{timeout:?} has passed"))
+                .expect("no threads to refuse");
+            let long = long
+                .iter()
+                .filter(|long| W::ENDLESS || **long == Duration::MAX);
+            let ids = long
+                .map(|timeout| timer.start(*timeout, *timeout).expect("it fits"))
+                .collect::<Vec<_>>();
+            let far = if W::LEAPS { 1 << 33 } else { 0 };
+            for step in [Duration::ZERO, tick, Duration::from_secs(far)] {
+                clock.advance(step);
+                assert_eq!(timer.advance(), 0, "{tick:?} from {start:?}");
+            }
+            assert_eq!((timer.len(), timer.stats().panicked), (ids.len(), 0));
+            assert_eq!(timer.remaining(ids[0]), None, "never");
+            for id in ids {
+                assert!(timer.stop(id).is_some());
+            }
+            assert_eq!(timer.next_deadline(), None);
+        }
+    }
+}
+
+pub(crate) fn g09_never_may_become_soon_and_soon_never<W: Tested>() {
+    let (builder, clock) = manual::<_, W>();
+    let (timer, expired) = builder.build_with_channel().expect("no threads to refuse");
+    let id = timer.start(Duration::MAX, 7).expect("there is room");
+    assert_eq!((timer.remaining(id), timer.deadline(id)), (None, None));
+    assert_eq!(timer.reset(id, TICK), Ok(()));
+    assert_eq!(timer.remaining(id), Some(TICK));
+    assert_eq!(timer.reset(id, Duration::MAX), Ok(()));
+    assert_eq!((timer.remaining(id), timer.next_deadline()), (None, None));
+    clock.advance(Duration::from_secs(5));
+    assert_eq!((timer.advance(), timer.is_running(id)), (0, true));
+    assert_eq!(timer.reset(id, TICK), Ok(()));
+    clock.advance(TICK);
+    assert_eq!(timer.advance(), 1);
+    assert_eq!((expired.try_recv(), timer.is_running(id)), (Ok(7), false));
+}
+
+/// On the system's clock: never early, and at most a tick late but for the scheduling of threads.
+pub(crate) fn g10_fires_after_the_deadline_and_soon<W: Tested>() {
+    within(PATIENCE, || {
+        let lateness = Arc::new(Mutex::new(Vec::new()));
+        let log = lateness.clone();
+        let timer = builder::<(Instant, Duration), W>("g10")
+            .completions(Completions::Inline)
+            .build(move |(start, timeout)| {
+                let took = start.elapsed();
+                lock(&log).push((took.checked_sub(timeout), timeout));
+            })
+            .expect("threads are to be had");
+        let mut random = Random::new(10);
+        for _ in 0..2_000 {
+            let timeout = Duration::from_micros(random.below(300_000));
+            // (For a simple wheel of 64 slots.)
+            let timeout = if W::ENDLESS { timeout } else { timeout / 5 };
+            let start = (Instant::now(), timeout);
+            timer.start(timeout, start).expect("it fits");
+        }
+        eventually("all expiries", || timer.is_empty());
+        timer.shutdown();
+        let mut lateness = lock(&lateness)
+            .iter()
+            .map(|(late, timeout)| late.unwrap_or_else(|| panic!("{timeout:?} fired early")))
+            .collect::<Vec<_>>();
+        lateness.sort_unstable();
+        assert_eq!(lateness.len(), 2_000);
+        // The median survives a loaded machine; a rotation of the wheel (64 ms) would show in it.
+        let median = lateness[1_000];
+        assert!(median < Duration::from_millis(30), "{median:?}");
+    });
+}
+
+/// A century of milliseconds is three million million ticks.
+pub(crate) fn g11_a_jump_of_a_century_costs_little<W: Tested>() {
+    if !W::LEAPS {
+        return;
+    }
+    let century = Duration::from_secs(100 * 365 * 86_400);
+    for size in [2, 3, 64, 1 << 16] {
+        let (builder, clock) = manual::<_, W>();
+        let builder = builder.wheel_size(size);
+        let (timer, expired) = builder.build_with_channel().expect("no threads to refuse");
+        for part in 1..=10 {
+            let timeout = century / 10 * part;
+            timer.start(timeout, part).expect("it fits");
+        }
+        let start = Instant::now();
+        clock.advance(century);
+        assert_eq!(timer.advance(), 10);
+        // (Steps, not time, are counted by the tests of the schemes; this allows for a loaded machine.)
+        assert!(start.elapsed() < Duration::from_secs(1), "{size} slots");
+        assert_eq!(expired.try_iter().count(), 10);
+    }
+}
+
+/// A later deadline is there already, so the reaper sleeps too long unless it is woken: by a start, and by a reset.
+pub(crate) fn g07_an_earlier_deadline_wakes_the_reaper<W: Tested>() {
+    within(PATIENCE, || {
+        let builder = builder::<_, W>("g07");
+        let (timer, expired) = builder
+            .wheel_size(1 << 16)
+            .build_with_channel()
+            .expect("threads are to be had");
+        let far = if W::ENDLESS {
+            NEVER_IN_A_TEST
+        } else {
+            Duration::from_secs(60)
+        };
+        let later = [far, Duration::from_secs(50), Duration::MAX]
+            .map(|timeout| timer.start(timeout, timeout).expect("it fits"));
+        // Let the reaper go to sleep on it.
+        thread::sleep(Duration::from_millis(20));
+        let soon = Duration::from_millis(10);
+        timer.start(soon, soon).expect("it fits");
+        let patience = Duration::from_secs(20);
+        assert_eq!(expired.recv_timeout(patience), Ok(soon));
+        for (id, timeout) in later
+            .into_iter()
+            .zip([far, Duration::from_secs(50), Duration::MAX])
+        {
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(timer.reset(id, soon), Ok(()));
+            assert_eq!(expired.recv_timeout(patience), Ok(timeout));
+        }
+    });
+}
