@@ -1,0 +1,225 @@
+//! G12: keys whose `Hash`, `Eq` or `Clone` panics. The value comes back, stays, or expires; nothing is lost.
+
+use crate::support::{Mint, Token, lock, quietly};
+use request_purgatory::{KeyHasher, ManualClock, Reaper, Rejected, Requests, Tracker};
+use std::cell::Cell;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_millis(1);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hook {
+    Hash,
+    Eq,
+    Clone,
+}
+
+thread_local! {
+    /// The hook that panics, after so many calls of it.
+    static TRAP: Cell<Option<(Hook, u32)>> = const { Cell::new(None) };
+}
+
+fn set(trap: Option<(Hook, u32)>) {
+    TRAP.set(trap);
+}
+
+fn step_on(hook: Hook) {
+    match TRAP.get() {
+        Some((trap, 0)) if trap == hook => {
+            TRAP.set(None);
+            std::panic::panic_any("intended");
+        }
+        Some((trap, left)) if trap == hook => TRAP.set(Some((trap, left - 1))),
+        _ => {}
+    }
+}
+
+#[derive(Debug)]
+struct Key(u32);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        step_on(Hook::Hash);
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        step_on(Hook::Eq);
+        self.0 == other.0
+    }
+}
+
+impl Eq for Key {}
+
+impl Clone for Key {
+    fn clone(&self) -> Self {
+        step_on(Hook::Clone);
+        Self(self.0)
+    }
+}
+
+/// All keys in one shard, so that its table grows and compares.
+#[derive(Clone)]
+struct OneShard;
+
+struct Few(u64);
+
+impl Hasher for Few {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 << 8 | u64::from(*byte)) & 0xFFFF;
+        }
+    }
+}
+
+impl BuildHasher for OneShard {
+    type Hasher = Few;
+
+    fn build_hasher(&self) -> Few {
+        Few(0)
+    }
+}
+
+type Log = Arc<Mutex<Vec<(u32, u64)>>>;
+
+fn tracker<S: KeyHasher>(hasher: S) -> (Tracker<Key, Token, S>, ManualClock, Log) {
+    let (clock, expired) = (ManualClock::new(), Log::default());
+    let log = expired.clone();
+    let tracker = Tracker::<Key, Token>::builder("keys")
+        .hasher(hasher)
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .max_parked(1_000)
+        .build(move |key, value| lock(&log).push((key.0, value.number)));
+    (tracker.expect("no threads to refuse"), clock, expired)
+}
+
+/// Every hook, at its first, second, third ... call, in every method.
+#[test]
+fn g12_a_panicking_key_loses_no_value() {
+    quietly();
+    for hook in [Hook::Hash, Hook::Eq, Hook::Clone] {
+        for after in 0..4 {
+            for method in 0..5 {
+                let (tracker, clock, expired) = tracker(OneShard);
+                let mint = Mint::default();
+                for key in 0..4 {
+                    let value = mint.token(u64::from(key));
+                    tracker.track(Key(key), value, TICK).expect("room");
+                }
+                // What comes back, by the number of its value.
+                let mut back = Vec::new();
+                set(Some((hook, after)));
+                let called = catch_unwind(AssertUnwindSafe(|| match method {
+                    0 | 1 => {
+                        let key = if method == 0 { 2 } else { 9 };
+                        match tracker.track(Key(key), mint.token(99), TICK) {
+                            Ok(replaced) => back.extend(replaced),
+                            Err(Rejected::Panicked(value)) => {
+                                assert_eq!(value.number, 99);
+                                back.push(value);
+                            }
+                            Err(other) => panic!("{other:?}"),
+                        }
+                    }
+                    2 => back.extend(tracker.complete(&Key(2))),
+                    3 => drop(tracker.touch(&Key(2), TICK)),
+                    _ => {
+                        clock.advance(TICK);
+                        assert_eq!(tracker.advance(), 4);
+                    }
+                }));
+                set(None);
+                let context = format!("{hook:?} {after} {method}");
+                // Only questions pass the panic on; tracking and expiry do not.
+                assert!(called.is_ok() || matches!(method, 2 | 3), "{context}");
+                clock.advance(TICK);
+                tracker.advance();
+                let mut ends = lock(&expired).iter().map(|end| end.1).collect::<Vec<_>>();
+                ends.extend(back.iter().map(|value| value.number));
+                ends.sort_unstable();
+                let expected = match method {
+                    0 | 1 => vec![0, 1, 2, 3, 99],
+                    _ => vec![0, 1, 2, 3],
+                };
+                assert_eq!(ends, expected, "{context}");
+                drop(back);
+                assert_eq!((mint.living(), tracker.len()), (0, 0), "{context}");
+                // Every key can be used again, whatever a panic has left in the map.
+                for key in 0..10 {
+                    let tracked = tracker.try_track(Key(key), mint.token(1), TICK);
+                    assert!(tracked.is_ok(), "{context} {key}");
+                    assert!(tracker.contains(&Key(key)));
+                }
+            }
+        }
+    }
+}
+
+/// The table of a shard grows, which hashes all its keys, and one of them panics.
+#[test]
+fn g12_a_panic_while_the_map_grows_loses_no_value() {
+    quietly();
+    for after in 1..40 {
+        let (tracker, clock, expired) = tracker(OneShard);
+        let mint = Mint::default();
+        let mut back = Vec::new();
+        for key in 0..100 {
+            // A few calls later than the one that looks for the key: only growing gets there.
+            set((key >= after).then_some((Hook::Hash, after)));
+            let value = mint.token(u64::from(key));
+            match tracker.track(Key(key), value, TICK) {
+                Ok(replaced) => assert!(replaced.is_none()),
+                Err(Rejected::Panicked(value)) => back.push(value.number),
+                Err(other) => panic!("{other:?}"),
+            }
+            set(None);
+        }
+        assert_eq!(tracker.len(), 100 - back.len());
+        clock.advance(TICK);
+        assert_eq!(tracker.advance(), 100 - back.len());
+        back.extend(lock(&expired).iter().map(|end| end.1));
+        back.sort_unstable();
+        assert!(back.into_iter().eq(0..100), "{after}");
+        assert_eq!(mint.living(), 0);
+    }
+}
+
+/// An id that cannot be cloned, hashed or compared comes back, and is counted.
+#[test]
+fn g12_a_panicking_id_comes_back() {
+    quietly();
+    let requests = Requests::<Key, u32>::builder("ids")
+        .reaper(Reaper::Manual)
+        .build()
+        .expect("no threads to refuse");
+    let mut refused = 0;
+    for hook in [Hook::Hash, Hook::Clone] {
+        for after in 0..2 {
+            set(Some((hook, after)));
+            let request = requests.request(Key(7), Duration::MAX);
+            set(None);
+            match request {
+                Err(Rejected::Panicked(id)) => {
+                    assert_eq!(id.0, 7);
+                    refused += 1;
+                }
+                Ok(request) => drop(request),
+                Err(other) => panic!("{other:?}"),
+            }
+            assert_eq!(requests.pending(), 0);
+            assert_eq!(requests.stats().rejected, refused);
+        }
+    }
+    assert!(refused >= 3, "{refused}");
+    assert!(requests.request(Key(7), Duration::MAX).is_ok());
+}

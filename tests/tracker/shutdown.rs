@@ -1,0 +1,248 @@
+//! G15: the end of a tracker and of requests.
+
+use crate::support::within;
+use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, quietly, threads_named};
+use request_purgatory::{Completions, Reaper, Rejected, Requests, Tracker, Unanswered};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
+    within(PATIENCE, || {
+        let mint = Mint::default();
+        let mut times = (0..21).map(|_| {
+            let tracker = Tracker::<u64, Token>::new("g15-track", |_, value| drop(value));
+            for key in 0..1_000 {
+                let value = mint.token(key);
+                tracker
+                    .track(key, value, Duration::from_secs(60))
+                    .expect("room");
+            }
+            let start = Instant::now();
+            let remains = tracker.shutdown();
+            let took = start.elapsed();
+            assert!(remains.iter().all(|(key, value)| *key == value.number));
+            assert_eq!((remains.len(), tracker.len()), (1_000, 0));
+            assert!(tracker.shutdown().is_empty(), "returned twice");
+            let refused = tracker.track(7, mint.token(7), Duration::MAX);
+            assert!(matches!(refused, Err(Rejected::ShutDown(_))));
+            drop((remains, refused));
+            assert_eq!(mint.living(), 0);
+            assert!(!tracker.contains(&1) && tracker.complete(&1).is_none());
+            eventually("the end of its threads", || {
+                threads_named("g15-track").is_empty()
+            });
+            took
+        });
+        let mut times = times.by_ref().collect::<Vec<_>>();
+        times.sort_unstable();
+        assert!(times[10] < Duration::from_millis(50), "{times:?}");
+    });
+}
+
+#[test]
+fn g15_a_shutdown_is_legal_from_the_callback() {
+    within(PATIENCE, || {
+        for completions in [Completions::OwnThread, Completions::Inline] {
+            for drop_it in [false, true] {
+                let mint = Mint::default();
+                let place = Arc::new(Mutex::new(None::<Tracker<u64, Token>>));
+                let taken = place.clone();
+                let tracker = Tracker::builder("g15-cb")
+                    .completions(completions.clone())
+                    .build(move |_, _: Token| {
+                        let tracker = lock(&taken).take().expect("it was put there");
+                        if !drop_it {
+                            assert_eq!(tracker.shutdown().len(), 100);
+                        }
+                    })
+                    .expect("threads are to be had");
+                for key in 1..=100 {
+                    tracker
+                        .track(key, mint.token(key), Duration::MAX)
+                        .expect("room");
+                }
+                let weak = tracker.downgrade();
+                let mut guard = lock(&place);
+                let soon = Duration::from_millis(5);
+                tracker.track(0, mint.token(0), soon).expect("room");
+                *guard = Some(tracker);
+                drop(guard);
+                eventually("the end of all values", || mint.living() == 0);
+                eventually("the end of the tracker", || weak.upgrade().is_none());
+                eventually("the end of its threads", || {
+                    threads_named("g15-cb").is_empty()
+                });
+            }
+        }
+    });
+}
+
+/// By `shutdown` and by dropping the last of them, with requests that are awaited, waited for, and not yet polled.
+#[test]
+fn g15_pending_requests_hear_of_the_end() {
+    within(PATIENCE, || {
+        for drop_it in [false, true] {
+            let requests = Requests::<u32, u32>::new("g15-req");
+            let request = |id| requests.request(id, Duration::MAX).expect("room");
+            let waiting = request(1);
+            let waiter = thread::spawn(move || waiting.wait());
+            let unpolled = request(2);
+            let mut polled = pin!(request(3));
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(polled.as_mut().poll(&mut cx).is_pending());
+            thread::sleep(Duration::from_millis(5));
+            if drop_it {
+                drop(requests);
+            } else {
+                requests.shutdown();
+                requests.shutdown();
+                let refused = requests.request(4, Duration::MAX);
+                assert!(matches!(refused, Err(Rejected::ShutDown(4))));
+                assert!(!requests.respond(&1, 1));
+                assert_eq!((requests.pending(), requests.late()), (0, 1));
+            }
+            assert_eq!(waiter.join().expect("no panic"), Err(Unanswered::ShutDown));
+            assert_eq!(unpolled.wait(), Err(Unanswered::ShutDown));
+            let poll = polled.as_mut().poll(&mut cx);
+            assert_eq!(poll, Poll::Ready(Err(Unanswered::ShutDown)));
+            eventually("the end of its threads", || {
+                threads_named("g15-req").is_empty()
+            });
+        }
+    });
+}
+
+/// Wakes by doing something.
+struct Do<F>(F);
+
+impl<F: Fn() + Send + Sync> Wake for Do<F> {
+    fn wake(self: Arc<Self>) {
+        (self.0)();
+    }
+}
+
+/// On the completion thread (a timeout), on the responder's, and on the one that shuts down.
+#[test]
+fn g15_a_shutdown_is_legal_from_a_waker() {
+    for how in 0..3 {
+        within(PATIENCE / 2, move || {
+            let requests = Requests::<u32, u32>::new("g15-wake");
+            let timeout = match how {
+                0 => Duration::from_millis(5),
+                _ => Duration::MAX,
+            };
+            let mut first = pin!(requests.request(1, timeout).expect("room"));
+            let other = requests.request(2, Duration::MAX).expect("room");
+            let ender = requests.clone();
+            let waker = Arc::new(Do(move || ender.shutdown())).into();
+            let mut cx = Context::from_waker(&waker);
+            assert!(first.as_mut().poll(&mut cx).is_pending());
+            match how {
+                0 => {}
+                1 => assert!(requests.respond(&1, 7)),
+                _ => requests.shutdown(),
+            }
+            assert_eq!(other.wait(), Err(Unanswered::ShutDown));
+            let expected = match how {
+                0 => Err(Unanswered::TimedOut),
+                1 => Ok(7),
+                _ => Err(Unanswered::ShutDown),
+            };
+            assert_eq!(first.as_mut().poll(&mut cx), Poll::Ready(expected));
+            eventually("the end of its threads", || {
+                threads_named("g15-wake").is_empty()
+            });
+        });
+    }
+}
+
+/// All are told, though the wakers of several panic.
+#[test]
+fn g12_panicking_wakers_at_the_shutdown_harm_nobody() {
+    quietly();
+    for drop_it in [false, true] {
+        let requests = Requests::<u32, u32>::builder("g12-wake")
+            .reaper(Reaper::Manual)
+            .build()
+            .expect("no threads to refuse");
+        let waker = Arc::new(Do(|| std::panic::panic_any("intended"))).into();
+        let mut cx = Context::from_waker(&waker);
+        let pending = (0..20).map(|id| {
+            let mut request = Box::pin(requests.request(id, Duration::MAX).expect("room"));
+            assert!(request.as_mut().poll(&mut cx).is_pending());
+            request
+        });
+        let pending = pending.collect::<Vec<_>>();
+        match drop_it {
+            true => drop(requests),
+            false => requests.shutdown(),
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        for mut request in pending {
+            let poll = request.as_mut().poll(&mut cx);
+            assert_eq!(poll, Poll::Ready(Err(Unanswered::ShutDown)));
+        }
+    }
+}
+
+/// Threads track and complete while the shutdown comes: of each value exactly one end is seen.
+#[test]
+fn g15_a_shutdown_at_any_moment_loses_nothing() {
+    within(PATIENCE, || {
+        for round in 1..=40_u64 {
+            let mint = Mint::default();
+            let expired = Arc::new(Mutex::new(Vec::new()));
+            let log = expired.clone();
+            let tracker = Tracker::new("g15-any", move |_: u64, value: Token| {
+                lock(&log).push(value.number);
+            });
+            let workers = (0..3).map(|seed| {
+                let (tracker, mint) = (tracker.clone(), mint.clone());
+                thread::spawn(move || {
+                    let mut random = Random::new(round * 3 + seed);
+                    let mut back = Vec::new();
+                    for number in 0.. {
+                        let value = mint.token(number * 3 + seed);
+                        let timeout = Duration::from_millis(random.below(10));
+                        match tracker.track(random.below(3), value, timeout) {
+                            Ok(replaced) => back.extend(replaced.map(|value| value.number)),
+                            Err(Rejected::ShutDown(value)) => {
+                                back.push(value.number);
+                                return (back, number + 1);
+                            }
+                            Err(other) => panic!("{other:?}"),
+                        }
+                        let completed = tracker.complete(&random.below(6));
+                        back.extend(completed.map(|value| value.number));
+                    }
+                    unreachable!("numbers do not end")
+                })
+            });
+            let workers = workers.collect::<Vec<_>>();
+            thread::sleep(Duration::from_micros(Random::new(round).below(5_000)));
+            let remains = tracker.shutdown().into_iter();
+            let mut ends = remains.map(|(_, value)| value.number).collect::<Vec<_>>();
+            let mut made = 0;
+            for worker in workers {
+                let (back, count) = worker.join().expect("no call panics");
+                ends.extend(back);
+                made += count;
+            }
+            ends.append(&mut lock(&expired));
+            let count = ends.len() as u64;
+            ends.sort_unstable();
+            ends.dedup();
+            assert_eq!(
+                (ends.len() as u64, count),
+                (made, made),
+                "lost or ended twice"
+            );
+            assert_eq!((mint.living(), tracker.len()), (0, 0));
+        }
+    });
+}
