@@ -55,7 +55,7 @@ fn purgatory() -> Waiting {
         .build()
         .expect("the settings are sound");
     for other in 0..OTHERS {
-        let keys = [1 << 32 | other];
+        let keys = [(1 << 32) | other];
         drop(purgatory.try_complete_else_watch(Operation(Arc::default()), keys));
     }
     purgatory
@@ -142,7 +142,7 @@ fn checks_after_a_lock(count: u64) {
 fn checks_in_vain(count: u64) {
     let purgatory = purgatory();
     for key in 0..count {
-        let key = 1 << 32 | key % OTHERS;
+        let key = (1 << 32) | (key % OTHERS);
         assert_eq!(purgatory.check_and_complete(black_box(&key)), 0);
     }
 }
@@ -151,7 +151,7 @@ fn timers(count: u64) {
     let timer = Timer::builder("instructions")
         .clock(Still)
         .reaper(Reaper::Manual)
-        .build(|payload: u64| drop(black_box(payload)))
+        .build(|payload: u64| _ = black_box(payload))
         .expect("the settings are sound");
     for payload in 0..count {
         let id = timer.start(TIMEOUT, payload).expect("there is room");
@@ -164,7 +164,7 @@ fn tracked(count: u64) {
         .clock(Still)
         .reaper(Reaper::Manual)
         .hasher(Hasher::default())
-        .build(|key: u64, value: u64| drop(black_box((key, value))))
+        .build(|key: u64, value: u64| _ = black_box((key, value)))
         .expect("the settings are sound");
     for key in 0..count {
         drop(tracker.track(key % OTHERS, key, TIMEOUT));
@@ -186,8 +186,10 @@ fn requests(count: u64) {
     }
 }
 
+type Work = fn(u64);
+
 /// Names of the hot calls, as the table of `.ci/instructions` has them.
-const WORK: &[(&str, fn(u64))] = &[
+const WORK: [(&str, Work); 12] = [
     ("life-of-one-key", lives::<1>),
     ("life-of-three-keys", lives::<3>),
     ("life-on-a-resolved-key", resolved_lives),

@@ -459,7 +459,7 @@ fn jumps_cost_no_ticks<S: Scheme>() {
 fn fires_at_the_borders_of_levels<S: Scheme>() {
     for slots in [2, 3, 10, 64] {
         for origin in [0, 1, 63, 64, (1 << 30) - 1, (1 << 36) - 1] {
-            let powers = (0..40).map_while(|power| Tick::from(slots as u32).checked_pow(power));
+            let powers = (0..40).map_while(|power| Tick::from(slots).checked_pow(power));
             let borders = powers
                 .take_while(|&power| power < 1 << 62)
                 .collect::<Vec<_>>();
