@@ -112,10 +112,11 @@ fn style(size: f64, colour: &str, anchor: Anchor) -> Style<'_> {
 }
 
 fn tick_label(value: f64) -> String {
-    if value >= 1.0 || value == 0.0 {
+    if value.fract() == 0.0 {
         grouped(value as usize)
     } else {
-        format!("{value}")
+        // (Sums of steps have digits far behind the point.)
+        format!("{}", (value * 1e6).round() / 1e6)
     }
 }
 

@@ -147,7 +147,7 @@ impl Workload for W4 {
         for latency in latencies {
             let median = latency.median.as_millis() as usize;
             cases.extend(rates.iter().map(|&rate| Case {
-                parameters: vec![("latency", median), ("rate", rate)],
+                parameters: vec![("median_ms", median), ("rate", rate)],
                 workload: Self {
                     rate: Some(rate),
                     latency,
@@ -158,7 +158,7 @@ impl Workload for W4 {
             }));
         }
         cases.push(Case {
-            parameters: vec![("latency", short.median.as_millis() as usize)],
+            parameters: vec![("median_ms", short.median.as_millis() as usize)],
             workload: Self {
                 rate: None,
                 latency: short,
