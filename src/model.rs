@@ -4,7 +4,9 @@
 use crate::address::Address;
 use crate::cell::slab::{Begin, Ended, Fields, Held, Released, Slab, SlotRef};
 use crate::cell::state::{Acquire, Mark, Marked, Release, State};
-use crate::watch::{Target, WatchMap};
+use crate::sync::Arc;
+use crate::watch::resolved::{Number, Resolved};
+use crate::watch::{Few, Target, WatchMap};
 
 pub struct Cells<P>(Slab<P, ()>);
 
@@ -154,34 +156,134 @@ impl Word {
     }
 }
 
-pub struct Watchers(WatchMap<u64, crate::RandomState>);
+/// The watcher map. It counts its keys, so that a model sees whether any is left behind.
+pub struct Watchers {
+    map: WatchMap<Key, crate::RandomState>,
+    census: Arc<()>,
+}
+
+#[derive(Clone)]
+struct Key(
+    u64,
+    #[expect(dead_code, reason = "it is there to be counted")] Arc<()>,
+);
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Key {}
+
+impl std::hash::Hash for Key {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+/// A resolved key.
+pub struct Resolution {
+    key: Arc<Key>,
+    number: Number,
+    list: Arc<Resolved<Key>>,
+}
+
+impl Resolution {
+    /// As a check by this key does.
+    pub fn on(&self, up_to: u64) -> Vec<u32> {
+        let mut found = Vec::new();
+        self.list.visit(self.list.look(), up_to, |watcher| {
+            found.push(watcher.index());
+        });
+        found
+    }
+
+    /// All that an operation keeps of it.
+    pub fn place(&self) -> Place {
+        Place(self.number)
+    }
+}
+
+/// How a watcher names what it watches.
+#[derive(Clone, Copy)]
+pub enum By {
+    Key(u64),
+    Place(Place),
+}
+
+/// The place of a resolved key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place(Number);
 
 impl Watchers {
     #[expect(clippy::new_without_default)]
     pub fn new() -> Self {
-        Self(WatchMap::new(crate::RandomState::default(), 1))
+        Self {
+            map: WatchMap::new(crate::RandomState::default(), 1),
+            census: Arc::new(()),
+        }
     }
 
-    pub fn add(&self, key: u64, id: u32) {
-        self.0.add(Target::Key(&key), None, watcher(id));
+    fn key(&self, key: u64) -> Key {
+        Key(key, self.census.clone())
     }
 
-    pub fn remove(&self, key: u64, id: u32, is_live: impl Fn(u32) -> bool) {
-        self.0
-            .remove(Target::Key(&key), None, watcher(id), |other| {
-                is_live(other.index())
+    pub fn add(&self, by: By, rank: Option<u64>, id: u32) {
+        match by {
+            By::Key(key) => {
+                let key = self.key(key);
+                drop(self.map.add(Target::Key(&key), rank, watcher(id)));
+            }
+            By::Place(Place(number)) => {
+                drop(self.map.add(Target::Resolved(number), rank, watcher(id)));
+            }
+        }
+    }
+
+    pub fn remove(&self, by: By, rank: Option<u64>, id: u32, is_live: impl Fn(u32) -> bool) {
+        let key;
+        let target = match by {
+            By::Key(number) => {
+                key = self.key(number);
+                Target::Key(&key)
+            }
+            By::Place(Place(number)) => Target::Resolved(number),
+        };
+        self.map
+            .remove(target, rank, watcher(id), |other| is_live(other.index()));
+    }
+
+    pub fn on(&self, key: u64, up_to: u64) -> Vec<u32> {
+        let mut found_ids = Vec::new();
+        let key = self.key(key);
+        let mut few = Few::default();
+        if let Some(found) = self.map.find(&key, &mut few) {
+            self.map.visit(&key, (found, &few), up_to, |watcher| {
+                found_ids.push(watcher.index());
             });
+        }
+        found_ids
     }
 
-    pub fn on(&self, key: u64) -> Vec<u32> {
-        let mut found = Vec::new();
-        self.0
-            .visit_all(&key, |watcher| found.push(watcher.index()));
-        found
+    pub fn resolve(&self, key: u64) -> Resolution {
+        let key = Arc::new(self.key(key));
+        let (number, list) = self.map.resolve(&key);
+        Resolution { key, number, list }
     }
 
+    pub fn release(&self, resolution: Resolution) {
+        self.map.release(&resolution.key, resolution.number);
+    }
+
+    /// Keys that somebody watches.
     pub fn keys(&self) -> usize {
-        self.0.keys()
+        self.map.keys()
+    }
+
+    /// Keys kept anywhere, resolutions included.
+    pub fn keys_kept(&self) -> usize {
+        Arc::strong_count(&self.census) - 1
     }
 }
 

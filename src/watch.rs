@@ -83,9 +83,16 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// From now on, a visit of `target` (up to `rank`, if there is one) finds `watcher`.
+    /// From now on, a visit of `target` (up to `rank`, if there is one) finds `watcher`. May return a copy of the key
+    /// that was not needed: its destructor may panic, and this is done.
     #[inline(always)]
-    pub(crate) fn add(&self, target: Target<&K>, rank: Option<Rank>, watcher: Address) {
+    #[must_use]
+    pub(crate) fn add(
+        &self,
+        target: Target<&K>,
+        rank: Option<Rank>,
+        watcher: Address,
+    ) -> Option<K> {
         match target {
             Target::Key(key) => self.places.upsert(
                 key.clone(),
@@ -95,7 +102,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
                     Place::Resolved(number) => self.resolved.get(*number).add(watcher, rank),
                 },
             ),
-            Target::Resolved(number) => self.resolved.get(number).add(watcher, rank),
+            Target::Resolved(number) => {
+                self.resolved.get(number).add(watcher, rank);
+                None
+            }
         }
     }
 
@@ -135,7 +145,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         rank: Option<Rank>,
         watcher: Address,
         is_live: impl Fn(Address) -> bool,
-    ) -> Option<(K, Number)> {
+    ) -> Option<(Arc<K>, Number)> {
         match self.resolved.get(number).remove(watcher, rank, is_live) {
             Unwatched::Kept => None,
             Unwatched::Orphaned(key) => Some((key, number)),
@@ -198,10 +208,9 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Gives the list of `key` a place of its own, until every resolution of it has been [released](Self::release).
-    pub(crate) fn resolve(&self, key: K) -> (Number, Arc<Resolved<K>>) {
+    pub(crate) fn resolve(&self, key: &Arc<K>) -> (Number, Arc<Resolved<K>>) {
         let mut resolved = None;
-        let copy = key.clone();
-        self.places.place(key, |place| {
+        self.places.place(K::clone(key), |place| {
             let list = match place {
                 Some(Place::Resolved(number)) => {
                     self.resolved.get(*number).pin();
@@ -211,7 +220,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
                 Some(Place::Here(list)) => Some(list.take()),
                 None => None,
             };
-            let number = self.resolved.occupy(copy, list);
+            let number = self.resolved.occupy(key.clone(), list);
             resolved = Some(number);
             Some(Place::Resolved(number))
         });
@@ -223,21 +232,25 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// One resolution less. With the last, a list without watchers vanishes.
     pub(crate) fn release(&self, key: &K, number: Number) {
-        self.places.edit(key, |place| {
-            Entry::remove_if(self.is(place, number) && self.resolved.unpin(number))
-        });
+        self.vacate(key, number, || self.resolved.unpin(number));
     }
 
     /// Removes a list that is neither resolved nor watched any more, if that is still so.
     #[cold]
     fn retire(&self, key: &K, number: Number) {
-        self.places.edit(key, |place| {
-            Entry::remove_if(self.is(place, number) && self.resolved.retire(number))
-        });
+        self.vacate(key, number, || self.resolved.retire(number));
     }
 
-    fn is(&self, place: &Place, number: Number) -> bool {
-        matches!(place, Place::Resolved(other) if *other == number)
+    /// Removes the entry of `key`, if it leads to `number` and that is `retired`. The place's key is dropped after the
+    /// lock is released.
+    fn vacate(&self, key: &K, number: Number, retire: impl FnOnce() -> Option<Arc<K>>) {
+        let mut retired = None;
+        self.places.edit(key, |place| {
+            if matches!(place, Place::Resolved(other) if *other == number) {
+                retired = retire();
+            }
+            Entry::remove_if(retired.is_some())
+        });
     }
 
     /// Visits every key and its watchers, one shard at a time under its lock.

@@ -6,66 +6,12 @@ use request_purgatory::{
     Clock, Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, ReaperThread,
     Rejected, Timestamp, Waker, Watch,
 };
-use std::cell::Cell;
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+use support::keys::{Fragile, Hook, with_fuse};
 use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within};
-
-thread_local! {
-    /// Keys with this number panic on this thread, in the hook that is named.
-    static FUSE: Cell<Option<(u32, Hook)>> = const { Cell::new(None) };
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Hook {
-    Clone,
-    Hash,
-    Drop,
-}
-
-/// A key whose hooks panic when told to.
-#[derive(Debug, PartialEq, Eq)]
-struct Fragile(u32);
-
-impl Fragile {
-    fn hook(&self, hook: Hook) {
-        let lit = FUSE.get() == Some((self.0, hook));
-        if lit && !thread::panicking() {
-            panic!("a hook of key {}", self.0);
-        }
-    }
-}
-
-impl Clone for Fragile {
-    fn clone(&self) -> Self {
-        self.hook(Hook::Clone);
-        Self(self.0)
-    }
-}
-
-impl Hash for Fragile {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.hook(Hook::Hash);
-        self.0.hash(state);
-    }
-}
-
-impl Drop for Fragile {
-    fn drop(&mut self) {
-        self.hook(Hook::Drop);
-    }
-}
-
-/// Runs `action` while the `hook` of key `number` panics on this thread.
-fn with_fuse<R>(number: u32, hook: Hook, action: impl FnOnce() -> R) -> thread::Result<R> {
-    FUSE.set(Some((number, hook)));
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
-    FUSE.set(None);
-    result
-}
 
 /// The panicking park never got as far as the second key, but took itself off its list all the same, which made that
 /// list believe that it was empty one watcher too early.

@@ -3,7 +3,7 @@
 
 use loom::thread;
 use loom_tests::{bounded, exhaustive};
-use request_purgatory::model::Watchers;
+use request_purgatory::model::{By, Watchers};
 use std::sync::Arc;
 
 const KEY: u64 = 7;
@@ -13,19 +13,19 @@ const KEY: u64 = 7;
 fn g02_a_watch_is_not_added_to_a_list_that_is_being_removed() {
     exhaustive(|| {
         let watchers = Arc::new(Watchers::new());
-        watchers.add(KEY, 0);
+        watchers.add(By::Key(KEY), None, 0);
         let leaver = {
             let watchers = watchers.clone();
-            thread::spawn(move || watchers.remove(KEY, 0, |id| id != 0))
+            thread::spawn(move || watchers.remove(By::Key(KEY), None, 0, |id| id != 0))
         };
         let adder = {
             let watchers = watchers.clone();
-            thread::spawn(move || watchers.add(KEY, 1))
+            thread::spawn(move || watchers.add(By::Key(KEY), None, 1))
         };
         leaver.join().unwrap();
         adder.join().unwrap();
-        assert_eq!(watchers.on(KEY), [1]);
-        watchers.remove(KEY, 1, |_| true);
+        assert_eq!(watchers.on(KEY, u64::MAX), [1]);
+        watchers.remove(By::Key(KEY), None, 1, |_| true);
         assert_eq!(watchers.keys(), 0);
     });
 }
@@ -35,19 +35,19 @@ fn g02_a_watch_is_not_added_to_a_list_that_is_being_removed() {
 fn g02_a_visit_meets_everyone_who_stays() {
     bounded(|| {
         let watchers = Arc::new(Watchers::new());
-        (0..4).for_each(|id| watchers.add(KEY, id));
+        (0..4).for_each(|id| watchers.add(By::Key(KEY), None, id));
         let leavers = {
             let watchers = watchers.clone();
             thread::spawn(move || {
-                watchers.remove(KEY, 0, |id| id != 0);
-                watchers.remove(KEY, 1, |id| id > 1);
+                watchers.remove(By::Key(KEY), None, 0, |id| id != 0);
+                watchers.remove(By::Key(KEY), None, 1, |id| id > 1);
             })
         };
-        let found = watchers.on(KEY);
+        let found = watchers.on(KEY, u64::MAX);
         assert!(found.contains(&2) && found.contains(&3), "{found:?}");
         leavers.join().unwrap();
         for last in [2, 3] {
-            watchers.remove(KEY, last, |id| id > last);
+            watchers.remove(By::Key(KEY), None, last, |id| id > last);
         }
         assert_eq!(watchers.keys(), 0);
     });

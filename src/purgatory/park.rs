@@ -167,8 +167,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             tenant.held.with(|parked| {
                 for place in 0..parked.keys.len() {
                     let (target, rank) = parked.keys.get(place);
-                    self.watch.add(target, rank, address);
+                    let spare = self.watch.add(target, rank, address);
                     watched += 1;
+                    drop(spare);
                 }
                 parked.op.try_complete()
             })

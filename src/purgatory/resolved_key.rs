@@ -20,12 +20,13 @@ pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = crate::RandomState> 
     core: Arc<Core<Op, S>>,
     list: Arc<Resolved<Op::Key>>,
     number: Number,
-    key: Op::Key,
+    key: Arc<Op::Key>,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     pub(super) fn new(core: &Arc<Core<Op, S>>, key: Op::Key) -> Self {
-        let (number, list) = core.watch.resolve(key.clone());
+        let key = Arc::new(key);
+        let (number, list) = core.watch.resolve(&key);
         Self {
             core: core.clone(),
             list,
@@ -45,8 +46,9 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     }
 
     /// Examines every operation that watches the key, as
-    /// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete) does, without hashing the key. Takes
-    /// no lock if at most one operation watches it; if none does, it costs one locked instruction.
+    /// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete) does, without hashing the key. If none
+    /// does, it costs one locked instruction. Takes no lock if the only one that watches it does so without a rank, and
+    /// has been the only one since the list was last empty; else that of the list.
     #[inline]
     pub fn check_and_complete(&self) -> usize {
         self.check(self.list.look(), Rank::MAX)
@@ -82,7 +84,13 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
 
 impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     fn clone(&self) -> Self {
-        Self::new(&self.core, self.key.clone())
+        self.list.pin();
+        Self {
+            core: self.core.clone(),
+            list: self.list.clone(),
+            number: self.number,
+            key: self.key.clone(),
+        }
     }
 }
 

@@ -220,12 +220,19 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         self.0.lock().get(key).map(read)
     }
 
-    pub(crate) fn upsert(&self, key: K, insert: impl FnOnce() -> V, update: impl FnOnce(&mut V)) {
-        self.0
-            .lock()
-            .entry(key)
-            .and_modify(update)
-            .or_insert_with(insert);
+    pub(crate) fn upsert(
+        &self,
+        key: K,
+        insert: impl FnOnce() -> V,
+        update: impl FnOnce(&mut V),
+    ) -> Option<K> {
+        let mut map = self.0.lock();
+        if let Some(value) = map.get_mut(&key) {
+            update(value);
+            return Some(key);
+        }
+        map.insert(key, insert());
+        None
     }
 
     pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&mut V>) -> Option<V>) {

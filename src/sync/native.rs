@@ -114,12 +114,24 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         self.0.get(key).map(|entry| read(entry.value()))
     }
 
-    /// Changes the entry of `key`, or inserts one, under one hold of the exclusive lock of its shard.
+    /// Changes the entry of `key`, or inserts one, under one hold of the exclusive lock of its shard. Returns `key` if
+    /// it is not needed.
     #[inline]
-    pub(crate) fn upsert(&self, key: K, insert: impl FnOnce() -> V, update: impl FnOnce(&mut V)) {
+    pub(crate) fn upsert(
+        &self,
+        key: K,
+        insert: impl FnOnce() -> V,
+        update: impl FnOnce(&mut V),
+    ) -> Option<K> {
         match self.0.entry(key) {
-            dashmap::Entry::Occupied(mut entry) => update(entry.get_mut()),
-            dashmap::Entry::Vacant(entry) => drop(entry.insert(insert())),
+            dashmap::Entry::Occupied(mut entry) => {
+                update(entry.get_mut());
+                Some(entry.into_key())
+            }
+            dashmap::Entry::Vacant(entry) => {
+                drop(entry.insert(insert()));
+                None
+            }
         }
     }
 

@@ -49,11 +49,24 @@ impl TickScale {
     #[inline(always)]
     pub(crate) fn span(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let since = at.saturating_since(self.origin);
+        let timeout = match at < self.origin {
+            true => self.after_origin(at, timeout),
+            false => timeout,
+        };
         let (Some(present), Some(wait)) = (nanos(since), nanos(timeout)) else {
             return self.span_wide(since, timeout);
         };
         let (ticks, exact) = self.divide_nanos(present + wait);
         (self.divide_nanos(present).0, ticks + u64::from(!exact))
+    }
+
+    /// What is left of `timeout` at the origin, from a reading before it.
+    #[cold]
+    fn after_origin(&self, at: Timestamp, timeout: Duration) -> Duration {
+        match timeout {
+            Duration::MAX => timeout,
+            _ => timeout.saturating_sub(self.origin.saturating_since(at)),
+        }
     }
 
     #[cold]
@@ -180,6 +193,10 @@ mod tests {
         assert_eq!(scale.span(at(15), Duration::from_nanos(1)).1, 2);
         assert_eq!(scale.span(at(15), Duration::from_millis(10)).1, 2);
         assert_eq!(scale.span(at(15), Duration::MAX).1, NEVER);
+        assert_eq!(scale.span(at(2), Duration::from_millis(13)), (0, 1));
+        assert_eq!(scale.span(at(2), Duration::from_millis(14)), (0, 2));
+        assert_eq!(scale.span(at(2), Duration::from_millis(2)), (0, 0));
+        assert_eq!(scale.span(at(2), Duration::MAX).1, NEVER);
         assert_eq!(scale.timestamp(2), at(25));
     }
 

@@ -88,6 +88,9 @@ impl WatchList {
 
     /// Copies the next watchers of a walk, a slice at most; none if that is at its end.
     pub(crate) fn next_slice(&self, walk: &mut Walk, slice: &mut Vec<Address>) {
+        if walk.end == usize::MAX {
+            walk.begin(self);
+        }
         let watchers = match self {
             Self::One(watcher) => std::slice::from_ref(watcher),
             Self::Many(many) => {
@@ -131,6 +134,17 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
+    /// The list is seen for the first time: whoever comes after its present last ones is not met, or a walk might never
+    /// end.
+    fn begin(&mut self, list: &WatchList) {
+        let (last, end) = match list {
+            WatchList::One(_) => (None, 1),
+            WatchList::Many(many) => (many.ranked.last().copied(), many.watchers.len()),
+        };
+        self.last = self.last.min(last.unwrap_or_default());
+        self.end = end;
+    }
+
     /// A walk over those with a rank up to `up_to`, and all without.
     pub(crate) fn new(up_to: Rank) -> Self {
         Self {

@@ -38,8 +38,8 @@ pub(crate) struct Resolved<K> {
 }
 
 struct Locked<K> {
-    /// Whose place it is.
-    key: Option<K>,
+    /// Whose place it is. (Shared, so that nothing of the user's runs under this lock.)
+    key: Option<Arc<K>>,
     /// So many have the key resolved.
     pins: usize,
     /// The watchers, if the word is `MANY`.
@@ -50,10 +50,10 @@ struct Locked<K> {
 pub(crate) enum Unwatched<K> {
     Kept,
     /// Nobody watches this key any more, and nobody has it resolved.
-    Orphaned(K),
+    Orphaned(Arc<K>),
 }
 
-impl<K: Clone> Resolved<K> {
+impl<K> Resolved<K> {
     fn new() -> Self {
         Self {
             word: AtomicU64::new(MANY),
@@ -124,8 +124,9 @@ impl<K: Clone> Resolved<K> {
         match &locked.key {
             Some(key) if locked.pins == 0 => Unwatched::Orphaned(key.clone()),
             _ => {
-                // ORDERING: Release: as good as the swap of the last one who leaves; no other thread writes `MANY`.
-                self.word.store(EMPTY, Ordering::Release);
+                // It is a swap, although nobody else replaces `MANY`: a store would cut off the event that a `look`
+                // at `MANY` has left here for the next parker.
+                self.swap(MANY, EMPTY);
                 Unwatched::Kept
             }
         }
@@ -214,7 +215,7 @@ impl<K: Clone> Resolved<K> {
         watched
     }
 
-    /// One more has the key resolved. The caller has the lock of the key's shard.
+    /// One more has the key resolved. The caller has the lock of the key's shard, or has it resolved already.
     pub(crate) fn pin(&self) {
         let mut locked = self.locked.lock();
         locked.pins += 1;
@@ -224,21 +225,22 @@ impl<K: Clone> Resolved<K> {
         }
     }
 
-    /// One less. Returns whether the place can be retired. The caller has the lock of the key's shard.
-    fn unpin(&self) -> bool {
+    /// One less. The caller has the lock of the key's shard.
+    fn unpin(&self) {
         let mut locked = self.locked.lock();
         locked.pins -= 1;
-        if locked.pins > 0 {
-            return false;
+        if locked.pins == 0 {
+            while !self.gather(&mut locked) {}
         }
-        while !self.gather(&mut locked) {}
-        locked.list.is_none()
     }
 
-    /// Whether the place belongs to nobody. The caller has the lock of the key's shard.
-    fn is_orphaned(&self) -> bool {
-        let locked = self.locked.lock();
-        locked.pins == 0 && locked.list.is_none()
+    /// Takes the key out, if nobody has it resolved or watches it. The caller has the lock of the key's shard.
+    fn vacate(&self) -> Option<Arc<K>> {
+        let mut locked = self.locked.lock();
+        match locked.pins == 0 && locked.list.is_none() {
+            true => locked.key.take(),
+            false => None,
+        }
     }
 }
 
@@ -260,7 +262,7 @@ struct Free {
 const FIRST: u32 = 16;
 const CHUNKS: usize = 28;
 
-impl<K: Clone> ResolvedLists<K> {
+impl<K> ResolvedLists<K> {
     pub(crate) fn new() -> Self {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
@@ -284,7 +286,7 @@ impl<K: Clone> ResolvedLists<K> {
 
     /// Gives `key` a place, with the list that it has, for one who has it resolved. The caller has the lock of the
     /// key's shard.
-    pub(crate) fn occupy(&self, key: K, list: Option<WatchList>) -> Number {
+    pub(crate) fn occupy(&self, key: Arc<K>, list: Option<WatchList>) -> Number {
         let number = {
             let mut free = self.free.lock();
             free.numbers.pop().unwrap_or_else(|| {
@@ -303,20 +305,17 @@ impl<K: Clone> ResolvedLists<K> {
         number
     }
 
-    /// One less has the key of a place resolved. Returns whether the place was retired. The caller has the lock of the
-    /// key's shard.
-    pub(crate) fn unpin(&self, number: Number) -> bool {
-        self.get(number).unpin() && self.retire(number)
+    /// One less has the key of a place resolved. Retires the place if that was the last one and nobody watches.
+    pub(crate) fn unpin(&self, number: Number) -> Option<Arc<K>> {
+        self.get(number).unpin();
+        self.retire(number)
     }
 
-    /// Takes a place back, if it belongs to nobody. The caller has the lock of its key's shard, and removes the entry.
-    pub(crate) fn retire(&self, number: Number) -> bool {
-        let place = self.get(number);
-        let orphaned = place.is_orphaned();
-        if orphaned {
-            drop(place.locked.lock().key.take());
-            self.free.lock().numbers.push(number);
-        }
-        orphaned
+    /// Takes a place back, if it belongs to nobody, and returns its key, which is the user's to drop: under no lock.
+    /// The caller has the lock of the key's shard, and removes the entry.
+    pub(crate) fn retire(&self, number: Number) -> Option<Arc<K>> {
+        let key = self.get(number).vacate()?;
+        self.free.lock().numbers.push(number);
+        Some(key)
     }
 }

@@ -4,11 +4,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arrival;
 mod counts;
 mod endings;
 mod errors;
+mod fragile_keys;
+mod handles;
 mod leftovers;
 mod locks;
+mod mixed_watches;
 mod panics;
+mod ranked;
+mod resolved;
 mod threads;
 mod time;

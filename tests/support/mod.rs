@@ -1,6 +1,7 @@
 //! What the tests of the public face share: an operation made of closures, one that watches itself, a watchdog.
 #![allow(dead_code, reason = "each test target uses its own part")]
 
+pub(crate) mod keys;
 pub(crate) mod spans;
 
 use request_purgatory::{Builder, Completion, DelayedOperation, ManualClock, Purgatory, Reaper};

@@ -1,0 +1,401 @@
+//! Resolved keys and ranked watches: the one-word list, its way behind the lock and back, and the place that is given
+//! to another key.
+#![cfg(loom)]
+
+use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use loom_tests::{Fate, Probe, assert_empty, bounded, bounded_to, manual};
+use request_purgatory::model::{By, Resolution, Watchers};
+use request_purgatory::{
+    Completion, DelayedOperation, ManualClock, Purgatory, Reaper, ResolvedKey, WatchOn,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+const KEY: u64 = 7;
+const OTHER: u64 = 8;
+
+/// Parks on the resolved key 1 while another thread satisfies the operation and checks.
+fn parker_races_checker(
+    rank: Option<u64>,
+    check: impl Fn(&Purgatory<Probe>, &ResolvedKey<Probe>) -> usize + Copy + Send + Sync + 'static,
+) {
+    bounded(move || {
+        let purgatory = manual(&ManualClock::new());
+        let key = Arc::new(purgatory.key(1));
+        let fate = Fate::new();
+        let checker = {
+            let (purgatory, key, fate) = (purgatory.clone(), key.clone(), fate.clone());
+            thread::spawn(move || {
+                fate.satisfy();
+                check(&purgatory, &key)
+            })
+        };
+        let watch = WatchOn::resolved(&key);
+        let watch = rank.into_iter().fold(watch, WatchOn::at_rank);
+        purgatory
+            .try_complete_else_watch_on(Probe::new(&fate), [watch])
+            .expect("it may park");
+        checker.join().unwrap();
+        // (A parker who was asked twice to look again leaves that to the reaper.)
+        purgatory.advance();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a `look` that is a load; one that is Acquire or Release only; a `swap` that is Release only.
+#[test]
+fn g01_parker_on_a_resolved_key_races_its_check() {
+    parker_races_checker(None, |_, key| key.check_and_complete());
+}
+
+/// Catches: a check by the plain key that takes a load for a look.
+#[test]
+fn g01_parker_on_a_resolved_key_races_a_check_of_the_plain_one() {
+    parker_races_checker(None, |purgatory, _| purgatory.check_and_complete(&1));
+}
+
+/// Catches: a list that is gathered without the swap.
+#[test]
+fn g01_parker_at_a_rank_races_its_coming() {
+    parker_races_checker(Some(5), |_, key| key.check_and_complete_up_to(5));
+}
+
+/// Catches: the same on the plain key.
+#[test]
+fn g01_parker_at_a_rank_races_its_coming_on_the_plain_key() {
+    parker_races_checker(Some(5), |purgatory, _| {
+        purgatory.check_and_complete_up_to(&1, 5)
+    });
+}
+
+/// Completes by what is under a lock of the user's.
+struct UnderLock {
+    event: Arc<Mutex<bool>>,
+    unlocked: Arc<AtomicBool>,
+    fate: Arc<Fate>,
+}
+
+impl DelayedOperation for UnderLock {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        Duration::MAX
+    }
+
+    fn try_complete(&mut self) -> bool {
+        *self.event.lock().unwrap() || self.unlocked.load(Ordering::Relaxed)
+    }
+
+    fn on_complete(self, completion: Completion) {
+        Probe::new(&self.fate).on_complete(completion);
+    }
+}
+
+/// Parks while another thread publishes the event, under the lock or not, and checks with a glance.
+fn parker_races_glance(under_lock: bool) {
+    bounded(move || {
+        let purgatory = Purgatory::<UnderLock>::builder("model")
+            .clock(ManualClock::new())
+            .reaper(Reaper::Manual)
+            .build()
+            .expect("the settings are sound");
+        let key = Arc::new(purgatory.key(1));
+        let (fate, event) = (Fate::new(), Arc::new(Mutex::new(false)));
+        let unlocked = Arc::new(AtomicBool::new(false));
+        let checker = {
+            let (key, event, unlocked) = (key.clone(), event.clone(), unlocked.clone());
+            thread::spawn(move || {
+                if under_lock {
+                    *event.lock().unwrap() = true;
+                } else {
+                    unlocked.store(true, Ordering::Release);
+                }
+                key.check_and_complete_after_lock()
+            })
+        };
+        let op = UnderLock {
+            event,
+            unlocked,
+            fate: fate.clone(),
+        };
+        purgatory
+            .try_complete_else_watch_on(op, [WatchOn::resolved(&key)])
+            .expect("it may park");
+        checker.join().unwrap();
+        purgatory.advance();
+        assert_eq!(fate.endings(), [1, 0, 0, 0], "missed");
+    });
+}
+
+/// Catches: a `glance` that is Relaxed; a parker that asks before it watches.
+#[test]
+fn g01_parker_races_a_glance_after_the_lock() {
+    parker_races_glance(true);
+}
+
+/// Why `check_and_complete_after_lock` says what it asks of the caller: of two threads that each write one word and
+/// then load the other's, both may miss the other's write.
+#[test]
+#[should_panic(expected = "missed")]
+fn a_glance_without_the_lock_may_miss_a_parker() {
+    parker_races_glance(false);
+}
+
+/// Somebody leaves a list while `adder` comes and a checker looks after an event: either the checker finds the adder,
+/// or the adder sees the event.
+fn leaver_adder_checker(leaver_rank: Option<u64>, rank: Option<u64>) {
+    bounded_to(1, move || {
+        let watchers = Arc::new(Watchers::new());
+        let resolution = Arc::new(watchers.resolve(KEY));
+        let by = By::Place(resolution.place());
+        let event = Arc::new(AtomicBool::new(false));
+        watchers.add(by, leaver_rank, 0);
+        let leaver = {
+            let watchers = watchers.clone();
+            thread::spawn(move || watchers.remove(by, leaver_rank, 0, |id| id != 0))
+        };
+        let checker = {
+            let (resolution, event) = (resolution.clone(), event.clone());
+            thread::spawn(move || {
+                event.store(true, Ordering::Relaxed);
+                resolution.on(u64::MAX).contains(&1)
+            })
+        };
+        watchers.add(by, rank, 1);
+        let seen = event.load(Ordering::Relaxed);
+        leaver.join().unwrap();
+        let found = checker.join().unwrap();
+        assert!(seen || found, "the event is lost");
+        assert_eq!(resolution.on(u64::MAX), [1]);
+        watchers.remove(by, rank, 1, |_| false);
+        assert_eq!(resolution.on(u64::MAX), []);
+        watchers.release(Arc::into_inner(resolution).unwrap());
+        assert_eq!((watchers.keys(), watchers.keys_kept()), (0, 0));
+    });
+}
+
+/// Catches: a list that goes back from the lock to the word by a store, not by a swap.
+#[test]
+fn g01_the_last_of_many_leaves_while_another_comes() {
+    leaver_adder_checker(Some(3), None);
+}
+
+/// Catches: an `add_locked` that does not try the word again; a list that is gathered without the swap.
+#[test]
+fn g01_the_only_one_leaves_while_another_comes() {
+    leaver_adder_checker(None, None);
+}
+
+/// Catches: the same for one who comes with a rank.
+#[test]
+fn g01_the_only_one_leaves_while_another_comes_at_a_rank() {
+    leaver_adder_checker(None, Some(3));
+}
+
+/// Catches: an add that overwrites another, or one that is only in the word while the list is behind the lock.
+#[test]
+fn g02_two_come_while_one_leaves() {
+    bounded_to(1, || {
+        let watchers = Arc::new(Watchers::new());
+        let resolution = watchers.resolve(KEY);
+        let by = By::Place(resolution.place());
+        watchers.add(by, None, 0);
+        let adder = {
+            let watchers = watchers.clone();
+            thread::spawn(move || watchers.add(by, None, 1))
+        };
+        let leaver = {
+            let watchers = watchers.clone();
+            thread::spawn(move || watchers.remove(by, None, 0, |id| id != 0))
+        };
+        watchers.add(by, None, 2);
+        adder.join().unwrap();
+        leaver.join().unwrap();
+        let mut found = resolution.on(u64::MAX);
+        found.sort_unstable();
+        assert_eq!(found, [1, 2]);
+        watchers.remove(by, None, 1, |id| id == 2);
+        assert_eq!(resolution.on(u64::MAX), [2]);
+        watchers.remove(by, None, 2, |_| false);
+        watchers.release(resolution);
+        assert_eq!((watchers.keys(), watchers.keys_kept()), (0, 0));
+    });
+}
+
+/// The only watcher of a resolved key leaves while the only resolution of it is released, and `meanwhile` does what it
+/// does on this thread. Returns what that returned.
+fn last_of_both_leave<R>(
+    watchers: &Arc<Watchers>,
+    rank: Option<u64>,
+    meanwhile: impl FnOnce(&Watchers) -> R,
+) -> R {
+    let resolution = watchers.resolve(KEY);
+    let by = By::Place(resolution.place());
+    watchers.add(by, rank, 0);
+    let releaser = {
+        let watchers = watchers.clone();
+        thread::spawn(move || watchers.release(resolution))
+    };
+    let leaver = {
+        let watchers = watchers.clone();
+        thread::spawn(move || watchers.remove(by, rank, 0, |id| id != 0))
+    };
+    let result = meanwhile(watchers);
+    releaser.join().unwrap();
+    leaver.join().unwrap();
+    result
+}
+
+fn assert_nothing_is_left(watchers: &Watchers) {
+    assert_eq!((watchers.keys(), watchers.keys_kept()), (0, 0));
+}
+
+/// Catches: a release that leaves the word as it is; a removal that does not say that the list is orphaned.
+#[test]
+fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
+    for rank in [None, Some(3)] {
+        bounded_to(1, move || {
+            let watchers = Arc::new(Watchers::new());
+            last_of_both_leave(&watchers, rank, |_| ());
+            assert_nothing_is_left(&watchers);
+        });
+    }
+}
+
+/// Catches: a place that is retired without a second look at its list.
+#[test]
+fn g02_one_comes_by_the_plain_key_while_the_place_is_retired() {
+    bounded_to(1, || {
+        let watchers = Arc::new(Watchers::new());
+        last_of_both_leave(&watchers, None, |watchers| {
+            watchers.add(By::Key(KEY), None, 1);
+            assert!(watchers.on(KEY, u64::MAX).contains(&1));
+        });
+        assert_eq!(watchers.on(KEY, u64::MAX), [1]);
+        watchers.remove(By::Key(KEY), None, 1, |_| false);
+        assert_nothing_is_left(&watchers);
+    });
+}
+
+/// Catches: a place that is retired without a second look at who has it resolved; a resolution that leaves the word at
+/// `MANY`.
+#[test]
+fn g02_the_key_is_resolved_again_while_the_place_is_retired() {
+    bounded_to(1, || {
+        let watchers = Arc::new(Watchers::new());
+        let again = last_of_both_leave(&watchers, None, |watchers| {
+            let again = watchers.resolve(KEY);
+            watchers.add(By::Place(again.place()), None, 1);
+            again
+        });
+        let by = By::Place(again.place());
+        assert_eq!(again.on(u64::MAX), [1]);
+        assert_eq!(watchers.on(KEY, u64::MAX), [1]);
+        watchers.remove(by, None, 1, |_| false);
+        assert_eq!(again.on(u64::MAX), []);
+        watchers.release(again);
+        assert_nothing_is_left(&watchers);
+    });
+}
+
+/// Catches: a place that is given to another key while it has a watcher; one that is retired twice.
+#[test]
+fn g18_a_place_has_one_key_at_a_time() {
+    bounded_to(1, || {
+        let watchers = Arc::new(Watchers::new());
+        let other = last_of_both_leave(&watchers, None, |watchers| {
+            watchers.add(By::Key(KEY), None, 1);
+            watchers.remove(By::Key(KEY), None, 1, |_| true);
+            let other = watchers.resolve(OTHER);
+            watchers.add(By::Place(other.place()), None, 2);
+            other
+        });
+        assert_eq!(other.on(u64::MAX), [2]);
+        assert_eq!(watchers.on(OTHER, u64::MAX), [2]);
+        assert_eq!(watchers.on(KEY, u64::MAX), []);
+        // If the place was retired once, it is given away once.
+        let third = watchers.resolve(OTHER + 1);
+        assert_ne!(third.place(), other.place());
+        watchers.remove(By::Place(other.place()), None, 2, |_| false);
+        watchers.release(other);
+        watchers.release(third);
+        assert_nothing_is_left(&watchers);
+    });
+}
+
+/// Catches: a resolution that copies the list, and loses who came or left meanwhile.
+#[test]
+fn g02_a_list_is_resolved_while_one_comes_and_one_leaves() {
+    bounded_to(1, || {
+        let watchers = Arc::new(Watchers::new());
+        watchers.add(By::Key(KEY), None, 0);
+        let resolver = {
+            let watchers = watchers.clone();
+            thread::spawn(move || {
+                let resolution: Resolution = watchers.resolve(KEY);
+                let found = resolution.on(u64::MAX);
+                watchers.release(resolution);
+                found
+            })
+        };
+        let leaver = {
+            let watchers = watchers.clone();
+            thread::spawn(move || watchers.remove(By::Key(KEY), None, 0, |id| id != 0))
+        };
+        watchers.add(By::Key(KEY), Some(1), 1);
+        assert!(watchers.on(KEY, 1).contains(&1));
+        resolver.join().unwrap();
+        leaver.join().unwrap();
+        assert_eq!(watchers.on(KEY, 1), [1]);
+        assert_eq!(watchers.on(KEY, 0), []);
+        watchers.remove(By::Key(KEY), Some(1), 1, |_| false);
+        assert_nothing_is_left(&watchers);
+    });
+}
+
+/// Catches: a walk that begins again, or from a place, after a slice whose last watcher has left.
+#[test]
+fn g01_a_visit_up_to_a_rank_meets_everyone_who_stays() {
+    bounded(|| {
+        let watchers = Arc::new(Watchers::new());
+        let resolution = watchers.resolve(KEY);
+        let by = By::Place(resolution.place());
+        for (id, rank) in [
+            (0, Some(1)),
+            (1, Some(1)),
+            (2, Some(2)),
+            (3, None),
+            (4, Some(3)),
+        ] {
+            watchers.add(by, rank, id);
+        }
+        let others = {
+            let watchers = watchers.clone();
+            thread::spawn(move || {
+                watchers.remove(by, Some(1), 0, |id| id != 0);
+                watchers.add(by, Some(0), 5);
+                watchers.add(by, None, 6);
+            })
+        };
+        let found = resolution.on(2);
+        let stayed = found.iter().filter(|id| (1..=3).contains(*id));
+        assert_eq!(stayed.copied().collect::<Vec<_>>(), [1, 2, 3], "{found:?}");
+        assert!(!found.contains(&4), "above");
+        others.join().unwrap();
+        for (id, rank) in [
+            (1, Some(1)),
+            (2, Some(2)),
+            (3, None),
+            (4, Some(3)),
+            (5, Some(0)),
+            (6, None),
+        ] {
+            watchers.remove(by, rank, id, |_| true);
+        }
+        watchers.release(resolution);
+        assert_nothing_is_left(&watchers);
+    });
+}

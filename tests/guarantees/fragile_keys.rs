@@ -1,0 +1,224 @@
+//! G12 for keys: a hook of a key that panics in the middle of a resolution, a park, a check or an end leaves no lock
+//! taken, loses no watcher, and costs at most what the caller is told.
+
+use crate::support::keys::{Fragile, Hook, with_fuse};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
+use request_purgatory::{Completion, Handle, Purgatory, Rejected, WatchOn};
+use std::sync::Arc;
+
+type Watch<'a> = WatchOn<'a, Op<Fragile>>;
+
+const HOOKS: [Hook; 4] = [Hook::Clone, Hook::Hash, Hook::Eq, Hook::Drop];
+
+fn park<'a>(
+    purgatory: &Purgatory<Op<Fragile>>,
+    probe: &Arc<Probe>,
+    watches: impl IntoIterator<Item = Watch<'a>>,
+) -> Handle<Op<Fragile>> {
+    purgatory
+        .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), watches)
+        .expect("there is room")
+        .into_handle()
+        .expect("it cannot complete yet")
+}
+
+/// Everything works on the key as if nothing had happened.
+fn assert_works(purgatory: &Purgatory<Op<Fragile>>, number: u32) {
+    let key = purgatory.key(Fragile(number));
+    let probes = [(); 3].map(|()| Probe::new());
+    park(purgatory, &probes[0], [WatchOn::from(&key)]);
+    park(purgatory, &probes[1], [WatchOn::from(&key).at_rank(1)]);
+    park(purgatory, &probes[2], [WatchOn::key(Fragile(number))]);
+    probes.iter().for_each(|probe| probe.satisfy());
+    assert_eq!(key.check_and_complete_up_to(0), 2);
+    assert_eq!(purgatory.check_and_complete(&Fragile(number)), 1);
+    let satisfied = Some(Completion::Satisfied);
+    assert!(probes.iter().all(|probe| probe.ending() == satisfied));
+}
+
+#[test]
+fn g12_a_key_that_panics_while_it_is_resolved_or_released() {
+    within(PATIENCE, || {
+        for hook in HOOKS {
+            for watchers in 0..4 {
+                let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+                let (kept, other) = (purgatory.key(Fragile(2)), Probe::new());
+                park(&purgatory, &other, [WatchOn::from(&kept)]);
+                let probes = (0..watchers).map(|rank| {
+                    let probe = Probe::new();
+                    let watch = WatchOn::key(Fragile(1));
+                    let watch = if rank % 2 == 0 {
+                        watch
+                    } else {
+                        watch.at_rank(rank)
+                    };
+                    park(&purgatory, &probe, [watch]);
+                    probe
+                });
+                let probes = probes.collect::<Vec<_>>();
+                // The key is new, and then resolved already.
+                for _ in 0..3 {
+                    let key = with_fuse(1, hook, || purgatory.key(Fragile(1)));
+                    drop(with_fuse(1, hook, || drop(key.map(|key| key.clone()))));
+                    let key = purgatory.key(Fragile(1));
+                    drop(with_fuse(1, hook, || drop(key.clone())));
+                    drop(with_fuse(1, hook, || drop(key)));
+                }
+                assert_eq!(purgatory.watched(), 1 + probes.len());
+                probes.iter().for_each(|probe| probe.satisfy());
+                assert_eq!(purgatory.check_and_complete(&Fragile(1)), probes.len());
+                other.satisfy();
+                assert_eq!(kept.check_and_complete(), 1);
+                assert_works(&purgatory, 1);
+                assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+            }
+        }
+    });
+}
+
+#[test]
+fn g12_a_key_that_panics_while_an_operation_is_parked() {
+    within(PATIENCE, || {
+        for hook in HOOKS {
+            let (purgatory, _clock) = manual::<Fragile>(|builder| builder.max_parked(2));
+            let (one, two) = (purgatory.key(Fragile(1)), purgatory.key(Fragile(2)));
+            let sibling = Probe::new();
+            let (stranger, _clock) = manual::<Fragile>(|builder| builder);
+            let strange = stranger.key(Fragile(1));
+            park(&purgatory, &sibling, [&one, &two].map(Watch::from));
+            let all = |turn: usize| {
+                let mut watches = vec![
+                    WatchOn::from(&two),
+                    WatchOn::key(Fragile(3)),
+                    WatchOn::from(&strange).at_rank(4),
+                    WatchOn::key(Fragile(1)),
+                ];
+                watches.rotate_left(turn);
+                watches
+            };
+            for turn in 0..4 {
+                let result = with_fuse(1, hook, || {
+                    let op = Op::new(NEVER_IN_A_TEST);
+                    let result = purgatory.try_complete_else_watch_on(op, all(turn));
+                    result.map_err(|rejected| assert!(matches!(rejected, Rejected::Panicked(_))))
+                });
+                let parked = matches!(result, Ok(Ok(_)));
+                assert_eq!(purgatory.delayed(), 1 + usize::from(parked), "{hook:?}");
+                assert_eq!(purgatory.watched(), 2 + 3 * usize::from(parked));
+                assert_eq!(
+                    purgatory.cancel_for_key(&Fragile(3)).len(),
+                    usize::from(parked)
+                );
+                assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (1, 2));
+            }
+            sibling.satisfy();
+            assert_eq!(two.check_and_complete(), 1);
+            let left = (purgatory.watched(), purgatory.watched_keys());
+            assert_eq!(left, (0, 0), "{hook:?}");
+            for number in 1..4 {
+                assert_works(&purgatory_without_limit(), number);
+            }
+        }
+    });
+}
+
+fn purgatory_without_limit() -> Purgatory<Op<Fragile>> {
+    manual::<Fragile>(|builder| builder).0
+}
+
+/// The keys of a resolved watch run no code of theirs at the end, unless the place is retired then.
+#[test]
+fn g12_a_key_that_panics_at_the_end_of_an_operation() {
+    within(PATIENCE, || {
+        for hook in HOOKS {
+            for released_before in [false, true] {
+                let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+                let (one, two) = (purgatory.key(Fragile(1)), purgatory.key(Fragile(2)));
+                let probes = [(); 6].map(|()| Probe::new());
+                for (rank, probe) in probes.iter().enumerate() {
+                    let own = WatchOn::from(&one);
+                    let own = if rank < 3 {
+                        own
+                    } else {
+                        own.at_rank(rank as u64)
+                    };
+                    park(&purgatory, probe, [own, WatchOn::from(&two)]);
+                    probe.satisfy();
+                }
+                let one = Some(one).filter(|_| !released_before);
+                let found = with_fuse(1, hook, || two.check_and_complete());
+                assert_eq!(found.ok(), Some(6), "{hook:?}");
+                for probe in &probes {
+                    assert_eq!(probe.ending(), Some(Completion::Satisfied));
+                }
+                assert_eq!((purgatory.watched(), purgatory.delayed()), (0, 0));
+                assert_eq!(purgatory.watched_keys(), 0);
+                drop(one);
+                assert_works(&purgatory, 1);
+                assert_eq!(purgatory.watched_keys(), 0);
+            }
+        }
+    });
+}
+
+/// Destructors of keys run under no lock: a key may use the purgatory in its own.
+#[test]
+fn g03_no_lock_is_held_while_a_key_is_dropped() {
+    use std::hash::{Hash, Hasher};
+    use std::sync::Mutex;
+
+    static PURGATORY: Mutex<Option<Purgatory<Op<Busy>>>> = Mutex::new(None);
+
+    /// Checks its key once more whenever a copy of it is dropped.
+    #[derive(Clone)]
+    struct Busy(u64, bool);
+
+    impl PartialEq for Busy {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Busy {}
+
+    impl Hash for Busy {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let purgatory = PURGATORY
+                .lock()
+                .ok()
+                .and_then(|purgatory| purgatory.clone());
+            if let (true, Some(purgatory)) = (self.1, purgatory) {
+                purgatory.check_and_complete(&Self(self.0, false));
+                drop(purgatory.key(Self(self.0, false)));
+                purgatory.watched_keys();
+            }
+        }
+    }
+
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Busy>(|builder| builder);
+        *PURGATORY.lock().expect("no test panics") = Some(purgatory.clone());
+        for number in 0..3 {
+            let key = purgatory.key(Busy(number, true));
+            let again = purgatory.key(Busy(number, true));
+            let park = |watch| {
+                let op = Op::new(NEVER_IN_A_TEST);
+                let parked = purgatory.try_complete_else_watch_on(op, [watch]);
+                parked.ok().and_then(|watch| watch.into_handle())
+            };
+            let first = park(WatchOn::from(&key));
+            let second = park(WatchOn::key(Busy(number, true)).at_rank(1));
+            drop((key, again));
+            assert!(first.is_some_and(|handle| handle.force_complete()));
+            assert!(second.is_some_and(|handle| handle.cancel().is_some()));
+            assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        }
+        *PURGATORY.lock().expect("no test panics") = None;
+    });
+}

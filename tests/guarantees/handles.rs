@@ -1,0 +1,145 @@
+//! G18 for handles of purgatories that are gone: what ties a handle to its purgatory is used again by the next one.
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
+use request_purgatory::{Completion, Handle, Purgatory};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+fn park(purgatory: &Purgatory<Op>, probe: &Arc<Probe>) -> Handle<Op> {
+    purgatory
+        .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1])
+        .expect("there is room")
+        .into_handle()
+        .expect("it cannot complete yet")
+}
+
+fn assert_harmless(stale: &Handle<Op>) {
+    assert!(!stale.is_parked() && !stale.check() && !stale.force_complete());
+    assert!(stale.cancel().is_none() && !stale.reschedule(Duration::ZERO));
+    assert_eq!((stale.remaining(), stale.deadline()), (None, None));
+}
+
+/// Each purgatory has its first operation in the same slot, in the same generation, as the one before it.
+#[test]
+fn g18_an_old_handle_never_acts_on_the_next_purgatory() {
+    let mut stale = Vec::<Handle<Op>>::new();
+    for round in 0..200 {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let probe = Probe::new();
+        let handle = park(&purgatory, &probe);
+        stale.iter().for_each(assert_harmless);
+        stale.iter().for_each(|old| assert_harmless(&old.clone()));
+        assert!(handle.is_parked(), "{round}");
+        assert_eq!((probe.looks(), probe.ending()), (2, None));
+        // Half of the purgatories shut down before, half by being dropped.
+        if round % 2 == 0 {
+            purgatory.shutdown();
+            assert_harmless(&handle);
+        }
+        drop(purgatory);
+        assert_eq!(probe.ending(), Some(Completion::ShutDown));
+        stale.push(handle);
+        stale.drain(..stale.len().saturating_sub(20));
+    }
+}
+
+/// Another type of purgatory gets the same tether.
+#[test]
+fn g18_an_old_handle_never_acts_on_a_purgatory_of_another_type() {
+    for _ in 0..50 {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let old = park(&purgatory, &Probe::new());
+        drop(purgatory);
+        let (purgatory, _clock) = manual::<String>(|builder| builder);
+        let probe = Probe::new();
+        let handle = purgatory
+            .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [String::from("key")])
+            .expect("there is room")
+            .into_handle()
+            .expect("it cannot complete yet");
+        assert_harmless(&old);
+        assert!(handle.is_parked());
+        assert_eq!(probe.looks(), 2);
+    }
+}
+
+#[test]
+fn g18_handles_are_used_while_their_purgatory_goes() {
+    within(PATIENCE, || {
+        for _ in 0..300 {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let probes = [(); 4].map(|()| Probe::new());
+            let handles = probes.each_ref().map(|probe| park(&purgatory, probe));
+            let workers = handles.map(|handle| {
+                thread::spawn(move || {
+                    let mut answers = 0;
+                    while handle.is_parked() {
+                        assert!(!handle.check());
+                        handle.reschedule(NEVER_IN_A_TEST);
+                        answers += 1;
+                        if answers == 50 {
+                            return handle.cancel().is_some();
+                        }
+                    }
+                    assert_harmless(&handle);
+                    false
+                })
+            });
+            thread::yield_now();
+            drop(purgatory);
+            // (The next one may get the tether while the old handles are still used.)
+            let (next, _clock) = manual::<u64>(|builder| builder);
+            let own = park(&next, &Probe::new());
+            for (worker, probe) in workers.into_iter().zip(probes) {
+                let cancelled = worker.join().expect("a handle is harmless");
+                assert_eq!(probe.ending().is_none(), cancelled);
+            }
+            assert!(own.is_parked());
+        }
+    });
+}
+
+/// From `try_complete` and `on_complete`, on its own operation and on another, in time and after the end.
+#[test]
+fn g18_a_handle_is_used_in_callbacks() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let own = Arc::new(OnceLock::<Handle<Op>>::new());
+    let other = Probe::new();
+    let others = park(&purgatory, &other);
+    let (met, ready) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let op = {
+        let (looking, ending) = (own.clone(), own.clone());
+        let (others, met, ready) = (others.clone(), met.clone(), ready.clone());
+        Op::new(NEVER_IN_A_TEST)
+            .when(move || {
+                if let Some(own) = looking.get() {
+                    assert!(own.is_parked() && !own.check(), "its own look is going on");
+                    others.check();
+                }
+                ready.load(Ordering::SeqCst)
+            })
+            .then(move |_| {
+                assert_harmless(ending.get().expect("it parked"));
+                met.store(true, Ordering::SeqCst);
+            })
+    };
+    let handle = purgatory
+        .try_complete_else_watch(op, [2])
+        .expect("there is room")
+        .into_handle()
+        .expect("it cannot complete yet");
+    assert!(own.set(handle.clone()).is_ok());
+    assert!(!handle.check());
+    assert_eq!(other.looks(), 3);
+    ready.store(true, Ordering::SeqCst);
+    other.satisfy();
+    assert!(handle.check());
+    assert!(met.load(Ordering::SeqCst));
+    assert_eq!(other.ending(), Some(Completion::Satisfied));
+    assert_eq!((purgatory.delayed(), purgatory.stats().panicked), (0, 0));
+}

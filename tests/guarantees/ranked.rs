@@ -1,0 +1,273 @@
+//! Ranked watches (G1, G2, G6): a check up to a rank examines those up to it, in its order, and all without one.
+
+use crate::support::{NEVER_IN_A_TEST, Op, Probe, lock, manual};
+use request_purgatory::{Completion, Handle, Purgatory, WatchOn};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const KEY: u64 = 1;
+
+/// Who was looked at, in order, but for the two looks of the park.
+type Looks = Arc<Mutex<Vec<u64>>>;
+
+fn park(
+    purgatory: &Purgatory<Op>,
+    looks: &Looks,
+    number: u64,
+    watches: impl IntoIterator<Item = WatchOn<'static, Op>>,
+) -> Handle<Op> {
+    let looks = looks.clone();
+    let mut first = 2;
+    let op = Op::new(NEVER_IN_A_TEST).when(move || {
+        if first == 0 {
+            lock(&looks).push(number);
+        } else {
+            first -= 1;
+        }
+        false
+    });
+    purgatory
+        .try_complete_else_watch_on(op, watches)
+        .expect("there is room")
+        .into_handle()
+        .expect("it cannot complete yet")
+}
+
+fn at(rank: u64) -> [WatchOn<'static, Op>; 1] {
+    [WatchOn::key(KEY).at_rank(rank)]
+}
+
+fn looked_at(looks: &Looks) -> Vec<u64> {
+    std::mem::take(&mut *lock(looks))
+}
+
+/// Ways to check [`KEY`] up to a rank.
+type Check = fn(&Purgatory<Op>, u64);
+
+const CHECKS: [Check; 2] = [
+    |purgatory, rank| assert_eq!(purgatory.check_and_complete_up_to(&KEY, rank), 0),
+    |purgatory, rank| assert_eq!(purgatory.key(KEY).check_and_complete_up_to(rank), 0),
+];
+
+#[test]
+fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() {
+    for check in CHECKS {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let looks = Looks::default();
+        // The number of each is its rank times ten, and a digit in the order of parking.
+        let ranks = [5, 0, 9, 3, u64::MAX / 10, 3];
+        for (place, rank) in ranks.into_iter().enumerate() {
+            park(&purgatory, &looks, rank * 10 + place as u64, at(rank));
+        }
+        let unranked = park(&purgatory, &looks, 7, [WatchOn::key(KEY)]);
+        for (up_to, expected) in [
+            (0, vec![1, 7]),
+            (2, vec![1, 7]),
+            (3, vec![1, 33, 35, 7]),
+            (4, vec![1, 33, 35, 7]),
+            (5, vec![1, 33, 35, 50, 7]),
+            (9, vec![1, 33, 35, 50, 92, 7]),
+        ] {
+            check(&purgatory, up_to);
+            assert_eq!(looked_at(&looks), expected, "up to {up_to}");
+        }
+        purgatory.check_and_complete(&KEY);
+        assert_eq!(looked_at(&looks).len(), 7, "a full check meets all");
+        purgatory.key(KEY).check_and_complete();
+        assert_eq!(looked_at(&looks).len(), 7);
+        assert!(unranked.cancel().is_some());
+        check(&purgatory, 3);
+        assert_eq!(looked_at(&looks), [1, 33, 35]);
+        assert_eq!(purgatory.cancel_for_key(&KEY).len(), 6);
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    }
+}
+
+#[test]
+fn g01_the_first_and_the_last_rank_are_ranks_like_others() {
+    for check in CHECKS {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let looks = Looks::default();
+        park(&purgatory, &looks, 1, at(u64::MAX));
+        check(&purgatory, u64::MAX - 1);
+        assert_eq!(looked_at(&looks), []);
+        check(&purgatory, u64::MAX);
+        assert_eq!(looked_at(&looks), [1]);
+        park(&purgatory, &looks, 0, at(0));
+        check(&purgatory, 0);
+        assert_eq!(looked_at(&looks), [0]);
+        check(&purgatory, u64::MAX);
+        assert_eq!(looked_at(&looks), [0, 1]);
+        assert_eq!(purgatory.force_complete_for_key(&KEY), 2);
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    }
+}
+
+#[test]
+fn g05_completions_come_in_the_order_of_ranks() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let probes = (0..200_u64).map(|number| {
+        // Every rank below 200 once, in disorder; each tenth without a rank.
+        let rank = number * 77 % 200;
+        let (probe, ended) = (Probe::new(), order.clone());
+        let (looking, ending) = (probe.clone(), probe.clone());
+        let op = Op::new(NEVER_IN_A_TEST)
+            .when(move || looking.look(|| looking.is_ready()))
+            .then(move |completion| {
+                ending.end(completion);
+                lock(&ended).push(rank);
+            });
+        let watch = WatchOn::key(KEY);
+        let watch = match rank % 10 {
+            0 => watch,
+            _ => watch.at_rank(rank),
+        };
+        purgatory
+            .try_complete_else_watch_on(op, [watch])
+            .expect("there is room");
+        probe
+    });
+    let probes = probes.collect::<Vec<_>>();
+    probes.iter().for_each(|probe| probe.satisfy());
+    assert_eq!(purgatory.check_and_complete_up_to(&KEY, 99), 90 + 20);
+    let order = lock(&order).clone();
+    let ranks = (0..100).filter(|rank| rank % 10 > 0);
+    assert_eq!(order[..90], ranks.collect::<Vec<u64>>());
+    assert!(order[90..].iter().all(|rank| rank % 10 == 0));
+    assert_eq!(purgatory.delayed(), 90);
+    assert_eq!(purgatory.reschedule_for_key(&KEY, Duration::MAX), 90);
+    assert_eq!(purgatory.force_complete_for_key(&KEY), 90);
+    for probe in &probes {
+        assert_eq!(probe.ending(), Some(Completion::Satisfied));
+    }
+    assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+}
+
+/// Cost in what is examined, not in what waits above.
+#[test]
+fn g01_those_above_are_not_examined() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let looks = Looks::default();
+    for number in 0..10_000 {
+        park(&purgatory, &looks, number, at(1_000 + number % 50));
+    }
+    let key = purgatory.key(KEY);
+    for number in 0..10 {
+        park(&purgatory, &looks, number, at(number));
+    }
+    key.check_and_complete_up_to(999);
+    assert_eq!(looked_at(&looks), (0..10).collect::<Vec<_>>());
+    purgatory.check_and_complete_up_to(&KEY, 999);
+    assert_eq!(looked_at(&looks), (0..10).collect::<Vec<_>>());
+    assert_eq!(purgatory.check_and_complete(&KEY), 0);
+    assert_eq!(looked_at(&looks).len(), 10_010);
+}
+
+#[test]
+fn g01_a_check_below_takes_no_longer_with_many_above() {
+    let time = |above: u64| {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        for number in 0..above {
+            let op = Op::new(NEVER_IN_A_TEST);
+            let parked = purgatory.try_complete_else_watch_on(op, at(10 + number));
+            assert!(parked.is_ok());
+        }
+        let key = purgatory.key(KEY);
+        let once = || {
+            let start = Instant::now();
+            for _ in 0..2_000 {
+                key.check_and_complete_up_to(9);
+            }
+            start.elapsed()
+        };
+        (0..5).map(|_| once()).min().expect("it was measured")
+    };
+    let (few, many) = (time(10), time(100_000));
+    // (A visit of all would take a thousand times as long, and more.)
+    assert!(many < few * 50, "{many:?} with many, {few:?} with few");
+}
+
+/// A key given many times is watched once: where it is looked at earliest.
+#[test]
+fn g16_a_key_given_at_several_ranks_counts_once() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let (key, other) = (purgatory.key(KEY), purgatory.key(2));
+    let (stranger, _clock) = manual::<u64>(|builder| builder);
+    let strange = stranger.key(KEY);
+    let resolved = [&key, &strange];
+    for mask in 1_u32..1 << 9 {
+        let mut lowest = Some(u64::MAX);
+        let mut watches = Vec::new();
+        // One way plainly and two resolved, each without a rank and at two.
+        for bit in (0..9).filter(|bit| mask >> bit & 1 == 1) {
+            let (way, rank) = (bit / 3, [None, Some(4), Some(2)][bit % 3]);
+            let watch = match way {
+                0 => WatchOn::key(KEY),
+                _ => WatchOn::resolved(resolved[way - 1]),
+            };
+            let watch = rank.into_iter().fold(watch, WatchOn::at_rank);
+            lowest = lowest.min(rank);
+            watches.push(watch);
+            // So many more that duplicates are found by hashing.
+            if mask % 3 == 0 {
+                watches.extend((10..30).map(|key| WatchOn::key(key).at_rank(key)));
+            }
+        }
+        watches.push(WatchOn::from(&other));
+        let more = if mask % 3 == 0 { 20 } else { 0 };
+        let probe = Probe::new();
+        let handle = purgatory
+            .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), watches)
+            .expect("there is room")
+            .into_handle()
+            .expect("it cannot complete yet");
+        assert_eq!(purgatory.watched(), 2 + more);
+        assert_eq!(purgatory.watched_keys(), 2 + more);
+        assert_eq!(purgatory.snapshot()[0].keys.len(), 2 + more);
+        let looks = |up_to| {
+            let before = probe.looks();
+            purgatory.check_and_complete_up_to(&KEY, up_to);
+            key.check_and_complete_up_to(up_to);
+            probe.looks() - before
+        };
+        match lowest {
+            None => assert_eq!(looks(0), 2, "{mask:b}"),
+            Some(rank) => assert_eq!((looks(rank - 1), looks(rank)), (0, 2), "{mask:b}"),
+        }
+        assert!(handle.cancel().is_some());
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    }
+    assert_eq!((stranger.watched(), stranger.watched_keys()), (0, 0));
+}
+
+/// Operations that come at higher and higher ranks while a check runs do not hold it up for ever.
+#[test]
+fn g01_a_check_ends_though_each_look_parks_another_above() {
+    const ENOUGH: u64 = 10_000;
+
+    fn park_next(purgatory: &Purgatory<Op>, rank: u64) {
+        let weak = purgatory.downgrade();
+        let mut looks = 0;
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            looks += 1;
+            if looks == 3 && rank < ENOUGH {
+                let purgatory = weak.upgrade().expect("somebody checks it");
+                park_next(&purgatory, rank + 1);
+            }
+            false
+        });
+        purgatory
+            .try_complete_else_watch_on(op, at(rank))
+            .expect("there is room");
+    }
+
+    for check in CHECKS {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        park_next(&purgatory, 1);
+        for parked in 2..5 {
+            check(&purgatory, u64::MAX);
+            assert_eq!(purgatory.delayed(), parked);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Resolved keys (G1, G2, G6, G18): they are the same keys as the plain ones, and leave nothing behind.
+
+use crate::support::keys::{Census, Counted};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, manual, within};
+use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, WatchOn};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+type Place = Purgatory<Op<Counted>>;
+
+fn park<'a>(
+    purgatory: &Place,
+    probe: &Arc<Probe>,
+    watches: impl IntoIterator<Item = WatchOn<'a, Op<Counted>>>,
+) -> Handle<Op<Counted>> {
+    purgatory
+        .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), watches)
+        .expect("there is room")
+        .into_handle()
+        .expect("it cannot complete yet")
+}
+
+/// All ways to check a key.
+fn check(purgatory: &Place, key: &ResolvedKey<Op<Counted>>, way: u64) -> usize {
+    match way {
+        0 => purgatory.check_and_complete(key.key()),
+        1 => purgatory.check_and_complete_up_to(key.key(), 0),
+        2 => key.check_and_complete(),
+        3 => key.check_and_complete_after_lock(),
+        4 => key.clone().check_and_complete(),
+        _ => key.check_and_complete_up_to(0),
+    }
+}
+
+/// One, two and many watchers, added and checked in all ways.
+#[test]
+fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
+    let census = Census::default();
+    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+    for (way, watchers) in
+        (0..6).flat_map(|way| [1_usize, 2, 3, 40].map(|watchers| (way, watchers)))
+    {
+        // Resolved before, between and after the parks.
+        for resolved_after in [0, 1, watchers] {
+            let mut key = None;
+            let mut probes = Vec::new();
+            for number in 0..watchers {
+                if number == resolved_after {
+                    key = Some(purgatory.key(census.key(1)));
+                }
+                let probe = Probe::new();
+                let watch = match &key {
+                    Some(key) if number % 2 == 0 => WatchOn::resolved(key),
+                    _ => WatchOn::key(census.key(1)),
+                };
+                park(&purgatory, &probe, [watch]);
+                probes.push(probe);
+            }
+            let key = key.unwrap_or_else(|| purgatory.key(census.key(1)));
+            assert_eq!(check(&purgatory, &key, way), 0);
+            assert!(probes.iter().all(|probe| probe.looks() == 3));
+            probes.iter().step_by(3).for_each(|probe| probe.satisfy());
+            assert_eq!(check(&purgatory, &key, way), watchers.div_ceil(3));
+            assert_eq!(purgatory.delayed(), watchers - watchers.div_ceil(3));
+            assert_eq!(purgatory.snapshot().len(), purgatory.delayed());
+            probes.iter().for_each(|probe| probe.satisfy());
+            assert_eq!(
+                check(&purgatory, &key, way),
+                watchers - watchers.div_ceil(3)
+            );
+            let satisfied = Some(Completion::Satisfied);
+            assert!(probes.iter().all(|probe| probe.ending() == satisfied));
+            assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+            drop(key);
+            assert_eq!(census.count(), 0);
+        }
+    }
+}
+
+/// A key that is watched stays when its resolutions go, and one that is resolved when its watchers go.
+#[test]
+fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
+    let census = Census::default();
+    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+    type Watch<'a> = WatchOn<'a, Op<Counted>>;
+    for rank in [None, Some(3)] {
+        let on = |watch: Watch<'static>| rank.into_iter().fold(watch, WatchOn::at_rank);
+        let on_resolved = |key: &ResolvedKey<_>| {
+            let watch = WatchOn::resolved(key);
+            let watch = rank.into_iter().fold(watch, WatchOn::at_rank);
+            park(&purgatory, &Probe::new(), [watch])
+        };
+        let on_plain = || park(&purgatory, &Probe::new(), [on(WatchOn::key(census.key(1)))]);
+
+        // The resolution goes first.
+        let key = purgatory.key(census.key(1));
+        let copies = [(); 3].map(|()| key.clone());
+        let (first, second) = (on_resolved(&key), on_plain());
+        drop((key, copies));
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (2, 1));
+        assert_eq!(purgatory.snapshot().len(), 2);
+        let third = on_plain();
+        assert!(first.cancel().is_some() && third.cancel().is_some());
+        assert_eq!(purgatory.force_complete_for_key(&census.key(1)), 1);
+        assert!(!second.is_parked());
+        assert_eq!(census.count(), 0);
+
+        // It is resolved again while the watchers of the first resolution are there.
+        let key = purgatory.key(census.key(1));
+        let first = on_resolved(&key);
+        drop(key);
+        let key = purgatory.key(census.key(1));
+        let second = on_resolved(&key);
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (2, 1));
+        assert!(first.cancel().is_some() && second.cancel().is_some());
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        let third = on_plain();
+        assert_eq!(purgatory.cancel_for_key(key.key()).len(), 1);
+        assert!(!third.is_parked());
+        drop(key);
+        assert_eq!(census.count(), 0);
+    }
+}
+
+/// Places go from key to key, and no watcher with them.
+#[test]
+fn g18_a_place_that_goes_to_another_key_takes_nobody_along() {
+    let census = Census::default();
+    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+    let mut random = Random::new(7);
+    let mut kept = Vec::<(u64, ResolvedKey<_>, Vec<Arc<Probe>>)>::new();
+    for number in 0..2_000 {
+        let key = purgatory.key(census.key(number));
+        assert_eq!(key.check_and_complete(), 0);
+        let probes = (0..random.below(4)).map(|_| {
+            let probe = Probe::new();
+            park(&purgatory, &probe, [WatchOn::from(&key)]);
+            probe.satisfy();
+            probe
+        });
+        let probes = probes.collect::<Vec<_>>();
+        kept.push((number, key, probes));
+        if random.below(10) < 9 {
+            let place = random.below(kept.len() as u64) as usize;
+            let (number, key, probes) = kept.swap_remove(place);
+            let found = match random.below(3) {
+                0 => key.check_and_complete(),
+                1 => purgatory.check_and_complete(key.key()),
+                _ => {
+                    drop(key);
+                    purgatory.check_and_complete(&census.key(number))
+                }
+            };
+            assert_eq!(found, probes.len(), "key {number}");
+            assert!(probes.iter().all(|probe| probe.ending().is_some()));
+        }
+    }
+    for (_, key, probes) in &kept {
+        assert_eq!(key.check_and_complete(), probes.len());
+    }
+    kept.clear();
+    assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    assert_eq!(census.count(), 0);
+}
+
+#[test]
+fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
+    let census = Census::default();
+    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+    let (stranger, _clock) = manual::<Counted>(|builder| builder);
+    let (own, strange) = (purgatory.key(census.key(1)), stranger.key(census.key(1)));
+    let probe = Probe::new();
+    park(&purgatory, &probe, [WatchOn::from(&strange)]);
+    park(
+        &purgatory,
+        &Probe::new(),
+        [&own, &strange].map(WatchOn::from),
+    );
+    park(
+        &purgatory,
+        &Probe::new(),
+        [&strange, &own].map(WatchOn::from),
+    );
+    assert_eq!((purgatory.watched(), purgatory.watched_keys()), (3, 1));
+    assert_eq!((stranger.watched(), stranger.watched_keys()), (0, 0));
+    probe.satisfy();
+    assert_eq!(strange.check_and_complete(), 0);
+    assert_eq!(own.check_and_complete(), 1);
+    assert_eq!(purgatory.cancel_for_key(own.key()).len(), 2);
+    drop((own, strange));
+    assert_eq!(census.count(), 0);
+}
+
+/// It finds nobody then, and can still be cloned, dropped and named.
+#[test]
+fn g18_a_resolved_key_outlives_its_purgatory() {
+    let census = Census::default();
+    let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+    let key = purgatory.key(census.key(1));
+    let probe = Probe::new();
+    park(&purgatory, &probe, [WatchOn::from(&key)]);
+    purgatory.shutdown();
+    assert_eq!(probe.ending(), Some(Completion::ShutDown));
+    probe.satisfy();
+    assert!((0..6).all(|way| check(&purgatory, &key, way) == 0));
+    let refused =
+        purgatory.try_complete_else_watch_on(Op::new(NEVER_IN_A_TEST), [WatchOn::from(&key)]);
+    assert!(refused.is_err());
+    let late = purgatory.key(census.key(2));
+    drop(purgatory);
+    for key in [&key, &late] {
+        assert_eq!(key.clone().check_and_complete(), 0);
+        assert_eq!(key.check_and_complete_up_to(u64::MAX), 0);
+        assert_eq!(key.check_and_complete_after_lock(), 0);
+    }
+    drop((key, late));
+    assert_eq!(census.count(), 0);
+}
+
+/// An operation that keeps the key it waits for, resolved.
+struct Keeper {
+    key: Mutex<ResolvedKey<Keeper>>,
+    #[expect(dead_code, reason = "it is there to be counted")]
+    load: Arc<()>,
+}
+
+impl DelayedOperation for Keeper {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        NEVER_IN_A_TEST
+    }
+
+    fn try_complete(&mut self) -> bool {
+        // (It may check from here as well.)
+        self.key
+            .get_mut()
+            .expect("no test panics")
+            .check_and_complete();
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+#[test]
+fn g06_operations_that_keep_resolved_keys_are_no_cycle() {
+    within(PATIENCE, || {
+        for shut_down in [false, true] {
+            let purgatory = Purgatory::<Keeper>::new("g06-cycle");
+            let load = Arc::new(());
+            for number in 0..10 {
+                let key = purgatory.key(number % 3);
+                let keeper = Keeper {
+                    key: Mutex::new(key.clone()),
+                    load: load.clone(),
+                };
+                purgatory
+                    .try_complete_else_watch_on(keeper, [WatchOn::from(&key)])
+                    .expect("there is room");
+            }
+            let outside = purgatory.key(1);
+            assert_eq!(outside.check_and_complete(), 0);
+            if shut_down {
+                purgatory.shutdown();
+            }
+            drop(purgatory);
+            assert_eq!(Arc::strong_count(&load), 1, "all ended with it");
+            assert_eq!(outside.check_and_complete(), 0);
+        }
+    });
+}
+
+/// The last of everything leaves from many threads at once.
+#[test]
+fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
+    const THREADS: u64 = 4;
+    within(PATIENCE, || {
+        let census = Arc::new(Census::default());
+        let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+        for round in 0..20 {
+            let workers = (0..THREADS).map(|thread| {
+                let (purgatory, census) = (purgatory.clone(), census.clone());
+                thread::spawn(move || {
+                    let mut random = Random::new(1 + thread + THREADS * round);
+                    for _ in 0..2_000 {
+                        let number = random.below(2);
+                        let key = purgatory.key(census.key(number));
+                        let probe = Probe::new();
+                        let watch = match random.below(3) {
+                            0 => WatchOn::from(&key),
+                            1 => WatchOn::from(&key).at_rank(random.below(3)),
+                            _ => WatchOn::key(census.key(number)),
+                        };
+                        let handle = park(&purgatory, &probe, [watch]);
+                        let key = Some(key).filter(|_| random.below(2) == 0);
+                        probe.satisfy();
+                        // Whoever looks at it completes it, which may be another thread.
+                        match (random.below(3), &key) {
+                            (0, _) => drop(handle.cancel()),
+                            (_, Some(key)) => {
+                                key.check_and_complete();
+                            }
+                            (_, None) => {
+                                purgatory.check_and_complete(&census.key(number));
+                            }
+                        }
+                    }
+                })
+            });
+            for worker in workers.collect::<Vec<_>>() {
+                worker.join().expect("nobody is lost");
+            }
+            purgatory.advance();
+            assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+            assert_eq!((purgatory.watched_keys(), census.count()), (0, 0));
+        }
+    });
+}

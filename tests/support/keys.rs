@@ -1,0 +1,109 @@
+//! Keys that are counted, and keys whose hooks panic.
+
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::thread;
+
+/// Counts the keys that it has made, and their clones, while they exist.
+#[derive(Debug, Default)]
+pub(crate) struct Census(Arc<()>);
+
+/// A counted key.
+#[derive(Debug, Clone)]
+pub(crate) struct Counted(
+    pub(crate) u64,
+    #[expect(dead_code, reason = "it is there to be counted")] Arc<()>,
+);
+
+impl Census {
+    pub(crate) fn key(&self, number: u64) -> Counted {
+        Counted(number, self.0.clone())
+    }
+
+    /// How many exist.
+    pub(crate) fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Counted {}
+
+impl Hash for Counted {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+thread_local! {
+    /// Keys with this number panic on this thread, in the hook that is named.
+    static FUSE: Cell<Option<(u32, Hook)>> = const { Cell::new(None) };
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Clone,
+    Hash,
+    Eq,
+    Drop,
+}
+
+/// A key whose hooks panic when told to.
+#[derive(Debug)]
+pub(crate) struct Fragile(pub(crate) u32);
+
+impl Fragile {
+    fn hook(&self, hook: Hook) {
+        let lit = FUSE.get() == Some((self.0, hook));
+        if lit && !thread::panicking() {
+            panic!("a hook of key {}", self.0);
+        }
+    }
+}
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        self.hook(Hook::Clone);
+        Self(self.0)
+    }
+}
+
+impl Hash for Fragile {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hook(Hook::Hash);
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq for Fragile {
+    fn eq(&self, other: &Self) -> bool {
+        self.hook(Hook::Eq);
+        self.0 == other.0
+    }
+}
+
+impl Eq for Fragile {}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        self.hook(Hook::Drop);
+    }
+}
+
+/// Runs `action` while the `hook` of key `number` panics on this thread.
+pub(crate) fn with_fuse<R>(
+    number: u32,
+    hook: Hook,
+    action: impl FnOnce() -> R,
+) -> thread::Result<R> {
+    FUSE.set(Some((number, hook)));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
+    FUSE.set(None);
+    result
+}
