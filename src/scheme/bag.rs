@@ -62,10 +62,11 @@ impl Bag {
         Self::position(self.timers.len() - 1)
     }
 
-    /// Removes the timer at `position`, if there is one.
+    /// Removes the timer at `position`, if there is one here.
+    #[cold]
     pub(crate) fn remove(&mut self, records: &mut impl Records, position: Position) {
         let mut hole = (position.0 & !HERE) as usize;
-        if hole >= self.timers.len() {
+        if !Self::owns(position) || hole >= self.timers.len() {
             return;
         }
         if hole < self.unseen {

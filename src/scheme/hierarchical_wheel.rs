@@ -22,15 +22,12 @@
 //! INVARIANT: `current` is never past the deadline of a non-empty bucket of a level. So while a bucket drains,
 //! `current` is the start of its window, and no timer started meanwhile can be filed into it.
 
+use super::bag::Bag;
 use super::blocks::{Blocks, Bucket};
 use super::radix::{Place, Radix};
 use super::{BeyondSpan, Position, Records, Scheme, Started, Step, Tick};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-
-/// The numbers of two buckets outside of the levels, for timers that are due already. One takes those that are started
-/// so; the other is part of the pass in progress. Each pass exchanges them.
-const DUE: [u32; 2] = [0, 1];
 
 /// Scheme 7: a hierarchical timing wheel whose bucket deadlines stand in a queue, as Kafka's do.
 #[derive(Debug)]
@@ -40,15 +37,14 @@ pub struct HierarchicalWheel {
     current: Tick,
     /// The present of the last pass: a deadline up to here is due already.
     seen: Tick,
-    /// Which of [`DUE`] takes the timers that are started when they are due.
-    fresh: usize,
-    /// The earliest deadline of these.
-    overdue: Tick,
-    /// [`DUE`], then level by level.
+    /// Level by level.
     buckets: Vec<Bucket>,
     /// Deadline and number of every queued bucket.
     queue: BinaryHeap<Reverse<(Tick, u32)>>,
     blocks: Blocks,
+    /// The timers that were due when they were started.
+    overdue: Bag,
+    /// Timers in the buckets.
     len: usize,
 }
 
@@ -56,18 +52,12 @@ impl HierarchicalWheel {
     /// Starts a timer that is due already: in the next pass.
     #[cold]
     fn start_due(&mut self, id: u32, deadline: Tick) -> Started {
-        let number = DUE[self.fresh];
-        let bucket = &mut self.buckets[number as usize];
-        if bucket.is_empty() {
-            self.overdue = Tick::MAX;
-        }
-        let earliest = Some(deadline).filter(|&deadline| deadline < self.overdue);
-        self.overdue = self.overdue.min(deadline);
-        let position = self.blocks.push(bucket, number, id);
-        Started { position, earliest }
+        let before = self.next_deadline();
+        let position = self.overdue.push(id, deadline);
+        Started::at(position, before, self.next_deadline())
     }
 
-    /// The earliest deadline of a non-empty bucket, but for the one that waits for the next pass.
+    /// The earliest deadline of a non-empty bucket.
     #[inline(always)]
     fn next_bucket(&mut self) -> Option<Tick> {
         while let Some(&Reverse((deadline, number))) = self.queue.peek() {
@@ -85,7 +75,7 @@ impl HierarchicalWheel {
     #[inline(always)]
     fn file(&mut self, id: u32, deadline: Tick) -> Started {
         let Place { level, slot, start } = self.radix.locate(self.current, deadline);
-        let number = DUE.len() as u32 + level * self.radix.size() + slot;
+        let number = level * self.radix.size() + slot;
         if number as usize >= self.buckets.len() {
             self.grow(number);
         }
@@ -99,26 +89,22 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
-    /// Queues a bucket's deadline, unless it is. Returns it if it is the earliest.
+    /// Queues a bucket's deadline. Returns it if it is the earliest.
     #[cold]
     fn enqueue(&mut self, number: u32, start: Tick) -> Option<Tick> {
-        let bucket = &mut self.buckets[number as usize];
-        if bucket.queued {
-            return None;
-        }
-        bucket.queued = true;
+        self.buckets[number as usize].queued = true;
         let first = self.queue.peek().map(|&Reverse((first, _))| first);
+        let before = self.overdue.earliest().into_iter().chain(first).min();
         self.queue.push(Reverse((start, number)));
-        Some(start).filter(|&start| first.is_none_or(|first| start < first))
+        Some(start).filter(|&start| before.is_none_or(|before| start < before))
     }
 
     /// Adds overflow levels up to the one of bucket `number`.
     #[cold]
     fn grow(&mut self, number: u32) {
         let size = self.radix.size() as usize;
-        let levels = (number as usize - DUE.len()) / size + 1;
-        self.buckets
-            .resize(DUE.len() + levels * size, Bucket::EMPTY);
+        let levels = number as usize / size + 1;
+        self.buckets.resize(levels * size, Bucket::EMPTY);
     }
 }
 
@@ -128,17 +114,16 @@ impl Scheme for HierarchicalWheel {
             radix: Radix::new(slots.max(2)),
             current: now,
             seen: now,
-            fresh: 0,
-            overdue: Tick::MAX,
-            buckets: vec![Bucket::EMPTY; DUE.len()],
+            buckets: Vec::new(),
             queue: BinaryHeap::new(),
             blocks: Blocks::new(),
+            overdue: Bag::new(),
             len: 0,
         }
     }
 
     fn len(&self) -> usize {
-        self.len
+        self.len + self.overdue.len()
     }
 
     #[inline(always)]
@@ -155,19 +140,19 @@ impl Scheme for HierarchicalWheel {
             None => now,
         };
         self.current = self.current.max(limit);
+        if deadline <= self.current.max(self.seen) {
+            return Ok(self.start_due(id, deadline));
+        }
         self.len += 1;
-        Ok(if deadline <= self.current.max(self.seen) {
-            self.start_due(id, deadline)
-        } else {
-            self.file(id, deadline)
-        })
+        Ok(self.file(id, deadline))
     }
 
     #[inline(always)]
     fn stop(&mut self, records: &mut impl Records, position: Position) {
         let number = self.blocks.bucket_of(position) as usize;
         let Some(bucket) = self.buckets.get_mut(number).filter(|b| !b.is_empty()) else {
-            return;
+            // Asked last, since it is rarely so: no block has a position of the bag.
+            return self.overdue.remove(records, position);
         };
         let moved = self.blocks.remove(bucket, position);
         if let Some((other, position)) = moved {
@@ -178,21 +163,12 @@ impl Scheme for HierarchicalWheel {
 
     fn next_deadline(&mut self) -> Option<Tick> {
         let next = self.next_bucket();
-        if self.buckets[DUE[self.fresh] as usize].is_empty() {
-            next
-        } else {
-            Some(next.map_or(self.overdue, |next| next.min(self.overdue)))
-        }
+        self.overdue.earliest().into_iter().chain(next).min()
     }
 
     fn begin_pass(&mut self, now: Tick) {
         self.seen = self.seen.max(now);
-        let [fresh, old] = [self.fresh, 1 - self.fresh].map(|which| DUE[which]);
-        // (Not empty: another pass is in progress.)
-        if self.buckets[old as usize].is_empty() && !self.buckets[fresh as usize].is_empty() {
-            self.fresh = 1 - self.fresh;
-            self.enqueue(fresh, self.current);
-        }
+        self.overdue.begin_pass();
     }
 
     fn upcoming(&self) -> &[u32] {
@@ -203,6 +179,10 @@ impl Scheme for HierarchicalWheel {
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        let step = self.overdue.step(records, now);
+        if step != Step::Idle {
+            return step;
+        }
         let due = self.next_bucket().filter(|&deadline| deadline <= now);
         self.current = self.current.max(due.unwrap_or(now));
         let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {

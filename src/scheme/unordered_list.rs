@@ -44,9 +44,7 @@ impl Scheme for UnorderedList {
     }
 
     fn stop(&mut self, records: &mut impl Records, position: Position) {
-        if Bag::owns(position) {
-            self.timers.remove(records, position);
-        }
+        self.timers.remove(records, position);
     }
 
     fn next_deadline(&mut self) -> Option<Tick> {
