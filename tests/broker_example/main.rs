@@ -8,6 +8,8 @@
 
 #[path = "../../examples/broker/crc32c.rs"]
 mod crc32c;
+#[path = "../support/program.rs"]
+mod program;
 
 mod bad_input;
 mod clients;

@@ -1,5 +1,6 @@
 //! A broker process under test.
 
+use crate::program::example;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -221,18 +222,7 @@ impl Report {
     }
 }
 
-/// The broker program, which `cargo test` has built beside this test.
+/// The broker program.
 pub(crate) fn command() -> Command {
-    let mut path = std::env::current_exe().expect("path of the test");
-    // target/<profile>/deps/<test> -> target/<profile>/examples/broker
-    path.pop();
-    path.pop();
-    path.push("examples");
-    path.push(format!("broker{}", std::env::consts::EXE_SUFFIX));
-    assert!(
-        path.exists(),
-        "{} is missing: run the whole 'cargo test', or 'cargo build --example broker' first",
-        path.display()
-    );
-    Command::new(path)
+    example("broker")
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test target uses its own part")]
 
 pub(crate) mod keys;
+pub(crate) mod program;
 pub(crate) mod spans;
 
 use request_purgatory::{Builder, Completion, DelayedOperation, ManualClock, Purgatory, Reaper};
