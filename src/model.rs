@@ -1,12 +1,15 @@
-//! Internals for the models in `loom-tests`: thin faces of the cell and the watcher map. Exists under loom only.
+//! Internals for the models in `loom-tests`: thin faces of the cell, the watcher map and the promise. Exists under loom
+//! only.
 #![allow(missing_docs, missing_debug_implementations)]
 
 use crate::address::Address;
 use crate::cell::slab::{Begin, Ended, Fields, Held, Released, Slab, SlotRef};
 use crate::cell::state::{Acquire, Mark, Marked, Release, State};
+use crate::promise::Promise;
 use crate::sync::Arc;
 use crate::watch::resolved::{Number, Resolved};
 use crate::watch::{Few, Target, WatchMap};
+use std::task::{Context, Poll};
 
 pub struct Cells<P>(Slab<P, ()>);
 
@@ -289,4 +292,25 @@ impl Watchers {
 
 fn watcher(id: u32) -> Address {
     Address::new(0, id, 0)
+}
+
+pub struct Promised<T>(Promise<T>);
+
+impl<T> Promised<T> {
+    #[expect(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self(Promise::new())
+    }
+
+    pub fn keep(&self, value: T) -> Result<(), T> {
+        self.0.keep(value)
+    }
+
+    pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
+        self.0.poll(cx)
+    }
+
+    pub fn forget(&self) {
+        self.0.forget();
+    }
 }

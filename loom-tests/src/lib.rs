@@ -153,3 +153,12 @@ impl Bed {
         })
     }
 }
+
+/// A task's waker that gets the model's driver out of its bed.
+pub struct Rouse(pub Waker);
+
+impl std::task::Wake for Rouse {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
+    }
+}

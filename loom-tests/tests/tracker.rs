@@ -1,0 +1,270 @@
+//! `Tracker` and `Requests`: those who track, complete, respond, forget and expire under one key. Each value must end
+//! once, and the map must be empty at the end: every key in it is a clone that is counted.
+#![cfg(loom)]
+
+use loom::thread;
+use loom_tests::{bounded, bounded_to};
+use request_purgatory::{
+    Completions, ManualClock, Reaper, Rejected, Requests, Tracker, Unanswered,
+};
+use std::future::Future;
+use std::hash::{Hash, Hasher};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+const NEAR: Duration = Duration::from_millis(2);
+
+/// A key, of which it is known how many clones there are.
+#[derive(Clone)]
+struct Key(u8, Arc<()>);
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+/// A tracker that the model drives, and what has become of its values.
+#[derive(Clone)]
+struct World {
+    tracker: Tracker<Key, u32>,
+    clock: ManualClock,
+    keys: Arc<()>,
+    /// (No thread of the model is ever stopped while it has this lock.)
+    ends: Arc<Mutex<Vec<u32>>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (clock, ends) = (ManualClock::new(), Arc::<Mutex<Vec<u32>>>::default());
+        let log = ends.clone();
+        let tracker = Tracker::builder("model")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .completions(Completions::Inline)
+            .build(move |_, value| log.lock().unwrap().push(value));
+        Self {
+            tracker: tracker.expect("the settings are sound"),
+            clock,
+            keys: Arc::new(()),
+            ends,
+        }
+    }
+
+    fn key(&self, number: u8) -> Key {
+        Key(number, self.keys.clone())
+    }
+
+    /// Tracks, and books what comes back.
+    fn track(&self, value: u32, timeout: Duration) {
+        match self.tracker.track(self.key(1), value, timeout) {
+            Ok(replaced) => self.book(replaced),
+            Err(Rejected::ShutDown(value)) => self.book([value]),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn complete(&self, number: u8) {
+        self.book(self.tracker.complete(&self.key(number)));
+    }
+
+    fn book(&self, values: impl IntoIterator<Item = u32>) {
+        self.ends.lock().unwrap().extend(values);
+    }
+
+    fn spawn(&self, act: impl FnOnce(&Self) + 'static) -> thread::JoinHandle<()> {
+        let world = self.clone();
+        thread::spawn(move || act(&world))
+    }
+
+    /// All values have ended, each once, and nothing is left.
+    fn assert_ended(&self, values: &[u32]) {
+        let mut ends = self.ends.lock().unwrap().clone();
+        ends.sort_unstable();
+        assert_eq!(ends, values);
+        assert_eq!((self.tracker.len(), self.tracker.stats().panicked), (0, 0));
+        assert_eq!(Arc::strong_count(&self.keys), 1, "a key is left in the map");
+    }
+}
+
+/// Catches: a completion or a replacement that claims nothing; an entry that is taken out by its key alone, or stays.
+#[test]
+fn g05_replacing_races_completing_and_expiry() {
+    bounded_to(1, || {
+        let world = World::new();
+        world.track(1, NEAR);
+        world.clock.advance(NEAR);
+        let others = [
+            world.spawn(|world| world.track(2, Duration::MAX)),
+            world.spawn(|world| world.complete(1)),
+        ];
+        world.tracker.advance();
+        for other in others {
+            other.join().unwrap();
+        }
+        // The second value stays, unless it was completed: its place has not expired with the first.
+        let kept = world.tracker.contains(&world.key(1));
+        assert_eq!(world.tracker.len(), usize::from(kept));
+        world.complete(1);
+        world.assert_ended(&[1, 2]);
+    });
+}
+
+/// Catches: a value that expires while it gets its place, and stays in the map or is lost.
+#[test]
+fn g05_tracking_races_expiry() {
+    bounded(|| {
+        let world = World::new();
+        let reaper = world.spawn(|world| {
+            world.clock.advance(NEAR);
+            world.tracker.advance();
+        });
+        world.track(1, Duration::ZERO);
+        reaper.join().unwrap();
+        world.tracker.advance();
+        world.assert_ended(&[1]);
+    });
+}
+
+/// Catches: two that both replace the same value, or neither.
+#[test]
+fn g05_two_replace_at_once() {
+    bounded(|| {
+        let world = World::new();
+        world.track(1, Duration::MAX);
+        let others =
+            [2, 3].map(|value| world.spawn(move |world| world.track(value, Duration::MAX)));
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(world.tracker.len(), 1);
+        world.complete(1);
+        world.assert_ended(&[1, 2, 3]);
+    });
+}
+
+/// The new value has a lower slot than the old one, so that the shutdown finds it first. Catches: a replaced value that
+/// is ended for a caller who is refused, and so gets neither.
+#[test]
+fn g15_shutdown_races_a_replacement() {
+    bounded(|| {
+        let world = World::new();
+        world.tracker.track(world.key(2), 0, NEAR).expect("room");
+        world.track(1, Duration::MAX);
+        world.complete(2);
+        let other = world.spawn(|world| world.track(2, Duration::MAX));
+        let remains = world.tracker.shutdown();
+        other.join().unwrap();
+        world.book(remains.into_iter().map(|(_, value)| value));
+        world.assert_ended(&[0, 1, 2]);
+    });
+}
+
+/// Requests that the model drives, and the keys that count.
+fn requests() -> (Requests<Key, u32>, ManualClock, Key) {
+    let clock = ManualClock::new();
+    let requests = Requests::builder("model")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .build();
+    let key = Key(1, Arc::new(()));
+    (requests.expect("the settings are sound"), clock, key)
+}
+
+fn poll<F: Future + Unpin>(request: &mut F) -> Poll<F::Output> {
+    Pin::new(request).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Catches: a response that counts as taken though the request times out, or the other way round.
+#[test]
+fn g05_a_response_races_the_timeout() {
+    bounded(|| {
+        let (requests, clock, key) = requests();
+        let mut request = requests.request(key.clone(), NEAR).expect("room");
+        clock.advance(NEAR);
+        let responder = {
+            let (requests, key) = (requests.clone(), key.clone());
+            thread::spawn(move || requests.respond(&key, 7))
+        };
+        let timed_out = requests.advance();
+        let taken = responder.join().unwrap();
+        let expected = match taken {
+            true => (Ok(7), 0, 0),
+            false => (Err(Unanswered::TimedOut), 1, 1),
+        };
+        let Poll::Ready(answer) = poll(&mut request) else {
+            panic!("it has ended");
+        };
+        assert_eq!((answer, timed_out as u64, requests.late()), expected);
+        drop(request);
+        assert_eq!((requests.pending(), Arc::strong_count(&key.1)), (0, 1));
+    });
+}
+
+/// Catches: a forgotten request that stays, or that takes the entry of the next one with its id.
+#[test]
+fn g05_forgetting_races_the_timeout_and_a_response() {
+    bounded(|| {
+        let (requests, clock, key) = requests();
+        let request = requests.request(key.clone(), NEAR).expect("room");
+        clock.advance(NEAR);
+        let responder = {
+            let (requests, key) = (requests.clone(), key.clone());
+            thread::spawn(move || requests.respond(&key, 7))
+        };
+        let reaper = {
+            let requests = requests.clone();
+            thread::spawn(move || requests.advance())
+        };
+        drop(request);
+        let taken = responder.join().unwrap();
+        let timed_out = reaper.join().unwrap() as u64;
+        let stats = requests.stats();
+        assert_eq!(stats.completed + stats.expired + stats.cancelled, 1);
+        assert_eq!(
+            (stats.expired, requests.late()),
+            (timed_out, u64::from(!taken))
+        );
+        assert_eq!((requests.pending(), Arc::strong_count(&key.1)), (0, 1));
+    });
+}
+
+/// Catches: an ending that takes the entry of a later request with the same id.
+#[test]
+fn g18_an_old_ending_does_not_touch_a_new_request() {
+    bounded(|| {
+        let (requests, clock, key) = requests();
+        let old = requests.request(key.clone(), NEAR).expect("room");
+        clock.advance(NEAR);
+        let reaper = {
+            let requests = requests.clone();
+            thread::spawn(move || requests.advance())
+        };
+        drop(old);
+        let mut new = match requests.request(key.clone(), Duration::MAX) {
+            Ok(request) => request,
+            // The reaper has it in its hands.
+            Err(Rejected::Duplicate(_)) => {
+                reaper.join().unwrap();
+                return;
+            }
+            Err(other) => panic!("{other}"),
+        };
+        reaper.join().unwrap();
+        assert_eq!(requests.pending(), 1);
+        assert!(requests.respond(&key, 7));
+        assert!(matches!(poll(&mut new), Poll::Ready(Ok(7))));
+        drop(new);
+        assert_eq!(Arc::strong_count(&key.1), 1);
+    });
+}
