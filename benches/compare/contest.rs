@@ -6,7 +6,7 @@ use std::process::Command;
 use parking_lot::Mutex;
 
 use crate::candidate::{ByHandle, Candidate};
-use crate::candidates::Harness;
+use crate::candidates::{Harness, Named};
 use crate::options::{Child, Options};
 use crate::outcome::{Outcome, Parameters, Values, label, short};
 use crate::self_check;
@@ -41,6 +41,23 @@ impl<W> Contender<W> {
         Self {
             name: C::NAME,
             check: self_check::handles::run::<C>,
+            round,
+        }
+    }
+
+    /// Enters another way to use `C`.
+    pub(crate) fn named<C: Candidate>(name: &'static str, round: fn(&W) -> Values) -> Self {
+        Self {
+            name,
+            ..Self::new::<C>(round)
+        }
+    }
+
+    /// Enters a timer scheme.
+    pub(crate) fn scheme<S: Named>(round: fn(&W) -> Values) -> Self {
+        Self {
+            name: S::NAME,
+            check: self_check::scheme::run::<S>,
             round,
         }
     }

@@ -7,6 +7,7 @@
 //! | module | |
 //! |---|---|
 //! | `candidate`, `timer_queue` | what an implementation must offer, whole or as a timer alone |
+//! | `scheme_timers` | timers in a scheme of the library, with their records |
 //! | `candidates` | the library, its peers, and the floor under them all |
 //! | `self_check` | the ground rules, tried on each candidate before it is measured |
 //! | `workload` | what is measured, a file each |
@@ -14,6 +15,8 @@
 //! | `process`, `histogram`, `random` | processor time and memory, percentiles, chance |
 //! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
 //! | `report` | tables, JSON, plots |
+//!
+//! With `--features reference-schemes` the timer schemes that nobody should deploy take part too.
 //!
 //! A new workload is a file in `workload` and a line in its list.
 
@@ -27,6 +30,7 @@ mod process;
 mod random;
 mod report;
 mod request;
+mod scheme_timers;
 mod self_check;
 mod timer_queue;
 mod workload;
@@ -54,8 +58,8 @@ fn main() {
     }
     if options.list {
         for entry in wanted {
-            println!("{:<4} {}", entry.name, entry.title);
-            println!("     {}", (entry.candidates)().join(", "));
+            println!("{:<7} {}", entry.name, entry.title);
+            println!("        {}", (entry.candidates)().join(", "));
         }
         return;
     }

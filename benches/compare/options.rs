@@ -11,16 +11,19 @@ Compares the library with its peers on the workloads of the benchmark.
     --quick             everything in under five minutes: fewer and shorter rounds, fewer parked
     --only W1[,...]     only these workloads
     --candidates A,B    only these candidates (names as in the tables)
-    --parked N[,...]    W1, W1t, W1x: with so many parked
+    --parked N[,...]    W1, W1t, W1x, W8, W9: with so many parked
     --keys K[,...]      W1, W1t, W1x, W6: with so many keys for each request
     --threads T[,...]   W1t: on so many threads
     --rounds N          rounds per case, the tables show their medians [default: 5; quick: 3]
-    --lives N           W1, W1t, W1x: measured lives per case and candidate, over all rounds
+    --lives N           W1, W1t, W1x, W9: measured lives per case and candidate, over all rounds
     --seconds N         W4, W5: how long requests arrive
     --out DIR           where tables, plots and every round as JSON go [default: target/compare]
     --check             only check the candidates, and run all workloads in miniature
     --list              the workloads and their candidates
     --help              this text
+
+schemes and idle compare the timer schemes of the library: those that may be deployed, and with
+`cargo bench --bench compare --features reference-schemes` all of them.
 
 Run by anything but `cargo bench`, which passes --bench, it only checks: `cargo test --all-targets`
 must not measure.

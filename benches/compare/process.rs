@@ -1,6 +1,6 @@
 //! What the system says about this process.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Processor time of all threads so far, of those that have ended too.
 #[cfg(unix)]
@@ -13,6 +13,16 @@ pub(crate) fn cpu_time() -> Duration {
 #[cfg(not(unix))]
 pub(crate) fn cpu_time() -> Duration {
     Duration::ZERO
+}
+
+/// Nanoseconds that a reading of the clock takes now.
+pub(crate) fn clock_reading() -> f64 {
+    const TIMES: u32 = 100_000;
+    let started = Instant::now();
+    for _ in 0..TIMES {
+        std::hint::black_box(Instant::now());
+    }
+    started.elapsed().as_nanos() as f64 / f64::from(TIMES)
 }
 
 /// Bytes of anonymous memory that are resident; `None` where nobody says.

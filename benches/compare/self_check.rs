@@ -1,6 +1,7 @@
 //! Holds each candidate to the common ground rules before it is measured.
 
 pub(crate) mod handles;
+pub(crate) mod scheme;
 pub(crate) mod timer;
 
 use std::thread;

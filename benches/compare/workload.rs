@@ -1,6 +1,8 @@
 //! The workloads, one file each, and a line each in [`ALL`].
 
+mod idle;
 mod ring;
+mod schemes;
 mod w1;
 mod w1t;
 mod w1x;
@@ -9,6 +11,9 @@ mod w3;
 mod w4;
 mod w5;
 mod w6;
+mod w7;
+mod w8;
+mod w9;
 
 use crate::contest::{self, Case, Contender};
 use crate::options::{Child, Options};
@@ -17,7 +22,7 @@ use crate::report::Report;
 use crate::report::chart::Chart;
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 8] = [
+pub(crate) const ALL: [Entry; 13] = [
     Entry::of::<w1::W1>(),
     Entry::of::<w1t::W1t>(),
     Entry::of::<w1x::W1x>(),
@@ -26,6 +31,11 @@ pub(crate) const ALL: [Entry; 8] = [
     Entry::of::<w4::W4>(),
     Entry::of::<w5::W5>(),
     Entry::of::<w6::W6>(),
+    Entry::of::<w7::W7>(),
+    Entry::of::<w8::W8>(),
+    Entry::of::<w9::W9>(),
+    Entry::of::<schemes::Schemes>(),
+    Entry::of::<idle::Idle>(),
 ];
 
 /// One setting of something to measure; the cases are its values.

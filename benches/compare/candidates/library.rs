@@ -9,6 +9,13 @@ use crate::request::{Ending, Request};
 /// A purgatory with nothing configured: its own reaper, expired requests ended on its own thread.
 pub(crate) struct Library(Purgatory<Request>);
 
+impl Library {
+    /// For what only this candidate offers.
+    pub(crate) fn purgatory(&self) -> &Purgatory<Request> {
+        &self.0
+    }
+}
+
 impl DelayedOperation for Request {
     type Key = u64;
 

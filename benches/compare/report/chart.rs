@@ -23,7 +23,7 @@ pub(crate) enum Chart {
 }
 
 /// A colour for each candidate, the same in every plot.
-const COLOURS: [(&str, &str); 13] = [
+const COLOURS: [(&str, &str); 25] = [
     ("request_purgatory", "#d1351f"),
     ("floor", "#9a9a9a"),
     ("harness", "#c4c4c4"),
@@ -36,6 +36,18 @@ const COLOURS: [(&str, &str); 13] = [
     ("tokio_idiom", "#e8a317"),
     ("hash_wheel", "#17becf"),
     ("nexus_wheel", "#e377c2"),
+    ("full_check", "#f0927f"),
+    ("resolved_key", "#7a1f12"),
+    ("after_lock", "#f2b134"),
+    ("resolved_keys", "#7a1f12"),
+    ("unordered_list", "#c4c4c4"),
+    ("ordered_list", "#8a8a8a"),
+    ("heap", "#2ca02c"),
+    ("simple_wheel", "#e8a317"),
+    ("sorted_hashed_wheel", "#9467bd"),
+    ("hashed_wheel", "#1f77b4"),
+    ("stepped_wheel", "#8c564b"),
+    ("hierarchical_wheel", "#d1351f"),
     ("", "#444444"),
 ];
 

@@ -114,12 +114,11 @@ impl fmt::Display for Table {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "## {}: {}\n", self.workload, self.title)?;
-        writeln!(
-            f,
-            "Median of {} rounds, ± half the spread; `x`: how many times worse than {}.",
-            self.rounds(),
-            Library::NAME
-        )?;
+        write!(f, "Median of {} rounds, ± half the spread", self.rounds())?;
+        if self.candidates().contains(&Library::NAME) {
+            write!(f, "; `x`: how many times worse than {}", Library::NAME)?;
+        }
+        writeln!(f, ".")?;
         for table in self.tables() {
             write!(f, "\n{table}")?;
         }

@@ -41,10 +41,14 @@ impl W1 {
 
     /// One round on a fresh candidate: nanoseconds per life.
     fn round<C: Candidate>(&self) -> Values {
-        let candidate = C::new();
+        vec![self.measure(&C::new())]
+    }
+
+    /// Nanoseconds per life on an empty candidate, which is empty again then.
+    pub(super) fn measure<C: Candidate>(&self, candidate: &C) -> f64 {
         let elapsed = candidate.drive(async {
             let flags = Flag::board(self.shape.flags());
-            let mut ring = Ring::new(&candidate, self.shape, flags);
+            let mut ring = Ring::new(candidate, self.shape, flags);
             ring.fill().await;
             assert_eq!(candidate.parked(), self.shape.parked(), "{}", C::NAME);
             ring.live(self.warm_up).await;
@@ -54,8 +58,8 @@ impl W1 {
             ring.drain().await;
             elapsed
         });
-        assert_empty(&candidate);
-        vec![elapsed.as_nanos() as f64 / self.lives as f64]
+        assert_empty(candidate);
+        elapsed.as_nanos() as f64 / self.lives as f64
     }
 }
 

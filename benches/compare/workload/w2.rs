@@ -14,6 +14,7 @@ use crate::candidates::{
 use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
+use crate::process::clock_reading;
 use crate::random::Random;
 use crate::report::chart::Chart;
 use crate::timer_queue::{Tick, TimerQueue};
@@ -79,16 +80,6 @@ impl W2 {
             spent.worst_advance.as_nanos() as f64 / 1e3,
         ]
     }
-}
-
-/// Nanoseconds.
-fn clock_reading() -> f64 {
-    const TIMES: u32 = 100_000;
-    let started = Instant::now();
-    for _ in 0..TIMES {
-        std::hint::black_box(Instant::now());
-    }
-    started.elapsed().as_nanos() as f64 / f64::from(TIMES)
 }
 
 fn run<Q: TimerQueue<u32>>(mut queue: Q, script: &Script, ticks: Tick) -> Spent {

@@ -1,0 +1,126 @@
+//! W9: the life of W1 for who knows more: keys that are resolved once, and a reading of the clock that has been made.
+//!
+//! A broker keeps a resolved key for each partition, and reads the clock once for each batch of requests that it takes
+//! off the network: here for every [`BURST`](crate::candidate::BURST) lives, within the time that is measured.
+
+use std::future::{Future, ready};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use request_purgatory::{Clock, Purgatory, ResolvedKey, SystemClock, Timestamp, WatchOn};
+
+use super::Workload;
+use super::w1::W1;
+use crate::candidate::Candidate;
+use crate::candidates::{Floor, Library};
+use crate::contest::{Case, Contender};
+use crate::options::Options;
+use crate::outcome::{Metric, Values};
+use crate::report::chart::Chart;
+use crate::request::Request;
+
+pub(crate) struct W9(W1);
+
+/// The library with its keys resolved, which are the numbers below how many there are.
+struct Resolved {
+    purgatory: Purgatory<Request>,
+    keys: Vec<ResolvedKey<Request>>,
+    clock: SystemClock,
+    /// The last reading of the clock, in nanoseconds.
+    reading: AtomicU64,
+}
+
+impl Resolved {
+    fn with(keys: usize) -> Self {
+        let clock = SystemClock::new();
+        let purgatory = Purgatory::builder("compare")
+            .clock(clock)
+            .build()
+            .expect("the settings are sound");
+        let keys = (0..keys as u64).map(|key| purgatory.key(key)).collect();
+        Self {
+            purgatory,
+            keys,
+            clock,
+            reading: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Candidate for Resolved {
+    const NAME: &'static str = "resolved_keys";
+
+    fn new() -> Self {
+        Self::with(0)
+    }
+
+    fn park(&self, request: Request, keys: &[u64]) -> bool {
+        let reading = Duration::from_nanos(self.reading.load(Ordering::Relaxed));
+        let watches = keys
+            .iter()
+            .map(|&key| WatchOn::resolved(&self.keys[key as usize]));
+        self.purgatory
+            .at(Timestamp::from_origin(reading))
+            .try_complete_else_watch_on(request, watches)
+            .expect("neither full nor shut down, and every request has a key")
+            .is_completed()
+    }
+
+    fn check(&self, key: u64) -> usize {
+        self.keys[key as usize].check_and_complete()
+    }
+
+    fn parked(&self) -> usize {
+        self.purgatory.delayed()
+    }
+
+    fn watched(&self) -> usize {
+        self.purgatory.watched()
+    }
+
+    /// Between two bursts: reads the clock.
+    fn turn(&self) -> impl Future<Output = ()> {
+        let reading = self.clock.now().since_origin();
+        self.reading
+            .store(reading.as_nanos() as u64, Ordering::Relaxed);
+        ready(())
+    }
+}
+
+impl W9 {
+    fn plain<C: Candidate>(&self) -> Values {
+        vec![self.0.measure(&C::new())]
+    }
+
+    fn resolved(&self) -> Values {
+        let candidate = Resolved::with(self.0.shape.parked());
+        vec![self.0.measure(&candidate)]
+    }
+}
+
+impl Workload for W9 {
+    const NAME: &'static str = "W9";
+
+    const TITLE: &'static str = "one life on a resolved key, the time supplied";
+
+    const METRICS: &'static [Metric] = &[Metric::less("life", "ns")];
+
+    const CHARTS: &'static [Chart] = &[Chart::Bars { metric: 0 }];
+
+    fn cases(options: &Options) -> Vec<Case<Self>> {
+        let case = |&parked| Case {
+            parameters: vec![("parked", parked)],
+            workload: Self(W1::new(parked, 1, options)),
+        };
+        options.parked.iter().map(case).collect()
+    }
+
+    /// The library is held to the rules as it is.
+    fn contenders() -> Vec<Contender<Self>> {
+        vec![
+            Contender::new::<Floor>(Self::plain::<Floor>),
+            Contender::new::<Library>(Self::plain::<Library>),
+            Contender::named::<Library>(Resolved::NAME, Self::resolved),
+        ]
+    }
+}
