@@ -44,6 +44,8 @@
 //! * [`WatchOn`], [`ResolvedKey`], [`Arrival`]: the hot path: keys that are found without hashing, ranks, and a clock
 //!   that was read already.
 //! * [`Clock`], [`SystemClock`], [`ManualClock`]: where the time comes from.
+//! * [`Waits`], [`Wait`], [`Awaited`], [`Completing`]: futures, without a runtime: of a value that a predicate finds, and
+//!   of the end of an operation.
 //! * [`Stats`], [`ParkedOperation`]: what happens, and what hangs.
 //! * [`Timer`]: timeouts without keys, by any [`scheme`].
 //! * [`Tracker`], [`Requests`]: one timer for each key; calls that wait for their responses.
@@ -85,6 +87,7 @@ mod cell;
 mod completions;
 mod engine;
 mod error;
+mod future;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
@@ -104,6 +107,7 @@ mod watch;
 pub use completions::{Completions, Executor, Job};
 pub use error::{BuildError, Rejected, ResetError};
 pub use foldhash::fast::RandomState;
+pub use future::{Awaited, Completing, Lost, Wait, WaitError, Waiter, Waits};
 pub use operation::{Completion, DelayedOperation, KeyHasher};
 pub use purgatory::{
     Arrival, Builder, Handle, ParkedOperation, Purgatory, ResolvedKey, Watch, WatchOn,

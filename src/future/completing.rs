@@ -1,0 +1,202 @@
+//! Waiting for the end of an operation.
+
+use super::reply::{Awaiting, Lost, Reply};
+use crate::RandomState;
+use crate::error::Rejected;
+use crate::operation::{Completion, DelayedOperation, KeyHasher};
+use crate::promise::block_on;
+use crate::purgatory::{Handle, Purgatory, Watch, WatchOn};
+use crate::turn::Turn;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// An operation whose end can be awaited: `Purgatory<Awaited<Op>>` parks it by
+/// [`completion`](Purgatory::completion), which gives a [`Future`] of the operation and how it ended.
+///
+/// What comes out of the future takes the place of `on_complete`: that is not called for an operation that is awaited,
+/// nor if the future is dropped. One that is [made by hand](Self::new) and parked as usual is not awaited, and has its
+/// `on_complete` as ever; so one purgatory can hold both.
+///
+/// ```
+/// use request_purgatory::{Awaited, Completion, DelayedOperation, Purgatory};
+/// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+/// use std::time::Duration;
+///
+/// struct DelayedFetch { end: Arc<AtomicU64>, offset: u64 }
+///
+/// impl DelayedOperation for DelayedFetch {
+///     type Key = u32;
+///     fn timeout(&self) -> Duration { Duration::from_secs(5) }
+///     fn try_complete(&mut self) -> bool { self.end.load(Ordering::Acquire) >= self.offset }
+///     fn on_complete(self, _: Completion) {} // awaited instead
+/// }
+///
+/// let fetches = Purgatory::<Awaited<DelayedFetch>>::new("fetch");
+/// let end = Arc::new(AtomicU64::new(0));
+/// let fetch = fetches.completion(DelayedFetch { end: end.clone(), offset: 10 }, [7])?;
+///
+/// end.store(10, Ordering::Release);
+/// fetches.check_and_complete(&7);
+/// # use futures::executor::block_on; // any executor
+/// let (fetch, completion) = block_on(fetch)?;
+/// assert_eq!((fetch.offset, completion), (10, Completion::Satisfied));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Awaited<Op> {
+    op: Op,
+    reply: Option<Reply<(Op, Completion), Lost>>,
+}
+
+impl<Op> Awaited<Op> {
+    /// One that nobody awaits, for [`Purgatory::try_complete_else_watch`].
+    pub fn new(op: Op) -> Self {
+        Self { op, reply: None }
+    }
+
+    /// The operation, for instance of one that was cancelled. Whoever awaits it gets [`Lost::Cancelled`].
+    pub fn into_operation(self) -> Op {
+        self.op
+    }
+}
+
+impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
+    type Key = Op::Key;
+
+    fn timeout(&self) -> Duration {
+        self.op.timeout()
+    }
+
+    fn try_complete(&mut self) -> bool {
+        let Self { op, reply } = self;
+        match reply {
+            Some(reply) => reply.asking(|| op.try_complete()),
+            None => op.try_complete(),
+        }
+    }
+
+    fn on_complete(self, completion: Completion) {
+        match self.reply {
+            Some(reply) => reply.tell(Ok((self.op, completion))),
+            None => self.op.on_complete(completion),
+        }
+    }
+}
+
+impl<Op: fmt::Debug> fmt::Debug for Awaited<Op> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Awaited")
+            .field("operation", &self.op)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
+    /// As [`try_complete_else_watch`](Self::try_complete_else_watch), and gives a future of the operation's end.
+    ///
+    /// The operation is parked when this returns, polled or not: an event after the call is not missed, and the
+    /// timeout runs. `try_complete` and `timeout` run where they always do, never in a poll. The future is woken on
+    /// the thread that `on_complete` would run on.
+    ///
+    /// # Errors
+    /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.
+    pub fn completion(
+        &self,
+        op: Op,
+        keys: impl IntoIterator<Item = Op::Key>,
+    ) -> Result<Completing<Op, S>, Rejected<Op>> {
+        begin(op, |awaited| self.try_complete_else_watch(awaited, keys))
+    }
+
+    /// The same with watches of all kinds, as
+    /// [`try_complete_else_watch_on`](Self::try_complete_else_watch_on) takes them.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn completion_on<'a>(
+        &self,
+        op: Op,
+        watches: impl IntoIterator<Item = WatchOn<'a, Awaited<Op>, S>>,
+    ) -> Result<Completing<Op, S>, Rejected<Op>> {
+        begin(op, |awaited| {
+            self.try_complete_else_watch_on(awaited, watches)
+        })
+    }
+}
+
+type Parked<Op, S> = Result<Watch<Awaited<Op>, S>, Rejected<Awaited<Op>>>;
+
+/// Parks an operation, and makes the future of its end.
+fn begin<Op: DelayedOperation, S: KeyHasher>(
+    op: Op,
+    park: impl FnOnce(Awaited<Op>) -> Parked<Op, S>,
+) -> Result<Completing<Op, S>, Rejected<Op>> {
+    let (reply, promise) = Reply::new();
+    let awaited = Awaited {
+        op,
+        reply: Some(reply),
+    };
+    match park(awaited) {
+        Ok(watch) => Ok(Completing(Awaiting::new(promise, watch))),
+        Err(rejected) => Err(rejected.map(Awaited::into_operation)),
+    }
+}
+
+/// The end of an [`Awaited`] operation to come: a [`Future`] of the operation and its [`Completion`], the timeout and
+/// the shutdown included.
+///
+/// Any executor will do, also more than one after the other: the last that polled is woken. Once it has resolved, it is
+/// pending for ever. It does not keep the purgatory alive.
+///
+/// Dropping it cancels the operation, which is dropped without `on_complete`; watches and timer are gone when `drop`
+/// returns. (If another thread is examining the operation in that very moment, nobody waits for that; it removes them
+/// when `try_complete` returns.) To have the operation back, use [`handle`](Self::handle) and
+/// [`Handle::cancel`].
+#[must_use = "an operation whose end is not awaited is cancelled"]
+pub struct Completing<Op: DelayedOperation, S: KeyHasher = RandomState>(
+    Awaiting<(Op, Completion), Lost, Awaited<Op>, S>,
+);
+
+impl<Op: DelayedOperation, S: KeyHasher> Completing<Op, S> {
+    /// The handle of the parked operation. `None` if it ended before it was parked, or the future has resolved.
+    pub fn handle(&self) -> Option<&Handle<Awaited<Op>, S>> {
+        self.0.handle()
+    }
+
+    /// Waits on this thread, which sleeps meanwhile.
+    ///
+    /// # Errors
+    /// [`Lost`], if the operation was cancelled or panicked.
+    ///
+    /// # Panics
+    /// If it is called from a callback of the library: what ends the operation may be due on the very thread that
+    /// sleeps.
+    pub fn wait(self) -> Result<(Op, Completion), Lost> {
+        assert!(
+            !Turn::in_progress(),
+            "a callback of the purgatory must not block in wait"
+        );
+        block_on(self)
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Future for Completing<Op, S> {
+    type Output = Result<(Op, Completion), Lost>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.get_mut().0.poll(cx)
+    }
+}
+
+/// Nothing in it is ever pinned.
+impl<Op: DelayedOperation, S: KeyHasher> Unpin for Completing<Op, S> {}
+
+impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Completing<Op, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completing")
+            .field("handle", &self.handle())
+            .finish_non_exhaustive()
+    }
+}
