@@ -150,6 +150,31 @@ fn g05_an_order_given_while_it_is_being_parked_is_obeyed() {
     });
 }
 
+/// Catches: a second look that takes an order away together with the mark.
+#[test]
+fn g05_an_order_beside_a_recheck_is_obeyed() {
+    bounded(|| {
+        let world = World::new();
+        let (at, holder) = world.cells.insert([false; 2]);
+        let checker = {
+            let world = world.clone();
+            thread::spawn(move || world.event(0, at))
+        };
+        let ender = {
+            let world = world.clone();
+            thread::spawn(move || {
+                if let Some(holder) = world.cells.begin(at, Order::Expire) {
+                    world.end(holder);
+                }
+            })
+        };
+        world.examine(holder);
+        checker.join().unwrap();
+        ender.join().unwrap();
+        assert_eq!(world.ended.load(Ordering::Relaxed), 1);
+    });
+}
+
 /// Catches: a generation that is not compared, or not raised at the end; a retired slot that is used again.
 #[test]
 fn g18_a_stale_reference_never_meets_a_later_tenant() {

@@ -4,7 +4,7 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Fate, Probe, assert_empty, bounded, bounded_to, manual};
-use request_purgatory::{ManualClock, Rejected};
+use request_purgatory::{ManualClock, Rejected, WatchOn};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,32 @@ fn g01_parker_races_checker() {
         // (A parker who was asked twice to look again leaves that to the reaper.)
         purgatory.advance();
         assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a look at a resolved list that is only a load: it may miss a watch that misses the event.
+#[test]
+fn g01_parker_races_a_check_of_a_resolved_key() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let key = purgatory.key(1);
+        let fate = Fate::new();
+        let checker = {
+            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            thread::spawn(move || {
+                let key = purgatory.key(1);
+                fate.satisfy();
+                key.check_and_complete()
+            })
+        };
+        purgatory
+            .try_complete_else_watch_on(Probe::new(&fate), [WatchOn::resolved(&key)])
+            .expect("it may park");
+        checker.join().unwrap();
+        purgatory.advance();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        drop(key);
         assert_empty(&purgatory);
     });
 }
