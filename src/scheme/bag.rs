@@ -50,6 +50,7 @@ impl Bag {
     }
 
     /// Makes [`earliest`](Self::earliest) exact. Looks at every timer.
+    #[cfg(any(test, feature = "reference-schemes"))]
     pub(crate) fn tighten(&mut self) {
         let deadlines = self.timers.iter().map(|&(deadline, _)| deadline);
         self.earliest = deadlines.min().unwrap_or(Tick::MAX);

@@ -47,6 +47,7 @@ impl Dial {
     }
 
     /// The latest deadline within one revolution of `now`.
+    #[cfg(any(test, feature = "reference-schemes"))]
     pub(crate) fn latest(&self, now: Tick) -> Tick {
         let present = now.max(self.current).max(self.seen);
         present.saturating_add(self.slots - 1)

@@ -26,6 +26,7 @@ pub struct HashedWheel {
     cursor: u32,
 }
 
+#[cfg(any(test, feature = "reference-schemes"))]
 impl HashedWheel {
     /// The latest deadline that has no round to wait for.
     pub(super) fn latest(&self, now: Tick) -> Tick {

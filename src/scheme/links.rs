@@ -71,6 +71,7 @@ impl Links {
     }
 
     /// Inserts a timer into `list`, which is sorted by deadline: behind the last that is not later.
+    #[cfg(any(test, feature = "reference-schemes"))]
     pub(crate) fn insert(&mut self, list: u32, id: u32, deadline: Tick) -> Position {
         let mut place = self.nodes[list as usize].prev;
         while let Some(node) = self.timer(place).filter(|node| node.deadline > deadline) {
