@@ -83,9 +83,8 @@ impl<S: Scheme> Model<S> {
         }
     }
 
-    /// Whether the scheme refuses deadlines.
-    fn bounded() -> bool {
-        TypeId::of::<S>() == TypeId::of::<SimpleWheel>()
+    fn is<T: Scheme>() -> bool {
+        TypeId::of::<S>() == TypeId::of::<T>()
     }
 
     fn earliest(&self) -> Option<Tick> {
@@ -126,13 +125,14 @@ impl<S: Scheme> Model<S> {
                 self.records.0.insert(id, (deadline, position));
                 self.started.insert(id, (deadline, self.passes));
                 assert!(
-                    !Self::bounded() || deadline <= self.present.saturating_add(self.slots - 1)
+                    !Self::is::<SimpleWheel>()
+                        || deadline <= self.present.saturating_add(self.slots - 1)
                 );
                 let earlier = after.filter(|&after| before.is_none_or(|before| after < before));
                 assert_eq!(earliest, earlier, "from {before:?} to {after:?}");
             }
             Err(BeyondSpan { latest }) => {
-                assert!(Self::bounded(), "takes any deadline");
+                assert!(Self::is::<SimpleWheel>(), "takes any deadline");
                 assert!(deadline > latest && latest >= now.saturating_add(self.slots - 1));
                 assert!(latest <= self.present.saturating_add(self.slots - 1));
             }
@@ -174,6 +174,11 @@ impl<S: Scheme> Model<S> {
         let earliest = self.earliest();
         assert_eq!(next.is_none(), earliest.is_none());
         assert!(next <= earliest, "{next:?} is past {earliest:?}");
+        // Without a bucket to guard it, a deadline is exact, but for what is due already.
+        let overdue = next.is_some_and(|next| next <= self.present);
+        assert!(!Self::is::<UnorderedList>() || next == earliest);
+        assert!(!Self::is::<OrderedList>() || next == earliest || overdue);
+        assert!(!Self::is::<Heap>() || next == earliest || overdue);
         let positions = self.started.keys().map(|id| self.records.0[id].1.number());
         let positions = positions.collect::<HashSet<_>>();
         assert_eq!(
