@@ -8,7 +8,8 @@ mod support;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use request_purgatory::{
-    Clock, Completion, DelayedOperation, Handle, ManualClock, Purgatory, Reaper, Rejected, Watch,
+    Clock, Completion, DelayedOperation, Handle, ManualClock, Purgatory, Reaper, Rejected,
+    ResolvedKey, Timestamp, Watch, WatchOn,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,9 +46,14 @@ impl DelayedOperation for Op {
 
 #[derive(Debug, Clone)]
 enum Call {
-    Park(Vec<u8>, Span, bool),
+    Park(Vec<u8>, Span, bool, Arrival),
+    ParkOn(Vec<On>, Span, bool, Arrival),
+    /// The key is not kept resolved any more.
+    Release(u8),
     Satisfy(Index),
     CheckKey(u8),
+    CheckResolved(u8),
+    CheckUpTo(u8, u64, bool),
     CheckLater(u8),
     CheckHandle(Index),
     CancelKey(u8),
@@ -63,13 +69,32 @@ enum Call {
     Shutdown,
 }
 
+/// One key to watch, perhaps resolved.
+#[derive(Debug, Clone, Copy)]
+struct On {
+    key: u8,
+    rank: Option<u64>,
+    resolved: bool,
+}
+
+/// What is said about the time of an arrival.
+#[derive(Debug, Clone, Copy)]
+enum Arrival {
+    Unsaid,
+    Ago(Span),
+    Ahead(Span),
+}
+
 /// What the model knows of a parked operation.
 #[derive(Debug, Clone)]
 struct Parked {
-    keys: BTreeSet<u8>,
+    /// With the ranks that count.
+    keys: BTreeMap<u8, Option<u64>>,
     parked_at: u64,
     /// `None` never expires.
     deadline: Option<u64>,
+    /// Its deadline had come already when it got it: among such, there is no order.
+    overdue: bool,
 }
 
 struct Model {
@@ -85,13 +110,26 @@ impl Model {
         self.choices.tick_at(self.now)
     }
 
-    fn deadline(&self, timeout: Duration) -> Option<u64> {
-        self.choices.deadline(self.now, timeout)
+    fn tick_at(&self, reading: Duration) -> u64 {
+        self.choices.tick_at(reading)
+    }
+
+    fn deadline(&self, reading: Duration, timeout: Duration) -> Option<u64> {
+        self.choices.deadline(reading, timeout)
+    }
+
+    fn is_past(&self, deadline: Option<u64>) -> bool {
+        deadline.is_some_and(|deadline| deadline <= self.tick())
     }
 
     fn on_key(&self, key: u8) -> BTreeSet<usize> {
-        let on_key = self.parked.iter().filter(|(_, op)| op.keys.contains(&key));
-        on_key.map(|(number, _)| *number).collect()
+        self.on_key_up_to(key, u64::MAX)
+    }
+
+    fn on_key_up_to(&self, key: u8, up_to: u64) -> BTreeSet<usize> {
+        let met = |op: &Parked| op.keys.get(&key).is_some_and(|rank| *rank <= Some(up_to));
+        let met = self.parked.iter().filter(|(_, op)| met(op));
+        met.map(|(number, _)| *number).collect()
     }
 
     fn pass(&mut self, time: Duration) {
@@ -105,6 +143,7 @@ struct Pair {
     real: Purgatory<Op>,
     clock: ManualClock,
     handles: Vec<Option<Handle<Op>>>,
+    resolved: BTreeMap<u8, ResolvedKey<Op>>,
     ready: Vec<Arc<AtomicBool>>,
     log: Log,
 }
@@ -132,6 +171,7 @@ impl Pair {
             },
             clock,
             handles: Vec::new(),
+            resolved: BTreeMap::new(),
             ready: Vec::new(),
             log: Log::default(),
         }
@@ -176,16 +216,44 @@ impl Pair {
     fn call(&mut self, call: Call) {
         let tick = self.model.choices.tick;
         match call {
-            Call::Park(keys, span, ready) => self.park(keys, span.of(tick), ready),
+            Call::Park(keys, span, ready, arrival) => {
+                let ranks = keys.iter().map(|key| (*key, None)).collect();
+                let reading = self.reading(arrival);
+                self.park(
+                    span.of(tick),
+                    ready,
+                    reading,
+                    ranks,
+                    |real, op| match reading {
+                        None => real.try_complete_else_watch(op, keys),
+                        Some(reading) => real.at(reading).try_complete_else_watch(op, keys),
+                    },
+                );
+            }
+            Call::ParkOn(on, span, ready, arrival) => {
+                self.park_on(&on, span.of(tick), ready, arrival);
+            }
+            Call::Release(key) => drop(self.resolved.remove(&key)),
             Call::Satisfy(index) => {
                 if let Some((number, _)) = self.pick(index) {
                     self.ready[number].store(true, Ordering::Relaxed);
                 }
             }
             Call::CheckKey(key) => {
-                let expected = self.satisfied(self.model.on_key(key));
-                assert_eq!(self.real.check_and_complete(&key), expected.len());
-                assert_eq!(self.endings(), expected);
+                self.check(key, u64::MAX, |real, _| real.check_and_complete(&key));
+            }
+            Call::CheckResolved(key) => {
+                self.check(key, u64::MAX, |_, resolved| resolved.check_and_complete());
+            }
+            Call::CheckUpTo(key, rank, false) => {
+                self.check(key, rank, |real, _| {
+                    real.check_and_complete_up_to(&key, rank)
+                });
+            }
+            Call::CheckUpTo(key, rank, true) => {
+                self.check(key, rank, |_, resolved| {
+                    resolved.check_and_complete_up_to(rank)
+                });
             }
             Call::CheckLater(key) => {
                 self.real.check_later(key);
@@ -262,7 +330,81 @@ impl Pair {
         }
     }
 
-    fn park(&mut self, keys: Vec<u8>, timeout: Duration, ready: bool) {
+    /// The key, resolved now if it is not.
+    fn resolve(&mut self, key: u8) -> &ResolvedKey<Op> {
+        self.resolved
+            .entry(key)
+            .or_insert_with(|| self.real.key(key))
+    }
+
+    fn check(
+        &mut self,
+        key: u8,
+        up_to: u64,
+        check: impl FnOnce(&Purgatory<Op>, &ResolvedKey<Op>) -> usize,
+    ) {
+        let met = self.model.on_key_up_to(key, up_to);
+        let ranks = met.iter().map(|number| {
+            let rank = self.model.parked[number].keys[&key];
+            // Those without a rank come last.
+            (*number, rank.map_or((1, 0), |rank| (0, rank)))
+        });
+        let ranks = ranks.collect::<BTreeMap<_, _>>();
+        let expected = self.satisfied(met);
+        let real = self.real.clone();
+        assert_eq!(check(&real, self.resolve(key)), expected.len());
+        let order = lock(&self.log).clone();
+        assert!(
+            order
+                .iter()
+                .map(|(number, _)| ranks.get(number))
+                .is_sorted()
+        );
+        assert_eq!(self.endings(), expected);
+    }
+
+    /// The reading that is said, if any.
+    fn reading(&self, arrival: Arrival) -> Option<Timestamp> {
+        let (now, tick) = (self.model.now, self.model.choices.tick);
+        let reading = match arrival {
+            Arrival::Unsaid => return None,
+            Arrival::Ago(span) => now.saturating_sub(span.of(tick)),
+            Arrival::Ahead(span) => now.saturating_add(span.of(tick)),
+        };
+        Some(Timestamp::from_origin(reading))
+    }
+
+    fn park_on(&mut self, on: &[On], timeout: Duration, ready: bool, arrival: Arrival) {
+        let mut ranks = BTreeMap::new();
+        for on in on {
+            let rank = ranks.entry(on.key).or_insert(on.rank);
+            *rank = (*rank).min(on.rank);
+            self.resolve(on.key);
+        }
+        let resolved = std::mem::take(&mut self.resolved);
+        let watches = on.iter().map(|on| {
+            let watch = match on.resolved {
+                true => WatchOn::from(&resolved[&on.key]),
+                false => WatchOn::key(on.key),
+            };
+            on.rank.into_iter().fold(watch, WatchOn::at_rank)
+        });
+        let reading = self.reading(arrival);
+        self.park(timeout, ready, reading, ranks, |real, op| match reading {
+            None => real.try_complete_else_watch_on(op, watches),
+            Some(reading) => real.at(reading).try_complete_else_watch_on(op, watches),
+        });
+        self.resolved = resolved;
+    }
+
+    fn park(
+        &mut self,
+        timeout: Duration,
+        ready: bool,
+        reading: Option<Timestamp>,
+        keys: BTreeMap<u8, Option<u64>>,
+        park: impl FnOnce(&Purgatory<Op>, Op) -> Result<Watch<Op>, Rejected<Op>>,
+    ) {
         let number = self.handles.len();
         let flag = Arc::new(AtomicBool::new(ready));
         self.ready.push(flag.clone());
@@ -277,7 +419,7 @@ impl Pair {
             .choices
             .max_parked
             .is_some_and(|max| self.model.parked.len() >= max);
-        let result = self.real.try_complete_else_watch(op, keys.iter().copied());
+        let result = park(&self.real, op);
         let handle = match result {
             Err(Rejected::NoKeys(op)) if keys.is_empty() && op.number == number => None,
             Err(Rejected::ShutDown(op)) if self.model.closed && op.number == number => None,
@@ -287,10 +429,13 @@ impl Pair {
             }
             Err(Rejected::Full(op)) if full && !ready && op.number == number => None,
             Ok(Watch::Parked(handle)) if !ready && !full && !self.model.closed => {
+                let reading = reading.map_or(self.model.now, Timestamp::since_origin);
+                let deadline = self.model.deadline(reading, timeout);
                 let parked = Parked {
-                    keys: keys.into_iter().collect(),
-                    parked_at: self.model.tick(),
-                    deadline: self.model.deadline(timeout),
+                    keys,
+                    parked_at: self.model.tick_at(reading),
+                    deadline,
+                    overdue: self.model.is_past(deadline),
                 };
                 self.model.parked.insert(number, parked);
                 Some(handle)
@@ -301,9 +446,10 @@ impl Pair {
     }
 
     fn reschedule(&mut self, number: usize, timeout: Duration) {
-        let deadline = self.model.deadline(timeout);
+        let deadline = self.model.deadline(self.model.now, timeout);
+        let overdue = self.model.is_past(deadline);
         if let Some(op) = self.model.parked.get_mut(&number) {
-            op.deadline = deadline;
+            (op.deadline, op.overdue) = (deadline, overdue);
         }
     }
 
@@ -321,12 +467,13 @@ impl Pair {
         let now = self.model.tick();
         let due = |op: &Parked| op.deadline.is_some_and(|deadline| deadline <= now);
         let deadlines = self.model.parked.iter().filter(|(_, op)| due(op));
-        let deadlines = deadlines.map(|(number, op)| (*number, op.deadline));
+        let deadlines = deadlines.map(|(number, op)| (*number, (op.deadline, op.overdue)));
         let deadlines = deadlines.collect::<BTreeMap<_, _>>();
         expected.extend(self.end(deadlines.keys().copied(), Completion::Expired));
         assert_eq!(self.real.advance(), deadlines.len());
         let order = lock(&self.log).clone();
         let order = order.iter().filter_map(|(number, _)| deadlines.get(number));
+        let order = order.filter(|(_, overdue)| !overdue);
         assert!(order.is_sorted(), "not in the order of their deadlines");
         assert_eq!(self.endings(), expected);
         let next = self.real.next_deadline();
@@ -342,7 +489,7 @@ impl Pair {
         assert_eq!(self.real.delayed(), model.parked.len());
         let watched = model.parked.values().map(|op| op.keys.len());
         assert_eq!(self.real.watched(), watched.sum::<usize>());
-        let keys = model.parked.values().flat_map(|op| &op.keys);
+        let keys = model.parked.values().flat_map(|op| op.keys.keys());
         let keys = keys.collect::<BTreeSet<_>>();
         assert_eq!(self.real.watched_keys(), keys.len());
         let earliest = model.parked.values().filter_map(|op| op.deadline).min();
@@ -385,8 +532,8 @@ impl Pair {
         let expected = self.model.parked.values().map(|op| {
             let left = |deadline: u64| self.model.choices.ticks(deadline.saturating_sub(now));
             (
-                op.keys.iter().copied().collect(),
-                self.model.choices.ticks(now - op.parked_at),
+                op.keys.keys().copied().collect(),
+                self.model.choices.ticks(now.saturating_sub(op.parked_at)),
                 op.deadline.map(left),
             )
         });
@@ -402,10 +549,31 @@ fn call() -> impl Strategy<Value = Call> {
     let many = prop::collection::vec(0..40_u8, 20..40);
     let keys = prop_oneof![15 => keys, 1 => many];
     let key = || 0..6_u8;
+    let rank = || prop_oneof![0..4_u64, Just(u64::MAX)];
+    let on = (key(), prop::option::of(rank()), any::<bool>());
+    let on = on.prop_map(|(key, rank, resolved)| On {
+        key,
+        rank,
+        resolved,
+    });
+    let on = prop::collection::vec(on, 0..6);
+    let arrival = || {
+        prop_oneof![
+            4 => Just(Arrival::Unsaid),
+            2 => span().prop_map(Arrival::Ago),
+            1 => span().prop_map(Arrival::Ahead),
+        ]
+    };
     let index = any::<Index>;
     prop_oneof![
-        12 => (keys, span(), prop::bool::weighted(0.1))
-            .prop_map(|(keys, timeout, ready)| Call::Park(keys, timeout, ready)),
+        6 => (keys, span(), prop::bool::weighted(0.1), arrival())
+            .prop_map(|(keys, timeout, ready, at)| Call::Park(keys, timeout, ready, at)),
+        8 => (on, span(), prop::bool::weighted(0.1), arrival())
+            .prop_map(|(on, timeout, ready, at)| Call::ParkOn(on, timeout, ready, at)),
+        1 => key().prop_map(Call::Release),
+        2 => key().prop_map(Call::CheckResolved),
+        3 => (key(), rank(), any::<bool>())
+            .prop_map(|(key, rank, resolved)| Call::CheckUpTo(key, rank, resolved)),
         4 => index().prop_map(Call::Satisfy),
         3 => key().prop_map(Call::CheckKey),
         2 => key().prop_map(Call::CheckLater),
@@ -462,11 +630,9 @@ fn g10_crowded_buckets_fire_in_their_ticks() {
             let share = timeouts.len().div_ceil(jumps.len());
             for (timeouts, jump) in timeouts.chunks(share).zip(jumps) {
                 for timeout in timeouts {
-                    pair.park(
-                        vec![(*timeout % 200) as u8],
-                        Duration::from_millis(*timeout),
-                        false,
-                    );
+                    let keys = vec![(*timeout % 200) as u8];
+                    let span = Span::Exactly(Duration::from_millis(*timeout));
+                    pair.call(Call::Park(keys, span, false, Arrival::Unsaid));
                 }
                 pair.call(Call::Advance(Span::Ticks(jump, 0)));
                 pair.compare();

@@ -130,7 +130,7 @@ fn parker_races_glance(under_lock: bool) {
     });
 }
 
-/// Catches: a `glance` that is Relaxed; a parker that asks before it watches.
+/// Catches: a parker that asks before it watches.
 #[test]
 fn g01_parker_races_a_glance_after_the_lock() {
     parker_races_glance(true);
@@ -157,17 +157,17 @@ fn leaver_adder_checker(leaver_rank: Option<u64>, rank: Option<u64>) {
             let watchers = watchers.clone();
             thread::spawn(move || watchers.remove(by, leaver_rank, 0, |id| id != 0))
         };
-        let checker = {
-            let (resolution, event) = (resolution.clone(), event.clone());
+        let adder = {
+            let (watchers, event) = (watchers.clone(), event.clone());
             thread::spawn(move || {
-                event.store(true, Ordering::Relaxed);
-                resolution.on(u64::MAX).contains(&1)
+                watchers.add(by, rank, 1);
+                event.load(Ordering::Relaxed)
             })
         };
-        watchers.add(by, rank, 1);
-        let seen = event.load(Ordering::Relaxed);
+        event.store(true, Ordering::Relaxed);
+        let found = resolution.on(u64::MAX).contains(&1);
         leaver.join().unwrap();
-        let found = checker.join().unwrap();
+        let seen = adder.join().unwrap();
         assert!(seen || found, "the event is lost");
         assert_eq!(resolution.on(u64::MAX), [1]);
         watchers.remove(by, rank, 1, |_| false);
@@ -280,8 +280,8 @@ fn g02_one_comes_by_the_plain_key_while_the_place_is_retired() {
     });
 }
 
-/// Catches: a place that is retired without a second look at who has it resolved; a resolution that leaves the word at
-/// `MANY`.
+/// Catches: a place that is retired without a second look at who has it resolved; one that is
+/// released without its number.
 #[test]
 fn g02_the_key_is_resolved_again_while_the_place_is_retired() {
     bounded_to(1, || {

@@ -169,6 +169,8 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
     let census = Census::default();
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
     let (stranger, _clock) = manual::<Counted>(|builder| builder);
+    // (So that the two have different places for the key.)
+    let first = stranger.key(census.key(2));
     let (own, strange) = (purgatory.key(census.key(1)), stranger.key(census.key(1)));
     let probe = Probe::new();
     park(&purgatory, &probe, [WatchOn::from(&strange)]);
@@ -188,7 +190,7 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
     assert_eq!(strange.check_and_complete(), 0);
     assert_eq!(own.check_and_complete(), 1);
     assert_eq!(purgatory.cancel_for_key(own.key()).len(), 2);
-    drop((own, strange));
+    drop((own, strange, first));
     assert_eq!(census.count(), 0);
 }
 

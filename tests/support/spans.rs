@@ -16,27 +16,21 @@ pub(crate) struct Choices {
 }
 
 impl Choices {
-    /// Nanoseconds since tick zero, and in a tick.
-    fn since(&self, now: Duration) -> (u128, u128) {
-        let since = now - self.start;
-        (since.as_nanos(), self.tick.as_nanos())
+    /// The last tick at or before `reading`, which may lie before tick zero.
+    pub(crate) fn tick_at(&self, reading: Duration) -> u64 {
+        let since = reading.saturating_sub(self.start).as_nanos();
+        u64::try_from(since / self.tick.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The last tick at or before `now`.
-    pub(crate) fn tick_at(&self, now: Duration) -> u64 {
-        let (since, tick) = self.since(now);
-        u64::try_from(since / tick).unwrap_or(u64::MAX)
-    }
-
-    /// The tick at which what is to wait for `timeout` from `now` is due. `None` is never.
-    pub(crate) fn deadline(&self, now: Duration, timeout: Duration) -> Option<u64> {
+    /// The tick at which what is to wait for `timeout` from `reading` is due. `None` is never.
+    pub(crate) fn deadline(&self, reading: Duration, timeout: Duration) -> Option<u64> {
         let timeout = timeout.min(self.max_timeout);
-        let (since, tick) = self.since(now);
-        let at = since + timeout.as_nanos();
+        let at = reading.as_nanos() + timeout.as_nanos();
+        let at = at.saturating_sub(self.start.as_nanos());
         if timeout == Duration::MAX || at > Duration::MAX.as_nanos() {
             return None;
         }
-        u64::try_from(at.div_ceil(tick))
+        u64::try_from(at.div_ceil(self.tick.as_nanos()))
             .ok()
             .filter(|at| *at < u64::MAX)
     }

@@ -123,7 +123,7 @@ fn no_wake_up_is_lost_to_a_change_of_wakers() {
             };
             let waiter = thread::current();
             let answer = loop {
-                let (first, second) = (Unpark::new(&waiter), Unpark::new(&waiter));
+                let (first, second) = (Unpark::waker(&waiter), Unpark::waker(&waiter));
                 let before = poll(request.as_mut(), &first);
                 let after = before.is_pending().then(|| poll(request.as_mut(), &second));
                 match (before, after) {
@@ -140,7 +140,7 @@ fn no_wake_up_is_lost_to_a_change_of_wakers() {
 struct Unpark(thread::Thread);
 
 impl Unpark {
-    fn new(thread: &thread::Thread) -> Waker {
+    fn waker(thread: &thread::Thread) -> Waker {
         Arc::new(Self(thread.clone())).into()
     }
 }
