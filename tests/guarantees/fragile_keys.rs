@@ -59,7 +59,9 @@ fn g12_a_key_that_panics_while_it_is_resolved_or_released() {
                 // The key is new, and then resolved already.
                 for _ in 0..3 {
                     let key = with_fuse(1, hook, || purgatory.key(Fragile(1)));
-                    drop(with_fuse(1, hook, || drop(key.map(|key| key.clone()))));
+                    drop(with_fuse(1, hook, || {
+                        drop(key.inspect(|key| drop(key.clone())))
+                    }));
                     let key = purgatory.key(Fragile(1));
                     drop(with_fuse(1, hook, || drop(key.clone())));
                     drop(with_fuse(1, hook, || drop(key)));

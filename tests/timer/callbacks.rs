@@ -81,11 +81,11 @@ pub(crate) fn g13_a_slow_callback_does_not_hold_up_the_timer<W: Tested>() {
             .expect("threads are to be had");
         timer.start(TICK * 5, true).expect("there is room");
         let start = Instant::now();
-        for number in 0..10_000 {
+        for number in 0..3_000 {
             let timeout = Duration::from_millis(10 + number % 50);
             timer.start(timeout, false).expect("there is room");
         }
-        eventually("the expiry of all", || timer.stats().expired == 10_001);
+        eventually("the expiry of all", || timer.stats().expired == 3_001);
         // The second of the slow one must not be in it, even on a loaded machine.
         let took = start.elapsed();
         assert!(took < Duration::from_millis(900), "{took:?}");

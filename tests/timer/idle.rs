@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// No timers, no wake-ups; and with a far one neither.
 pub(crate) fn g19_idle_means_idle<W: Tested>() {
-    if !W::LEAPS {
+    if !W::SLEEPS {
         return;
     }
     within(PATIENCE, || {

@@ -14,28 +14,30 @@ mod shutdown;
 mod stress;
 mod time;
 
-use request_purgatory::scheme::{HierarchicalWheel, Scheme};
+use request_purgatory::scheme::{self, Scheme};
 use request_purgatory::{ManualClock, Reaper, Timer, TimerBuilder};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A scheme under test.
 trait Tested: Scheme {
-    /// It goes from deadline to deadline, not tick by tick: a long jump costs it little, and while idle it sleeps.
-    const LEAPS: bool;
+    /// It knows when something is due next: with nothing but a far timer, nobody wakes.
+    const SLEEPS: bool;
     /// It holds any deadline.
     const ENDLESS: bool;
 }
 
 macro_rules! schemes {
-    ($($name:ident: $scheme:ty, leaps: $leaps:literal, endless: $endless:literal;)*) => {$(
-        impl Tested for $scheme {
-            const LEAPS: bool = $leaps;
+    ($($(#[$attr:meta])* $name:ident: $scheme:ident, sleeps: $sleeps:literal, endless: $endless:literal;)*) => {$(
+        $(#[$attr])*
+        impl Tested for scheme::$scheme {
+            const SLEEPS: bool = $sleeps;
             const ENDLESS: bool = $endless;
         }
 
+        $(#[$attr])*
         mod $name {
             use super::*;
-            each! { $scheme:
+            each! { scheme::$scheme:
                 time::g09_any_duration_at_any_uptime,
                 time::g09_absurd_durations_never_fire_early,
                 time::g09_never_may_become_soon_and_soon_never,
@@ -66,7 +68,7 @@ macro_rules! schemes {
 }
 
 macro_rules! each {
-    ($scheme:ty: $($file:ident::$test:ident,)*) => {$(
+    ($scheme:path: $($file:ident::$test:ident,)*) => {$(
         #[test]
         fn $test() {
             $file::$test::<$scheme>();
@@ -75,7 +77,18 @@ macro_rules! each {
 }
 
 schemes! {
-    hierarchical_wheel: HierarchicalWheel, leaps: true, endless: true;
+    hierarchical_wheel: HierarchicalWheel, sleeps: true, endless: true;
+    heap: Heap, sleeps: true, endless: true;
+    hashed_wheel: HashedWheel, sleeps: false, endless: true;
+    stepped_wheel: SteppedWheel, sleeps: false, endless: true;
+    #[cfg(feature = "reference-schemes")]
+    unordered_list: UnorderedList, sleeps: true, endless: true;
+    #[cfg(feature = "reference-schemes")]
+    ordered_list: OrderedList, sleeps: true, endless: true;
+    #[cfg(feature = "reference-schemes")]
+    simple_wheel: SimpleWheel, sleeps: false, endless: false;
+    #[cfg(feature = "reference-schemes")]
+    sorted_hashed_wheel: SortedHashedWheel, sleeps: false, endless: true;
 }
 
 /// A name that starts like no other's: threads are found by it.

@@ -336,17 +336,6 @@ impl<W: Tested> Pair<W> {
     }
 }
 
-/// Jumps are short where each tick takes a step.
-fn leap(leaps: bool) -> BoxedStrategy<Span> {
-    if leaps {
-        return jump().boxed();
-    }
-    let ticks = prop_oneof![0..200_u64, 0..5_000_u64];
-    (ticks, 0..2_000_000_u64)
-        .prop_map(|(ticks, nanos)| Span::Ticks(ticks, nanos % 1_000))
-        .boxed()
-}
-
 fn plan() -> impl Strategy<Value = Plan> {
     prop_oneof![
         span().prop_map(Plan::Start),
@@ -355,15 +344,15 @@ fn plan() -> impl Strategy<Value = Plan> {
     ]
 }
 
-fn call(leaps: bool) -> impl Strategy<Value = Call> {
+fn call() -> impl Strategy<Value = Call> {
     let index = any::<Index>;
     prop_oneof![
         12 => (span(), prop::option::weighted(0.3, plan()))
             .prop_map(|(timeout, plan)| Call::Start(timeout, plan)),
         3 => index().prop_map(Call::Stop),
         4 => (index(), span()).prop_map(|(index, timeout)| Call::Reset(index, timeout)),
-        2 => leap(leaps).prop_map(Call::Pass),
-        6 => leap(leaps).prop_map(Call::Advance),
+        2 => jump().prop_map(Call::Pass),
+        6 => jump().prop_map(Call::Advance),
     ]
 }
 
@@ -372,8 +361,8 @@ pub(crate) fn g10_any_sequence_of_calls_does_what_a_sorted_map_does<W: Tested>()
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let calls = prop::collection::vec(call(W::LEAPS), 1..120);
-    let after = prop::collection::vec(call(W::LEAPS), 0..10);
+    let calls = prop::collection::vec(call(), 1..120);
+    let after = prop::collection::vec(call(), 0..10);
     let result = runner.run(&(choices(), calls, after), |(choices, calls, after)| {
         let mut pair = Pair::<W>::new(choices);
         for call in calls.into_iter().chain([Call::Shutdown]).chain(after) {

@@ -78,10 +78,7 @@ pub(crate) fn g09_any_duration_at_any_uptime<W: Tested>() {
             for uptime in [-4_200, -1, 0, 1_i64].map(|by| border.checked_add_signed(by)) {
                 let Some(uptime) = uptime else { continue };
                 fires_exactly::<W>(tick, uptime, false);
-                // (A jump over many ticks takes those long that go tick by tick.)
-                if W::LEAPS {
-                    fires_exactly::<W>(tick, uptime, true);
-                }
+                fires_exactly::<W>(tick, uptime, true);
             }
         }
     }
@@ -110,8 +107,7 @@ pub(crate) fn g09_absurd_durations_never_fire_early<W: Tested>() {
             let ids = long
                 .map(|timeout| timer.start(*timeout, *timeout).expect("it fits"))
                 .collect::<Vec<_>>();
-            let far = if W::LEAPS { 1 << 33 } else { 0 };
-            for step in [Duration::ZERO, tick, Duration::from_secs(far)] {
+            for step in [Duration::ZERO, tick, Duration::from_secs(1 << 33)] {
                 clock.advance(step);
                 assert_eq!(timer.advance(), 0, "{tick:?} from {start:?}");
             }
@@ -178,7 +174,7 @@ pub(crate) fn g10_fires_after_the_deadline_and_soon<W: Tested>() {
 
 /// A century of milliseconds is three million million ticks.
 pub(crate) fn g11_a_jump_of_a_century_costs_little<W: Tested>() {
-    if !W::LEAPS {
+    if !W::ENDLESS {
         return;
     }
     let century = Duration::from_secs(100 * 365 * 86_400);

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
 
+/// Keys and values that have expired.
+type Log = Arc<Mutex<Vec<(u32, u64)>>>;
+
 /// A tracker without threads, and what has expired.
-fn manual() -> (
-    Tracker<u32, Token>,
-    ManualClock,
-    Arc<Mutex<Vec<(u32, u64)>>>,
-) {
+fn manual() -> (Tracker<u32, Token>, ManualClock, Log) {
     let clock = ManualClock::new();
-    let expired = Arc::new(Mutex::new(Vec::new()));
+    let expired = Log::default();
     let log = expired.clone();
     let tracker = Tracker::builder("manual")
         .clock(clock.clone())
