@@ -56,15 +56,17 @@ pub(crate) enum Found {
 impl Found {
     #[inline(always)]
     fn on(list: &WatchList, few: &mut Few) -> Self {
-        match list {
-            WatchList::One(watcher) => Self::One(*watcher),
-            WatchList::Many(many) => match many.unranked() {
-                Some(watchers) if watchers.len() <= FEW => {
-                    few[..watchers.len()].copy_from_slice(watchers);
-                    Self::Few(watchers.len())
+        if let WatchList::One(watcher) = list {
+            return Self::One(*watcher);
+        }
+        match list.unranked() {
+            Some(watchers) if watchers.len() <= FEW => {
+                for (place, watcher) in few.iter_mut().zip(watchers) {
+                    *place = *watcher;
                 }
-                _ => Self::Many,
-            },
+                Self::Few(watchers.len())
+            }
+            _ => Self::Many,
         }
     }
 }
@@ -121,13 +123,17 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     ) {
         let mut orphan = None;
         match target {
-            Target::Key(key) => self.places.edit(key, |place| match place {
-                Place::Here(list) => Entry::remove_if(list.remove(watcher, rank, is_live)),
-                Place::Resolved(number) => {
-                    orphan = self.remove_resolved(*number, rank, watcher, is_live);
-                    Entry::Keep
-                }
-            }),
+            Target::Key(key) => {
+                let goes =
+                    |place: &Place| matches!(place, Place::Here(list) if list.is_only(watcher));
+                self.places.edit(key, goes, |place| match place {
+                    Place::Here(list) => Entry::remove_if(list.remove(watcher, rank, is_live)),
+                    Place::Resolved(number) => {
+                        orphan = self.remove_resolved(*number, rank, watcher, is_live);
+                        Entry::Keep
+                    }
+                });
+            }
             Target::Resolved(number) => {
                 orphan = self.remove_resolved(number, rank, watcher, is_live);
             }
@@ -245,7 +251,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     /// lock is released.
     fn vacate(&self, key: &K, number: Number, retire: impl FnOnce() -> Option<Arc<K>>) {
         let mut retired = None;
-        self.places.edit(key, |place| {
+        let goes = |_: &Place| false;
+        self.places.edit(key, goes, |place| {
             if matches!(place, Place::Resolved(other) if *other == number) {
                 retired = retire();
             }

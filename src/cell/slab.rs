@@ -21,6 +21,7 @@
 
 use super::state::{Acquire, Mark, Marked, Release, State};
 use crate::sync::{AtomicU32, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell, thread_token};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -28,6 +29,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32 as Aside};
 
 /// Chunks of doubling size: enough for every index.
 const CHUNKS: usize = 32;
+/// Size of a cache line; where that is another one, no harm is done.
+const LINE: usize = 64;
 /// End of a list of slots.
 const NIL: u32 = u32::MAX;
 
@@ -38,8 +41,10 @@ pub(crate) struct SlotRef {
     pub(crate) generation: u32,
 }
 
-/// What the timer keeps with each slot, under the slab's lock.
+/// What the timer keeps with each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
+/// beside it: with a payload of half a cache line, a slot is one line.)
 #[derive(Debug, Clone, Copy, Default)]
+#[repr(C, packed(4))]
 pub(crate) struct Fields {
     /// The tick at which the operation is due.
     pub(crate) deadline: u64,
@@ -59,7 +64,7 @@ struct Slot<P> {
 
 /// Slots for payloads `P`, with `G` beside them under the same lock.
 pub(crate) struct Slab<P, G> {
-    /// Chunk `c` is a boxed slice of `FIRST_CHUNK << c` slots, or null.
+    /// Chunk `c` has room for `FIRST_CHUNK << c` slots, or is null.
     chunks: [AtomicPtr<Slot<P>>; CHUNKS],
     /// Slots below this index are initialised.
     initialised: AtomicU32,
@@ -200,6 +205,13 @@ impl<P, G> Slab<P, G> {
         }
     }
 
+    /// What a chunk takes. It begins with a cache line, so that as few slots as can be lie in two.
+    pub(super) fn layout(chunk: usize) -> Layout {
+        Layout::array::<Slot<P>>((FIRST_CHUNK as usize) << chunk)
+            .and_then(|layout| layout.align_to(LINE))
+            .expect("a chunk that the indices can name is smaller than the address space")
+    }
+
     /// Chunk and offset of a slot.
     #[inline(always)]
     fn locate(index: u32) -> (usize, usize) {
@@ -240,13 +252,9 @@ impl<P, G> Drop for Slab<P, G> {
         for (number, chunk) in self.chunks.iter_mut().enumerate() {
             let chunk = *chunk.get_mut();
             if !chunk.is_null() {
-                let slots = ptr::slice_from_raw_parts_mut(
-                    chunk.cast::<MaybeUninit<Slot<P>>>(),
-                    (FIRST_CHUNK as usize) << number,
-                );
-                // SAFETY: `add_slot` made it from a boxed slice of just this length. What the slots themselves own
-                // was dropped above (loom's instrumentation aside, no part of a slot has a destructor).
-                drop(unsafe { Box::from_raw(slots) });
+                // SAFETY: `add_slot` allocated it with this layout. What the slots themselves own was dropped above
+                // (loom's instrumentation aside, no part of a slot has a destructor).
+                unsafe { dealloc(chunk.cast(), Self::layout(number)) };
             }
         }
     }
@@ -436,8 +444,12 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         // ORDERING: Relaxed on both: only a holder of the lock reads it before `initialised` publishes it.
         let mut chunk = self.slab.chunks[number].load(Ordering::Relaxed);
         if chunk.is_null() {
-            let slots = Box::<[Slot<P>]>::new_uninit_slice((FIRST_CHUNK as usize) << number);
-            chunk = Box::into_raw(slots).cast::<Slot<P>>();
+            let layout = Slab::<P, G>::layout(number);
+            // SAFETY: a slot is not of size zero, and a chunk has at least one.
+            chunk = unsafe { alloc(layout) }.cast::<Slot<P>>();
+            if chunk.is_null() {
+                handle_alloc_error(layout);
+            }
             self.slab.chunks[number].store(chunk, Ordering::Relaxed);
         }
         // SAFETY: `locate` keeps the offset inside the chunk.

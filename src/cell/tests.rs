@@ -93,3 +93,10 @@ fn a_dropped_slab_drops_what_is_parked() {
             .all(|payload| Arc::strong_count(payload) == 1)
     );
 }
+
+#[test]
+fn a_slot_with_half_a_line_of_payload_is_one_line() {
+    let layout = Slab::<[u64; 4], ()>::layout(0);
+    assert_eq!(layout.align(), 64);
+    assert_eq!(layout.size(), 64 * crate::sync::FIRST_CHUNK as usize);
+}

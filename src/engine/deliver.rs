@@ -16,7 +16,29 @@ pub(crate) enum Site {
     Elsewhere,
 }
 
-/// What one call has ended. Most calls end none or one.
+/// Where a call puts what it has ended, until it has let go of everything.
+pub(crate) trait Outbox<E> {
+    fn push(&mut self, ended: E);
+
+    /// What is in it, if that is one at most.
+    fn single(self) -> Result<Option<E>, Ready<E>>;
+}
+
+/// For calls that end one at most.
+impl<E> Outbox<E> for Option<E> {
+    #[inline(always)]
+    fn push(&mut self, ended: E) {
+        debug_assert!(self.is_none());
+        *self = Some(ended);
+    }
+
+    #[inline(always)]
+    fn single(self) -> Result<Self, Ready<E>> {
+        Ok(self)
+    }
+}
+
+/// For calls that may end any number. Most of them end none or one.
 pub(crate) struct Ready<E> {
     first: Option<E>,
     rest: Vec<E>,
@@ -37,13 +59,24 @@ impl<E> Ready<E> {
             rest: Vec::new(),
         }
     }
+}
 
+impl<E> Outbox<E> for Ready<E> {
     #[inline(always)]
-    pub(crate) fn push(&mut self, ended: E) {
+    fn push(&mut self, ended: E) {
         if self.first.is_none() {
             self.first = Some(ended);
         } else {
             self.rest.push(ended);
+        }
+    }
+
+    #[inline(always)]
+    fn single(self) -> Result<Option<E>, Self> {
+        if self.rest.is_empty() {
+            Ok(self.first)
+        } else {
+            Err(self)
         }
     }
 }
@@ -62,15 +95,16 @@ impl<E> IntoIterator for Ready<E> {
 pub(crate) fn deliver<F: Facility>(
     facility: &Arc<F>,
     turn: &Turn,
-    ready: Ready<F::Ended>,
+    outbox: impl Outbox<F::Ended>,
     site: Site,
 ) {
-    match ready.first {
-        Some(ended) if ready.rest.is_empty() && !goes_elsewhere::<F>(facility, &ended, site) => {
+    match outbox.single() {
+        Ok(None) => {}
+        Ok(Some(ended)) if !goes_elsewhere::<F>(facility, &ended, site) => {
             run_here(facility, turn, ended);
         }
-        Some(_) => deliver_all(facility, turn, ready, site),
-        None => {}
+        Ok(Some(ended)) => deliver_all(facility, turn, Ready::of(ended), site),
+        Err(ready) => deliver_all(facility, turn, ready, site),
     }
 }
 

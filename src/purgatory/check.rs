@@ -4,7 +4,7 @@ use super::core::Core;
 use super::end::Examined;
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::deliver::{Ready, Site, deliver};
+use crate::engine::deliver::{Outbox, Ready, Site, deliver};
 use crate::engine::home::Rescheduled;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
@@ -18,32 +18,37 @@ use std::hash::Hash;
 use std::time::Duration;
 
 /// A check in progress.
-struct Check<Op> {
+struct Check<O> {
     turn: Turn,
     completed: usize,
     in_vain: u64,
-    ready: Ready<(Op, Completion)>,
+    outbox: O,
 }
 
-impl<Op: DelayedOperation> Check<Op> {
+impl<O> Check<O> {
     #[inline(always)]
-    fn new() -> Self {
+    fn new(outbox: O) -> Self {
         Self {
             turn: Turn::enter(),
             completed: 0,
             in_vain: 0,
-            ready: Ready::new(),
+            outbox,
         }
     }
 
     /// Examines one operation, or has its holder do so.
     #[inline(always)]
-    fn examine<S: KeyHasher>(&mut self, core: &Arc<Core<Op, S>>, address: Address) {
+    fn examine<Op, S>(&mut self, core: &Arc<Core<Op, S>>, address: Address)
+    where
+        Op: DelayedOperation,
+        S: KeyHasher,
+        O: Outbox<(Op, Completion)>,
+    {
         let Some(mut tenant) = core.engine.begin(address, Mark::Recheck) else {
             return;
         };
         let answer = core.look(&mut tenant);
-        match core.settle(tenant, answer, &mut self.ready) {
+        match core.settle(tenant, answer, &mut self.outbox) {
             Examined::Ended(Ending::Satisfied) => self.completed += 1,
             Examined::Ended(_) => {}
             Examined::Aborted(op) => core.discard(op),
@@ -53,12 +58,17 @@ impl<Op: DelayedOperation> Check<Op> {
 
     /// Runs the completions. Returns how many operations were found satisfied.
     #[inline(always)]
-    fn conclude<S: KeyHasher>(self, core: &Arc<Core<Op, S>>, site: Site) -> usize {
+    fn conclude<Op, S>(self, core: &Arc<Core<Op, S>>, site: Site) -> usize
+    where
+        Op: DelayedOperation,
+        S: KeyHasher,
+        O: Outbox<(Op, Completion)>,
+    {
         if self.in_vain > 0 {
             let home = core.engine.my_home();
             home.events.vain_checks.add(self.in_vain);
         }
-        deliver(core, &self.turn, self.ready, site);
+        deliver(core, &self.turn, self.outbox, site);
         self.completed
     }
 }
@@ -76,6 +86,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         match self.watch.find(key, &mut few) {
             // Most checks find nobody.
             None => 0,
+            Some(Found::One(watcher)) => usize::from(self.check_one(watcher, site)),
             Some(found) => self.check_found(key, (found, &few), up_to, site),
         }
     }
@@ -92,7 +103,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut check = Check::new();
+        let mut check = Check::new(Ready::new());
         self.watch
             .visit(key, found, up_to, |watcher| check.examine(self, watcher));
         check.conclude(self, site)
@@ -106,14 +117,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         only: Option<Option<Address>>,
         up_to: Rank,
     ) -> usize {
-        let mut check = Check::new();
+        if let Some(Some(watcher)) = only {
+            return usize::from(self.check_one(watcher, Site::Here));
+        }
+        let mut check = Check::new(Ready::new());
         list.visit(only, up_to, |watcher| check.examine(self, watcher));
         check.conclude(self, Site::Here)
     }
 
     /// Checks one operation. Returns whether this completed it.
+    #[inline(never)]
     pub(crate) fn check_one(self: &Arc<Self>, address: Address, site: Site) -> bool {
-        let mut check = Check::new();
+        let mut check = Check::new(None);
         check.examine(self, address);
         check.conclude(self, site) == 1
     }
@@ -121,9 +136,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Completes one operation whether it can or not. Returns whether this call did it.
     pub(crate) fn force_one(self: &Arc<Self>, address: Address) -> bool {
         let turn = Turn::enter();
-        let mut ready = Ready::new();
-        let forced = self.force_into(address, &mut ready);
-        deliver(self, &turn, ready, Site::Here);
+        let mut ended = None;
+        let forced = self.force_into(address, &mut ended);
+        deliver(self, &turn, ended, Site::Here);
         forced
     }
 
@@ -143,10 +158,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         forced
     }
 
-    fn force_into(self: &Arc<Self>, address: Address, ready: &mut Ready<(Op, Completion)>) -> bool {
+    fn force_into(
+        self: &Arc<Self>,
+        address: Address,
+        outbox: &mut impl Outbox<(Op, Completion)>,
+    ) -> bool {
         match self.engine.begin(address, Mark::Force) {
             Some(tenant) => {
-                self.end_into(tenant, Ending::Forced, ready);
+                self.end_into(tenant, Ending::Forced, outbox);
                 true
             }
             None => false,

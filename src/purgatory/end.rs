@@ -7,11 +7,10 @@ use crate::address::Address;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
-use crate::engine::deliver::Ready;
+use crate::engine::deliver::Outbox;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::{Arc, LOOKS};
-use std::ops::Range;
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
@@ -51,7 +50,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
         mut answer: Result<bool, UserPanic>,
-        ready: &mut Ready<(Op, Completion)>,
+        outbox: &mut impl Outbox<(Op, Completion)>,
     ) -> Examined<Op> {
         let address = tenant.address();
         let Tenant { home, mut held } = tenant;
@@ -83,7 +82,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
                 Released::End(held, mark) => break (held, mark.into()),
             }
         };
-        self.end_into(Tenant { home, held }, ending, ready);
+        self.end_into(Tenant { home, held }, ending, outbox);
         Examined::Ended(ending)
     }
 
@@ -93,14 +92,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
         ending: Ending,
-        ready: &mut Ready<(Op, Completion)>,
+        outbox: &mut impl Outbox<(Op, Completion)>,
     ) {
         let op = self.end(tenant, ending);
         match ending {
-            Ending::Satisfied | Ending::Forced => ready.push((op, Completion::Satisfied)),
-            Ending::Expired => ready.push((op, Completion::Expired)),
-            Ending::Cancelled => ready.push((op, Completion::Cancelled)),
-            Ending::ShutDown => ready.push((op, Completion::ShutDown)),
+            Ending::Satisfied | Ending::Forced => outbox.push((op, Completion::Satisfied)),
+            Ending::Expired => outbox.push((op, Completion::Expired)),
+            Ending::Cancelled => outbox.push((op, Completion::Cancelled)),
+            Ending::ShutDown => outbox.push((op, Completion::ShutDown)),
             Ending::Aborted => self.discard(op),
         }
     }
@@ -142,27 +141,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Takes an operation that has ended off the lists of its first so many keys.
     #[inline(always)]
     pub(crate) fn unwatch(&self, keys: &Keys<Op::Key>, watcher: Address, watched: usize) {
-        let mut left = 0..keys.len().min(watched);
+        let mut next = 0;
         // If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others follow.
-        while !left.is_empty() {
-            self.unwatch_at(keys, watcher, &mut left);
+        while next < keys.len().min(watched) {
+            let _ = self.engine.guarded(|| {
+                keys.for_each(next, |target, rank| {
+                    next += 1;
+                    if next <= watched {
+                        self.watch
+                            .remove(target, rank, watcher, |other| self.is_live(other));
+                    }
+                });
+            });
         }
-    }
-
-    /// The same for the keys at some places, up to one that panics.
-    #[inline(always)]
-    pub(crate) fn unwatch_at(
-        &self,
-        keys: &Keys<Op::Key>,
-        watcher: Address,
-        places: &mut Range<usize>,
-    ) {
-        let _ = self.engine.guarded(|| {
-            for place in places {
-                let (target, rank) = keys.get(place);
-                self.watch
-                    .remove(target, rank, watcher, |other| self.is_live(other));
-            }
-        });
     }
 }

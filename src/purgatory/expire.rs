@@ -6,7 +6,7 @@ use super::core::{Core, Later, Tenant, Wheel};
 use super::keys::Keys;
 use crate::address::Address;
 use crate::engine::Engine;
-use crate::engine::deliver::{Ready, Site};
+use crate::engine::deliver::{Outbox, Ready, Site};
 use crate::engine::drive::Facility;
 use crate::engine::pass::{Gone, Heap};
 use crate::operation::{Completion, DelayedOperation, KeyHasher};

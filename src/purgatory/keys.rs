@@ -147,21 +147,30 @@ impl<K: Eq + Hash> Keys<K> {
         }
     }
 
-    /// The watch at `place`, below [`len`](Self::len).
+    /// Calls `each` for all of them but the first so many.
     #[inline(always)]
-    pub(crate) fn get(&self, place: usize) -> (Target<&K>, Option<Rank>) {
-        let key = match self {
-            Self::One(key) => key,
-            Self::Two(keys) => &keys[place],
-            Self::Three(keys) => &keys[place],
-            Self::More(keys) => &keys[place],
-            Self::Resolved(number) => return (Target::Resolved(*number), None),
+    pub(crate) fn for_each(&self, skipped: usize, mut each: impl FnMut(Target<&K>, Option<Rank>)) {
+        match self {
+            Self::One(key) if skipped == 0 => each(Target::Key(key), None),
+            Self::Resolved(number) if skipped == 0 => each(Target::Resolved(*number), None),
+            _ => self.for_each_of_several(skipped, &mut each),
+        }
+    }
+
+    #[inline(never)]
+    fn for_each_of_several(&self, skipped: usize, each: &mut impl FnMut(Target<&K>, Option<Rank>)) {
+        let keys = match self {
+            Self::One(_) | Self::Resolved(_) => return,
+            Self::Two(keys) => keys.as_slice(),
+            Self::Three(keys) => keys.as_slice(),
+            Self::More(keys) => keys,
             Self::Mixed(watches) => {
-                let (target, rank) = &watches[place];
-                return (target.as_ref(), *rank);
+                let watches = watches.iter().skip(skipped);
+                return watches.for_each(|(target, rank)| each(target.as_ref(), *rank));
             }
         };
-        (Target::Key(key), None)
+        let keys = keys.iter().skip(skipped);
+        keys.for_each(|key| each(Target::Key(key), None));
     }
 }
 
@@ -247,12 +256,12 @@ mod tests {
                 prop_assert!(keys.is_empty());
                 return Ok(());
             };
-            let found = (0..collected.len())
-                .map(|place| match collected.get(place) {
-                    (Target::Key(key), None) => *key,
-                    other => panic!("{other:?}"),
-                })
-                .collect::<Vec<_>>();
+            let mut found = Vec::new();
+            collected.for_each(0, |target, rank| match (target, rank) {
+                (Target::Key(key), None) => found.push(*key),
+                other => panic!("{other:?}"),
+            });
+            prop_assert_eq!(collected.len(), found.len());
             prop_assert_eq!(found.len(), distinct.len());
             prop_assert_eq!(found.iter().copied().collect::<BTreeSet<_>>(), distinct);
             prop_assert_eq!(matches!(collected, Keys::One(_)), found.len() == 1);
@@ -277,11 +286,16 @@ mod tests {
                 lowest.entry(key).and_modify(|known: &mut Option<Rank>| *known = (*known).min(rank)).or_insert(rank);
             }
             prop_assert_eq!(collected.len(), lowest.len());
-            for place in 0..collected.len() {
-                let (Target::Key(key), rank) = collected.get(place) else {
-                    panic!("nothing is resolved here")
-                };
-                prop_assert_eq!(rank, lowest[key]);
+            let mut skipped = 0;
+            while skipped < collected.len() {
+                let mut rest = Vec::new();
+                collected.for_each(skipped, |target, rank| match target {
+                    Target::Key(key) => rest.push((*key, rank)),
+                    Target::Resolved(_) => panic!("nothing is resolved here"),
+                });
+                prop_assert_eq!(rest.len(), collected.len() - skipped);
+                prop_assert!(rest.iter().all(|(key, rank)| *rank == lowest[key]));
+                skipped += 1;
             }
         }
     }

@@ -12,7 +12,7 @@ use super::handle::Handle;
 use super::keys::{Keys, WatchOn};
 use super::{Parked, Purgatory};
 use crate::engine::UserPanic;
-use crate::engine::deliver::{Ready, Site, deliver};
+use crate::engine::deliver::{Outbox, Site, deliver};
 use crate::error::Rejected;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
@@ -108,9 +108,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         arrival: Option<Timestamp>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         let turn = Turn::enter();
-        let mut ready = Ready::new();
-        let watch = self.park_into(op, keys, arrival, &mut ready);
-        deliver(self, &turn, ready, Site::Here);
+        let mut ended = None;
+        let watch = self.park_into(op, keys, arrival, &mut ended);
+        deliver(self, &turn, ended, Site::Here);
         watch.inspect_err(|_| self.engine.my_home().events.rejected.add(1))
     }
 
@@ -120,7 +120,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         mut op: Op,
         keys: impl FnOnce() -> Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
-        ready: &mut Ready<(Op, Completion)>,
+        outbox: &mut impl Outbox<(Op, Completion)>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         if self.engine.is_closed() {
             return Err(Rejected::ShutDown(op));
@@ -141,7 +141,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             Ok(Some((keys, Some(span)))) => (keys, span),
             Ok(Some((_, None))) => {
                 self.engine.my_home().events.completed_at_once.add(1);
-                ready.push((op, Completion::Satisfied));
+                outbox.push((op, Completion::Satisfied));
                 return Ok(Watch::Completed);
             }
             Ok(None) => return Err(Rejected::NoKeys(op)),
@@ -149,7 +149,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         };
         let watches = keys.len();
         match self.engine.admit(Parked { op, keys }, watches, span) {
-            Ok(tenant) => self.register(tenant, ready),
+            Ok(tenant) => self.register(tenant, outbox),
             Err(rejected) => Err(rejected.map(|parked| parked.op)),
         }
     }
@@ -159,18 +159,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     fn register(
         self: &Arc<Self>,
         mut tenant: Tenant<'_, Op>,
-        ready: &mut Ready<(Op, Completion)>,
+        outbox: &mut impl Outbox<(Op, Completion)>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         let address = tenant.address();
         let mut watched = 0;
         let answer = self.engine.guarded(|| {
             tenant.held.with(|parked| {
-                for place in 0..parked.keys.len() {
-                    let (target, rank) = parked.keys.get(place);
+                parked.keys.for_each(0, |target, rank| {
                     let spare = self.watch.add(target, rank, address);
                     watched += 1;
                     drop(spare);
-                }
+                });
                 parked.op.try_complete()
             })
         });
@@ -178,7 +177,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             let op = self.end_watching(tenant, Ending::Aborted, watched);
             return Err(Rejected::Panicked(op));
         }
-        match self.settle(tenant, answer, ready) {
+        match self.settle(tenant, answer, outbox) {
             Examined::Aborted(op) => Err(Rejected::Panicked(op)),
             Examined::Parked => Ok(Watch::Parked(Handle::new(self, address))),
             Examined::Ended(_) => Ok(Watch::Completed),

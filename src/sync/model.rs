@@ -21,6 +21,7 @@ pub(crate) use const_thread_local as thread_local;
 
 pub(crate) const FIRST_CHUNK: u32 = 1;
 pub(crate) const BLOCK: usize = 1;
+pub(crate) const PLACES: usize = 1;
 pub(crate) const SHORT_LIST: usize = 1;
 pub(crate) const FEW: usize = 1;
 pub(crate) const SLICE: usize = 1;
@@ -242,13 +243,29 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
-    pub(crate) fn edit<Q>(&self, key: &Q, edit: impl FnOnce(&mut V) -> Entry)
+    pub(crate) fn remove_if<Q>(&self, key: &Q, goes: impl Fn(&V) -> bool) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let mut map = self.0.lock();
-        if map.get_mut(key).map(edit) == Some(Entry::Remove) {
+        match map.get(key).is_some_and(goes) {
+            true => map.remove(key),
+            false => None,
+        }
+    }
+
+    pub(crate) fn edit<Q>(
+        &self,
+        key: &Q,
+        goes: impl Fn(&V) -> bool,
+        edit: impl FnOnce(&mut V) -> Entry,
+    ) where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut map = self.0.lock();
+        if map.get(key).is_some_and(goes) || map.get_mut(key).map(edit) == Some(Entry::Remove) {
             map.remove(key);
         }
     }

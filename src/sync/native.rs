@@ -1,7 +1,7 @@
 //! The real thing: std atomics, parking_lot locks, crossbeam queues, dashmap.
 
 use super::Entry;
-use dashmap::DashMap;
+use dashmap::{DashMap, SharedValue};
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash};
@@ -18,6 +18,8 @@ pub(crate) use std::thread_local;
 pub(crate) const FIRST_CHUNK: u32 = 64;
 /// Timers in a block of a bucket.
 pub(crate) const BLOCK: usize = 60;
+/// Watchers in the one allocation of a list of few.
+pub(crate) const PLACES: usize = 3;
 /// Watch lists up to this length are searched, longer ones count their dead.
 pub(crate) const SHORT_LIST: usize = 16;
 /// Watchers that a visit copies to the stack.
@@ -95,6 +97,9 @@ impl Parker {
 }
 
 /// A concurrent map of small lists: every access happens under the lock of the key's shard.
+///
+/// The frequent accesses go to the shards themselves: that hashes the key once, probes once in the common case, and
+/// leaves out the guards for single entries.
 pub(crate) struct ShardedMap<K, V, S>(DashMap<K, V, S>);
 
 impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
@@ -104,40 +109,49 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         ))
     }
 
+    /// The hash of `key`, and the number of its shard.
+    #[inline(always)]
+    fn locate<Q: Hash + ?Sized>(&self, key: &Q) -> (u64, usize) {
+        let hash = self.0.hasher().hash_one(key);
+        (hash, self.0.determine_shard(hash as usize))
+    }
+
     /// Reads the entry of `key` under the shared lock of its shard.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0.get(key).map(|entry| read(entry.value()))
+        let (hash, shard) = self.locate(key);
+        let shard = self.0.shards()[shard].read();
+        let (_, value) = shard.get(hash, |(other, _)| other.borrow() == key)?;
+        Some(read(value.get()))
     }
 
     /// Changes the entry of `key`, or inserts one, under one hold of the exclusive lock of its shard. Returns `key` if
     /// it is not needed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn upsert(
         &self,
         key: K,
         insert: impl FnOnce() -> V,
         update: impl FnOnce(&mut V),
     ) -> Option<K> {
-        match self.0.entry(key) {
-            dashmap::Entry::Occupied(mut entry) => {
-                update(entry.get_mut());
-                Some(entry.into_key())
-            }
-            dashmap::Entry::Vacant(entry) => {
-                drop(entry.insert(insert()));
-                None
-            }
+        let (hash, shard) = self.locate(&key);
+        let mut shard = self.0.shards()[shard].write();
+        if let Some((_, value)) = shard.get_mut(hash, |(other, _)| *other == key) {
+            update(value.get_mut());
+            return Some(key);
         }
+        let hasher = self.0.hasher();
+        let entry = (key, SharedValue::new(insert()));
+        shard.insert(hash, entry, |(other, _)| hasher.hash_one(other));
+        None
     }
 
     /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
     /// told what is there.
-    #[inline]
     pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&mut V>) -> Option<V>) {
         match self.0.entry(key) {
             dashmap::Entry::Occupied(mut entry) => {
@@ -153,18 +167,49 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
-    /// Changes the entry of `key`, if there is one, and removes it if so told, under one hold of the exclusive lock
-    /// of its shard. What was removed is dropped after the lock is released.
+    /// Removes the entry of `key` if it `goes`, and returns its value.
     #[inline]
-    pub(crate) fn edit<Q>(&self, key: &Q, edit: impl FnOnce(&mut V) -> Entry)
+    pub(crate) fn remove_if<Q>(&self, key: &Q, goes: impl Fn(&V) -> bool) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        drop(
-            self.0
-                .remove_if_mut(key, |_, value| edit(value) == Entry::Remove),
-        );
+        let (hash, shard) = self.locate(key);
+        let mut shard = self.0.shards()[shard].write();
+        let removed = shard.remove_entry(hash, |(other, value)| {
+            other.borrow() == key && goes(value.get())
+        });
+        // The destructor of the key is the user's.
+        drop(shard);
+        removed.map(|(_, value)| value.into_inner())
+    }
+
+    /// Removes the entry of `key` if it `goes`; if there is another one, changes it, and removes it if so told. All of
+    /// it happens under one hold of the exclusive lock of its shard. What was removed is dropped after the lock is
+    /// released.
+    #[inline(always)]
+    pub(crate) fn edit<Q>(
+        &self,
+        key: &Q,
+        goes: impl Fn(&V) -> bool,
+        edit: impl FnOnce(&mut V) -> Entry,
+    ) where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (hash, shard) = self.locate(key);
+        let mut shard = self.0.shards()[shard].write();
+        let mut removed = shard.remove_entry(hash, |(other, value)| {
+            other.borrow() == key && goes(value.get())
+        });
+        if removed.is_none() {
+            let entry = shard.get_mut(hash, |(other, _)| other.borrow() == key);
+            if entry.map(|(_, value)| edit(value.get_mut())) == Some(Entry::Remove) {
+                removed = shard.remove_entry(hash, |(other, _)| other.borrow() == key);
+            }
+        }
+        drop(shard);
+        drop(removed);
     }
 
     /// Visits every entry, one shard at a time under its shared lock.

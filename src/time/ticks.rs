@@ -21,6 +21,8 @@ const FITTING_SECS: u64 = u64::MAX / 2 / NANOS_PER_SEC - 1;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TickScale {
     origin: Timestamp,
+    /// The same in nanoseconds; `u64::MAX` if there are too many.
+    origin_nanos: u64,
     nanos: u64,
     /// floor(2^64 / nanos), capped: turns the hot division into a multiplication.
     reciprocal: u64,
@@ -33,6 +35,7 @@ impl TickScale {
         let reciprocal = u64::try_from((1_u128 << 64) / u128::from(nanos)).unwrap_or(u64::MAX);
         Some(Self {
             origin,
+            origin_nanos: self::nanos(origin.since_origin()).unwrap_or(u64::MAX),
             nanos,
             reciprocal,
         })
@@ -48,29 +51,25 @@ impl TickScale {
     /// it is beyond all counting, or if the timeout is [`Duration::MAX`].
     #[inline(always)]
     pub(crate) fn span(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
-        let since = at.saturating_since(self.origin);
-        let timeout = match at < self.origin {
-            true => self.after_origin(at, timeout),
-            false => timeout,
+        let (Some(reading), Some(wait)) = (nanos(at.since_origin()), nanos(timeout)) else {
+            return self.span_wide(at, timeout);
         };
-        let (Some(present), Some(wait)) = (nanos(since), nanos(timeout)) else {
-            return self.span_wide(since, timeout);
+        let Some(present) = reading.checked_sub(self.origin_nanos) else {
+            return self.span_wide(at, timeout);
         };
         let (ticks, exact) = self.divide_nanos(present + wait);
         (self.divide_nanos(present).0, ticks + u64::from(!exact))
     }
 
-    /// What is left of `timeout` at the origin, from a reading before it.
+    /// The same for all that does not fit, and for readings before the origin.
     #[cold]
-    fn after_origin(&self, at: Timestamp, timeout: Duration) -> Duration {
-        match timeout {
+    fn span_wide(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
+        let since = at.saturating_since(self.origin);
+        let timeout = match timeout {
             Duration::MAX => timeout,
+            // What is left of it at the origin.
             _ => timeout.saturating_sub(self.origin.saturating_since(at)),
-        }
-    }
-
-    #[cold]
-    fn span_wide(&self, since: Duration, timeout: Duration) -> (Tick, Tick) {
+        };
         let deadline = match since.checked_add(timeout) {
             Some(deadline) if timeout != Duration::MAX => {
                 let (ticks, exact) = self.divide(deadline);

@@ -3,7 +3,7 @@
 use super::TimerId;
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::deliver::Ready;
+use crate::engine::deliver::{Outbox, Ready};
 use crate::engine::drive::Facility;
 use crate::engine::pass::{Gone, Heap, expire_late};
 use crate::engine::{Engine, Tenant};

@@ -9,7 +9,7 @@
 use super::TrackedKey;
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::deliver::Ready;
+use crate::engine::deliver::{Outbox, Ready};
 use crate::engine::drive::Facility;
 use crate::engine::home::Rescheduled;
 use crate::engine::pass::{Gone, Heap, expire_late};
@@ -18,7 +18,7 @@ use crate::error::Rejected;
 use crate::operation::KeyHasher;
 use crate::scheme::{HierarchicalWheel, Tick};
 use crate::stats::Ending;
-use crate::sync::{Arc, Entry, ShardedMap};
+use crate::sync::{Arc, ShardedMap};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -169,12 +169,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut place = None;
-        self.places.edit(key, |&mut address| {
-            place = Some(address);
-            Entry::Remove
-        });
-        let tenant = self.engine.begin(place?, Mark::Cancel)?;
+        let address = self.places.remove_if(key, |_| true)?;
+        let tenant = self.engine.begin(address, Mark::Cancel)?;
         Some(self.engine.end(tenant, Ending::Forced).1)
     }
 
@@ -210,8 +206,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
     fn remove(&self, key: &K, address: Address) {
         // (`Hash` and `Eq` may panic: then the entry stays until the key is tracked again.)
         let _ = self.engine.guarded(|| {
-            self.places
-                .edit(key, |place| Entry::remove_if(*place == address));
+            self.places.remove_if(key, |place| *place == address);
         });
     }
 

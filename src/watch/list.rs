@@ -1,15 +1,16 @@
 //! The watchers of one key.
 //!
-//! A single watcher lies inline. More are kept in an unordered vector: short ones are searched when a watcher leaves.
-//! In long ones a search would cost in what stays, so a leaver is only counted as dead, and with every leaver a few
-//! places are swept, in rounds through the vector. The sweep outruns the deaths: it looks at four places for each
-//! death, so at most a third of a long list is dead, no removal takes long, and none stalls the others to compact.
+//! A single watcher lies inline, and a few lie in one small allocation. More are kept in an unordered vector: short
+//! ones are searched when a watcher leaves. In long ones a search would cost in what stays, so a leaver is only counted
+//! as dead, and with every leaver a few places are swept, in rounds through the vector. The sweep outruns the deaths:
+//! it looks at four places for each death, so at most a third of a long list is dead, no removal takes long, and none
+//! stalls the others to compact.
 //!
 //! Watchers with a rank stand in an ordered set instead, so that those up to a rank are found without a look at the
 //! rest, and each leaves at once.
 
 use crate::address::Address;
-use crate::sync::{SHORT_LIST, SLICE};
+use crate::sync::{PLACES, SHORT_LIST, SLICE};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
@@ -24,8 +25,14 @@ const SWEEP: usize = 4;
 pub(crate) enum WatchList {
     /// One without a rank.
     One(Address),
+    /// Several without a rank.
+    Few(Few),
     Many(Box<Many>),
 }
+
+/// At most [`PLACES`] watchers, before all vacant places.
+#[derive(Debug)]
+pub(crate) struct Few(Box<[Address; PLACES]>);
 
 /// Several watchers, or some with a rank.
 #[derive(Debug, Default)]
@@ -54,17 +61,54 @@ impl WatchList {
         Self::Many(many)
     }
 
+    #[inline(always)]
     pub(crate) fn add(&mut self, watcher: Address, rank: Option<Rank>) {
-        if let Self::One(first) = self {
-            let mut many = Box::<Many>::default();
-            many.watchers.push(*first);
-            *self = Self::Many(many);
+        let added = match self {
+            Self::One(first) if rank.is_none() && PLACES > 1 => {
+                *self = Self::Few(Few::of(*first, watcher));
+                true
+            }
+            Self::Few(few) if rank.is_none() => few.add(watcher),
+            _ => false,
+        };
+        if !added {
+            self.make_many().add(watcher, rank);
         }
-        match (self, rank) {
-            (Self::Many(many), None) => many.watchers.push(watcher),
-            (Self::Many(many), Some(rank)) => drop(many.ranked.insert((rank, watcher))),
-            (Self::One(_), _) => unreachable!("it was made many"),
+    }
+
+    #[inline(never)]
+    fn make_many(&mut self) -> &mut Many {
+        let watchers = match self {
+            Self::One(watcher) => Some(vec![*watcher]),
+            Self::Few(few) => Some(few.watchers().to_vec()),
+            Self::Many(_) => None,
+        };
+        if let Some(watchers) = watchers {
+            *self = Self::Many(Box::new(Many {
+                watchers,
+                ..Many::default()
+            }));
         }
+        match self {
+            Self::Many(many) => many,
+            Self::One(_) | Self::Few(_) => unreachable!("it was made many"),
+        }
+    }
+
+    /// All watchers, the dead among them, if none has a rank.
+    #[inline(always)]
+    pub(crate) fn unranked(&self) -> Option<&[Address]> {
+        match self {
+            Self::One(watcher) => Some(std::slice::from_ref(watcher)),
+            Self::Few(few) => Some(few.watchers()),
+            Self::Many(many) => many.ranked.is_empty().then_some(&many.watchers),
+        }
+    }
+
+    /// Whether nobody else watches, and without a rank.
+    #[inline(always)]
+    pub(crate) fn is_only(&self, watcher: Address) -> bool {
+        matches!(self, Self::One(only) if *only == watcher)
     }
 
     /// `watcher`, which was added with `rank`, leaves. Returns whether the list is empty now.
@@ -77,6 +121,7 @@ impl WatchList {
     ) -> bool {
         match self {
             Self::One(only) => *only == watcher,
+            Self::Few(few) => few.remove(watcher),
             Self::Many(many) => many.remove(watcher, rank, is_live),
         }
     }
@@ -93,6 +138,7 @@ impl WatchList {
         }
         let watchers = match self {
             Self::One(watcher) => std::slice::from_ref(watcher),
+            Self::Few(few) => few.watchers(),
             Self::Many(many) => {
                 let next = many.ranked.range((walk.after, Bound::Included(walk.last)));
                 slice.extend(next.take(SLICE).map(|&(rank, watcher)| {
@@ -114,6 +160,7 @@ impl WatchList {
     pub(crate) fn for_each(&self, mut each: impl FnMut(Address)) {
         match self {
             Self::One(watcher) => each(*watcher),
+            Self::Few(few) => few.watchers().iter().copied().for_each(each),
             Self::Many(many) => {
                 many.ranked.iter().for_each(|&(_, watcher)| each(watcher));
                 many.watchers.iter().copied().for_each(each);
@@ -139,6 +186,7 @@ impl Walk {
     fn begin(&mut self, list: &WatchList) {
         let (last, end) = match list {
             WatchList::One(_) => (None, 1),
+            WatchList::Few(few) => (None, few.watchers().len()),
             WatchList::Many(many) => (many.ranked.last().copied(), many.watchers.len()),
         };
         self.last = self.last.min(last.unwrap_or_default());
@@ -172,10 +220,54 @@ impl Walk {
     }
 }
 
+impl Few {
+    /// No watcher has this address.
+    const VACANT: Address = Address::LAST;
+
+    fn of(first: Address, second: Address) -> Self {
+        let mut places = [Self::VACANT; PLACES];
+        for (place, watcher) in places.iter_mut().zip([first, second]) {
+            *place = watcher;
+        }
+        Self(Box::new(places))
+    }
+
+    #[inline(always)]
+    fn watchers(&self) -> &[Address] {
+        let taken = self.0.iter().take_while(|place| **place != Self::VACANT);
+        &self.0[..taken.count()]
+    }
+
+    /// `false` if there is no place.
+    #[inline(always)]
+    fn add(&mut self, watcher: Address) -> bool {
+        match self.0.iter_mut().find(|place| **place == Self::VACANT) {
+            Some(vacant) => {
+                *vacant = watcher;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Returns whether this was the last one.
+    #[inline(always)]
+    fn remove(&mut self, watcher: Address) -> bool {
+        if let Some(left) = self.0.iter().position(|place| *place == watcher) {
+            let last = self.watchers().len() - 1;
+            self.0[left] = self.0[last];
+            self.0[last] = Self::VACANT;
+        }
+        self.0[0] == Self::VACANT
+    }
+}
+
 impl Many {
-    /// All watchers, the dead among them, if none has a rank.
-    pub(crate) fn unranked(&self) -> Option<&[Address]> {
-        self.ranked.is_empty().then_some(&*self.watchers)
+    fn add(&mut self, watcher: Address, rank: Option<Rank>) {
+        match rank {
+            None => self.watchers.push(watcher),
+            Some(rank) => drop(self.ranked.insert((rank, watcher))),
+        }
     }
 
     fn remove(
@@ -302,5 +394,19 @@ mod tests {
                 many.watchers.len()
             );
         }
+    }
+
+    #[test]
+    fn few_watchers_take_one_small_allocation() {
+        let mut list = WatchList::new(watcher(0), None);
+        for id in 1..3 {
+            list.add(watcher(id), None);
+            assert!(matches!(&list, WatchList::Few(few) if few.watchers().len() as u32 == id + 1));
+        }
+        for (id, left) in [(1, 2), (0, 1), (7, 1), (2, 0)] {
+            assert_eq!(list.remove(watcher(id), None, |_| true), left == 0);
+            assert_eq!(list.unranked().map(<[_]>::len), Some(left));
+        }
+        assert_eq!(size_of::<WatchList>(), 16);
     }
 }
