@@ -20,7 +20,9 @@
 #![allow(unsafe_code)]
 
 use super::state::{Acquire, Mark, Marked, Release, State};
-use crate::sync::{AtomicU32, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell, thread_token};
+use crate::sync::{
+    AtomicU32, CachePadded, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell, thread_token,
+};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -64,13 +66,15 @@ struct Slot<P> {
 
 /// Slots for payloads `P`, with `G` beside them under the same lock.
 pub(crate) struct Slab<P, G> {
+    // What every check of an operation reads, and only the growth of the slab writes.
     /// Chunk `c` has room for `FIRST_CHUNK << c` slots, or is null.
     chunks: [AtomicPtr<Slot<P>>; CHUNKS],
     /// Slots below this index are initialised.
     initialised: AtomicU32,
+    // What every park writes, on cache lines of its own.
     /// Ended slots that wait for the next one who gets the lock.
-    deferred: AtomicU32,
-    locked: Mutex<Locked<G>>,
+    deferred: CachePadded<AtomicU32>,
+    locked: CachePadded<Mutex<Locked<G>>>,
     slots: PhantomData<Slot<P>>,
 }
 
@@ -110,8 +114,8 @@ impl<P, G> Slab<P, G> {
         Self {
             chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             initialised: AtomicU32::new(0),
-            deferred: AtomicU32::new(NIL),
-            locked: Mutex::new(Locked { free: NIL, beside }),
+            deferred: CachePadded::new(AtomicU32::new(NIL)),
+            locked: CachePadded::new(Mutex::new(Locked { free: NIL, beside })),
             slots: PhantomData,
         }
     }
