@@ -22,7 +22,7 @@ use crate::completions::Completions;
 use crate::error::{BuildError, Rejected};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Stats};
-use crate::sync::{Arc, AtomicBool, CachePadded, HOMES, Ordering, thread_token};
+use crate::sync::{Arc, AtomicBool, CachePadded, HOMES, Ordering, fence, thread_token};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use home::{Admission, Home, Rescheduled};
@@ -310,10 +310,21 @@ impl<P, W: Scheme> Engine<P, W> {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// The same for a caller who has just put something off: if this says no, whoever closes the engine finds that.
+    pub(crate) fn is_closed_meanwhile(&self) -> bool {
+        // ORDERING: SeqCst pairs with the fence in `close`: of two threads that each write one place and then read the
+        // other's, one sees the other's write.
+        fence(Ordering::SeqCst);
+        self.is_closed()
+    }
+
     /// Returns whether this call closed it.
     fn close(&self) -> bool {
         // ORDERING: AcqRel pairs with the Acquire in `is_closed`; a swap, so that one caller does the work.
-        !self.closed.swap(true, Ordering::AcqRel)
+        let first = !self.closed.swap(true, Ordering::AcqRel);
+        // ORDERING: SeqCst, see `is_closed_meanwhile`.
+        fence(Ordering::SeqCst);
+        first
     }
 
     /// What happened so far.

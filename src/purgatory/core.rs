@@ -72,7 +72,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             self.engine.announce(Some(0));
         }
         // A shutdown meanwhile may not have seen it.
-        if self.engine.is_closed() {
+        if self.engine.is_closed_meanwhile() {
             self.give_up();
         }
     }

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
 pub(crate) use loom::cell::UnsafeCell;
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// loom's macro knows no `const` initialisers.
 macro_rules! const_thread_local {
@@ -160,11 +160,11 @@ impl Parker {
         self.0.clone()
     }
 
-    /// Time does not pass in a model: a sleep ends by a wake-up only.
-    pub(crate) fn park(&self, _timeout: Option<Duration>) {
+    /// Time does not pass in a model: a sleep that is not over at once ends by a wake-up only.
+    pub(crate) fn park(&self, timeout: Option<Duration>) {
         let (token, woken) = &*self.0.0;
         let mut token = token.lock().expect("no model panics under this lock");
-        while !*token {
+        while !*token && timeout != Some(Duration::ZERO) {
             token = woken.wait(token).expect("no model panics under this lock");
         }
         *token = false;
@@ -179,29 +179,46 @@ impl Unparker {
     }
 }
 
-/// An unbounded queue under one lock.
+/// An unbounded queue: a list under a lock.
+///
+/// Whether there is anything in it is asked without the lock, and orders nothing: the library must not rely on more
+/// than that what was pushed before is there.
 #[derive(Debug)]
-pub(crate) struct Queue<T>(Mutex<VecDeque<T>>);
+pub(crate) struct Queue<T> {
+    waiting: Mutex<VecDeque<T>>,
+    len: AtomicU64,
+}
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(VecDeque::new()))
+        Self {
+            waiting: Mutex::new(VecDeque::new()),
+            len: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn push(&self, value: T) {
-        self.0.lock().push_back(value);
+        let mut waiting = self.waiting.lock();
+        waiting.push_back(value);
+        self.len.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
-        self.0.lock().pop_front()
+        if self.is_empty() {
+            return None;
+        }
+        let mut waiting = self.waiting.lock();
+        let value = waiting.pop_front()?;
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        Some(value)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
+        self.len() == 0
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.len.load(Ordering::Relaxed) as usize
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) use crossbeam::queue::SegQueue as Queue;
 pub(crate) use crossbeam::utils::CachePadded;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::thread_local;
 
 /// Slots in the first chunk of a slab; each further chunk doubles it.

@@ -1,0 +1,236 @@
+//! The engine under the purgatory: a bucket that drains or cascades, a home's lock and what is deferred because of it,
+//! the checks put off at the shutdown.
+#![cfg(loom)]
+
+use loom::thread;
+use loom_tests::{Fate, Probe, assert_empty, bounded, bounded_to, manual};
+use request_purgatory::{
+    Completion, Completions, DelayedOperation, Handle, ManualClock, Purgatory, Reaper,
+};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_millis(1);
+const FAR: Duration = Duration::from_secs(60);
+
+fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> (Arc<Fate>, Option<Handle<Probe>>) {
+    let fate = Fate::new();
+    let watch = purgatory
+        .try_complete_else_watch(Probe::with_timeout(&fate, timeout), [1])
+        .expect("it may park");
+    (fate, watch.into_handle())
+}
+
+/// A slice is one timer here, so the lock is free between the two that are due. Catches: a newcomer that is filed where
+/// the drain has been, or that fires with those before its time; a drain that ends with its first slice.
+#[test]
+fn g08_insert_races_a_drain() {
+    bounded(|| {
+        let clock = ManualClock::new();
+        let purgatory = manual(&clock);
+        let due = [(); 2].map(|()| park(&purgatory, TICK).0);
+        clock.advance(TICK);
+        let reaper = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.advance())
+        };
+        let (now, _) = park(&purgatory, Duration::ZERO);
+        let (later, handle) = park(&purgatory, FAR);
+        assert!(reaper.join().unwrap() >= 2);
+        for fate in due {
+            assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        }
+        purgatory.advance();
+        assert_eq!(now.endings(), [0, 1, 0, 0]);
+        assert_eq!(later.endings(), [0; 4]);
+        assert!(purgatory.next_deadline().is_some());
+        handle
+            .expect("it parked")
+            .cancel()
+            .expect("nobody ended it");
+        assert_empty(&purgatory);
+    });
+}
+
+/// A purgatory whose wheel has two slots on a level, so that the least timeout cascades.
+fn with_small_wheel(clock: &ManualClock) -> Purgatory<Probe> {
+    Purgatory::builder("model")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .completions(Completions::Inline)
+        .wheel_size(2)
+        .build()
+        .expect("the settings are sound")
+}
+
+/// Catches: a timer stopped or started while its bucket moves to a lower level, and lost, fired early or fired for
+/// nobody.
+#[test]
+fn g05_cancel_races_cascade_and_insert() {
+    bounded(|| {
+        let clock = ManualClock::new();
+        let purgatory = with_small_wheel(&clock);
+        let (leaving, handle) = park(&purgatory, 5 * TICK);
+        let (staying, _) = park(&purgatory, 5 * TICK);
+        clock.advance(4 * TICK);
+        let reaper = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.advance())
+        };
+        let canceller = thread::spawn(move || handle.expect("it parked").cancel().is_some());
+        let (newcomer, _) = park(&purgatory, TICK);
+        assert!(canceller.join().unwrap(), "nobody else ended it");
+        assert_eq!(reaper.join().unwrap(), 0, "early");
+        clock.advance(TICK);
+        assert_eq!(purgatory.advance(), 2);
+        assert_eq!(leaving.endings(), [0; 4]);
+        for fate in [staying, newcomer] {
+            assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        }
+        assert_empty(&purgatory);
+    });
+}
+
+/// All at once on one operation. Catches: an ending won twice or by nobody.
+#[test]
+fn g05_cancel_expiry_check_cascade_and_insert_race() {
+    bounded_to(1, || {
+        let clock = ManualClock::new();
+        let purgatory = with_small_wheel(&clock);
+        let (fate, handle) = park(&purgatory, 3 * TICK);
+        let handle = handle.expect("it parked");
+        clock.advance(3 * TICK);
+        let canceller = {
+            let handle = handle.clone();
+            thread::spawn(move || handle.cancel().is_some())
+        };
+        let checker = {
+            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            thread::spawn(move || {
+                fate.satisfy();
+                purgatory.check_and_complete(&1)
+            })
+        };
+        let inserter = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || park(&purgatory, TICK).0)
+        };
+        purgatory.advance();
+        let cancelled = usize::from(canceller.join().unwrap());
+        checker.join().unwrap();
+        let newcomer = inserter.join().unwrap();
+        assert_eq!(fate.endings().iter().sum::<usize>() + cancelled, 1);
+        assert!(!handle.is_parked());
+        clock.advance(TICK);
+        assert_eq!(purgatory.advance(), 1);
+        assert_eq!(newcomer.endings(), [0, 1, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Three parties to one operation whose timeout is over when it comes. Catches: a mark that the parker goes past, an
+/// ending won twice.
+#[test]
+fn g01_parker_checker_and_reaper_race() {
+    bounded(|| {
+        let clock = ManualClock::new();
+        let purgatory = manual(&clock);
+        let fate = Fate::new();
+        let checker = {
+            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            thread::spawn(move || {
+                fate.satisfy();
+                purgatory.check_and_complete(&1)
+            })
+        };
+        let reaper = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.advance())
+        };
+        purgatory
+            .try_complete_else_watch(Probe::with_timeout(&fate, Duration::ZERO), [1])
+            .expect("it may park");
+        let completed = checker.join().unwrap();
+        let expired = reaper.join().unwrap();
+        purgatory.advance();
+        let [satisfied, timed_out, ..] = fate.endings();
+        assert_eq!(satisfied + timed_out, 1);
+        assert!(completed <= satisfied && expired <= timed_out);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a slot that is deferred because the lock is taken, and whose timer still counts for whoever has the lock
+/// next.
+#[test]
+fn g06_a_deferred_free_races_the_lock_of_its_home() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let (_, handle) = park(&purgatory, TICK);
+        let canceller = thread::spawn(move || handle.expect("it parked").cancel().is_some());
+        // Takes the lock; what it finds deferred is given back by it, the rest by the next one.
+        let (_, handle) = park(&purgatory, Duration::MAX);
+        assert!(canceller.join().unwrap(), "nobody else ended it");
+        assert_eq!(purgatory.next_deadline(), None, "a timer is left");
+        handle
+            .expect("it parked")
+            .cancel()
+            .expect("nobody ended it");
+        assert_empty(&purgatory);
+    });
+}
+
+/// A key, of which it is known how many clones there are.
+#[derive(Clone)]
+struct Key(Arc<()>);
+
+impl PartialEq for Key {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// Never parked.
+struct Keyed;
+
+impl DelayedOperation for Keyed {
+    type Key = Key;
+
+    fn timeout(&self) -> Duration {
+        Duration::MAX
+    }
+
+    fn try_complete(&mut self) -> bool {
+        true
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+/// Catches: a check put off that outlives the shutdown: nobody will ever make it, and its key would stay.
+#[test]
+fn g15_shutdown_races_check_later() {
+    bounded(|| {
+        let purgatory = Purgatory::<Keyed>::builder("model")
+            .clock(ManualClock::new())
+            .reaper(Reaper::Manual)
+            .build()
+            .expect("the settings are sound");
+        let key = Key(Arc::new(()));
+        let asker = {
+            let (purgatory, key) = (purgatory.clone(), key.clone());
+            thread::spawn(move || purgatory.check_later(key))
+        };
+        purgatory.shutdown();
+        asker.join().unwrap();
+        assert_eq!(Arc::strong_count(&key.0), 1, "a key is kept");
+        drop(purgatory);
+    });
+}
