@@ -5,10 +5,13 @@
 use crate::address::Address;
 use crate::cell::slab::{Begin, Ended, Fields, Held, Released, Slab, SlotRef};
 use crate::cell::state::{Acquire, Mark, Marked, Release, State};
+use crate::completions::CompletionThread;
 use crate::promise::Promise;
-use crate::sync::Arc;
+use crate::reaper::{Reaper, ReaperThread, Sleeper};
+use crate::sync::{Arc, Parker};
 use crate::watch::resolved::{Number, Resolved};
 use crate::watch::{Few, Target, WatchMap};
+use std::sync::OnceLock;
 use std::task::{Context, Poll};
 
 pub struct Cells<P>(Slab<P, ()>);
@@ -312,5 +315,58 @@ impl<T> Promised<T> {
 
     pub fn forget(&self) {
         self.0.forget();
+    }
+}
+
+/// A reaper whose loop is run by a thread of the model.
+pub struct ReaperLoop {
+    sleeper: Arc<Sleeper>,
+    parker: Parker,
+}
+
+impl ReaperLoop {
+    /// The loop, and what a builder takes.
+    pub fn new() -> (Self, Reaper) {
+        // (It has nothing to do where completions are inline.)
+        static COMPLETIONS: OnceLock<Arc<CompletionThread>> = OnceLock::new();
+        let completions = COMPLETIONS.get_or_init(|| {
+            let thread = CompletionThread::spawn("model");
+            Arc::new(thread.expect("the system has a thread left"))
+        });
+        let (sleeper, parker) = Sleeper::without_thread();
+        let sleeper = Arc::new(sleeper);
+        let reaper = Reaper::Shared(ReaperThread {
+            sleeper: sleeper.clone(),
+            completions: completions.clone(),
+        });
+        (Self { sleeper, parker }, reaper)
+    }
+
+    /// The loop itself, until it is stopped.
+    pub fn run(&self) {
+        self.sleeper.shared.run(&self.parker);
+    }
+
+    /// The same as long as there is anything to drive.
+    pub fn run_until_idle(&self) {
+        while !self.sleeper.shared.is_idle() {
+            let rest = self.sleeper.shared.round();
+            if !self.sleeper.shared.is_idle() {
+                self.parker.park(rest);
+            }
+        }
+    }
+
+    /// Ends the loop, from another thread.
+    pub fn end(&self) -> LoopEnd {
+        LoopEnd(self.sleeper.clone())
+    }
+}
+
+pub struct LoopEnd(Arc<Sleeper>);
+
+impl LoopEnd {
+    pub fn stop(&self) {
+        self.0.stop();
     }
 }

@@ -73,12 +73,13 @@ impl ReaperThread {
 /// The thread itself.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     unparker: Unparker,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+/// What the thread and its owner share.
+pub(crate) struct Shared {
     driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
 }
@@ -93,23 +94,27 @@ impl std::fmt::Debug for Shared {
 
 impl Sleeper {
     pub(crate) fn spawn(name: &str) -> io::Result<Self> {
-        let parker = Parker::new();
-        let unparker = parker.unparker();
-        let shared = Arc::new(Shared {
-            driven: Mutex::new(Vec::new()),
-            stopping: AtomicBool::new(false),
-        });
+        let (sleeper, parker) = Self::without_thread();
+        let shared = sleeper.shared.clone();
         let thread = thread::Builder::new()
             .name(thread_name(name, "reaper"))
-            .spawn({
-                let shared = shared.clone();
-                move || shared.run(&parker)
-            })?;
-        Ok(Self {
-            shared,
-            unparker,
-            thread: Mutex::new(Some(thread)),
-        })
+            .spawn(move || shared.run(&parker))?;
+        *sleeper.thread.lock() = Some(thread);
+        Ok(sleeper)
+    }
+
+    /// All but the thread, which sleeps in the parker.
+    pub(crate) fn without_thread() -> (Self, Parker) {
+        let parker = Parker::new();
+        let sleeper = Self {
+            shared: Arc::new(Shared {
+                driven: Mutex::new(Vec::new()),
+                stopping: AtomicBool::new(false),
+            }),
+            unparker: parker.unparker(),
+            thread: Mutex::new(None),
+        };
+        (sleeper, parker)
     }
 
     /// Drives `driven` from now on, until it says that it is done or is dropped.
@@ -142,7 +147,8 @@ impl Drop for Sleeper {
 }
 
 impl Shared {
-    fn run(&self, parker: &Parker) {
+    /// The thread's whole life.
+    pub(crate) fn run(&self, parker: &Parker) {
         // ORDERING: Acquire, see `Sleeper::stop`.
         while !self.stopping.load(Ordering::Acquire) {
             parker.park(self.round());
@@ -150,7 +156,7 @@ impl Shared {
     }
 
     /// Drives everything once. Returns how long to sleep; `None` until woken.
-    fn round(&self) -> Option<Duration> {
+    pub(crate) fn round(&self) -> Option<Duration> {
         let mut rest = None;
         let mut place = 0;
         // The list is locked for one element at a time: driving runs user code.
@@ -169,6 +175,11 @@ impl Shared {
             place += 1;
         }
         rest
+    }
+
+    /// Whether there is nothing to drive.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.driven.lock().is_empty()
     }
 
     fn at(&self, place: usize) -> Option<Weak<dyn Driven>> {

@@ -110,3 +110,34 @@ fn g07_check_later_wakes() {
         assert_empty(&purgatory);
     });
 }
+
+/// The alarm stands already when the second check is put off. Catches: a reset that comes after the reading; an alarm
+/// that is set without Release, or reset without Acquire, so that the reading misses what was put off before.
+#[test]
+fn g07_a_second_check_later_wakes() {
+    bounded(|| {
+        let bed = Bed::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let fate = Fate::new();
+        purgatory
+            .try_complete_else_watch(Probe::new(&fate), [1])
+            .expect("it may park");
+        let asker = {
+            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            thread::spawn(move || {
+                purgatory.check_later(1);
+                fate.satisfy();
+                purgatory.check_later(1);
+            })
+        };
+        while purgatory.delayed() > 0 {
+            purgatory.advance();
+            if purgatory.delayed() > 0 && purgatory.next_deadline().is_none() {
+                bed.sleep();
+            }
+        }
+        asker.join().unwrap();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}

@@ -12,6 +12,7 @@ mod fragile_keys;
 mod handles;
 mod leftovers;
 mod locks;
+mod marks;
 mod mixed_watches;
 mod panics;
 mod ranked;
