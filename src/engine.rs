@@ -12,6 +12,8 @@ mod limit;
 pub(crate) mod owner;
 pub(crate) mod pass;
 pub(crate) mod settings;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod threads;
 
 use crate::address::{Address, HOME_BITS, SLOTS};

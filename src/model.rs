@@ -349,9 +349,11 @@ impl ReaperLoop {
 
     /// The same as long as there is anything to drive.
     pub fn run_until_idle(&self) {
-        while !self.sleeper.shared.is_idle() {
-            let rest = self.sleeper.shared.round();
-            if !self.sleeper.shared.is_idle() {
+        let shared = &self.sleeper.shared;
+        let is_idle = || shared.driven.lock().is_empty();
+        while !is_idle() {
+            let rest = shared.round();
+            if !is_idle() {
                 self.parker.park(rest);
             }
         }

@@ -80,7 +80,7 @@ pub(crate) struct Sleeper {
 
 /// What the thread and its owner share.
 pub(crate) struct Shared {
-    driven: Mutex<Vec<Weak<dyn Driven>>>,
+    pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
 }
 
@@ -175,11 +175,6 @@ impl Shared {
             place += 1;
         }
         rest
-    }
-
-    /// Whether there is nothing to drive.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.driven.lock().is_empty()
     }
 
     fn at(&self, place: usize) -> Option<Weak<dyn Driven>> {

@@ -253,7 +253,8 @@ fn assert_nothing_is_left(watchers: &Watchers) {
     assert_eq!((watchers.keys(), watchers.keys_kept()), (0, 0));
 }
 
-/// Catches: a release that leaves the word as it is; a removal that does not say that the list is orphaned.
+/// Catches: a release that leaves the word as it is; a removal that does not say that the list is orphaned; a place that
+/// is retired and not used again.
 #[test]
 fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
     for rank in [None, Some(3)] {
@@ -261,6 +262,13 @@ fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
             let watchers = Arc::new(Watchers::new());
             last_of_both_leave(&watchers, rank, |_| ());
             assert_nothing_is_left(&watchers);
+            let [one, other] = [KEY, OTHER].map(|key| {
+                let resolution = watchers.resolve(key);
+                let place = resolution.place();
+                watchers.release(resolution);
+                place
+            });
+            assert_eq!(one, other, "a place is not used again");
         });
     }
 }

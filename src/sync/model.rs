@@ -63,6 +63,7 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        // ORDERING: Acquire pairs with the Release in `drop`: whoever has the lock sees what was done under it before.
         self.locked
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
@@ -90,6 +91,7 @@ impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         self.value = None;
+        // ORDERING: Release, see `try_lock`.
         self.locked.store(false, Ordering::Release);
     }
 }
@@ -99,6 +101,7 @@ impl<T> Drop for MutexGuard<'_, T> {
 /// To loom, a store and a concurrent read-modify-write that read an earlier value are unordered, so that either could
 /// be the last. Really the store is the later one: the other comes directly after the value it read. A swap says so.
 pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
+    // ORDERING: Release, as the native store.
     word.swap(value, Ordering::Release);
 }
 
@@ -200,6 +203,7 @@ impl<T> Queue<T> {
     pub(crate) fn push(&self, value: T) {
         let mut waiting = self.waiting.lock();
         waiting.push_back(value);
+        // ORDERING: Relaxed: the least that a queue can promise.
         self.len.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -209,6 +213,7 @@ impl<T> Queue<T> {
         }
         let mut waiting = self.waiting.lock();
         let value = waiting.pop_front()?;
+        // ORDERING: Relaxed, as in `push`.
         self.len.fetch_sub(1, Ordering::Relaxed);
         Some(value)
     }
@@ -218,6 +223,7 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn len(&self) -> usize {
+        // ORDERING: Relaxed, as in `push`.
         self.len.load(Ordering::Relaxed) as usize
     }
 }

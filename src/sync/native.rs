@@ -51,6 +51,8 @@ impl<T> UnsafeCell<T> {
 /// A Release store to a word that others change by read-modify-write.
 #[inline(always)]
 pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
+    // ORDERING: Release: what was done before comes before whatever the reader of `value` does, if it reads it with
+    // Acquire.
     word.store(value, Ordering::Release);
 }
 
@@ -63,6 +65,7 @@ pub(crate) fn thread_token() -> u32 {
     }
     TOKEN.with(|token| match token.get() {
         0 => {
+            // ORDERING: Relaxed: all that counts is that no two are equal.
             let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
             token.set(fresh);
             fresh
