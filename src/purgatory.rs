@@ -52,8 +52,16 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 /// [shut down](Self::shutdown).
 ///
 /// No method holds a lock of the library while it runs code of the user's, and none but [`shutdown`](Self::shutdown)
-/// waits for a thread that does: an operation that is being examined elsewhere is left to that thread, with a mark that makes it look again. All
-/// methods may be called from inside every callback.
+/// waits for a thread that does: an operation that is being examined elsewhere is left to that thread, with a mark that
+/// makes it look again. All methods may be called from inside every callback.
+///
+/// After Kafka's `DelayedOperationPurgatory`; what differs is in the guide's chapter *From Kafka's API to this one*.
+///
+/// # Panics
+/// But for [`new`](Self::new) and [`wait_blocking`](Self::wait_blocking), no method panics by itself. What `Hash` or
+/// `Eq` of a key panics with in a call by key goes through to its caller; a park returns
+/// [`Rejected::Panicked`] instead, as it does if the clock panics. Panics of `try_complete` and `on_complete` are
+/// caught and [counted](Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     face: Face<Core<Op, S>>,
 }

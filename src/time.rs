@@ -127,7 +127,8 @@ impl ManualClock {
         clock
     }
 
-    /// Moves the clock forward; it stops at the last possible reading.
+    /// Moves the clock forward; it stops at the last possible reading. Whoever sleeps by this clock is woken, and does
+    /// its work on its own thread.
     pub fn advance(&self, by: Duration) {
         {
             let mut now = self.0.now.lock();

@@ -66,20 +66,22 @@ impl fmt::Debug for Settings {
 /// The builder methods for [`Settings`], written once for every builder that has them in a field `settings`.
 macro_rules! knobs {
     () => {
-        /// The grain of the timer: what is due fires at its deadline or up to one tick later. Default: 1 ms.
+        /// The grain of the timer: what is due fires at its deadline or up to one tick later. More than zero, and at
+        /// most 584 years. Default: 1 ms.
         pub fn tick(mut self, tick: Duration) -> Self {
             self.settings.tick = tick;
             self
         }
 
         /// Slots per level of the timing wheel. Level `n` covers `tick * wheel_size^(n + 1)`; levels are added as
-        /// timeouts ask for them. Powers of two are a little faster. Default: 64.
+        /// timeouts ask for them. From 2 to 65,536; powers of two are a little faster. Default: 64.
         pub fn wheel_size(mut self, slots: usize) -> Self {
             self.settings.wheel_size = slots;
             self
         }
 
-        /// Refuses more while so many wait. The bound is exact, and costs a counter that every thread writes.
+        /// Refuses more while so many wait ([`Rejected::Full`](crate::Rejected::Full)). The bound is exact, and costs a
+        /// counter that every thread writes.
         /// Default: none.
         pub fn max_parked(mut self, count: usize) -> Self {
             self.settings.max_parked = Some(count);

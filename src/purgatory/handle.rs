@@ -57,14 +57,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.core()?.engine.deadline(self.address)
     }
 
-    /// Examines the operation as [`check_and_complete`](super::Purgatory::check_and_complete) does. Returns whether
-    /// this call completed it.
+    /// Examines the operation as [`check_and_complete`](super::Purgatory::check_and_complete) does, on this thread.
+    /// Returns whether this call completed it.
     pub fn check(&self) -> bool {
         self.core()
             .is_some_and(|core| core.check_one(self.address, Site::Here))
     }
 
-    /// Completes the operation as satisfied, whether it can complete or not. Returns whether this call did it.
+    /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
+    /// whether this call did it.
     ///
     /// If another thread is examining the operation, nobody waits: that thread completes it, and this returns
     /// `false`. After either answer the operation has ended or is just ending.
