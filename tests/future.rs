@@ -536,6 +536,31 @@ fn g12_a_waker_that_panics_harms_nobody_else() {
     assert_eq!(now(loud), Err(WaitError::Cancelled));
 }
 
+/// As executors do that run a task where it is woken.
+#[test]
+fn g03_a_waker_may_poll_and_drop_the_future() {
+    struct Inline(Slot<Wait<u64, u8>>, Slot<Result<u8, WaitError>>);
+    impl Wake for Inline {
+        fn wake(self: Arc<Self>) {
+            let wait = lock(&self.0).take().expect("woken once");
+            put(&self.1, now(wait));
+        }
+    }
+    within(PATIENCE, || {
+        let (waits, _clock) = by_hand();
+        let (slot, inline) = (Slot::default(), Inline(Slot::default(), Slot::default()));
+        let (future, output) = (inline.0.clone(), inline.1.clone());
+        let mut wait = waits.wait([1], NEVER_IN_A_TEST, take(&slot));
+        let waker = Waker::from(Arc::new(inline));
+        let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        put(&future, wait);
+        put(&slot, 1);
+        assert_eq!(waits.check_and_complete(&1), 1);
+        assert_eq!(lock(&output).take(), Some(Ok(1)));
+    });
+}
+
 #[test]
 fn a_handle_moves_the_deadline() {
     let (waits, clock) = by_hand();

@@ -2,28 +2,19 @@
 //!
 //! `cargo test` builds that program; `cargo test --test long_poll_example` alone takes the one that was built last.
 
+#[path = "broker_example/clients.rs"]
+mod clients;
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use support::program::example;
 use support::{PATIENCE, eventually};
 
-/// The program, which `cargo test` has built beside this test.
 fn command() -> Command {
-    let mut path = std::env::current_exe().expect("path of the test");
-    // target/<profile>/deps/<test> -> target/<profile>/examples/long_poll
-    path.pop();
-    path.pop();
-    path.push("examples");
-    path.push(format!("long_poll{}", std::env::consts::EXE_SUFFIX));
-    assert!(
-        path.exists(),
-        "{} is missing: run the whole 'cargo test', or 'cargo build --example long_poll' first",
-        path.display()
-    );
-    Command::new(path)
+    example("long_poll")
 }
 
 /// A server on a free port. Killed when dropped.
@@ -127,6 +118,42 @@ fn a_wait_ends_with_its_time_or_with_its_client() {
     server.wait_for_parked(0);
 }
 
+/// What is written of `curl` at the head of the example works.
+#[test]
+fn curl_waits_for_a_message_and_for_nothing() {
+    if !clients::available("curl", &["--version"]) {
+        return;
+    }
+    let server = Server::start();
+    let address = server.address;
+    let curl = |path: &str, more: &[&str]| {
+        let url = format!("http://{address}/topics/{path}");
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--max-time", "50"]);
+        command
+            .args(["--write-out", "%{http_code}", &url])
+            .args(more);
+        command.stdout(Stdio::piped());
+        command
+    };
+    let answer = |mut curl: Command| {
+        let output = clients::run(&mut curl, "");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let waiting = curl("news?after=1&wait=30s", &[]).spawn();
+    let waiting = waiting.expect("start curl");
+    server.wait_for_parked(1);
+    assert_eq!(answer(curl("news", &["-d", "hello"])), "1\n201");
+    server.wait_for_parked(1);
+    assert_eq!(answer(curl("news", &["-d", "world"])), "2\n201");
+    let output = waiting.wait_with_output().expect("curl ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 world\n200");
+    let both = curl("news?after=0&wait=30s", &[]);
+    assert_eq!(answer(both), "1 hello\n2 world\n200");
+    assert_eq!(answer(curl("news?after=2&wait=20ms", &[])), "204");
+}
+
 #[test]
 fn a_small_load_is_answered_whole() {
     let output = command().args(["--load", "200"]).output();
@@ -134,7 +161,7 @@ fn a_small_load_is_answered_whole() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     assert!(stdout.contains("200 requests parked"), "{stdout}");
-    assert!(stdout.contains("left: 0 parked, 0 watches"), "{stdout}");
+    assert!(stdout.contains("left: 0 parked"), "{stdout}");
 }
 
 #[test]

@@ -12,13 +12,13 @@
 
 mod load;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use request_purgatory::{Purgatory, WaitError, Waits};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -98,37 +98,42 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// Serves at `address` from now on; a free port for port 0.
-async fn start(address: &str) -> Result<(SocketAddr, Server)> {
+async fn serve(address: &str) -> Result<()> {
+    // A socket for each parked request: as many as we may.
+    rlimit::increase_nofile_limit(u64::MAX)?;
     let waits = Purgatory::builder("long-poll")
         .max_timeout(Duration::from_secs(300)) // clients choose timeouts, we bound them
-        .max_parked(100_000);
-    let (topics, waits) = (Arc::default(), waits.build()?);
-    let server = Server { topics, waits };
+        .max_parked(100_000)
+        .build()?;
+    let topics = Arc::default();
     let router = axum::Router::new()
         .route("/topics/{topic}", get(read).post(append))
         .route("/parked", get(parked))
-        .with_state(server.clone());
+        .with_state(Server { topics, waits });
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("listen at {address}"))?;
-    let address = listener.local_addr()?;
-    tokio::spawn(async { axum::serve(listener, router).await });
-    Ok((address, server))
+    println!("listening on {}", listener.local_addr()?);
+    Ok(axum::serve(listener, router).await?)
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
     let arguments = std::env::args().skip(1).collect::<Vec<_>>();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--listen", address] => {
-            println!("listening on {}", start(address).await?.0);
-            std::future::pending().await
-        }
+    let arguments = arguments.iter().map(String::as_str).collect::<Vec<_>>();
+    let done = match arguments[..] {
+        ["--listen", address] => serve(address).await,
         ["--load", count] => match count.parse() {
             Ok(count @ 1..=100_000) => load::run(count).await,
-            _ => bail!("--load takes a number from 1 to 100000"),
+            _ => Err(anyhow!("--load takes a number from 1 to 100000")),
         },
-        _ => bail!("usage: long_poll --listen ADDR | --load COUNT"),
+        _ => Err(anyhow!("usage: long_poll --listen ADDR | --load COUNT")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("long_poll: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

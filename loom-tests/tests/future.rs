@@ -139,7 +139,27 @@ fn g01_check_races_the_call_to_wait() {
     });
 }
 
-/// Catches: a dropped future that cancels nothing; one that leaves its waker to the thread that asks the predicate.
+/// Catches: a dropped future that cancels nothing, or leaves its waker to the thread that asks the predicate.
+#[test]
+fn g06_drop_races_a_check_in_vain() {
+    bounded(|| {
+        let world = World::new();
+        let mut wait = world.wait();
+        let task = Arc::<Task>::default();
+        assert!(task.poll(&mut wait).is_pending());
+        let checker = {
+            let waits = world.waits.clone();
+            thread::spawn(move || waits.check_and_complete(&1))
+        };
+        drop(wait);
+        assert_eq!(Arc::strong_count(&task), 1, "a waker is left");
+        assert_eq!(checker.join().unwrap(), 0);
+        assert_eq!(world.waits.stats().cancelled, 1);
+        world.assert_empty();
+    });
+}
+
+/// Catches: what is told to a future that is gone, and is left.
 #[test]
 fn g06_drop_races_check() {
     bounded(|| {
