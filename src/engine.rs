@@ -22,6 +22,7 @@ use crate::cell::slab::{Begin, Ended, Held, Released, SlotRef};
 use crate::cell::state::Mark;
 use crate::completions::Completions;
 use crate::error::{BuildError, Rejected};
+use crate::observe::{OBSERVED, Observer, Since};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Stats};
 use crate::sync::{Arc, AtomicBool, CachePadded, HOMES, Ordering, fence, thread_token};
@@ -44,6 +45,7 @@ pub(crate) struct Engine<P, W> {
     limit: Option<Limit>,
     completions: Completions,
     pub(crate) threads: Threads,
+    observer: Observer,
     closed: AtomicBool,
 }
 
@@ -56,6 +58,8 @@ pub(crate) struct Span {
     /// A tick that has surely come: a wheel that lags behind may go on to it. (A reading that is only said to be one
     /// could be of the future, and lead past deadlines.)
     pub(crate) present: Tick,
+    /// What was read of the clock.
+    pub(crate) since: Since,
 }
 
 /// A payload in the hands of this thread, with its home.
@@ -106,8 +110,17 @@ impl<P, W: Scheme> Engine<P, W> {
             limit: settings.max_parked.map(Limit::new),
             completions,
             threads,
+            observer: Observer::default(),
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// From now on the user's recorder and subscriber are told of what happens.
+    pub(crate) fn observed(mut self) -> Self {
+        // A recorder that panics here hears nothing more.
+        let observer = self.caught(|| Observer::new(&self.name));
+        self.observer = observer.unwrap_or_default();
+        self
     }
 
     #[inline(always)]
@@ -144,6 +157,7 @@ impl<P, W: Scheme> Engine<P, W> {
             start,
             deadline,
             present: 0,
+            since: Since::at(reading),
         }
     }
 
@@ -339,9 +353,27 @@ impl<P, W: Scheme> Engine<P, W> {
         stats
     }
 
-    /// Runs user code; a panic is caught and counted.
+    /// Runs user code; a panic is caught, counted and told.
     #[inline(always)]
     pub(crate) fn guarded<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
+        self.caught(user_code).inspect_err(|UserPanic| {
+            self.observe(Observer::panicked);
+        })
+    }
+
+    /// Tells the user's recorder and subscriber. They are user code as well, but of their panics nobody is told.
+    /// To be called with no lock held.
+    #[inline(always)]
+    pub(crate) fn observe<R: Default>(&self, tell: impl FnOnce(&Observer) -> R) -> R {
+        if OBSERVED {
+            self.caught(|| tell(&self.observer)).unwrap_or_default()
+        } else {
+            tell(&self.observer)
+        }
+    }
+
+    #[inline(always)]
+    fn caught<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| {
             self.my_home().events.panics.add(1);
             // The payload is the user's too, and dropping it may panic.

@@ -46,7 +46,7 @@ impl<Op> Rejected<Op> {
         }
     }
 
-    fn variant(&self) -> &'static str {
+    pub(crate) fn variant(&self) -> &'static str {
         match self {
             Self::NoKeys(_) => "NoKeys",
             Self::Full(_) => "Full",

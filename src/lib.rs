@@ -16,6 +16,7 @@ pub mod guide;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
+mod observe;
 mod operation;
 mod promise;
 mod purgatory;

@@ -28,6 +28,7 @@ use crate::engine::deliver::Site;
 use crate::engine::drive::{advance, rearm_for_caller, shut_down};
 use crate::engine::owner::{Face, WeakFace};
 use crate::error::Rejected;
+use crate::observe::Stay;
 use crate::operation::{DelayedOperation, KeyHasher};
 use crate::stats::Stats;
 use crate::time::Timestamp;
@@ -44,6 +45,7 @@ use std::time::Duration;
 pub(crate) struct Parked<Op: DelayedOperation> {
     op: Op,
     keys: Keys<Op::Key>,
+    stay: Stay,
 }
 
 /// The place where delayed operations wait, until a key that they watch is checked or their timeout fires.

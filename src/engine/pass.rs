@@ -15,6 +15,7 @@ use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex, SLICE};
 use crate::turn::Turn;
+use std::time::Duration;
 
 /// So many are cleared away together.
 const PART: usize = 1 << 12;
@@ -159,6 +160,7 @@ fn book_lateness<P, W: Scheme>(engine: &Engine<P, W>, home: &Home<P, W>, deadlin
             let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
             total = total.saturating_add(late);
             max = late.max(max);
+            engine.observe(|observer| observer.late(Duration::from_nanos(late)));
         }
         home.events.lateness_total.add(total);
         home.events.lateness_max.raise_to(max);

@@ -50,7 +50,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     /// # Errors
     /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
     pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
-        let core = Core::new(Engine::new(self.settings)?, self.hasher);
+        let core = Core::new(Engine::new(self.settings)?.observed(), self.hasher);
         Ok(Purgatory {
             face: Face::start(core),
         })

@@ -8,9 +8,11 @@ use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
 use crate::engine::deliver::Outbox;
+use crate::observe::{End, Stay};
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::{Arc, LOOKS};
+use crate::time::Timestamp;
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
@@ -129,13 +131,42 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         watched: usize,
     ) -> Op {
         let watcher = tenant.address();
-        let (Parked { op, keys }, vacated) = self.engine.vacate(tenant);
+        let end = End {
+            ending,
+            missed_check: false,
+            deadline: self.deadline_to_tell(&tenant, ending),
+        };
+        let (Parked { op, keys, stay }, vacated) = self.engine.vacate(tenant);
+        self.tell_end(stay, end, keys.len());
         self.unwatch(&keys, watcher, watched);
         self.engine.give_back(vacated, ending, keys.len());
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| drop(keys));
         }
         op
+    }
+
+    /// When the operation is due, if the end that it is about to have is to be told with that.
+    #[inline(always)]
+    pub(crate) fn deadline_to_tell(
+        &self,
+        tenant: &Tenant<'_, Op>,
+        ending: Ending,
+    ) -> Option<Timestamp> {
+        let wanted = self
+            .engine
+            .observe(|observer| observer.wants_deadline(ending));
+        wanted
+            .then(|| self.engine.deadline(tenant.address()))
+            .flatten()
+    }
+
+    /// Tells of the end of an operation that has moved out.
+    #[inline(always)]
+    pub(crate) fn tell_end(&self, stay: Stay, end: End, watches: usize) {
+        self.engine.observe(|observer| {
+            observer.ended(stay, end, watches, || self.engine.clock.now());
+        });
     }
 
     /// Takes an operation that has ended off the lists of its first so many keys.

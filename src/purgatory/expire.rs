@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::engine::deliver::{Outbox, Ready, Site};
 use crate::engine::drive::Facility;
 use crate::engine::pass::{Gone, Heap};
+use crate::observe::End;
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
@@ -42,12 +43,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
         ready: &mut Ready<(Op, Completion)>,
     ) -> Gone<Trace<Op::Key>> {
         let could = self.look(&mut tenant);
-        if let Ok(true) = could {
+        let missed_check = matches!(could, Ok(true));
+        if missed_check {
             tenant.home.events.missed_checks.add(1);
         }
         let ending = could.map_or(Ending::Aborted, |_| Ending::Expired);
         let watcher = tenant.address();
-        let (Parked { op, keys }, vacated) = self.engine.vacate(tenant);
+        let end = End {
+            ending,
+            missed_check,
+            deadline: self.deadline_to_tell(&tenant, ending),
+        };
+        let (Parked { op, keys, stay }, vacated) = self.engine.vacate(tenant);
+        self.tell_end(stay, end, keys.len());
         match ending {
             Ending::Expired => ready.push((op, Completion::Expired)),
             _ => self.discard(op),

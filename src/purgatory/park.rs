@@ -14,6 +14,7 @@ use super::{Parked, Purgatory};
 use crate::engine::UserPanic;
 use crate::engine::deliver::{Outbox, Site, deliver};
 use crate::error::Rejected;
+use crate::observe::{Observer, Stay};
 use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
@@ -109,9 +110,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         let turn = Turn::enter();
         let mut ended = None;
-        let watch = self.park_into(op, keys, arrival, &mut ended);
+        let stay = self.engine.observe(Observer::arrived);
+        let watch = self.park_into(op, keys, arrival, &stay, &mut ended);
         deliver(self, &turn, ended, Site::Here);
-        watch.inspect_err(|_| self.engine.my_home().events.rejected.add(1))
+        watch.inspect_err(|rejected| {
+            self.engine.my_home().events.rejected.add(1);
+            self.engine
+                .observe(|observer| observer.rejected(&stay, rejected.variant()));
+        })
     }
 
     #[inline(always)]
@@ -120,6 +126,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         mut op: Op,
         keys: impl FnOnce() -> Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
+        stay: &Stay,
         outbox: &mut impl Outbox<(Op, Completion)>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         if self.engine.is_closed() {
@@ -141,6 +148,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             Ok(Some((keys, Some(span)))) => (keys, span),
             Ok(Some((_, None))) => {
                 self.engine.my_home().events.completed_at_once.add(1);
+                self.engine
+                    .observe(|observer| observer.completed_at_once(stay));
                 outbox.push((op, Completion::Satisfied));
                 return Ok(Watch::Completed);
             }
@@ -148,8 +157,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
             Err(UserPanic) => return Err(Rejected::Panicked(op)),
         };
         let watches = keys.len();
-        match self.engine.admit(Parked { op, keys }, watches, span) {
-            Ok(tenant) => self.register(tenant, outbox),
+        let kept = self.engine.observe(|_| stay.since(span.since));
+        let parked = Parked {
+            op,
+            keys,
+            stay: kept,
+        };
+        match self.engine.admit(parked, watches, span) {
+            Ok(tenant) => {
+                // (While it is held: nobody can tell of its end before.)
+                self.engine
+                    .observe(|observer| observer.parked(stay, watches));
+                self.register(tenant, outbox)
+            }
             Err(rejected) => Err(rejected.map(|parked| parked.op)),
         }
     }

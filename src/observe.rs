@@ -1,0 +1,188 @@
+//! What the user's metrics recorder and tracing subscriber hear of a purgatory. Without the features `metrics` and
+//! `tracing` everything in here is empty, and costs nothing.
+//!
+//! Recorder and subscriber are the user's code. They are called by way of `Engine::observe`, which catches their
+//! panics, and with no lock of the library held; so they may call the library again, as every callback may.
+
+#[cfg(feature = "metrics")]
+mod meters;
+#[cfg(feature = "tracing")]
+mod trace;
+
+use crate::stats::Ending;
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// Whether there is anybody to tell.
+pub(crate) const OBSERVED: bool = cfg!(any(feature = "metrics", feature = "tracing"));
+
+/// Tells of one purgatory. The default tells nobody: timers and trackers have that.
+#[derive(Default)]
+pub(crate) struct Observer {
+    #[cfg(feature = "metrics")]
+    meters: Option<meters::Meters>,
+    #[cfg(feature = "tracing")]
+    tracer: Option<trace::Tracer>,
+}
+
+/// A reading of the clock, if anybody will ask for it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Since {
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    reading: Option<Timestamp>,
+}
+
+/// What is remembered of one operation, until it has ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stay {
+    #[cfg_attr(
+        not(any(feature = "metrics", feature = "tracing")),
+        expect(dead_code, reason = "nobody is told")
+    )]
+    since: Since,
+    #[cfg(feature = "tracing")]
+    span: trace::OperationSpan,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(all(feature = "metrics", feature = "tracing")),
+    allow(dead_code, reason = "each listener asks for its part")
+)]
+pub(crate) struct End {
+    pub(crate) ending: Ending,
+    /// It expired, and could have completed.
+    pub(crate) missed_check: bool,
+    /// When it was due, if that was [asked for](Observer::wants_deadline).
+    pub(crate) deadline: Option<Timestamp>,
+}
+
+impl Since {
+    #[inline(always)]
+    pub(crate) fn at(reading: Timestamp) -> Self {
+        let _ = reading;
+        Self {
+            #[cfg(any(feature = "metrics", feature = "tracing"))]
+            reading: Some(reading),
+        }
+    }
+}
+
+impl Stay {
+    /// The same operation, which parks now.
+    #[inline(always)]
+    pub(crate) fn since(&self, since: Since) -> Self {
+        Self {
+            since,
+            #[cfg(feature = "tracing")]
+            span: self.span.clone(),
+        }
+    }
+}
+
+#[cfg_attr(
+    not(all(feature = "metrics", feature = "tracing")),
+    allow(unused_variables, reason = "each listener asks for its part")
+)]
+impl Observer {
+    /// For the purgatory of this name. Asks the recorder that is installed now for its instruments.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            #[cfg(feature = "metrics")]
+            meters: Some(meters::Meters::new(name)),
+            #[cfg(feature = "tracing")]
+            tracer: Some(trace::Tracer::new(name)),
+        }
+    }
+
+    /// An operation came.
+    #[inline(always)]
+    pub(crate) fn arrived(&self) -> Stay {
+        Stay {
+            since: Since::default(),
+            #[cfg(feature = "tracing")]
+            span: self.tracer.as_ref().map(|it| it.span()).unwrap_or_default(),
+        }
+    }
+
+    /// It could complete at once.
+    #[inline(always)]
+    pub(crate) fn completed_at_once(&self, stay: &Stay) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.completed_at_once());
+        #[cfg(feature = "tracing")]
+        stay.span.completed_at_once();
+    }
+
+    /// It was given back.
+    #[inline(always)]
+    pub(crate) fn rejected(&self, stay: &Stay, reason: &'static str) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.rejected());
+        #[cfg(feature = "tracing")]
+        stay.span.rejected(reason);
+    }
+
+    /// It has a place; the thread that tells of it still holds it.
+    #[inline(always)]
+    pub(crate) fn parked(&self, stay: &Stay, watches: usize) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.parked(watches));
+        #[cfg(feature = "tracing")]
+        stay.span.parked(watches);
+    }
+
+    /// Whether anybody will ask how late the end of this operation was.
+    #[inline(always)]
+    pub(crate) fn wants_deadline(&self, ending: Ending) -> bool {
+        #[cfg(feature = "tracing")]
+        return ending == Ending::Expired && trace::is_on();
+        #[cfg(not(feature = "tracing"))]
+        false
+    }
+
+    /// It has ended, with so many watch entries. `now` reads the clock.
+    #[inline(always)]
+    pub(crate) fn ended(
+        &self,
+        stay: Stay,
+        end: End,
+        watches: usize,
+        now: impl FnOnce() -> Timestamp,
+    ) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.ended(&end, watches));
+        #[cfg(any(feature = "metrics", feature = "tracing"))]
+        if let Some(since) = stay.since.reading {
+            let now = now();
+            let parked_for = now.saturating_since(since);
+            #[cfg(feature = "metrics")]
+            self.meter(|it| it.parked_for(parked_for));
+            #[cfg(feature = "tracing")]
+            stay.span.ended(&end, now, parked_for);
+        }
+    }
+
+    /// One of those that expired in this pass of the time was so late.
+    #[inline(always)]
+    pub(crate) fn late(&self, by: Duration) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.late(by));
+    }
+
+    /// The user's code panicked.
+    #[inline(always)]
+    pub(crate) fn panicked(&self) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.panicked());
+    }
+
+    #[cfg(feature = "metrics")]
+    #[inline(always)]
+    fn meter(&self, tell: impl FnOnce(&meters::Meters)) {
+        if let Some(meters) = &self.meters {
+            tell(meters);
+        }
+    }
+}

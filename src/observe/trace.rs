@@ -1,0 +1,112 @@
+//! One span for each operation, and what happens to it as events within, all at debug level.
+
+use super::End;
+use crate::stats::Ending;
+use crate::time::Timestamp;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+use tracing::{Level, Span, field};
+
+/// Makes the spans of one purgatory.
+pub(super) struct Tracer {
+    name: String,
+}
+
+impl Tracer {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+        }
+    }
+
+    /// The span of an operation that just came, within that of whoever parks it.
+    #[inline]
+    pub(super) fn span(&self) -> OperationSpan {
+        OperationSpan(tracing::debug_span!(
+            target: "request_purgatory",
+            "delayed_operation",
+            purgatory = self.name.as_str()
+        ))
+    }
+}
+
+/// Whether somebody may want to hear of ends.
+#[inline]
+pub(super) fn is_on() -> bool {
+    tracing::enabled!(target: "request_purgatory", Level::DEBUG)
+}
+
+/// The span of one operation.
+#[derive(Debug, Clone)]
+pub(super) struct OperationSpan(Span);
+
+/// Writes an event into a span, if anybody listens to that.
+macro_rules! event {
+    ($span:expr, $($fields:tt)+) => {
+        if !$span.is_disabled() {
+            tracing::debug!(target: "request_purgatory", parent: &$span, $($fields)+);
+        }
+    };
+}
+
+impl OperationSpan {
+    #[inline]
+    pub(super) fn completed_at_once(&self) {
+        event!(self.0, "completed at once");
+    }
+
+    #[inline]
+    pub(super) fn rejected(&self, reason: &'static str) {
+        event!(self.0, reason, "rejected");
+    }
+
+    #[inline]
+    pub(super) fn parked(&self, keys: usize) {
+        event!(self.0, keys, "parked");
+    }
+
+    #[inline]
+    pub(super) fn ended(&self, end: &End, now: Timestamp, parked_for: Duration) {
+        event!(
+            self.0,
+            cause = cause(end.ending),
+            parked_for = field::debug(parked_for),
+            late_by = end
+                .deadline
+                .map(|due| field::debug(now.saturating_since(due))),
+            missed_check = end.missed_check,
+            "ended"
+        );
+    }
+}
+
+impl Default for OperationSpan {
+    fn default() -> Self {
+        Self(Span::none())
+    }
+}
+
+impl Drop for OperationSpan {
+    /// The subscriber hears of it, and may panic, here or wherever an operation is dropped.
+    fn drop(&mut self) {
+        if !self.0.is_disabled() {
+            let span = mem::replace(&mut self.0, Span::none());
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(span))) {
+                // The payload's destructor might panic once more.
+                mem::forget(panic);
+            }
+        }
+    }
+}
+
+fn cause(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Satisfied => "satisfied",
+        Ending::Forced => "forced",
+        Ending::Expired => "expired",
+        Ending::Cancelled => "cancelled",
+        Ending::ShutDown => "shut_down",
+        Ending::Aborted => "panicked",
+    }
+}

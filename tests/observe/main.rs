@@ -1,0 +1,12 @@
+//! What a metrics recorder and a tracing subscriber hear: everything, once, in numbers that agree with
+//! `Purgatory::stats`, and nothing that they do harms anybody.
+#![cfg(any(feature = "metrics", feature = "tracing"))]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+#[cfg(feature = "metrics")]
+mod metrics;
+mod scenario;
+#[cfg(feature = "tracing")]
+mod tracing;

@@ -1,0 +1,336 @@
+//! A recorder of the `metrics` facade.
+
+use crate::scenario::{LATE, STAY, Scenario, TIMEOUT};
+use crate::support::{Op, PATIENCE, Probe, eventually, lock, quietly, within};
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit, with_local_recorder,
+};
+use metrics_util::MetricKind;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use request_purgatory::{Purgatory, Timer, WeakPurgatory};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+/// What `build` builds, and where it tells.
+fn recorded<T>(build: impl FnOnce() -> T) -> (T, Snapshotter) {
+    let recorder = DebuggingRecorder::new();
+    let built = with_local_recorder(&recorder, build);
+    (built, recorder.snapshotter())
+}
+
+/// What was told since the last reading (by which this recorder forgets it), by purgatory and metric.
+fn told(snapshotter: &Snapshotter) -> BTreeMap<(String, String), DebugValue> {
+    let all = snapshotter.snapshot().into_vec().into_iter();
+    all.map(|(key, _, _, value)| {
+        let labels = key.key().labels().collect::<Vec<_>>();
+        let [label] = labels[..] else {
+            panic!("one label, not {labels:?}");
+        };
+        assert_eq!(label.key(), "purgatory");
+        let name = (label.value().to_owned(), key.key().name().to_owned());
+        (name, value)
+    })
+    .collect()
+}
+
+/// By how much both gauges of each purgatory changed since the last reading.
+fn changes<const N: usize>(snapshotter: &Snapshotter, names: [&str; N]) -> [(f64, f64); N] {
+    let told = told(snapshotter);
+    let change = |purgatory: &str, gauge: &str| match told[&(purgatory.into(), gauge.into())] {
+        DebugValue::Gauge(value) => value.into_inner(),
+        ref other => panic!("{other:?}"),
+    };
+    names.map(|name| {
+        (
+            change(name, "purgatory_num_delayed_operations"),
+            change(name, "purgatory_size"),
+        )
+    })
+}
+
+fn seconds(durations: &[Duration]) -> DebugValue {
+    let seconds = durations.iter().map(|time| time.as_secs_f64().into());
+    DebugValue::Histogram(seconds.collect())
+}
+
+#[test]
+fn everything_is_told_once() {
+    let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
+    scenario.run();
+    assert_eq!(scenario.assert_complete(), 1);
+    let stats = scenario.purgatory.stats();
+    let zero = Duration::ZERO;
+    let mut park_times = vec![STAY, zero, TIMEOUT + LATE, TIMEOUT];
+    // Cancelled, panicked, three cancelled again, shut down.
+    park_times.extend([zero; 6]);
+    let expected = [
+        ("purgatory_size", DebugValue::Gauge(0.0.into())),
+        (
+            "purgatory_num_delayed_operations",
+            DebugValue::Gauge(0.0.into()),
+        ),
+        (
+            "purgatory_completed_at_once_total",
+            DebugValue::Counter(stats.completed_at_once),
+        ),
+        (
+            "purgatory_completed_total",
+            DebugValue::Counter(stats.completed),
+        ),
+        (
+            "purgatory_expired_total",
+            DebugValue::Counter(stats.expired),
+        ),
+        (
+            "purgatory_cancelled_total",
+            DebugValue::Counter(stats.cancelled),
+        ),
+        (
+            "purgatory_shut_down_total",
+            DebugValue::Counter(stats.shut_down),
+        ),
+        (
+            "purgatory_aborted_total",
+            DebugValue::Counter(stats.aborted),
+        ),
+        (
+            "purgatory_panicked_total",
+            DebugValue::Counter(stats.panicked),
+        ),
+        (
+            "purgatory_rejected_total",
+            DebugValue::Counter(stats.rejected),
+        ),
+        (
+            "purgatory_missed_checks_total",
+            DebugValue::Counter(stats.missed_checks),
+        ),
+        ("purgatory_park_time_seconds", seconds(&park_times)),
+        ("purgatory_lateness_seconds", seconds(&[LATE, zero])),
+    ];
+    let expected = expected.map(|(name, value)| (("fetch".to_owned(), name.to_owned()), value));
+    assert_eq!(told(&snapshotter), expected.into_iter().collect());
+}
+
+#[test]
+fn the_gauges_are_kafkas() {
+    let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
+    assert_eq!(changes(&snapshotter, ["fetch"]), [(0.0, 0.0)]);
+    scenario.park(&Probe::new(), &[1, 2, 3]);
+    scenario.park(&Probe::new(), &[3]);
+    assert_eq!(changes(&snapshotter, ["fetch"]), [(2.0, 4.0)]);
+    assert_eq!(scenario.purgatory.cancel_for_key(&1).len(), 1);
+    assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -3.0)]);
+    drop(scenario);
+    assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -1.0)]);
+}
+
+#[test]
+fn each_metric_says_its_unit_and_what_it_is() {
+    let (_scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
+    let all = snapshotter.snapshot().into_vec();
+    assert_eq!(all.len(), 13);
+    for (key, unit, says, _) in all {
+        let expected = match key.kind() {
+            MetricKind::Histogram => Unit::Seconds,
+            MetricKind::Counter | MetricKind::Gauge => Unit::Count,
+        };
+        assert_eq!(unit, Some(expected), "{key:?}");
+        assert!(says.is_some_and(|says| !says.is_empty()), "{key:?}");
+    }
+}
+
+#[test]
+fn purgatories_are_told_apart_by_their_names() {
+    let ((fetch, produce), snapshotter) =
+        recorded(|| (Scenario::new("fetch"), Scenario::new("produce")));
+    fetch.park(&Probe::new(), &[1]);
+    produce.park(&Probe::new(), &[1, 2]);
+    let gauges = changes(&snapshotter, ["fetch", "produce"]);
+    assert_eq!(gauges, [(1.0, 1.0), (1.0, 2.0)]);
+}
+
+#[test]
+fn purgatories_of_one_name_tell_the_sum() {
+    let (twins, snapshotter) = recorded(|| [Scenario::new("twin"), Scenario::new("twin")]);
+    for twin in &twins {
+        twin.park(&Probe::new(), &[1, 2]);
+    }
+    assert_eq!(changes(&snapshotter, ["twin"]), [(2.0, 4.0)]);
+}
+
+#[test]
+fn a_timer_tells_nothing() {
+    let (timer, snapshotter) = recorded(|| Timer::<u8>::new("timer", |_| {}));
+    timer.start(Duration::ZERO, 1).expect("there is room");
+    eventually("the timer fires", || timer.stats().expired == 1);
+    assert!(snapshotter.snapshot().into_vec().is_empty());
+}
+
+#[test]
+fn without_a_recorder_all_goes_on_as_ever() {
+    let scenario = Scenario::new("nobody listens");
+    scenario.run();
+    assert_eq!(scenario.assert_complete(), 1);
+}
+
+/// Does something whenever it is told something.
+struct Doing<F>(Arc<F>);
+
+impl<F: Fn() + Send + Sync + 'static> Recorder for Doing<F> {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Arc::new(Doing(self.0.clone())))
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(Arc::new(Doing(self.0.clone())))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Doing(self.0.clone())))
+    }
+}
+
+impl<F: Fn() + Send + Sync> CounterFn for Doing<F> {
+    fn increment(&self, _: u64) {
+        (self.0)();
+    }
+    fn absolute(&self, _: u64) {
+        (self.0)();
+    }
+}
+
+impl<F: Fn() + Send + Sync> GaugeFn for Doing<F> {
+    fn increment(&self, _: f64) {
+        (self.0)();
+    }
+    fn decrement(&self, _: f64) {
+        (self.0)();
+    }
+    fn set(&self, _: f64) {
+        (self.0)();
+    }
+}
+
+impl<F: Fn() + Send + Sync> HistogramFn for Doing<F> {
+    fn record(&self, _: f64) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn g12_a_recorder_that_panics_harms_nobody() {
+    quietly();
+    let recorder = Doing(Arc::new(|| std::panic::panic_any("intended")));
+    let scenario = with_local_recorder(&recorder, || Scenario::new("loud"));
+    scenario.run();
+    // Once for each time that it was told something, and for the one that the scenario has of its own.
+    assert!(scenario.assert_complete() > 20);
+}
+
+#[test]
+fn g12_a_recorder_that_panics_does_not_end_the_reaper() {
+    quietly();
+    let recorder = Doing(Arc::new(|| std::panic::panic_any("intended")));
+    let purgatory = with_local_recorder(&recorder, || Purgatory::<Op>::new("loud"));
+    for round in 1..=3 {
+        let op = Op::new(Duration::from_millis(1));
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        eventually("it expires", || purgatory.stats().expired == round);
+    }
+    assert_eq!(purgatory.delayed(), 0);
+}
+
+#[test]
+fn g12_a_recorder_that_panics_from_the_start_hears_nothing() {
+    struct Refusing;
+    impl Recorder for Refusing {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            std::panic::panic_any("intended")
+        }
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+    let scenario = with_local_recorder(&Refusing, || Scenario::new("refused"));
+    scenario.run();
+    assert_eq!(scenario.assert_complete(), 2);
+}
+
+/// Whatever it is told, it calls back into the purgatory: all of these would wait for a lock of ours for ever.
+#[test]
+fn g03_a_recorder_may_call_the_purgatory() {
+    type Weak = WeakPurgatory<Op>;
+    within(PATIENCE, || {
+        let place = Arc::new(OnceLock::<Weak>::new());
+        let calls = Arc::new(AtomicU64::new(0));
+        let recorder = Doing(Arc::new({
+            let (place, calls) = (place.clone(), calls.clone());
+            move || {
+                let Some(purgatory) = place.get().and_then(Weak::upgrade) else {
+                    return;
+                };
+                // (A check from in here examines others, and so is told again: it must end somewhere.)
+                if calls.fetch_add(1, Ordering::SeqCst) % 8 == 0 {
+                    purgatory.check_and_complete(&77);
+                    purgatory.cancel_for_key(&77);
+                }
+                purgatory.snapshot();
+                purgatory.next_deadline();
+                purgatory.reschedule_for_key(&1, TIMEOUT);
+                purgatory.check_later(77);
+            }
+        }));
+        let scenario = with_local_recorder(&recorder, || Scenario::new("re-entrant"));
+        let weak = place.set(scenario.purgatory.downgrade());
+        assert!(weak.is_ok());
+        scenario.run();
+        scenario.assert_complete();
+        assert!(calls.load(Ordering::SeqCst) > 20);
+    });
+}
+
+/// The recorder takes a lock of the user's, under which others call what may be called under any lock.
+#[test]
+fn g03_a_recorder_may_take_the_users_locks() {
+    within(PATIENCE, || {
+        let users = Arc::new(Mutex::new(0_u64));
+        let recorder = Doing(Arc::new({
+            let users = users.clone();
+            move || *lock(&users) += 1
+        }));
+        let purgatory = with_local_recorder(&recorder, || Purgatory::<Op>::new("locks"));
+        let others = thread::spawn({
+            let (purgatory, users) = (purgatory.clone(), users.clone());
+            move || {
+                for _ in 0..2_000 {
+                    let users = lock(&users);
+                    purgatory.check_later(1);
+                    purgatory.stats();
+                    drop(users);
+                }
+            }
+        });
+        for _ in 0..2_000 {
+            drop(purgatory.try_complete_else_watch(Op::new(Duration::from_millis(1)), [1]));
+            purgatory.check_and_complete(&1);
+        }
+        others.join().expect("it does not panic");
+        eventually("all have expired", || purgatory.delayed() == 0);
+        assert!(*lock(&users) > 2_000);
+    });
+}

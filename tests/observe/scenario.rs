@@ -1,0 +1,167 @@
+//! One operation for each way to end.
+
+use crate::support::{Op, Probe, lock, quietly};
+use request_purgatory::{Completion, ManualClock, Purgatory, Reaper, Rejected, Stats};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const STAY: Duration = Duration::from_micros(20_250);
+const UP_TO_THE_TICK: Duration = Duration::from_micros(750);
+/// How long after the deadline the timer is driven.
+pub(crate) const LATE: Duration = Duration::from_millis(7);
+
+/// What became of the operations, in the order of their endings.
+pub(crate) type Endings = Arc<Mutex<Vec<Completion>>>;
+
+pub(crate) struct Scenario {
+    pub(crate) purgatory: Purgatory<Op>,
+    pub(crate) clock: ManualClock,
+    pub(crate) endings: Endings,
+}
+
+impl Scenario {
+    /// A purgatory of this name, which takes three at a time.
+    pub(crate) fn new(name: &str) -> Self {
+        quietly();
+        let clock = ManualClock::new();
+        let purgatory = Purgatory::builder(name)
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .max_parked(3)
+            .build()
+            .expect("no threads to refuse");
+        Self {
+            purgatory,
+            clock,
+            endings: Endings::default(),
+        }
+    }
+
+    fn op(&self, probe: &Arc<Probe>) -> Op {
+        let (probe, endings) = (probe.clone(), self.endings.clone());
+        Op::new(TIMEOUT)
+            .when(move || probe.is_ready())
+            .then(move |completion| lock(&endings).push(completion))
+    }
+
+    /// Parks one on these keys.
+    pub(crate) fn park(&self, probe: &Arc<Probe>, keys: &[u64]) {
+        let op = self.op(probe);
+        let parked = self.purgatory.try_complete_else_watch(op, keys.to_vec());
+        assert!(parked.is_ok_and(|watch| watch.is_parked()));
+    }
+
+    /// One that could complete when it came.
+    pub(crate) fn complete_at_once(&self) {
+        let probe = Probe::new();
+        probe.satisfy();
+        let done = self
+            .purgatory
+            .try_complete_else_watch(self.op(&probe), [1, 2]);
+        assert!(done.is_ok_and(|watch| watch.is_completed()));
+    }
+
+    /// One that is satisfied after [`STAY`].
+    pub(crate) fn satisfy(&self) {
+        let probe = Probe::new();
+        self.park(&probe, &[1, 2]);
+        assert_eq!(self.purgatory.check_and_complete(&1), 0);
+        self.clock.advance(STAY);
+        probe.satisfy();
+        assert_eq!(self.purgatory.check_and_complete(&2), 1);
+        self.clock.advance(UP_TO_THE_TICK);
+    }
+
+    /// One that is forced at once.
+    pub(crate) fn force(&self) {
+        self.park(&Probe::new(), &[1]);
+        assert_eq!(self.purgatory.force_complete_for_key(&1), 1);
+    }
+
+    /// One that expires, late.
+    pub(crate) fn expire(&self) {
+        self.park(&Probe::new(), &[1]);
+        self.clock.advance(TIMEOUT + LATE);
+        assert_eq!(self.purgatory.advance(), 1);
+    }
+
+    /// One that expires in time, and would not have needed to.
+    pub(crate) fn miss_a_check(&self) {
+        let probe = Probe::new();
+        self.park(&probe, &[1]);
+        probe.satisfy();
+        self.clock.advance(TIMEOUT);
+        assert_eq!(self.purgatory.advance(), 1);
+    }
+
+    /// One that is taken back.
+    pub(crate) fn cancel(&self) {
+        self.park(&Probe::new(), &[1, 2, 3]);
+        assert_eq!(self.purgatory.cancel_for_key(&3).len(), 1);
+    }
+
+    /// One whose look panics when it is checked.
+    pub(crate) fn panic(&self) {
+        let mut looks = 0;
+        let op = Op::new(TIMEOUT).when(move || {
+            looks += 1;
+            if looks > 2 {
+                std::panic::panic_any("intended");
+            }
+            false
+        });
+        let parked = self.purgatory.try_complete_else_watch(op, [1]);
+        assert!(parked.is_ok_and(|watch| watch.is_parked()));
+        assert_eq!(self.purgatory.check_and_complete(&1), 0);
+    }
+
+    /// Two that are refused: one without keys, one too many.
+    pub(crate) fn reject(&self) {
+        let probe = Probe::new();
+        let none = self.purgatory.try_complete_else_watch(self.op(&probe), []);
+        assert!(matches!(none, Err(Rejected::NoKeys(_))));
+        (0..3).for_each(|key| self.park(&probe, &[key]));
+        let full = self.purgatory.try_complete_else_watch(self.op(&probe), [9]);
+        assert!(matches!(full, Err(Rejected::Full(_))));
+        (0..3).for_each(|key| assert_eq!(self.purgatory.cancel_for_key(&key).len(), 1));
+    }
+
+    /// All of it, and a shutdown that finds one parked.
+    pub(crate) fn run(&self) {
+        self.complete_at_once();
+        self.satisfy();
+        self.force();
+        self.expire();
+        self.miss_a_check();
+        self.cancel();
+        self.panic();
+        self.reject();
+        self.park(&Probe::new(), &[1, 2]);
+        self.purgatory.shutdown();
+    }
+
+    /// Checks that [`run`](Self::run) went as it does when nobody listens. Returns the panics that were counted.
+    pub(crate) fn assert_complete(&self) -> u64 {
+        use Completion::{Expired, Satisfied, ShutDown};
+        let endings = [Satisfied, Satisfied, Satisfied, Expired, Expired, ShutDown];
+        assert_eq!(*lock(&self.endings), endings);
+        let stats = self.purgatory.stats();
+        let mut expected = Stats::default();
+        expected.completed_at_once = 1;
+        expected.completed = 2;
+        expected.expired = 2;
+        expected.cancelled = 4;
+        expected.shut_down = 1;
+        expected.aborted = 1;
+        expected.rejected = 2;
+        expected.missed_checks = 1;
+        expected.checks = 2;
+        expected.lateness_total = LATE;
+        expected.lateness_max = LATE;
+        expected.panicked = stats.panicked;
+        assert_eq!(stats, expected);
+        assert_eq!(self.purgatory.watched_keys(), 0);
+        stats.panicked
+    }
+}

@@ -1,0 +1,352 @@
+//! A subscriber of the `tracing` facade.
+
+use crate::scenario::{LATE, STAY, Scenario, TIMEOUT};
+use crate::support::{Op, PATIENCE, Probe, eventually, lock, quietly, within};
+use request_purgatory::{Purgatory, WeakPurgatory};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::with_default;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+type Fields = BTreeMap<&'static str, String>;
+
+/// What was told of one span.
+#[derive(Debug, Default, Clone)]
+struct Told {
+    parent: Option<u64>,
+    name: String,
+    fields: Fields,
+    events: Vec<Fields>,
+    /// References that are held to it.
+    held: usize,
+    closings: usize,
+}
+
+/// Writes down what it hears from the library up to a level; spans of the tests' own at any.
+struct Notes {
+    level: Level,
+    spans: Mutex<Vec<Told>>,
+    entered: Mutex<Vec<u64>>,
+}
+
+impl Notes {
+    fn up_to(level: Level) -> Arc<Self> {
+        Arc::new(Self {
+            level,
+            spans: Mutex::default(),
+            entered: Mutex::default(),
+        })
+    }
+
+    fn of<R>(&self, id: &Id, note: impl FnOnce(&mut Told) -> R) -> R {
+        let place = usize::try_from(id.into_u64() - 1).expect("one of ours");
+        note(&mut lock(&self.spans)[place])
+    }
+
+    /// The operations' spans. Fails if one is still open, or was closed twice.
+    fn closed(&self) -> Vec<Told> {
+        let spans = lock(&self.spans).clone().into_iter();
+        let operations = spans
+            .filter(|span| span.name == "delayed_operation")
+            .collect::<Vec<_>>();
+        assert!(operations.iter().all(|span| span.closings == 1));
+        operations
+    }
+}
+
+struct Reader<'a>(&'a mut Fields);
+
+impl Visit for Reader<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+}
+
+impl Subscriber for Notes {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() != "request_purgatory" || *metadata.level() <= self.level
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut told = Told {
+            parent: lock(&self.entered).last().copied(),
+            name: attributes.metadata().name().to_owned(),
+            held: 1,
+            ..Told::default()
+        };
+        attributes.record(&mut Reader(&mut told.fields));
+        let mut spans = lock(&self.spans);
+        spans.push(told);
+        Id::from_u64(spans.len() as u64)
+    }
+
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        self.of(span, |told| values.record(&mut Reader(&mut told.fields)));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let span = event.parent().expect("every event is in a span");
+        let mut fields = Fields::new();
+        event.record(&mut Reader(&mut fields));
+        self.of(span, |told| told.events.push(fields));
+    }
+
+    fn enter(&self, span: &Id) {
+        lock(&self.entered).push(span.into_u64());
+    }
+
+    fn exit(&self, _: &Id) {
+        lock(&self.entered).pop();
+    }
+
+    fn clone_span(&self, id: &Id) -> Id {
+        self.of(id, |told| told.held += 1);
+        id.clone()
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        self.of(&id, |told| {
+            told.held = told.held.wrapping_sub(1);
+            told.closings += usize::from(told.held == 0);
+            told.held == 0
+        })
+    }
+}
+
+fn fields<const N: usize>(fields: [(&'static str, &str); N]) -> Fields {
+    fields.map(|(name, value)| (name, value.to_owned())).into()
+}
+
+/// The last event of an operation.
+fn ended(cause: &str, parked_for: Duration) -> Fields {
+    fields([
+        ("message", "ended"),
+        ("cause", cause),
+        ("parked_for", &format!("{parked_for:?}")),
+        ("missed_check", "false"),
+    ])
+}
+
+fn expired(parked_for: Duration, late_by: Duration, missed_check: bool) -> Fields {
+    let mut fields = ended("expired", parked_for);
+    fields.insert("late_by", format!("{late_by:?}"));
+    fields.insert("missed_check", missed_check.to_string());
+    fields
+}
+
+fn parked(keys: usize) -> Fields {
+    fields([("message", "parked"), ("keys", &keys.to_string())])
+}
+
+fn rejected(reason: &str) -> Fields {
+    fields([("message", "rejected"), ("reason", reason)])
+}
+
+#[test]
+fn each_operation_has_a_span_and_an_end() {
+    let notes = Notes::up_to(Level::DEBUG);
+    with_default(notes.clone(), || {
+        let scenario = Scenario::new("fetch");
+        scenario.run();
+        assert_eq!(scenario.assert_complete(), 1);
+    });
+    let zero = Duration::ZERO;
+    let cancelled = || ended("cancelled", zero);
+    let expected = [
+        vec![fields([("message", "completed at once")])],
+        vec![parked(2), ended("satisfied", STAY)],
+        vec![parked(1), ended("forced", zero)],
+        vec![parked(1), expired(TIMEOUT + LATE, LATE, false)],
+        vec![parked(1), expired(TIMEOUT, zero, true)],
+        vec![parked(3), cancelled()],
+        vec![parked(1), ended("panicked", zero)],
+        vec![rejected("NoKeys")],
+        vec![parked(1), cancelled()],
+        vec![parked(1), cancelled()],
+        vec![parked(1), cancelled()],
+        vec![rejected("Full")],
+        vec![parked(2), ended("shut_down", zero)],
+    ];
+    let spans = notes.closed();
+    assert!(
+        spans
+            .iter()
+            .all(|span| span.fields == fields([("purgatory", "fetch")]))
+    );
+    let events = spans.into_iter().map(|span| span.events);
+    assert_eq!(events.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn an_operation_belongs_to_the_request_that_parks_it() {
+    let notes = Notes::up_to(Level::DEBUG);
+    with_default(notes.clone(), || {
+        let scenario = Scenario::new("fetch");
+        let request = tracing::error_span!("request");
+        request.in_scope(|| scenario.park(&Probe::new(), &[1]));
+        assert_eq!(scenario.purgatory.cancel_for_key(&1).len(), 1);
+        scenario.park(&Probe::new(), &[1]);
+    });
+    let request = lock(&notes.spans)
+        .iter()
+        .position(|span| span.name == "request");
+    let request = request.map(|place| place as u64 + 1);
+    let parents = notes.closed().into_iter().map(|span| span.parent);
+    assert_eq!(parents.collect::<Vec<_>>(), [request, None]);
+}
+
+#[test]
+fn nothing_is_told_above_the_debug_level() {
+    let notes = Notes::up_to(Level::INFO);
+    with_default(notes.clone(), || {
+        let scenario = Scenario::new("fetch");
+        scenario.run();
+        assert_eq!(scenario.assert_complete(), 1);
+    });
+    assert!(lock(&notes.spans).is_empty());
+}
+
+#[test]
+fn without_a_subscriber_all_goes_on_as_ever() {
+    let scenario = Scenario::new("nobody listens");
+    scenario.run();
+    assert_eq!(scenario.assert_complete(), 1);
+}
+
+/// Does something whenever it is told something.
+struct Doing<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> Subscriber for Doing<F> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "request_purgatory"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        (self.0)();
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        (self.0)();
+    }
+
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+
+    fn clone_span(&self, id: &Id) -> Id {
+        (self.0)();
+        id.clone()
+    }
+
+    fn try_close(&self, _: Id) -> bool {
+        (self.0)();
+        true
+    }
+}
+
+/// Tells `doing` of what goes on in `run`, also when it panics from the second time on.
+fn told(doing: impl Fn() + Send + Sync + 'static, run: impl FnOnce()) {
+    with_default(Doing(doing), run);
+}
+
+#[test]
+fn g12_a_subscriber_that_panics_at_once_harms_nobody() {
+    quietly();
+    let intended = || std::panic::panic_any("intended");
+    told(intended, || {
+        let scenario = Scenario::new("loud");
+        scenario.run();
+        // Once for each operation, which has no span then, and the scenario's own.
+        assert_eq!(scenario.assert_complete(), 13 + 1);
+    });
+}
+
+/// Whichever of its calls panics first: a span is made, cloned, has its events, is closed.
+#[test]
+fn g12_a_subscriber_that_panics_later_harms_nobody() {
+    quietly();
+    for calm in 1..80 {
+        let calls = Arc::new(AtomicU64::new(0));
+        let doing = {
+            let calls = calls.clone();
+            move || {
+                if calls.fetch_add(1, Ordering::SeqCst) >= calm {
+                    std::panic::panic_any("intended");
+                }
+            }
+        };
+        told(doing, || {
+            let scenario = Scenario::new("loud");
+            scenario.run();
+            scenario.assert_complete();
+        });
+        assert!(calls.load(Ordering::SeqCst) > 12);
+    }
+}
+
+/// The subscriber of the parking thread hears of the end on the reaper, and of the panics there.
+#[test]
+fn g12_a_subscriber_that_panics_does_not_end_the_reaper() {
+    quietly();
+    let tested = std::thread::current().id();
+    let doing = move || {
+        if std::thread::current().id() != tested {
+            std::panic::panic_any("intended");
+        }
+    };
+    told(doing, || {
+        let purgatory = Purgatory::<Op>::new("loud");
+        for round in 1..=3 {
+            let op = Op::new(Duration::from_millis(1));
+            drop(purgatory.try_complete_else_watch(op, [1]));
+            eventually("it expires", || purgatory.stats().expired == round);
+        }
+        assert_eq!(purgatory.delayed(), 0);
+    });
+}
+
+#[test]
+fn g03_a_subscriber_may_call_the_purgatory() {
+    type Weak = WeakPurgatory<Op>;
+    within(PATIENCE, || {
+        let place = Arc::new(OnceLock::<Weak>::new());
+        let calls = Arc::new(AtomicU64::new(0));
+        let doing = {
+            let (place, calls) = (place.clone(), calls.clone());
+            move || {
+                let Some(purgatory) = place.get().and_then(Weak::upgrade) else {
+                    return;
+                };
+                calls.fetch_add(1, Ordering::SeqCst);
+                purgatory.check_and_complete(&77);
+                purgatory.cancel_for_key(&77);
+                purgatory.snapshot();
+                purgatory.next_deadline();
+                purgatory.reschedule_for_key(&1, TIMEOUT);
+                purgatory.check_later(77);
+            }
+        };
+        told(doing, || {
+            let scenario = Scenario::new("re-entrant");
+            let weak = place.set(scenario.purgatory.downgrade());
+            assert!(weak.is_ok());
+            scenario.run();
+            scenario.assert_complete();
+        });
+        assert!(calls.load(Ordering::SeqCst) > 20);
+    });
+}
