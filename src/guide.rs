@@ -11,6 +11,7 @@
 //! * [Internals](internals), in pictures.
 //! * [How it works](design), beside the source.
 //! * [What is promised](guarantees), and which tests show it.
+//! * [The memory orderings](orderings), each with its argument.
 //! * [Dependencies](dependencies), each with its reason.
 //! * [Beside what else there is](comparison).
 //!
@@ -37,5 +38,6 @@ page!(operations, "guide/operations.md");
 page!(internals, "guide/internals.md");
 page!(design, "design.md");
 page!(guarantees, "guarantees.md");
+page!(orderings, "orderings.md");
 page!(dependencies, "dependencies.md");
 page!(comparison, "comparison.md");
