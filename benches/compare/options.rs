@@ -11,7 +11,7 @@ Compares the library with its peers on the workloads of the benchmark.
     --quick             everything in under five minutes: fewer and shorter rounds, fewer parked
     --only W1[,...]     only these workloads
     --candidates A,B    only these candidates (names as in the tables)
-    --parked N[,...]    W1, W1t, W1x, W8, W9: with so many parked
+    --parked N[,...]    W1, W1t, W1x, W6, W8, W9: with so many parked
     --keys K[,...]      W1, W1t, W1x, W6: with so many keys for each request
     --threads T[,...]   W1t: on so many threads
     --rounds N          rounds per case, the tables show their medians [default: 5; quick: 3]
@@ -57,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) rounds: usize,
     pub(crate) lives: usize,
     pub(crate) parked: Vec<usize>,
+    /// The same where memory is measured.
+    pub(crate) resident: Vec<usize>,
     pub(crate) keys: Vec<usize>,
     pub(crate) threads: Vec<usize>,
     pub(crate) seconds: Option<usize>,
@@ -112,12 +114,17 @@ impl Options {
             &[1_000, 100_000],
             &[1_000],
         );
+        let all_resident: &[usize] = scale.pick(&[1_000_000, 10_000_000][..], &[300_000], &[1_000]);
         Self {
             scale,
             check_only,
             list: given.list,
             rounds: given.rounds.unwrap_or(scale.pick(5, 3, 1)),
             lives: given.lives.unwrap_or(scale.pick(2_000_000, 200_000, 5_000)),
+            resident: given
+                .parked
+                .clone()
+                .unwrap_or_else(|| all_resident.to_vec()),
             parked: given.parked.unwrap_or_else(|| all_parked.to_vec()),
             keys: given.keys.unwrap_or_else(|| vec![1, 3]),
             threads: given.threads.unwrap_or_else(threads),

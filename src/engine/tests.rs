@@ -4,6 +4,7 @@ use super::Span;
 use super::home::{Admission, Home};
 use crate::address::SLOTS;
 use crate::cell::slab::Released;
+use crate::observe::Since;
 use crate::scheme::HierarchicalWheel;
 use crate::sync::SLICE;
 
@@ -19,6 +20,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
             start: 0,
             deadline: DEADLINE + 1,
             present: 0,
+            since: Since::default(),
         };
         let Admission::Admitted(held, _) = home.park(home.lock(), number, 0, span, SLOTS) else {
             panic!("there is room");

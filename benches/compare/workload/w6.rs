@@ -46,12 +46,16 @@ impl Workload for W6 {
     const ALONE: bool = true;
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
-        let parked = options.scale.pick(1_000_000, 300_000, 1_000);
-        let case = |&keys| Case {
-            parameters: vec![("keys", keys), ("parked", parked)],
-            workload: Self(Shape::new(parked, keys)),
-        };
-        options.keys.iter().map(case).collect()
+        let mut cases = Vec::new();
+        for &keys in &options.keys {
+            for &parked in &options.resident {
+                cases.push(Case {
+                    parameters: vec![("keys", keys), ("parked", parked)],
+                    workload: Self(Shape::new(parked, keys)),
+                });
+            }
+        }
+        cases
     }
 
     fn contenders() -> Vec<Contender<Self>> {
