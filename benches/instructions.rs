@@ -4,8 +4,8 @@
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
 use request_purgatory::{
-    Clock, Completion, DelayedOperation, Purgatory, Reaper, Requests, Timer, Timestamp, Tracker,
-    WatchOn,
+    Clock, Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, Requests,
+    Timer, Timestamp, Tracker, WatchOn,
 };
 use std::hint::black_box;
 use std::sync::Arc;
@@ -116,6 +116,23 @@ fn cancelled_lives(count: u64) {
     }
 }
 
+/// All of them expire at once.
+fn expired_lives(count: u64) {
+    let clock = ManualClock::new();
+    let purgatory = Purgatory::<Operation>::builder("instructions")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .completions(Completions::Inline)
+        .hasher(Hasher::default())
+        .build()
+        .expect("the settings are sound");
+    for key in 0..count {
+        drop(purgatory.try_complete_else_watch(Operation(Arc::default()), [key]));
+    }
+    clock.advance(2 * TIMEOUT);
+    assert_eq!(purgatory.advance() as u64, count);
+}
+
 fn checks_of_a_key(count: u64) {
     let purgatory = purgatory();
     for key in 0..count {
@@ -189,12 +206,13 @@ fn requests(count: u64) {
 type Work = fn(u64);
 
 /// Names of the hot calls, as the table of `.ci/instructions` has them.
-const WORK: [(&str, Work); 12] = [
+const WORK: [(&str, Work); 13] = [
     ("life-of-one-key", lives::<1>),
     ("life-of-three-keys", lives::<3>),
     ("life-on-a-resolved-key", resolved_lives),
     ("life-at-a-rank", ranked_lives),
     ("life-cancelled", cancelled_lives),
+    ("life-expired", expired_lives),
     ("check-of-a-key", checks_of_a_key),
     ("check-of-a-resolved-key", checks_of_a_resolved_key),
     ("check-after-a-lock", checks_after_a_lock),
