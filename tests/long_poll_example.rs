@@ -6,12 +6,13 @@
 mod clients;
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use support::eventually;
+use support::http::{self, receive};
 use support::program::example;
-use support::{PATIENCE, eventually};
 
 fn command() -> Command {
     example("long_poll")
@@ -41,18 +42,11 @@ impl Server {
     }
 
     fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
-        let mut socket = TcpStream::connect(self.address).expect("connect");
-        let timeout = socket.set_read_timeout(Some(PATIENCE));
-        timeout.expect("the timeout is not zero");
-        let length = body.len();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
-        let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
-        socket.write_all(request.as_bytes()).expect("send");
-        socket
+        http::send(self.address, method, path, body)
     }
 
     fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        receive(self.send(method, path, body))
+        http::ask(self.address, method, path, body)
     }
 
     fn wait_for_parked(&self, count: usize) {
@@ -68,18 +62,6 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The status and the body of an answer.
-fn receive(mut socket: TcpStream) -> (u16, String) {
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
-    (status.expect("a status"), body.to_owned())
 }
 
 #[test]

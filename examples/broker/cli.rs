@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) const USAGE: &str = "\
-usage: broker [demo [--seconds N] [--replica-lag-ms N]]
-       broker serve --listen ADDR [--replica-lag-ms N] [--report-ms N]
+usage: broker [demo [--seconds N] [--replica-lag-ms N] [--metrics ADDR]]
+       broker serve --listen ADDR [--replica-lag-ms N] [--report-ms N] [--metrics ADDR]
        broker --help
 
   demo    start a broker on a free loopback port, drive it with a Kafka client for N seconds (default 10),
@@ -14,7 +14,9 @@ usage: broker [demo [--seconds N] [--replica-lag-ms N]]
   serve   serve Kafka clients on ADDR (such as 127.0.0.1:9092; port 0 takes a free one) until interrupted
 
   --replica-lag-ms N   how far the follower is behind the leader (default 0)
-  --report-ms N        print what is parked every N ms";
+  --report-ms N        print what is parked every N ms
+  --metrics ADDR       show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics; needs a build with
+                       --features metrics";
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub(crate) enum Command {
 pub(crate) struct DemoOptions {
     pub(crate) duration: Duration,
     pub(crate) replica_lag: Duration,
+    /// Where to show metrics, if at all.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub(crate) struct ServeOptions {
     pub(crate) replica_lag: Duration,
     /// How often to print what is parked, if at all.
     pub(crate) report: Option<Duration>,
+    /// Where to show metrics, if at all.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Reads the arguments that follow the program's name.
@@ -51,12 +57,17 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
     let mut listen = None;
     let mut replica_lag = Duration::ZERO;
     let mut report = None;
+    let mut metrics = None;
     let mut seconds = 10;
     while let Some(option) = arguments.next() {
         let value = &mut arguments;
         match option.as_str() {
             "--help" => return Ok(Command::Help),
             "--replica-lag-ms" => replica_lag = Duration::from_millis(parse_next(&option, value)?),
+            "--metrics" if cfg!(not(feature = "metrics")) => {
+                return Err("--metrics needs a build with --features metrics".to_owned());
+            }
+            "--metrics" => metrics = Some(parse_next(&option, value)?),
             "--listen" if serve => listen = Some(parse_next(&option, value)?),
             "--report-ms" if serve => {
                 // A ticker cannot tick without a pause.
@@ -72,12 +83,14 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
         return Ok(Command::Demo(DemoOptions {
             duration: Duration::from_secs(seconds),
             replica_lag,
+            metrics,
         }));
     }
     Ok(Command::Serve(ServeOptions {
         listen: listen.ok_or("serve needs --listen ADDR")?,
         replica_lag,
         report,
+        metrics,
     }))
 }
 

@@ -6,6 +6,7 @@ mod report;
 use crate::broker::Broker;
 use crate::cli::DemoOptions;
 use crate::cpu::CpuTime;
+use crate::exporter;
 use crate::server::Server;
 use load::Load;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,10 +27,11 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let client_threads = runtime(CLIENTS)?;
 
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let (broker, server) = broker_threads.block_on(async {
+    let (broker, server, exporter) = broker_threads.block_on(async {
+        let exporter = exporter::start(options.metrics).await?;
         let broker = Arc::new(Broker::new(options.replica_lag)?);
         let server = Server::bind(loopback, Arc::clone(&broker)).await?;
-        anyhow::Ok((broker, server))
+        anyhow::Ok((broker, server, exporter))
     })?;
     let address = server.address()?;
     let (stop, stopped) = oneshot::channel();
@@ -39,6 +41,11 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     }));
 
     println!("broker on {address}; {}", load::DESCRIPTION);
+    if let Some(exporter) = exporter {
+        println!("metrics on http://{}", exporter.address()?);
+        let _broker_threads = broker_threads.enter();
+        exporter.show(broker.purgatories.clone());
+    }
     let started = Instant::now();
     let cpu = CpuTime::now(CLIENTS);
     let load = client_threads.block_on(Load::start(address))?;

@@ -3,6 +3,8 @@
 //! ```text
 //! cargo run --release --example broker                              a demonstration of ten seconds
 //! cargo run --release --example broker -- serve --listen ADDR       a broker, until interrupted
+//! cargo run --release --features metrics --example broker -- demo --seconds 600 --metrics 127.0.0.1:9100
+//!                                                                   the same, and a page to watch it on
 //! ```
 //!
 //! Stock Kafka clients can talk to it: it knows ApiVersions, Metadata, CreateTopics, ListOffsets, Produce and
@@ -17,7 +19,7 @@
 //! | requests | `broker`, `fetch`, `produce`, `metadata`, `delayed_fetch`, `delayed_produce`, `purgatories`, `follower` |
 //! | data | `topics`, `partition`, `log`, `producers`, `batch`, `crc32c` |
 //! | wire | `frame`, `apis`, `shape`, `request`, `response` |
-//! | figures | `metrics`, `histogram`, `cpu` |
+//! | figures | `metrics`, `histogram`, `cpu`, `exporter` with `page.html` |
 
 mod apis;
 mod batch;
@@ -29,6 +31,7 @@ mod crc32c;
 mod delayed_fetch;
 mod delayed_produce;
 mod demo;
+mod exporter;
 mod fetch;
 mod follower;
 mod frame;

@@ -2,6 +2,7 @@
 
 use crate::broker::Broker;
 use crate::cli::ServeOptions;
+use crate::exporter;
 use crate::server::Server;
 use anyhow::Context;
 use std::io::Write;
@@ -16,11 +17,16 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     runtime.block_on(async {
         // Before the address is told to anyone, so that nobody can interrupt too early.
         let interrupted = interrupted()?;
+        let exporter = exporter::start(options.metrics).await?;
         let broker = Arc::new(Broker::new(options.replica_lag)?);
         let server = Server::bind(options.listen, Arc::clone(&broker))
             .await
             .with_context(|| format!("cannot listen on {}", options.listen))?;
         print(&format!("listening on {}", server.address()?));
+        if let Some(exporter) = exporter {
+            print(&format!("metrics on http://{}", exporter.address()?));
+            exporter.show(broker.purgatories.clone());
+        }
         if let Some(interval) = options.report {
             tokio::spawn(report(Arc::clone(&broker), interval));
         }

@@ -31,6 +31,8 @@ fn wrong_arguments_get_the_usage() {
         &["serve", "--listen", "nowhere"],
         &["serve", "--listen", "127.0.0.1:0", "--replica-lag-ms", "-1"],
         &["serve", "--listen", "127.0.0.1:0", "more"],
+        &["serve", "--listen", "127.0.0.1:0", "--metrics", "nowhere"],
+        &["demo", "--metrics"],
         &["demo", "--seconds", "many"],
         &["demo", "--listen", "127.0.0.1:0"],
     ] {
@@ -40,6 +42,15 @@ fn wrong_arguments_get_the_usage() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains("usage: broker"), "{stderr}");
     }
+}
+
+#[cfg(not(feature = "metrics"))]
+#[test]
+fn without_the_feature_there_are_no_metrics() {
+    let output = run(&["demo", "--metrics", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("--features metrics"), "{stderr}");
 }
 
 #[test]

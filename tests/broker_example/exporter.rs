@@ -1,0 +1,204 @@
+//! What the broker shows of its purgatories: the figures, and the page.
+
+use crate::browser::Browser;
+use crate::http;
+use crate::process::{PATIENCE, command};
+use crate::requests::{Fetch, create_topic, produce};
+use crate::wire::Connection;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A broker that shows its metrics. Killed when dropped.
+struct Shown {
+    child: Child,
+    broker: SocketAddr,
+    metrics: SocketAddr,
+}
+
+impl Shown {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = command()
+            .args(arguments)
+            .args(["--metrics", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start the broker");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut next = || lines.next().expect("a line").expect("read a line");
+        let (first, second) = (next(), next());
+        // What it prints later is read, so that it can go on printing.
+        thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let address = |line: &str, before: &str| {
+            let found = line.strip_prefix(before).and_then(|rest| {
+                let address = rest.split(';').next()?;
+                address.parse().ok()
+            });
+            found.unwrap_or_else(|| panic!("no address in {line:?}"))
+        };
+        let says = if arguments[0] == "serve" {
+            "listening on "
+        } else {
+            "broker on "
+        };
+        Self {
+            child,
+            broker: address(&first, says),
+            metrics: address(&second, "metrics on http://"),
+        }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let (status, body) = http::ask(self.metrics, "GET", path, "");
+        assert_eq!(status, 200, "{path}: {body}");
+        body
+    }
+
+    /// The figures of a purgatory, as Prometheus would read them.
+    fn figures(&self, purgatory: &str) -> BTreeMap<String, f64> {
+        let label = format!("{{purgatory=\"{purgatory}\"}} ");
+        let text = self.get("/metrics");
+        text.lines()
+            .filter_map(|line| line.split_once(&label))
+            .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
+            .collect()
+    }
+
+    fn wait_for(&self, purgatory: &str, figure: &str, value: f64) {
+        let begun = Instant::now();
+        while self.figures(purgatory)[figure] != value {
+            let figures = self.figures(purgatory);
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{figure} is not {value}: {figures:#?}"
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn oldest(&self) -> Value {
+        serde_json::from_str(&self.get("/oldest")).expect("JSON")
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_figures_say_what_the_purgatories_did() {
+    let broker = Shown::start(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut producer = Connection::open(broker.broker);
+    let mut consumers = [(); 2].map(|()| Connection::open(broker.broker));
+    create_topic(&mut producer, "t", 3);
+
+    let fetch = Fetch::new("t", 60_000).of_partitions(3);
+    let sent = consumers.each_mut().map(|consumer| fetch.send(consumer));
+    broker.wait_for("fetch", "purgatory_num_delayed_operations", 2.0);
+    broker.wait_for("fetch", "purgatory_size", 6.0);
+    let oldest = broker.oldest();
+    let parked = oldest["fetch"].as_array().expect("a list");
+    assert_eq!(parked.len(), 2);
+    for operation in parked {
+        assert_eq!(operation["keys"], serde_json::json!(["t-0", "t-1", "t-2"]));
+        let time = |name: &str| operation[name].as_f64().expect("seconds");
+        let whole = time("age") + time("remaining");
+        assert!((59.9..60.1).contains(&whole), "{operation}");
+    }
+
+    produce(&mut producer, "t", b"value");
+    for (consumer, sent) in consumers.iter_mut().zip(sent) {
+        fetch.receive(consumer, sent);
+    }
+    broker.wait_for("fetch", "purgatory_num_delayed_operations", 0.0);
+    let expired = Fetch::new("t", 20).at(1).run(&mut consumers[0]);
+    assert!(expired[0].records.is_empty());
+    broker.wait_for("fetch", "purgatory_expired_total", 1.0);
+    let figures = broker.figures("fetch");
+    let expected = [
+        ("purgatory_size", 0.0),
+        ("purgatory_completed_total", 2.0),
+        ("purgatory_cancelled_total", 0.0),
+        ("purgatory_rejected_total", 0.0),
+        ("purgatory_panicked_total", 0.0),
+        ("purgatory_missed_checks_total", 0.0),
+        ("purgatory_park_time_seconds_count", 3.0),
+        ("purgatory_lateness_seconds_count", 1.0),
+    ];
+    for (name, value) in expected {
+        assert_eq!(figures[name], value, "{name}");
+    }
+    assert!(figures["purgatory_park_time_seconds_sum"] >= 0.02);
+    assert_eq!(broker.oldest()["fetch"], serde_json::json!([]));
+}
+
+/// The number in the tile of a purgatory.
+fn tile(browser: &Browser, purgatory: &str, figure: &str) -> f64 {
+    let script =
+        format!("return document.querySelector('#{purgatory} [data-figure={figure}]').textContent");
+    let text = browser.run(&script);
+    let text = text.as_str().expect("a text").replace(',', "");
+    text.parse().unwrap_or_else(|_| panic!("{figure}: {text}"))
+}
+
+/// The demonstration's load: dozens of parked fetches, hundreds of endings a second.
+#[test]
+fn the_page_draws_a_busy_broker() {
+    let Some(browser) = Browser::start() else {
+        return;
+    };
+    let broker = Shown::start(&["demo", "--seconds", "600"]);
+    browser.open(&format!("http://{}/", broker.metrics));
+    let rows = "document.querySelectorAll('#fetch tbody tr').length";
+    let bars = "[...document.querySelectorAll('#fetch .bars div')].filter(bar => bar.offsetHeight > 1).length";
+    browser.wait_until(&format!("return {rows} === 8 && {bars} > 2"));
+    // Several readings make a line.
+    let points =
+        "document.querySelector('#fetch path.completed').getAttribute('d').split('L').length";
+    browser.wait_until(&format!("return {points} > 4"));
+    browser.wait_until(
+        "return document.querySelector('#fetch tbody').innerText.includes('idle-') \
+         && document.documentElement.dataset.state === 'live'",
+    );
+    let hidden = "return document.querySelector('#fetch table').hidden";
+    assert_eq!(browser.run(hidden), serde_json::json!(false));
+    let parked = tile(&browser, "fetch", "parked");
+    assert!((30.0..=68.0).contains(&parked), "{parked} parked");
+    for (purgatory, figure, least) in [
+        ("fetch", "watched", 30.0),
+        ("fetch", "completed", 50.0),
+        ("fetch", "expired", 20.0),
+        ("produce", "completed", 50.0),
+    ] {
+        let found = tile(&browser, purgatory, figure);
+        assert!(found >= least, "{purgatory} {figure}: {found}");
+    }
+    let loaded = browser.run("return performance.getEntriesByType('resource').map(it => it.name)");
+    for name in loaded.as_array().expect("a list") {
+        let name = name.as_str().expect("an address");
+        let own = name.starts_with(&format!("http://{}/", broker.metrics));
+        assert!(own || name.starts_with("data:"), "{name}");
+    }
+
+    let paper = "return getComputedStyle(document.body).backgroundColor";
+    let colours = ["light", "dark"].map(|scheme| {
+        browser.prefer(scheme);
+        if let Some(folder) = std::env::var_os("REQUEST_PURGATORY_PICTURES") {
+            let path = std::path::Path::new(&folder).join(format!("{scheme}.png.base64"));
+            std::fs::write(path, browser.screenshot()).expect("write the picture");
+        }
+        browser.run(paper)
+    });
+    assert_ne!(colours[0], colours[1]);
+
+    // And it says so when nobody answers any more.
+    drop(broker);
+    browser.wait_until("return document.documentElement.dataset.state === 'lost'");
+}
