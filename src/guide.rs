@@ -8,6 +8,7 @@
 //! * [Threads, locks and order](threads): what of yours runs where, under which lock, and what it sees.
 //! * [Pitfalls](pitfalls).
 //! * [Operations](operations): what to watch, what to tune, memory.
+//! * [Metrics and traces](observability): names, levels, cost.
 //! * [Internals](internals), in pictures.
 //! * [How it works](design), beside the source.
 //! * [What is promised](guarantees), and which tests show it.
@@ -35,6 +36,7 @@ page!(from_kafka, "guide/from-kafka.md");
 page!(threads, "guide/threads.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");
+page!(observability, "observability.md");
 page!(internals, "guide/internals.md");
 page!(design, "design.md");
 page!(guarantees, "guarantees.md");

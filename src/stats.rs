@@ -113,7 +113,8 @@ pub struct Stats {
     pub shut_down: u64,
     /// Parked operations that were dropped because their `try_complete` panicked.
     pub aborted: u64,
-    /// Panics caught in user code: in `try_complete` and `on_complete`, in destructors of operations, in executors.
+    /// Panics caught in user code: in `try_complete` and `on_complete`, in destructors of operations, in executors, in
+    /// metrics recorders and tracing subscribers.
     pub panicked: u64,
     /// Operations given back to whoever wanted to park them.
     pub rejected: u64,

@@ -45,7 +45,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
         }
     }
 
-    /// Builds the purgatory and starts its threads.
+    /// Builds the purgatory and starts its threads. With the feature `metrics`, it tells the recorder that is installed
+    /// now.
     ///
     /// # Errors
     /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
