@@ -44,6 +44,14 @@ impl Count {
         );
     }
 
+    /// For sums of what may be as large as a counter: they stop at its end.
+    pub(crate) fn add_saturating(&self, n: u64) {
+        let sum = |count: u64| Some(count.saturating_add(n));
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        // (A closure that always has a next value never fails.)
+        let _ = self.0.fetch_update(set, fetch, sum);
+    }
+
     pub(crate) fn raise_to(&self, n: u64) {
         self.0.fetch_max(n, Ordering::Relaxed);
     }
@@ -125,6 +133,7 @@ pub struct Stats {
     pub missed_checks: u64,
     /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Those that
     /// another thread was examining at that moment are not included, here and in `missed_checks`: it ended them.)
+    /// The sum stops at 584 years for each group of threads.
     pub lateness_total: Duration,
     /// The longest of these.
     pub lateness_max: Duration,

@@ -162,7 +162,7 @@ fn book_lateness<P, W: Scheme>(engine: &Engine<P, W>, home: &Home<P, W>, deadlin
             max = late.max(max);
             engine.observe(|observer| observer.late(Duration::from_nanos(late)));
         }
-        home.events.lateness_total.add(total);
+        home.events.lateness_total.add_saturating(total);
         home.events.lateness_max.raise_to(max);
     }
 }

@@ -224,3 +224,19 @@ fn touch(stale: &Handle<Op>) {
     assert!(!stale.reschedule(Duration::ZERO));
     assert_eq!((stale.remaining(), stale.deadline()), (None, None));
 }
+
+/// Late by more than a counter of nanoseconds holds, again and again.
+#[test]
+fn g16_the_sum_of_latenesses_stops_at_its_end() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    for _ in 0..3 {
+        purgatory
+            .try_complete_else_watch(Op::new(Duration::ZERO), [1])
+            .expect("there is room");
+        clock.advance(Duration::from_nanos(u64::MAX / 2 + 1));
+        assert_eq!(purgatory.advance(), 1);
+    }
+    let stats = purgatory.stats();
+    assert_eq!(stats.lateness_total, Duration::from_nanos(u64::MAX));
+    assert_eq!(stats.lateness_max, Duration::from_nanos(u64::MAX / 2 + 1));
+}
