@@ -87,12 +87,16 @@ pub(crate) fn span() -> impl Strategy<Value = Span> {
     ]
 }
 
+/// In seconds.
+const CENTURY: u64 = 100 * 365 * 24 * 3_600;
+
 /// Mostly modest: a jump to the end of time leaves little to test.
 pub(crate) fn jump() -> impl Strategy<Value = Span> {
     prop_oneof![
         20 => (0..200_u64, 0..2_000_000_u64).prop_map(|(t, nanos)| Span::Ticks(t, nanos)),
         6 => (0..100_000_u64).prop_map(|ticks| Span::Ticks(ticks, 0)),
         2 => (1..60_u32).prop_map(|bits| Span::Ticks(1 << bits, 0)),
+        1 => (0..=CENTURY).prop_map(|secs| Span::Exactly(Duration::from_secs(secs))),
         1 => span(),
     ]
 }

@@ -1,0 +1,38 @@
+//! The example broker's decoder on whatever may come: what `.ci/fuzz` has found lies in `tests/seeds/decoder`, and is
+//! tried each time.
+#![allow(
+    dead_code,
+    reason = "the decoder's modules have more in them than decoding"
+)]
+
+#[path = "../../examples/broker/apis.rs"]
+mod apis;
+#[path = "../../examples/broker/batch.rs"]
+mod batch;
+#[path = "../../examples/broker/crc32c.rs"]
+mod crc32c;
+mod drive;
+#[path = "../../examples/broker/frame.rs"]
+mod frame;
+#[path = "../../examples/broker/producers.rs"]
+mod producers;
+#[path = "../../examples/broker/request.rs"]
+mod request;
+#[path = "../../examples/broker/shape.rs"]
+mod shape;
+
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn whatever_a_client_sends_is_decoded_or_refused() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/seeds/decoder");
+    let mut replayed = 0;
+    for seed in fs::read_dir(&seeds).expect("seeds are in the repository") {
+        let path = seed.expect("a readable folder").path();
+        println!("{}", path.display());
+        drive::receive(&fs::read(path).expect("a readable file"));
+        replayed += 1;
+    }
+    assert!(replayed > 0, "no seeds in {}", seeds.display());
+}
