@@ -1,17 +1,19 @@
 //! What the library takes from its threading platform, in one place.
 //!
-//! This is the only module that knows about loom: a normal build gets std, parking_lot, crossbeam and dashmap
-//! ([`native`]); a build with `--cfg loom` gets instrumented stand-ins of the same shape ([`model`]), so that the
-//! models in `loom-tests` run the library's own code.
+//! This is the only module that knows about loom and shuttle: a normal build gets std, parking_lot, crossbeam and
+//! dashmap ([`native`]); a build with `--cfg loom` or `--cfg shuttle` gets instrumented stand-ins of the same shape
+//! ([`model`]), so that the models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own code.
 
-#[cfg(loom)]
-mod model;
 #[cfg(not(loom))]
+mod cell;
+#[cfg(any(loom, shuttle))]
+mod model;
+#[cfg(not(any(loom, shuttle)))]
 mod native;
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 pub(crate) use model::*;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use native::*;
 
 pub(crate) use std::sync::{Arc, Weak};

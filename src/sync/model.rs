@@ -1,4 +1,4 @@
-//! Stand-ins for model checking: loom's atomics and locks, and small maps and queues built on them.
+//! Stand-ins for model checking: loom's atomics and locks, or shuttle's, and small maps and queues built on them.
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
@@ -8,13 +8,21 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
-pub(crate) use loom::cell::UnsafeCell;
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub(crate) use loom as checker;
+#[cfg(shuttle)]
+pub(crate) use shuttle as checker;
 
-/// loom's macro knows no `const` initialisers.
+#[cfg(shuttle)]
+pub(crate) use super::cell::UnsafeCell;
+pub(crate) use checker::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
+/// Neither macro knows `const` initialisers.
 macro_rules! const_thread_local {
     ($($(#[$attr:meta])* static $name:ident: $type:ty = const { $init:expr };)*) => {
-        loom::thread_local! { $($(#[$attr])* static $name: $type = $init;)* }
+        crate::sync::checker::thread_local! { $($(#[$attr])* static $name: $type = $init;)* }
     };
 }
 pub(crate) use const_thread_local as thread_local;
@@ -29,27 +37,28 @@ pub(crate) const LOOKS: u32 = 2;
 pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 1..=1;
 pub(crate) const LAST_GENERATION: u32 = 1;
 
-/// A lock with parking_lot's face, on a loom atomic.
+/// A lock with parking_lot's face, on an atomic of the checker's.
 ///
 /// loom's own mutex does not do: its release is no step of the model, so no execution has a `try_lock` that fails.
 #[derive(Debug)]
 pub(crate) struct Mutex<T> {
     locked: AtomicBool,
-    /// Never contended: `locked` comes first.
-    value: std::sync::Mutex<T>,
+    /// Never contended: `locked` comes first. (And never poisoned: all threads of a checker run on one, so that one of
+    /// them may seem to panic while another does.)
+    value: parking_lot::Mutex<T>,
 }
 
 #[derive(Debug)]
 pub(crate) struct MutexGuard<'a, T> {
     locked: &'a AtomicBool,
-    value: Option<std::sync::MutexGuard<'a, T>>,
+    value: Option<parking_lot::MutexGuard<'a, T>>,
 }
 
 impl<T> Mutex<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
             locked: AtomicBool::new(false),
-            value: std::sync::Mutex::new(value),
+            value: parking_lot::Mutex::new(value),
         }
     }
 
@@ -57,7 +66,7 @@ impl<T> Mutex<T> {
         loop {
             match self.try_lock() {
                 Some(guard) => return guard,
-                None => loom::thread::yield_now(),
+                None => checker::thread::yield_now(),
             }
         }
     }
@@ -70,7 +79,7 @@ impl<T> Mutex<T> {
         let value = self.value.try_lock();
         Some(MutexGuard {
             locked: &self.locked,
-            value: Some(value.expect("guarded by the flag, and no model panics under it")),
+            value: Some(value.expect("guarded by the flag")),
         })
     }
 }
@@ -123,7 +132,7 @@ pub(crate) fn thread_token() -> u32 {
         }
     }
     let mut last = Last(0);
-    loom::thread::current().id().hash(&mut last);
+    checker::thread::current().id().hash(&mut last);
     last.finish() as u32 + 1
 }
 
@@ -144,18 +153,18 @@ impl<T> std::ops::Deref for CachePadded<T> {
     }
 }
 
-/// A parker on loom's own `park`, with the token kept as the real one keeps it.
+/// A parker on the checker's own locks, with the token kept as the real one keeps it.
 #[derive(Debug)]
 pub(crate) struct Parker(Unparker);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Unparker(std::sync::Arc<(loom::sync::Mutex<bool>, loom::sync::Condvar)>);
+pub(crate) struct Unparker(std::sync::Arc<(checker::sync::Mutex<bool>, checker::sync::Condvar)>);
 
 impl Parker {
     pub(crate) fn new() -> Self {
         Self(Unparker(std::sync::Arc::new((
-            loom::sync::Mutex::new(false),
-            loom::sync::Condvar::new(),
+            checker::sync::Mutex::new(false),
+            checker::sync::Condvar::new(),
         ))))
     }
 

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::AtomicU32 as StdAtomicU32;
 use std::time::Duration;
 
+pub(crate) use super::cell::UnsafeCell;
 pub(crate) use crossbeam::queue::SegQueue as Queue;
 pub(crate) use crossbeam::utils::CachePadded;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
@@ -32,21 +33,6 @@ pub(crate) const LOOKS: u32 = 16;
 pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 8..=16;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
-
-/// `std::cell::UnsafeCell` in the shape of loom's: every access goes through a closure.
-#[derive(Debug)]
-pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
-
-impl<T> UnsafeCell<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self(std::cell::UnsafeCell::new(value))
-    }
-
-    #[inline(always)]
-    pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
-        access(self.0.get())
-    }
-}
 
 /// A Release store to a word that others change by read-modify-write.
 #[inline(always)]
