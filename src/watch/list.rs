@@ -409,4 +409,21 @@ mod tests {
         }
         assert_eq!(size_of::<WatchList>(), 16);
     }
+
+    /// G20: what one removal looks at does not depend on how many watch or have left.
+    #[test]
+    fn g20_no_removal_looks_at_more_than_a_few() {
+        let count = 10_000;
+        let mut list = WatchList::One(watcher(0));
+        (1..count).for_each(|id| list.add(watcher(id), None));
+        for gone in 0..count {
+            let looks = std::cell::Cell::new(0);
+            // All but the last have ended before the first leaves.
+            list.remove(watcher(gone), None, |other| {
+                looks.set(looks.get() + 1);
+                other.index() == count - 1
+            });
+            assert!(looks.get() <= SWEEP, "{} looks", looks.get());
+        }
+    }
 }

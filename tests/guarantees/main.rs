@@ -17,5 +17,6 @@ mod mixed_watches;
 mod panics;
 mod ranked;
 mod resolved;
+mod stalls;
 mod threads;
 mod time;

@@ -1,0 +1,156 @@
+//! G20: however much is filed again, expired or taken off one key, nobody else stands still meanwhile.
+//!
+//! An innocent thread calls the purgatory all the time, and its longest call is held against the length of the whole
+//! work: were that done in one hold of a lock, some call would take as long. A loaded machine may hold up any thread, so
+//! a run that exceeds the bound is repeated, and only what exceeds it every time has failed.
+
+use crate::support::{NEVER_IN_A_TEST, Op, manual};
+use request_purgatory::{Handle, ManualClock, Purgatory};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const CROWD: u64 = 200_000;
+/// That long a share of the whole work may no call take.
+const SHARE: u32 = 8;
+const ATTEMPTS: usize = 6;
+/// Fewer calls than that during the work show nothing.
+const CALLS: usize = 20;
+/// Keys of the innocent begin here.
+const OWN: u64 = 1 << 40;
+const TICK: Duration = Duration::from_millis(1);
+
+/// A purgatory with a crowd in it, parked by this thread.
+struct Scene {
+    purgatory: Purgatory<Op>,
+    clock: ManualClock,
+    /// One that stays, in the same home as the crowd.
+    beside: Handle<Op>,
+}
+
+impl Scene {
+    fn new(timeout: impl Fn(u64) -> Duration, keys: impl Fn(u64) -> Vec<u64>) -> Self {
+        let (purgatory, clock) = manual(|builder| builder);
+        let park = |timeout, keys: Vec<u64>| {
+            let watch = purgatory.try_complete_else_watch(Op::new(timeout), keys);
+            watch.expect("there is room").into_handle()
+        };
+        let beside = park(NEVER_IN_A_TEST, vec![OWN - 1]).expect("it cannot complete");
+        (0..CROWD).for_each(|number| drop(park(timeout(number), keys(number))));
+        Self {
+            purgatory,
+            clock,
+            beside,
+        }
+    }
+
+    /// How long `work` takes, and the longest call of an innocent thread meanwhile, of how many.
+    fn measure(&self, also: Option<u64>, work: impl FnOnce(&Self)) -> (Duration, Duration, usize) {
+        let stop = Arc::new(AtomicBool::new(false));
+        let innocent = thread::spawn({
+            let (purgatory, beside) = (self.purgatory.clone(), self.beside.clone());
+            let stop = stop.clone();
+            move || call(&purgatory, &beside, also, &stop)
+        });
+        // It is at work before this thread is.
+        thread::sleep(Duration::from_millis(20));
+        let begin = Instant::now();
+        work(self);
+        let whole = begin.elapsed();
+        stop.store(true, Ordering::SeqCst);
+        let calls = innocent.join().expect("no call panics");
+        let during = |(start, took): &(Instant, Duration)| {
+            let end = *start + *took;
+            let within = end > begin && *start < begin + whole;
+            within.then_some(*took)
+        };
+        let during = calls.iter().filter_map(during).collect::<Vec<_>>();
+        let longest = during.iter().max().copied().unwrap_or(whole);
+        (whole, longest, during.len())
+    }
+}
+
+/// Parks, asks and completes, and times each call.
+fn call(
+    purgatory: &Purgatory<Op>,
+    beside: &Handle<Op>,
+    also: Option<u64>,
+    stop: &AtomicBool,
+) -> Vec<(Instant, Duration)> {
+    let mut calls = Vec::new();
+    for number in 0.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        let key = OWN + number % 16;
+        let op = Op::new(NEVER_IN_A_TEST);
+        let start = Instant::now();
+        let parked = purgatory.try_complete_else_watch(op, [key].into_iter().chain(also));
+        calls.push((start, start.elapsed()));
+        // Takes the lock of the home where the crowd is.
+        let start = Instant::now();
+        assert!(beside.deadline().is_some());
+        calls.push((start, start.elapsed()));
+        let handle = parked.expect("there is room").into_handle();
+        let start = Instant::now();
+        handle.map(|handle| handle.force_complete());
+        calls.push((start, start.elapsed()));
+        let start = Instant::now();
+        purgatory.check_and_complete(&key);
+        calls.push((start, start.elapsed()));
+        thread::sleep(Duration::from_micros(50));
+    }
+    calls
+}
+
+fn assert_nobody_stalls(attempt: impl Fn() -> (Duration, Duration, usize)) {
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let (whole, longest, calls) = attempt();
+        if calls >= CALLS && longest < whole / SHARE {
+            return;
+        }
+        seen.push((whole, longest, calls));
+    }
+    panic!("whole work, longest call, calls: {seen:?}");
+}
+
+/// A bucket of the third level, whose window begins: all of it is filed again, and none expires.
+#[test]
+fn g20_a_bucket_that_cascades_stalls_nobody() {
+    assert_nobody_stalls(|| {
+        let window = TICK * 64 * 64;
+        let timeout = |number: u64| window + TICK * (64 + number as u32 % 4_000);
+        let scene = Scene::new(timeout, |number| vec![number % 1_000]);
+        scene.measure(None, |scene| {
+            scene.clock.advance(window);
+            assert_eq!(scene.purgatory.advance(), 0);
+        })
+    });
+}
+
+#[test]
+fn g20_a_storm_stalls_nobody() {
+    assert_nobody_stalls(|| {
+        let timeout = |number: u64| TICK * (1 + number as u32 % 100);
+        let scene = Scene::new(timeout, |number| vec![number % 1_000]);
+        scene.measure(None, |scene| {
+            scene.clock.advance(TICK * 100);
+            assert_eq!(scene.purgatory.advance(), CROWD as usize);
+        })
+    });
+}
+
+/// All watch one key, and leave it through others; the innocent's operations watch it too.
+#[test]
+fn g20_a_hot_key_that_empties_stalls_nobody() {
+    const HOT: u64 = 1 << 30;
+    assert_nobody_stalls(|| {
+        let scene = Scene::new(|_| Duration::MAX, |number| vec![HOT, number % 100]);
+        scene.measure(Some(HOT), |scene| {
+            let ended = (0..100).map(|key| scene.purgatory.cancel_for_key(&key).len());
+            assert_eq!(ended.sum::<usize>(), CROWD as usize);
+        })
+    });
+}
