@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const CROWD: u64 = 200_000;
 /// That long a share of the whole work may no call take.
 const SHARE: u32 = 8;
-const ATTEMPTS: usize = 6;
+const ATTEMPTS: usize = 40;
 /// Fewer calls than that during the work show nothing.
 const CALLS: usize = 20;
 /// Keys of the innocent begin here.
