@@ -163,6 +163,7 @@ struct Fairness {
     releases: AtomicUsize,
 }
 
+// ORDERING: Relaxed throughout: a hint that comes late only makes somebody wait a little longer.
 impl Fairness {
     /// One release in so many gives way: each time would cost both sides more than the wait.
     const ONE_IN: usize = 32;
@@ -178,7 +179,6 @@ impl Fairness {
         }
     }
 
-    // ORDERING: Relaxed throughout: a hint that comes late only makes somebody wait a little longer.
     #[cold]
     fn wait<G>(&self, wait: impl FnOnce() -> G) -> G {
         self.waiting.fetch_add(1, Ordering::Relaxed);
