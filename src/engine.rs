@@ -363,7 +363,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Tells the user's recorder and subscriber. They are user code as well, but of their panics nobody is told.
     /// To be called with no lock held.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn observe<R: Default>(&self, tell: impl FnOnce(&Observer) -> R) -> R {
         if OBSERVED {
             self.caught(|| tell(&self.observer)).unwrap_or_default()

@@ -59,7 +59,7 @@ pub(crate) struct End {
 }
 
 impl Since {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn at(reading: Timestamp) -> Self {
         let _ = reading;
         Self {
@@ -71,7 +71,7 @@ impl Since {
 
 impl Stay {
     /// The same operation, which parks now.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn since(&self, since: Since) -> Self {
         Self {
             since,
@@ -97,7 +97,7 @@ impl Observer {
     }
 
     /// An operation came.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn arrived(&self) -> Stay {
         Stay {
             since: Since::default(),
@@ -107,7 +107,7 @@ impl Observer {
     }
 
     /// It could complete at once.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn completed_at_once(&self, stay: &Stay) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.completed_at_once());
@@ -116,7 +116,7 @@ impl Observer {
     }
 
     /// It was given back.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn rejected(&self, stay: &Stay, reason: &'static str) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.rejected());
@@ -125,7 +125,7 @@ impl Observer {
     }
 
     /// It has a place; the thread that tells of it still holds it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn parked(&self, stay: &Stay, watches: usize) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.parked(watches));
@@ -134,7 +134,7 @@ impl Observer {
     }
 
     /// Whether anybody will ask how late the end of this operation was.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn wants_deadline(&self, ending: Ending) -> bool {
         #[cfg(feature = "tracing")]
         return ending == Ending::Expired && trace::is_on();
@@ -143,7 +143,7 @@ impl Observer {
     }
 
     /// It has ended, with so many watch entries. `now` reads the clock.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn ended(
         &self,
         stay: Stay,
@@ -165,21 +165,21 @@ impl Observer {
     }
 
     /// One of those that expired in this pass of the time was so late.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn late(&self, by: Duration) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.late(by));
     }
 
     /// The user's code panicked.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn panicked(&self) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.panicked());
     }
 
     #[cfg(feature = "metrics")]
-    #[inline(always)]
+    #[inline]
     fn meter(&self, tell: impl FnOnce(&meters::Meters)) {
         if let Some(meters) = &self.meters {
             tell(meters);

@@ -1,4 +1,6 @@
 //! One span for each operation, and what happens to it as events within, all at debug level.
+//!
+//! None of it is inlined: what the macros put on the stack would lie below the user's code.
 
 use super::End;
 use crate::stats::Ending;
@@ -21,7 +23,7 @@ impl Tracer {
     }
 
     /// The span of an operation that just came, within that of whoever parks it.
-    #[inline]
+    #[inline(never)]
     pub(super) fn span(&self) -> OperationSpan {
         OperationSpan(tracing::debug_span!(
             target: "request_purgatory",
@@ -51,22 +53,22 @@ macro_rules! event {
 }
 
 impl OperationSpan {
-    #[inline]
+    #[inline(never)]
     pub(super) fn completed_at_once(&self) {
         event!(self.0, "completed at once");
     }
 
-    #[inline]
+    #[inline(never)]
     pub(super) fn rejected(&self, reason: &'static str) {
         event!(self.0, reason, "rejected");
     }
 
-    #[inline]
+    #[inline(never)]
     pub(super) fn parked(&self, keys: usize) {
         event!(self.0, keys, "parked");
     }
 
-    #[inline]
+    #[inline(never)]
     pub(super) fn ended(&self, end: &End, now: Timestamp, parked_for: Duration) {
         event!(
             self.0,

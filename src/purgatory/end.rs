@@ -147,7 +147,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     }
 
     /// When the operation is due, if the end that it is about to have is to be told with that.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn deadline_to_tell(
         &self,
         tenant: &Tenant<'_, Op>,
@@ -162,7 +162,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     }
 
     /// Tells of the end of an operation that has moved out.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn tell_end(&self, stay: Stay, end: End, watches: usize) {
         self.engine.observe(|observer| {
             observer.ended(stay, end, watches, || self.engine.clock.now());

@@ -94,8 +94,9 @@ fn g14_a_chain_of_parks_needs_no_stack() {
         let purgatory = Purgatory::<Op>::new("g14-parks");
         let ended = Tally::new();
         let (first, all) = (purgatory.clone(), ended.clone());
+        // Two parks lie on it at most, in a build without optimisation some 60 KiB; a chain would need thousands.
         thread::Builder::new()
-            .stack_size(64 * 1_024)
+            .stack_size(96 * 1_024)
             .spawn(move || link(&first, 100_000, all))
             .expect("one thread more")
             .join()

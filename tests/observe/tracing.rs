@@ -11,7 +11,7 @@ use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::with_default;
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 type Fields = BTreeMap<&'static str, String>;
 
@@ -57,6 +57,16 @@ impl Notes {
         assert!(operations.iter().all(|span| span.closings == 1));
         operations
     }
+}
+
+/// Lets `subscriber` hear what this thread does meanwhile.
+///
+/// While there is just one subscriber in the process, `tracing` asks that of whichever thread comes to a span first, and
+/// keeps the answer, which is no where tests run side by side. So there are always more.
+fn listen<S: Subscriber + Send + Sync + 'static>(subscriber: S, run: impl FnOnce()) {
+    static OTHERS: OnceLock<[Dispatch; 2]> = OnceLock::new();
+    OTHERS.get_or_init(|| [(); 2].map(|()| Notes::up_to(Level::ERROR).into()));
+    with_default(subscriber, run);
 }
 
 struct Reader<'a>(&'a mut Fields);
@@ -156,7 +166,7 @@ fn rejected(reason: &str) -> Fields {
 #[test]
 fn each_operation_has_a_span_and_an_end() {
     let notes = Notes::up_to(Level::DEBUG);
-    with_default(notes.clone(), || {
+    listen(notes.clone(), || {
         let scenario = Scenario::new("fetch");
         scenario.run();
         assert_eq!(scenario.assert_complete(), 1);
@@ -191,7 +201,7 @@ fn each_operation_has_a_span_and_an_end() {
 #[test]
 fn an_operation_belongs_to_the_request_that_parks_it() {
     let notes = Notes::up_to(Level::DEBUG);
-    with_default(notes.clone(), || {
+    listen(notes.clone(), || {
         let scenario = Scenario::new("fetch");
         let request = tracing::error_span!("request");
         request.in_scope(|| scenario.park(&Probe::new(), &[1]));
@@ -209,7 +219,7 @@ fn an_operation_belongs_to_the_request_that_parks_it() {
 #[test]
 fn nothing_is_told_above_the_debug_level() {
     let notes = Notes::up_to(Level::INFO);
-    with_default(notes.clone(), || {
+    listen(notes.clone(), || {
         let scenario = Scenario::new("fetch");
         scenario.run();
         assert_eq!(scenario.assert_complete(), 1);
@@ -260,7 +270,7 @@ impl<F: Fn() + Send + Sync + 'static> Subscriber for Doing<F> {
 
 /// Tells `doing` of what goes on in `run`, also when it panics from the second time on.
 fn told(doing: impl Fn() + Send + Sync + 'static, run: impl FnOnce()) {
-    with_default(Doing(doing), run);
+    listen(Doing(doing), run);
 }
 
 #[test]
