@@ -40,3 +40,22 @@ impl Alarm {
         self.0.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g07_an_alarm_keeps_the_earlier_time_and_tells_who_must_wake() {
+        let alarm = Alarm::new();
+        assert_eq!(alarm.time(), NEVER);
+        assert!(alarm.set(5), "the sleeper counts on none");
+        assert!(!alarm.set(9), "it looks again before");
+        assert!(!alarm.set(5), "and at that time");
+        assert_eq!(alarm.time(), 5);
+        assert!(alarm.set(4));
+        alarm.reset();
+        assert_eq!(alarm.time(), NEVER);
+        assert!(alarm.set(9));
+    }
+}

@@ -11,13 +11,8 @@ use std::time::Duration;
 
 /// Runs a model with at most two preemptions in an execution, or as many as `LOOM_MAX_PREEMPTIONS` says.
 pub fn bounded(model: impl Fn() + Send + Sync + 'static) {
-    bounded_to(2, model);
-}
-
-/// The same for the whole purgatory with three threads: one preemption, unless more are asked for (see `.ci/loom`).
-pub fn bounded_to(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
     builder.max_branches = 100_000;
     builder.check(model);
 }

@@ -3,7 +3,7 @@
 #![cfg(loom)]
 
 use loom::thread;
-use loom_tests::{Fate, Probe, assert_empty, bounded, bounded_to, manual};
+use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
 use request_purgatory::{
     Completion, Completions, DelayedOperation, Handle, ManualClock, Purgatory, Reaper,
 };
@@ -95,7 +95,7 @@ fn g05_cancel_races_cascade_and_insert() {
 /// All at once on one operation. Catches: an ending won twice or by nobody.
 #[test]
 fn g05_cancel_expiry_check_cascade_and_insert_race() {
-    bounded_to(1, || {
+    bounded(|| {
         let clock = ManualClock::new();
         let purgatory = with_small_wheel(&clock);
         let (fate, handle) = park(&purgatory, 3 * TICK);

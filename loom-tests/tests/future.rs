@@ -4,7 +4,7 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Bed, bounded, bounded_to};
+use loom_tests::{Bed, bounded};
 use request_purgatory::{
     Completions, ManualClock, Purgatory, Reaper, Wait, WaitError, Waiter, Waits,
 };
@@ -205,7 +205,7 @@ fn g05_timeout_races_check() {
 /// Catches: a cancel that meets the expiry or the check, and leaves something to nobody.
 #[test]
 fn g06_drop_races_timeout_and_check() {
-    bounded_to(1, || {
+    bounded(|| {
         let world = World::new();
         let mut wait = world.wait();
         let task = Arc::<Task>::default();

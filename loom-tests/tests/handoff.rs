@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Fate, Probe, assert_empty, bounded, bounded_to, manual};
+use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
 use request_purgatory::{ManualClock, Rejected, WatchOn};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn g01_parker_races_a_check_of_a_resolved_key() {
 /// Catches: a look that is left to the reaper, and lost.
 #[test]
 fn g01_parker_races_two_checkers() {
-    bounded_to(1, || {
+    bounded(|| {
         let purgatory = manual(&ManualClock::new());
         let fate = Fate::new();
         let checkers = [false, true].map(|happens| {

@@ -5,7 +5,7 @@
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Fate, Probe, assert_empty, bounded, bounded_to, manual};
+use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
 use request_purgatory::model::{By, Resolution, Watchers};
 use request_purgatory::{
     Completion, DelayedOperation, ManualClock, Purgatory, Reaper, ResolvedKey, WatchOn,
@@ -147,7 +147,7 @@ fn a_glance_without_the_lock_may_miss_a_parker() {
 /// Somebody leaves a list while `adder` comes and a checker looks after an event: either the checker finds the adder,
 /// or the adder sees the event.
 fn leaver_adder_checker(leaver_rank: Option<u64>, rank: Option<u64>) {
-    bounded_to(1, move || {
+    bounded(move || {
         let watchers = Arc::new(Watchers::new());
         let resolution = Arc::new(watchers.resolve(KEY));
         let by = By::Place(resolution.place());
@@ -198,7 +198,7 @@ fn g01_the_only_one_leaves_while_another_comes_at_a_rank() {
 /// Catches: an add that overwrites another, or one that is only in the word while the list is behind the lock.
 #[test]
 fn g02_two_come_while_one_leaves() {
-    bounded_to(1, || {
+    bounded(|| {
         let watchers = Arc::new(Watchers::new());
         let resolution = watchers.resolve(KEY);
         let by = By::Place(resolution.place());
@@ -258,7 +258,7 @@ fn assert_nothing_is_left(watchers: &Watchers) {
 #[test]
 fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
     for rank in [None, Some(3)] {
-        bounded_to(1, move || {
+        bounded(move || {
             let watchers = Arc::new(Watchers::new());
             last_of_both_leave(&watchers, rank, |_| ());
             assert_nothing_is_left(&watchers);
@@ -276,7 +276,7 @@ fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
 /// Catches: a place that is retired without a second look at its list.
 #[test]
 fn g02_one_comes_by_the_plain_key_while_the_place_is_retired() {
-    bounded_to(1, || {
+    bounded(|| {
         let watchers = Arc::new(Watchers::new());
         last_of_both_leave(&watchers, None, |watchers| {
             watchers.add(By::Key(KEY), None, 1);
@@ -292,7 +292,7 @@ fn g02_one_comes_by_the_plain_key_while_the_place_is_retired() {
 /// released without its number.
 #[test]
 fn g02_the_key_is_resolved_again_while_the_place_is_retired() {
-    bounded_to(1, || {
+    bounded(|| {
         let watchers = Arc::new(Watchers::new());
         let again = last_of_both_leave(&watchers, None, |watchers| {
             let again = watchers.resolve(KEY);
@@ -312,7 +312,7 @@ fn g02_the_key_is_resolved_again_while_the_place_is_retired() {
 /// Catches: a place that is given to another key while it has a watcher; one that is retired twice.
 #[test]
 fn g18_a_place_has_one_key_at_a_time() {
-    bounded_to(1, || {
+    bounded(|| {
         let watchers = Arc::new(Watchers::new());
         let other = last_of_both_leave(&watchers, None, |watchers| {
             watchers.add(By::Key(KEY), None, 1);
@@ -337,7 +337,7 @@ fn g18_a_place_has_one_key_at_a_time() {
 /// Catches: a resolution that copies the list, and loses who came or left meanwhile.
 #[test]
 fn g02_a_list_is_resolved_while_one_comes_and_one_leaves() {
-    bounded_to(1, || {
+    bounded(|| {
         let watchers = Arc::new(Watchers::new());
         watchers.add(By::Key(KEY), None, 0);
         let resolver = {

@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Bed, bounded, bounded_to};
+use loom_tests::{Bed, bounded};
 use request_purgatory::{Completions, ManualClock, Reaper, Rejected, Timer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +156,7 @@ fn g07_reset_races_a_reaper_going_to_sleep() {
 /// reaper.
 #[test]
 fn g15_shutdown_races_start_and_expiry() {
-    bounded_to(1, || {
+    bounded(|| {
         let clock = ManualClock::new();
         let (timer, expired) = driven(&clock, Reaper::Manual);
         timer.start(NEAR, 0).expect("there is room");

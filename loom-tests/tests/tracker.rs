@@ -3,7 +3,7 @@
 #![cfg(loom)]
 
 use loom::thread;
-use loom_tests::{bounded, bounded_to};
+use loom_tests::bounded;
 use request_purgatory::{
     Completions, ManualClock, Reaper, Rejected, Requests, Tracker, Unanswered,
 };
@@ -100,7 +100,7 @@ impl World {
 /// Catches: a completion or a replacement that claims nothing; an entry that is taken out by its key alone, or stays.
 #[test]
 fn g05_replacing_races_completing_and_expiry() {
-    bounded_to(1, || {
+    bounded(|| {
         let world = World::new();
         world.track(1, NEAR);
         world.clock.advance(NEAR);

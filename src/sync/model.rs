@@ -43,6 +43,8 @@ pub(crate) const LAST_GENERATION: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Mutex<T> {
     locked: AtomicBool,
+    /// Who is to be woken when it is free. (Who spins instead makes loom try out every number of turns.)
+    waiting: parking_lot::Mutex<Vec<checker::thread::Thread>>,
     /// Never contended: `locked` comes first. (And never poisoned: all threads of a checker run on one, so that one of
     /// them may seem to panic while another does.)
     value: parking_lot::Mutex<T>,
@@ -50,7 +52,7 @@ pub(crate) struct Mutex<T> {
 
 #[derive(Debug)]
 pub(crate) struct MutexGuard<'a, T> {
-    locked: &'a AtomicBool,
+    mutex: &'a Mutex<T>,
     value: Option<parking_lot::MutexGuard<'a, T>>,
 }
 
@@ -58,17 +60,38 @@ impl<T> Mutex<T> {
     pub(crate) fn new(value: T) -> Self {
         Self {
             locked: AtomicBool::new(false),
+            waiting: parking_lot::Mutex::default(),
             value: parking_lot::Mutex::new(value),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         loop {
-            match self.try_lock() {
-                Some(guard) => return guard,
-                None => checker::thread::yield_now(),
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            let me = checker::thread::current();
+            self.waiting().push(me.clone());
+            // It may have been released before the name was on the list.
+            let guard = self.try_lock();
+            if guard.is_some() {
+                let mut waiting = self.waiting();
+                if let Some(place) = waiting.iter().position(|other| other.id() == me.id()) {
+                    waiting.remove(place);
+                    return guard.expect("seen just now");
+                }
+            }
+            // Woken already, if there is a guard: this takes the wake-up, which is for no other sleep.
+            checker::thread::park();
+            if let Some(guard) = guard {
+                return guard;
             }
         }
+    }
+
+    /// (No step of the model is made with this locked.)
+    fn waiting(&self) -> parking_lot::MutexGuard<'_, Vec<checker::thread::Thread>> {
+        self.waiting.lock()
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -78,7 +101,7 @@ impl<T> Mutex<T> {
             .ok()?;
         let value = self.value.try_lock();
         Some(MutexGuard {
-            locked: &self.locked,
+            mutex: self,
             value: Some(value.expect("guarded by the flag")),
         })
     }
@@ -101,7 +124,9 @@ impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
         self.value = None;
         // ORDERING: Release, see `try_lock`.
-        self.locked.store(false, Ordering::Release);
+        self.mutex.locked.store(false, Ordering::Release);
+        let waiting = std::mem::take(&mut *self.mutex.waiting());
+        waiting.iter().for_each(checker::thread::Thread::unpark);
     }
 }
 
