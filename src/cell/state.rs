@@ -269,3 +269,6 @@ impl State {
             .store(Snapshot::of(generation, 0).0, Ordering::Relaxed);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,120 @@
+//! The word on one thread, against its truth table written out in plain variables. (What threads do to each other is the
+//! matter of the models.)
+
+use super::{Acquire, Mark, Marked, Release, State};
+use crate::sync::LAST_GENERATION;
+use proptest::prelude::*;
+
+const MARKS: [Mark; 5] = [
+    Mark::Recheck,
+    Mark::Force,
+    Mark::Cancel,
+    Mark::Expire,
+    Mark::ShutDown,
+];
+
+/// What the word should say.
+#[derive(Debug, Default)]
+struct Table {
+    generation: u32,
+    parked: bool,
+    held: bool,
+    /// As in [`MARKS`].
+    marks: [bool; 5],
+}
+
+impl Table {
+    fn release(&mut self, look_again: bool) -> Release {
+        let asked = std::mem::take(&mut self.marks[0]);
+        if asked && look_again {
+            return Release::Recheck;
+        }
+        if let Some(first) = (1..5).find(|mark| self.marks[*mark]) {
+            self.marks[0] = asked;
+            return Release::End(MARKS[first]);
+        }
+        self.held = false;
+        match asked {
+            true => Release::PutOff,
+            false => Release::Parked,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// With a reference to the present tenant, or to the one so many before it.
+    Acquire(u32),
+    Mark(u32, usize),
+    Release(bool),
+    End,
+    Occupy,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let back = || prop_oneof![5 => Just(0), 1 => 1..3_u32];
+    prop_oneof![
+        3 => back().prop_map(Step::Acquire),
+        4 => (back(), 0..5_usize).prop_map(|(back, mark)| Step::Mark(back, mark)),
+        3 => any::<bool>().prop_map(Step::Release),
+        1 => Just(Step::End),
+        2 => Just(Step::Occupy),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_transition_is_as_in_the_table(
+        first in prop_oneof![Just(0), Just(7), Just(LAST_GENERATION - 3)],
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let word = State::vacant();
+        word.skip_to_generation(first);
+        let mut table = Table { generation: first, ..Table::default() };
+        for step in steps {
+            match step {
+                Step::Acquire(back) => {
+                    let expected = match () {
+                        () if !table.parked || back != 0 => Acquire::Gone,
+                        () if table.held => Acquire::Busy,
+                        () => Acquire::Held,
+                    };
+                    table.held |= expected == Acquire::Held;
+                    prop_assert_eq!(word.acquire(table.generation.wrapping_sub(back)), expected);
+                }
+                Step::Mark(back, mark) => {
+                    let expected = match () {
+                        () if !table.parked || back != 0 => Marked::Gone,
+                        () if !table.held => Marked::Unheld,
+                        () => Marked::Left,
+                    };
+                    table.marks[mark] |= expected == Marked::Left;
+                    let generation = table.generation.wrapping_sub(back);
+                    prop_assert_eq!(word.mark(generation, MARKS[mark]), expected);
+                }
+                Step::Release(look_again) if table.held => {
+                    let expected = table.release(look_again);
+                    prop_assert_eq!(word.release(look_again), expected);
+                }
+                Step::End if table.held => {
+                    word.end();
+                    // (The one after the last is 0.)
+                    let generation = table.generation.wrapping_add(1);
+                    table = Table { generation, ..Table::default() };
+                    prop_assert_eq!(word.is_retired(), generation == 0);
+                    if generation == 0 {
+                        return Ok(());
+                    }
+                }
+                Step::Occupy if !table.parked => {
+                    (table.parked, table.held) = (true, true);
+                    prop_assert_eq!(word.occupy(), table.generation);
+                }
+                _ => {}
+            }
+            prop_assert_eq!(word.is_parked(table.generation), table.parked);
+            prop_assert!(!word.is_parked(table.generation.wrapping_sub(1)));
+            prop_assert_eq!(word.tenant(), table.parked.then_some(table.generation));
+        }
+    }
+}
