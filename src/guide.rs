@@ -13,6 +13,7 @@
 //! * [How it works](design), beside the source.
 //! * [What is promised](guarantees), and which tests show it.
 //! * [The memory orderings](orderings), each with its argument.
+//! * [Latency under abuse](latency), measured.
 //! * [Dependencies](dependencies), each with its reason.
 //! * [Beside what else there is](comparison).
 //!
@@ -41,5 +42,6 @@ page!(internals, "guide/internals.md");
 page!(design, "design.md");
 page!(guarantees, "guarantees.md");
 page!(orderings, "orderings.md");
+page!(latency, "latency.md");
 page!(dependencies, "dependencies.md");
 page!(comparison, "comparison.md");

@@ -1,37 +1,27 @@
 //! The map below the watch lists and the trackers: dashmap, entered by its shards.
 //!
-//! That hashes the key once, probes once in the common case, and lets this file see who waits. A shard's lock goes to
-//! whoever comes first: a thread that takes a million watchers off one list takes it a million times, and could shut out
-//! all others of the shard meanwhile. So whoever has to wait says so, and those that release a lock give way now and
-//! then.
+//! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
-use super::CachePadded;
 use crate::sync::Entry;
 use dashmap::{DashMap, SharedValue};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 /// A concurrent map of small values: every access happens under the lock of the key's shard.
-pub(crate) struct ShardedMap<K, V, S> {
-    map: DashMap<K, V, S>,
-    fairness: CachePadded<Fairness>,
-}
+pub(crate) struct ShardedMap<K, V, S>(DashMap<K, V, S>);
 
 impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     pub(crate) fn new(hasher: S, shards: usize) -> Self {
-        Self {
-            map: DashMap::with_capacity_and_hasher_and_shard_amount(0, hasher, shards),
-            fairness: CachePadded::default(),
-        }
+        Self(DashMap::with_capacity_and_hasher_and_shard_amount(
+            0, hasher, shards,
+        ))
     }
 
     /// The hash of `key`, and the number of its shard.
     #[inline(always)]
     fn locate<Q: Hash + ?Sized>(&self, key: &Q) -> (u64, usize) {
-        let hash = self.map.hasher().hash_one(key);
-        (hash, self.map.determine_shard(hash as usize))
+        let hash = self.0.hasher().hash_one(key);
+        (hash, self.0.determine_shard(hash as usize))
     }
 
     /// Reads the entry of `key` under the shared lock of its shard.
@@ -42,13 +32,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         Q: Hash + Eq + ?Sized,
     {
         let (hash, shard) = self.locate(key);
-        let lock = &self.map.shards()[shard];
-        let shard = self.fairness.enter(lock.try_read(), || lock.read());
-        let entry = shard.get(hash, |(other, _)| other.borrow() == key);
-        let answer = entry.map(|(_, value)| read(value.get()));
-        drop(shard);
-        self.fairness.released();
-        answer
+        let shard = self.0.shards()[shard].read();
+        let (_, value) = shard.get(hash, |(other, _)| other.borrow() == key)?;
+        Some(read(value.get()))
     }
 
     /// Changes the entry of `key`, or inserts one, under one hold of the exclusive lock of its shard. Returns `key` if
@@ -61,29 +47,21 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         update: impl FnOnce(&mut V),
     ) -> Option<K> {
         let (hash, shard) = self.locate(&key);
-        let lock = &self.map.shards()[shard];
-        let mut shard = self.fairness.enter(lock.try_write(), || lock.write());
-        let spare = match shard.get_mut(hash, |(other, _)| *other == key) {
-            Some((_, value)) => {
-                update(value.get_mut());
-                Some(key)
-            }
-            None => {
-                let hasher = self.map.hasher();
-                let entry = (key, SharedValue::new(insert()));
-                shard.insert(hash, entry, |(other, _)| hasher.hash_one(other));
-                None
-            }
-        };
-        drop(shard);
-        self.fairness.released();
-        spare
+        let mut shard = self.0.shards()[shard].write();
+        if let Some((_, value)) = shard.get_mut(hash, |(other, _)| *other == key) {
+            update(value.get_mut());
+            return Some(key);
+        }
+        let hasher = self.0.hasher();
+        let entry = (key, SharedValue::new(insert()));
+        shard.insert(hash, entry, |(other, _)| hasher.hash_one(other));
+        None
     }
 
     /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
     /// told what is there.
     pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&mut V>) -> Option<V>) {
-        match self.map.entry(key) {
+        match self.0.entry(key) {
             dashmap::Entry::Occupied(mut entry) => {
                 if let Some(value) = place(Some(entry.get_mut())) {
                     drop(entry.insert(value));
@@ -105,14 +83,12 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         Q: Hash + Eq + ?Sized,
     {
         let (hash, shard) = self.locate(key);
-        let lock = &self.map.shards()[shard];
-        let mut shard = self.fairness.enter(lock.try_write(), || lock.write());
+        let mut shard = self.0.shards()[shard].write();
         let removed = shard.remove_entry(hash, |(other, value)| {
             other.borrow() == key && goes(value.get())
         });
         // The destructor of the key is the user's: not under the lock.
         drop(shard);
-        self.fairness.released();
         removed.map(|(_, value)| value.into_inner())
     }
 
@@ -130,8 +106,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         Q: Hash + Eq + ?Sized,
     {
         let (hash, shard) = self.locate(key);
-        let lock = &self.map.shards()[shard];
-        let mut shard = self.fairness.enter(lock.try_write(), || lock.write());
+        let mut shard = self.0.shards()[shard].write();
         let mut removed = shard.remove_entry(hash, |(other, value)| {
             other.borrow() == key && goes(value.get())
         });
@@ -142,69 +117,13 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             }
         }
         drop(shard);
-        self.fairness.released();
         drop(removed);
     }
 
     /// Visits every entry, one shard at a time under its shared lock.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
-        for entry in self.map.iter() {
+        for entry in self.0.iter() {
             visit(entry.key(), entry.value());
-        }
-    }
-}
-
-/// Makes the shards' locks eventually fair. Not part of any protocol: all of it is hints.
-#[derive(Debug, Default)]
-struct Fairness {
-    /// Threads that found a lock taken. Written only by such.
-    waiting: AtomicUsize,
-    /// Releases while there were any.
-    releases: AtomicUsize,
-}
-
-// ORDERING: Relaxed throughout: a hint that comes late only makes somebody wait a little longer.
-impl Fairness {
-    /// One release in so many gives way: each time would cost both sides more than the wait.
-    const ONE_IN: usize = 32;
-    /// Whoever sleeps needs some ten microseconds to come; so often the other yields at most.
-    const YIELDS: usize = 128;
-
-    /// What an attempt got, or else what waiting gets.
-    #[inline(always)]
-    fn enter<G>(&self, attempt: Option<G>, wait: impl FnOnce() -> G) -> G {
-        match attempt {
-            Some(guard) => guard,
-            None => self.wait(wait),
-        }
-    }
-
-    #[cold]
-    fn wait<G>(&self, wait: impl FnOnce() -> G) -> G {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let guard = wait();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        guard
-    }
-
-    /// After a release: lets those that wait come first, now and then.
-    #[inline(always)]
-    fn released(&self) {
-        if self.waiting.load(Ordering::Relaxed) != 0 {
-            self.give_way();
-        }
-    }
-
-    #[cold]
-    fn give_way(&self) {
-        if self.releases.fetch_add(1, Ordering::Relaxed) % Self::ONE_IN != 0 {
-            return;
-        }
-        for _ in 0..Self::YIELDS {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-            thread::yield_now();
         }
     }
 }
