@@ -74,19 +74,21 @@ impl<T> Mutex<T> {
             self.waiting().push(me.clone());
             // It may have been released before the name was on the list.
             let guard = self.try_lock();
-            if guard.is_some() {
-                let mut waiting = self.waiting();
-                if let Some(place) = waiting.iter().position(|other| other.id() == me.id()) {
-                    waiting.remove(place);
-                    return guard.expect("seen just now");
-                }
+            // Whoever has the lock and has been woken already takes that wake-up, which is for no other sleep.
+            if guard.is_none() || !self.waits_no_more(&me) {
+                checker::thread::park();
             }
-            // Woken already, if there is a guard: this takes the wake-up, which is for no other sleep.
-            checker::thread::park();
             if let Some(guard) = guard {
                 return guard;
             }
         }
+    }
+
+    /// Takes the name off the list, if it is there.
+    fn waits_no_more(&self, thread: &checker::thread::Thread) -> bool {
+        let mut waiting = self.waiting();
+        let place = waiting.iter().position(|other| other.id() == thread.id());
+        place.map(|place| waiting.remove(place)).is_some()
     }
 
     /// (No step of the model is made with this locked.)
