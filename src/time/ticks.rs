@@ -204,4 +204,29 @@ mod tests {
         assert!(TickScale::new(Duration::ZERO, Timestamp::default()).is_none());
         assert!(TickScale::new(Duration::MAX, Timestamp::default()).is_none());
     }
+
+    /// With ticks so long that every duration is a number of them.
+    #[test]
+    fn the_longest_timeout_is_never_whatever_the_tick() {
+        let origin = Timestamp::from_origin(Duration::from_millis(5));
+        let scale = TickScale::new(Duration::from_nanos(u64::MAX), origin).unwrap();
+        for at in [
+            Duration::ZERO,
+            Duration::from_millis(5),
+            Duration::from_secs(1),
+        ] {
+            let at = Timestamp::from_origin(at);
+            assert_eq!(scale.span(at, Duration::MAX).1, NEVER);
+            assert_ne!(scale.span(at, Duration::from_secs(1)).1, NEVER);
+        }
+    }
+
+    #[test]
+    fn a_tick_can_come_if_some_reading_is_there() {
+        let hour = Duration::from_secs(3_600);
+        let scale = TickScale::new(hour, Timestamp::default()).unwrap();
+        let last = (Duration::MAX.as_nanos() / hour.as_nanos()) as u64;
+        assert!([0, 1, last].map(|tick| scale.can_come(tick)) == [true; 3]);
+        assert!([last + 1, NEVER - 1].map(|tick| scale.can_come(tick)) == [false; 2]);
+    }
 }
