@@ -37,7 +37,9 @@ impl Scene {
             watch.expect("there is room").into_handle()
         };
         let beside = park(NEVER_IN_A_TEST, vec![OWN - 1]).expect("it cannot complete");
-        (0..CROWD).for_each(|number| drop(park(timeout(number), keys(number))));
+        for number in 0..CROWD {
+            park(timeout(number), keys(number));
+        }
         Self {
             purgatory,
             clock,

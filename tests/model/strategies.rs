@@ -3,7 +3,6 @@
 use crate::interpreter::call::{Answer, Arriving, By, Call, On, Reading, Way};
 use crate::support::spans::{Span, jump, span};
 use proptest::prelude::*;
-use std::time::Duration;
 
 /// How long the purgatory is idle at first: often none, or up to where numbers of ticks grow into another bit.
 pub(crate) fn uptime() -> impl Strategy<Value = Span> {
@@ -56,7 +55,6 @@ fn arriving() -> impl Strategy<Value = Arriving> {
             reading,
             awaited,
             fragile,
-            ..Arriving::plain(Duration::ZERO)
         },
     )
 }

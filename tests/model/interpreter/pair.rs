@@ -217,10 +217,9 @@ impl Pair {
     }
 
     fn drop_handle(&mut self, pick: Pick) {
-        let Some((number, handle)) = self.pick(pick) else {
+        let Some((number, _)) = self.pick(pick) else {
             return;
         };
-        drop(handle);
         self.handles[number] = None;
         if let Some(future) = self.futures.remove(&number) {
             drop(future);
