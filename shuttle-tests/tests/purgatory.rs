@@ -112,18 +112,20 @@ impl Stage {
             let up_to = random.gen_range(0..RANKS);
             match random.gen_range(0..5) {
                 0 if known.rank.is_some_and(|rank| rank <= up_to) => {
-                    _ = self.purgatory.check_and_complete_up_to(&known.key, up_to);
+                    self.purgatory.check_and_complete_up_to(&known.key, up_to);
                 }
                 1 if known.handle.get().is_some() => {
-                    known
-                        .handle
-                        .get()
-                        .into_iter()
-                        .for_each(|handle| _ = handle.check());
+                    known.handle.get().into_iter().for_each(|handle| {
+                        handle.check();
+                    });
                 }
                 2 => self.purgatory.check_later(known.key),
-                3 if known.key == 0 => drop(resolved.check_and_complete()),
-                _ => drop(self.purgatory.check_and_complete(&known.key)),
+                3 if known.key == 0 => {
+                    resolved.check_and_complete();
+                }
+                _ => {
+                    self.purgatory.check_and_complete(&known.key);
+                }
             }
             known.page.checked();
         }
