@@ -157,7 +157,8 @@ fn reenter(reaper: Reaper, completions: Completions, fate: Fate) {
     let returned = match fate {
         Fate::Check => {
             probe.satisfy();
-            assert_eq!(purgatory.check_and_complete(&2), 1);
+            // (Or the reaper does it, which is at one of the checks put off by the callback.)
+            assert!(purgatory.check_and_complete(&2) <= 1);
             0
         }
         Fate::CheckLater => {
@@ -167,7 +168,8 @@ fn reenter(reaper: Reaper, completions: Completions, fate: Fate) {
             0
         }
         Fate::Force => {
-            assert!(parked.force_complete());
+            // (The same.)
+            parked.force_complete();
             0
         }
         Fate::Cancel => usize::from(parked.cancel().is_some()),
