@@ -154,11 +154,19 @@ pub trait Scheme: fmt::Debug + Send + 'static {
         self.len() == 0
     }
 
+    /// The latest deadline that [`start`](Self::start) takes at `now`, the present or a tick before it. A scheme that
+    /// takes any need not say so.
+    fn latest(&self, now: Tick) -> Tick {
+        let _ = now;
+        Tick::MAX
+    }
+
     /// Starts timer `id`, due at `deadline`, which may have passed. `now` is the present, or a tick before it. The
     /// caller then remembers the position (the record need not exist before).
     ///
     /// # Errors
-    /// If the deadline lies [beyond the span](BeyondSpan) of a simple wheel; the others take any.
+    /// If the deadline lies [beyond the span](BeyondSpan) of a simple wheel, past the [`latest`](Self::latest); the
+    /// others take any.
     fn start(
         &mut self,
         records: &mut impl Records,

@@ -249,12 +249,16 @@ impl<P, W: Scheme> Home<P, W> {
         if fired {
             return Rescheduled::Gone;
         }
+        // Asked first: a timer that is stopped and started again is for the next pass, even with its old deadline.
+        if span.deadline != NEVER && span.deadline > schedule.timer.latest(span.present) {
+            return Rescheduled::TooLong;
+        }
         let old = Position::new(before.position);
         schedule.timer.stop(&mut fields, old);
         let started = schedule.start(&mut fields, at.index, span);
         let (started, deadline, answer) = match started {
             Ok((position, earlier)) => (Some(position), span.deadline, Rescheduled::Done(earlier)),
-            // The old deadline could be held before, so it can be held now.
+            // (A scheme that promised more. The old deadline could be held before, so it can be held now.)
             Err(BeyondSpan { .. }) => {
                 let old = Span {
                     deadline: before.deadline,

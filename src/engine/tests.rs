@@ -1,11 +1,11 @@
-//! How long a home's lock is held.
+//! How long a home's lock is held, and what a pass that has begun fires.
 
 use super::Span;
-use super::home::{Admission, Home};
+use super::home::{Admission, Home, Rescheduled};
 use crate::address::SLOTS;
 use crate::cell::slab::Released;
 use crate::observe::Since;
-use crate::scheme::HierarchicalWheel;
+use crate::scheme::{HierarchicalWheel, SimpleWheel};
 use crate::sync::SLICE;
 
 /// A bucket of so many slices, that first cascades and then drains: whoever wants the lock gets it between any two.
@@ -44,4 +44,26 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
         holds >= 2 * SLICES,
         "{holds} holds for {SLICES} slices that cascade and fire"
     );
+}
+
+/// A timer that is due, and whose new deadline is refused in the middle of a pass, fires in that pass.
+#[test]
+fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
+    const SLOTS_OF_WHEEL: u32 = 10;
+    let span = |deadline, present| Span {
+        start: present,
+        deadline,
+        present,
+        since: Since::default(),
+    };
+    let home = Home::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL);
+    let Admission::Admitted(held, _) = home.park(home.lock(), (), 0, span(1, 0), SLOTS) else {
+        panic!("there is room");
+    };
+    let at = held.at();
+    assert!(matches!(held.release(false), Released::Parked { .. }));
+    home.begin_pass(20);
+    let beyond = span(20 + u64::from(SLOTS_OF_WHEEL), 20);
+    assert_eq!(home.reschedule(at, beyond), Rescheduled::TooLong);
+    assert_eq!(home.drain(20).fired, [(at, 1)]);
 }

@@ -29,7 +29,7 @@ pub struct HashedWheel {
 #[cfg(any(test, feature = "reference-schemes"))]
 impl HashedWheel {
     /// The latest deadline that has no round to wait for.
-    pub(super) fn latest(&self, now: Tick) -> Tick {
+    pub(super) fn latest_in_one_round(&self, now: Tick) -> Tick {
         self.dial.latest(now)
     }
 }

@@ -33,6 +33,10 @@ impl Scheme for SimpleWheel {
         self.wheel.len()
     }
 
+    fn latest(&self, now: Tick) -> Tick {
+        self.wheel.latest_in_one_round(now)
+    }
+
     fn start(
         &mut self,
         records: &mut impl Records,
@@ -40,7 +44,7 @@ impl Scheme for SimpleWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, BeyondSpan> {
-        let latest = self.wheel.latest(now);
+        let latest = self.latest(now);
         if deadline > latest {
             return Err(BeyondSpan { latest });
         }
