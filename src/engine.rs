@@ -25,7 +25,9 @@ use crate::error::{BuildError, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Stats};
-use crate::sync::{Arc, AtomicBool, CachePadded, HOMES, Ordering, fence, thread_token};
+use crate::sync::{
+    Arc, AtomicBool, CachePadded, HOMES, Ordering, SLICE, fence, thread_token,
+};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use home::{Admission, Home, Rescheduled};
@@ -251,17 +253,28 @@ impl<P, W: Scheme> Engine<P, W> {
         (payload, Vacated { home, ended })
     }
 
-    /// Brings a slot close that is about to be given back.
-    pub(crate) fn approach(&self, vacated: &Vacated) {
-        self.home(vacated.home).approach(&vacated.ended);
-    }
-
     /// Stops the timer, frees the slot and books the ending. Never waits for a lock.
     #[inline(always)]
     pub(crate) fn give_back(&self, vacated: Vacated, ending: Ending, watches: usize) {
         let Vacated { home, ended } = vacated;
         self.home(home).give_back(ended, ending, watches);
         self.free_place();
+    }
+
+    /// The same for several, those of one home together.
+    pub(crate) fn give_back_all(&self, all: impl Iterator<Item = (Vacated, Ending, usize)>) {
+        let mut all = all.peekable();
+        let mut slice = Vec::with_capacity(SLICE);
+        while let Some(&(Vacated { home, .. }, ..)) = all.peek() {
+            let same = std::iter::from_fn(|| all.next_if(|(other, ..)| other.home == home));
+            slice.extend(
+                same.take(SLICE)
+                    .map(|(vacated, ending, watches)| (vacated.ended, ending, watches)),
+            );
+            let places = slice.len();
+            self.home(home).give_back_all(&mut slice);
+            (0..places).for_each(|_| self.free_place());
+        }
     }
 
     /// Both, for payloads without keys.

@@ -191,12 +191,6 @@ pub trait Scheme: fmt::Debug + Send + 'static {
     /// begins a pass, and repeats this until it is [`Step::Idle`]; meanwhile it may release a lock.
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step;
 
-    /// Some of the timers whose records the next steps will look at: for the caller to bring these close, many at
-    /// once, where they are far apart in memory. Empty if that is not known at once.
-    fn upcoming(&self) -> &[u32] {
-        &[]
-    }
-
     /// A whole pass at `now`: calls `expire` with the id and the deadline of each timer that is due. `expire` may
     /// start and stop timers. Returns how many steps it took.
     fn advance<R: Records>(

@@ -9,6 +9,7 @@
 
 pub(crate) mod list;
 pub(crate) mod resolved;
+pub(crate) mod sweep;
 
 use crate::address::Address;
 use crate::sync::{Arc, Entry, FEW, ShardedMap};

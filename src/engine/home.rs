@@ -71,13 +71,6 @@ pub(crate) enum Rescheduled {
     TooLong,
 }
 
-/// What one hold of the lock took out of the wheel.
-pub(crate) struct Due {
-    pub(crate) fired: Vec<(SlotRef, Tick)>,
-    /// Whether more may be due.
-    pub(crate) more: bool,
-}
-
 impl<P, G> Records for FieldsView<'_, P, G> {
     #[inline(always)]
     fn deadline(&self, id: u32) -> Tick {
@@ -160,9 +153,7 @@ impl<P, W: Scheme> Home<P, W> {
     #[inline(always)]
     pub(crate) fn give_back(&self, ended: Ended, ending: Ending, watches: usize) {
         if let Some(mut guard) = self.slab.try_lock() {
-            self.ledger.ended(ending).add_exclusively(1);
-            self.ledger.watches_removed.add_exclusively(watches as u64);
-            Self::release(&mut guard, ended);
+            self.settle(&mut guard, ended, ending, watches);
             self.return_deferred(&mut guard);
         } else {
             self.unlocked.ended(ending).add(1);
@@ -173,6 +164,38 @@ impl<P, W: Scheme> Home<P, W> {
                 self.return_deferred(&mut guard);
             }
         }
+    }
+
+    /// Takes a slice of them back, in one hold of the lock if that is free.
+    pub(crate) fn give_back_all(&self, slice: &mut Vec<(Ended, Ending, usize)>) {
+        // They lie far apart. In a loop of their own, these loads do not wait for one another.
+        for (ended, ..) in &*slice {
+            std::hint::black_box(self.slab.tenant(ended.index()));
+        }
+        if let Some(mut guard) = self.slab.try_lock() {
+            for (ended, ending, watches) in slice.drain(..) {
+                self.settle(&mut guard, ended, ending, watches);
+            }
+            self.return_deferred(&mut guard);
+        } else {
+            for (ended, ending, watches) in slice.drain(..) {
+                self.give_back(ended, ending, watches);
+            }
+        }
+    }
+
+    /// Books an ending and takes the slot back, with its timer.
+    #[inline(always)]
+    fn settle(
+        &self,
+        guard: &mut Guard<'_, P, W>,
+        ended: Ended,
+        ending: Ending,
+        watches: usize,
+    ) {
+        self.ledger.ended(ending).add_exclusively(1);
+        self.ledger.watches_removed.add_exclusively(watches as u64);
+        Self::release(guard, ended);
     }
 
     #[inline(always)]
@@ -199,35 +222,38 @@ impl<P, W: Scheme> Home<P, W> {
         timer.len()
     }
 
-    /// Takes out of the wheel what is due at `now`: one slice of it, so that nobody waits long for the lock.
-    pub(crate) fn drain(&self, now: Tick) -> Due {
+    /// Takes out of the wheel what is due at `now`: one slice of it, so that nobody waits long for the lock. Adds it to
+    /// `fired`, and says whether more may be due.
+    pub(crate) fn drain(&self, now: Tick, fired: &mut Vec<(SlotRef, Tick)>) -> bool {
         let mut guard = self.slab.lock();
         self.return_deferred(&mut guard);
         let (schedule, mut fields) = guard.split();
-        let mut fired = Vec::with_capacity(SLICE);
-        // They lie far apart. Loads that do not wait for one another bring them here together.
-        for &index in schedule.timer.upcoming() {
-            std::hint::black_box(fields.tenant(index));
-        }
+        let mut due = [(0, 0); SLICE];
+        let mut count = 0;
+        let mut more = true;
         for _ in 0..SLICE {
             match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {
-                    // INVARIANT: a slot is freed only with its timer stopped, under this lock. So the timer that
-                    // fired belongs to the present tenant, unless that has ended and is about to be returned.
-                    if let Some(at) = fields.tenant(index) {
-                        fired.push((at, deadline));
-                    }
+                    due[count] = (index, deadline);
+                    count += 1;
                 }
                 Step::Bookkeeping => {}
-                Step::Idle => return Due { fired, more: false },
+                Step::Idle => {
+                    more = false;
+                    break;
+                }
             }
         }
-        Due { fired, more: true }
-    }
-
-    /// Brings ended slots close, for [`give_back`](Self::give_back).
-    pub(crate) fn approach(&self, ended: &Ended) {
-        std::hint::black_box(self.slab.tenant(ended.index()));
+        // INVARIANT: a slot is freed only with its timer stopped, under this lock. So a timer that has fired belongs to
+        // the present tenant, unless that has ended and is about to be returned.
+        //
+        // (The slots lie far apart. In a loop of their own, these loads do not wait for one another.)
+        let tenants = due[..count].iter().filter_map(|&(index, deadline)| {
+            let at = fields.tenant(index)?;
+            Some((at, deadline))
+        });
+        fired.extend(tenants);
+        more
     }
 
     /// When the next bucket is due.

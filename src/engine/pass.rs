@@ -10,6 +10,7 @@ use super::deliver::{Ready, Site, deliver};
 use super::drive::Facility;
 use super::home::Home;
 use super::{Engine, Tenant, Vacated};
+use crate::cell::slab::SlotRef;
 use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
@@ -17,8 +18,8 @@ use crate::sync::{Arc, Mutex, SLICE};
 use crate::turn::Turn;
 use std::time::Duration;
 
-/// So many are cleared away together.
-const PART: usize = 1 << 12;
+/// Up to so many are ended before anybody hears of it, and cleared away together.
+const BATCH: usize = 8 * SLICE;
 
 /// One that has expired, and is still to be cleared away.
 pub(crate) struct Gone<T> {
@@ -29,8 +30,8 @@ pub(crate) struct Gone<T> {
     pub(crate) trace: T,
 }
 
-/// What is left of a storm.
-pub(crate) struct Heap<T>(Mutex<Vec<Gone<T>>>);
+/// What is left of a storm, by batches.
+pub(crate) struct Heap<T>(Mutex<Vec<Vec<Gone<T>>>>);
 
 impl<T> Heap<T> {
     pub(crate) fn new() -> Self {
@@ -41,19 +42,18 @@ impl<T> Heap<T> {
         self.0.lock().is_empty()
     }
 
-    fn add(&self, gone: &mut Vec<Gone<T>>) {
-        self.0.lock().append(gone);
+    fn add(&self, gone: Vec<Gone<T>>) {
+        self.0.lock().push(gone);
     }
 
-    fn take(&self) -> Vec<Gone<T>> {
+    fn take(&self) -> Option<Vec<Gone<T>>> {
         let mut heap = self.0.lock();
-        let rest = heap.len().saturating_sub(PART);
-        let part = heap.split_off(rest);
-        if rest == 0 {
+        let batch = heap.pop();
+        if heap.is_empty() {
             // A storm's memory is not kept.
             *heap = Vec::new();
         }
-        part
+        batch
     }
 }
 
@@ -69,48 +69,95 @@ pub(super) fn pass<F: Facility>(facility: &Arc<F>) -> usize {
         .sum()
 }
 
-/// Ends what is due in one home, slice by slice.
+/// Ends what is due in one home, batch by batch.
 fn pass_over<F: Facility>(
     facility: &Arc<F>,
     turn: &Turn,
     home: &Home<F::Payload, F::Scheme>,
     now: Tick,
 ) -> usize {
-    let engine = facility.engine();
     let mut expired = 0;
     let mut left = home.begin_pass(now);
-    let (mut gone, mut deadlines) = (Vec::new(), Vec::new());
-    while left > 0 {
-        let due = home.drain(now);
-        left = left.saturating_sub(due.fired.len());
-        let mut ready = Ready::new();
-        for (at, deadline) in due.fired {
-            // One in the hands of another thread is ended by that.
-            let Some(tenant) = engine.begin(home.address(at), Mark::Expire) else {
-                continue;
-            };
-            let ended = facility.expire(tenant, &mut ready);
-            if ended.ending == Ending::Expired {
-                deadlines.push(deadline);
+    let mut more = left > 0;
+    let mut fired = Vec::new();
+    while more {
+        let mut batch = Batch::default();
+        while more && batch.gone.len() <= BATCH - SLICE {
+            more = home.drain(now, &mut fired) && left > fired.len();
+            left = left.saturating_sub(fired.len());
+            // Timers that only move closer are no reason to let anybody wait.
+            if fired.is_empty() {
+                break;
             }
-            gone.push(ended);
+            batch.end(facility, home, &mut fired);
         }
-        expired += deadlines.len();
-        book_lateness(engine, home, &deadlines);
-        deadlines.clear();
-        // (A place under a limit is free when the books say so: nobody who may take it waits for a heap.)
-        let storm = !engine.is_limited() && (due.more || gone.len() == SLICE);
-        if storm || !facility.gone().is_empty() {
-            facility.gone().add(&mut gone);
-        } else {
-            clear(facility, std::mem::take(&mut gone));
-        }
-        deliver(facility, turn, ready, Site::Here);
-        if !due.more {
-            break;
-        }
+        expired += batch.deadlines.len();
+        batch.finish(facility, turn, home, more);
     }
     expired
+}
+
+/// What has been ended together.
+struct Batch<F: Facility> {
+    gone: Vec<Gone<F::Trace>>,
+    /// Of those that have expired.
+    deadlines: Vec<Tick>,
+    ready: Ready<F::Ended>,
+}
+
+impl<F: Facility> Default for Batch<F> {
+    fn default() -> Self {
+        Self {
+            gone: Vec::new(),
+            deadlines: Vec::new(),
+            ready: Ready::new(),
+        }
+    }
+}
+
+impl<F: Facility> Batch<F> {
+    /// Ends those whose timers have fired.
+    fn end(
+        &mut self,
+        facility: &Arc<F>,
+        home: &Home<F::Payload, F::Scheme>,
+        fired: &mut Vec<(SlotRef, Tick)>,
+    ) {
+        self.gone.reserve(fired.len());
+        for (at, deadline) in fired.drain(..) {
+            // One in the hands of another thread is ended by that.
+            let Some(tenant) = facility.engine().begin(home.address(at), Mark::Expire) else {
+                continue;
+            };
+            let ended = facility.expire(tenant, &mut self.ready);
+            if ended.ending == Ending::Expired {
+                self.deadlines.push(deadline);
+            }
+            self.gone.push(ended);
+        }
+    }
+
+    /// Books them, clears a few away and leaves many for later, and runs the completions.
+    fn finish(
+        self,
+        facility: &Arc<F>,
+        turn: &Turn,
+        home: &Home<F::Payload, F::Scheme>,
+        more: bool,
+    ) {
+        let engine = facility.engine();
+        book_lateness(engine, home, &self.deadlines);
+        // (A place under a limit is free when the books say so: nobody who may take it waits for a heap.)
+        let storm = !engine.is_limited() && (more || self.gone.len() >= SLICE);
+        if self.gone.is_empty() {
+            // Nothing to clear away.
+        } else if storm || !facility.gone().is_empty() {
+            facility.gone().add(self.gone);
+        } else {
+            clear(facility, self.gone);
+        }
+        deliver(facility, turn, self.ready, Site::Here);
+    }
 }
 
 /// Ends one whose time came while it was being started, and whoever found that left it to this thread.
@@ -124,12 +171,12 @@ pub(crate) fn expire_late<F: Facility>(
     deliver(facility, &turn, ready, Site::Here);
 }
 
-/// Clears away a part of the heap. `false` if there was nothing.
+/// Clears away a batch of the heap. `false` if there was nothing.
 pub(super) fn clear_away<F: Facility>(facility: &Arc<F>) -> bool {
-    let part = facility.gone().take();
-    let some = !part.is_empty();
-    if some {
-        clear(facility, part);
+    let batch = facility.gone().take();
+    let some = batch.is_some();
+    if let Some(batch) = batch {
+        clear(facility, batch);
     }
     some
 }
@@ -138,15 +185,16 @@ pub(super) fn clear_away<F: Facility>(facility: &Arc<F>) -> bool {
 fn clear<F: Facility>(facility: &Arc<F>, gone: Vec<Gone<F::Trace>>) {
     let engine = facility.engine();
     facility.clear(&gone);
-    // They lie far apart. Loads that do not wait for one another bring them here together.
-    gone.iter()
-        .for_each(|ended| engine.approach(&ended.vacated));
-    for ended in gone {
-        engine.give_back(ended.vacated, ended.ending, ended.watches);
+    let mut traces = Vec::new();
+    engine.give_back_all(gone.into_iter().map(|ended| {
         if std::mem::needs_drop::<F::Trace>() {
-            // What is the user's in it may panic.
-            let _ = engine.guarded(|| drop(ended.trace));
+            traces.push(ended.trace);
         }
+        (ended.vacated, ended.ending, ended.watches)
+    }));
+    for trace in traces {
+        // What is the user's in it may panic.
+        let _ = engine.guarded(|| drop(trace));
     }
 }
 
@@ -155,12 +203,15 @@ fn book_lateness<P, W: Scheme>(engine: &Engine<P, W>, home: &Home<P, W>, deadlin
     // (The clock may be the user's. If it panics, nothing is booked.)
     if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
         let (mut total, mut max) = (0_u64, 0);
-        for &deadline in deadlines {
-            let late = now.saturating_since(engine.timestamp(deadline));
+        // (Most of a bucket's are the same.)
+        for same in deadlines.chunk_by(|one, next| one == next) {
+            let late = now.saturating_since(engine.timestamp(same[0]));
             let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
-            total = total.saturating_add(late);
+            total = total.saturating_add(late.saturating_mul(same.len() as u64));
             max = late.max(max);
-            engine.observe(|observer| observer.late(Duration::from_nanos(late)));
+            for _ in same {
+                engine.observe(|observer| observer.late(Duration::from_nanos(late)));
+            }
         }
         home.events.lateness_total.add_saturating(total);
         home.events.lateness_max.raise_to(max);

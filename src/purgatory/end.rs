@@ -13,6 +13,8 @@ use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::{Arc, LOOKS};
 use crate::time::Timestamp;
+use crate::watch::Target;
+use crate::watch::list::Rank;
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
@@ -172,6 +174,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     /// Takes an operation that has ended off the lists of its first so many keys.
     #[inline(always)]
     pub(crate) fn unwatch(&self, keys: &Keys<Op::Key>, watcher: Address, watched: usize) {
+        self.for_each_watch(keys, watched, |target, rank| {
+            self.watch
+                .remove(target, rank, watcher, |other| self.is_live(other));
+        });
+    }
+
+    /// Calls `each` for the first so many keys.
+    #[inline(always)]
+    pub(crate) fn for_each_watch<'k>(
+        &self,
+        keys: &'k Keys<Op::Key>,
+        watched: usize,
+        mut each: impl FnMut(Target<&'k Op::Key>, Option<Rank>),
+    ) {
         let mut next = 0;
         // If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others follow.
         while next < keys.len().min(watched) {
@@ -179,8 +195,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
                 keys.for_each(next, |target, rank| {
                     next += 1;
                     if next <= watched {
-                        self.watch
-                            .remove(target, rank, watcher, |other| self.is_live(other));
+                        each(target, rank);
                     }
                 });
             });

@@ -14,6 +14,7 @@ use crate::operation::{Completion, DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::watch::list::Rank;
+use crate::watch::sweep::Sweep;
 
 /// What an expired operation leaves in the watch lists.
 pub(crate) struct Trace<K> {
@@ -70,8 +71,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
 
     /// Takes them off the watch lists.
     fn clear(&self, gone: &[Gone<Trace<Op::Key>>]) {
+        if let [Gone { trace, .. }] = gone {
+            return self.unwatch(&trace.keys, trace.watcher, usize::MAX);
+        }
+        let is_live = |other| self.is_live(other);
+        let watches = gone.iter().map(|gone| gone.watches).sum();
+        let mut sweep = Sweep::of(&self.watch, watches);
         for Gone { trace, .. } in gone {
-            self.unwatch(&trace.keys, trace.watcher, usize::MAX);
+            self.for_each_watch(&trace.keys, usize::MAX, |target, rank| {
+                sweep.add(target, rank, trace.watcher, is_live);
+            });
+        }
+        sweep.sort();
+        while !sweep.is_done() {
+            // (`Eq` of a key may panic.)
+            let _ = self.engine.guarded(|| sweep.step(is_live));
         }
     }
 

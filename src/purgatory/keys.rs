@@ -149,7 +149,11 @@ impl<K: Eq + Hash> Keys<K> {
 
     /// Calls `each` for all of them but the first so many.
     #[inline(always)]
-    pub(crate) fn for_each(&self, skipped: usize, mut each: impl FnMut(Target<&K>, Option<Rank>)) {
+    pub(crate) fn for_each<'k>(
+        &'k self,
+        skipped: usize,
+        mut each: impl FnMut(Target<&'k K>, Option<Rank>),
+    ) {
         match self {
             Self::One(key) if skipped == 0 => each(Target::Key(key), None),
             Self::Resolved(number) if skipped == 0 => each(Target::Resolved(*number), None),
@@ -158,7 +162,11 @@ impl<K: Eq + Hash> Keys<K> {
     }
 
     #[inline(never)]
-    fn for_each_of_several(&self, skipped: usize, each: &mut impl FnMut(Target<&K>, Option<Rank>)) {
+    fn for_each_of_several<'k>(
+        &'k self,
+        skipped: usize,
+        each: &mut impl FnMut(Target<&'k K>, Option<Rank>),
+    ) {
         let keys = match self {
             Self::One(_) | Self::Resolved(_) => return,
             Self::Two(keys) => keys.as_slice(),

@@ -1,14 +1,17 @@
-//! The contents of buckets: unordered bags of timer ids in blocks of fixed size.
+//! The contents of buckets: unordered bags of timers in blocks of fixed size.
+//!
+//! A timer is an id here, and the lowest bits of its deadline: enough for the wheel to move it on without a look at its
+//! record, which is rarely in a cache.
 //!
 //! A bucket is a chain of blocks, of which only the topmost is not full. A timer's [`Position`] is its block and its
 //! place in it, so removal is one swap with the bucket's last timer: O(1), and no neighbour is touched but that one.
 //! Blocks come from a pool that all buckets of a wheel share and that grows by whole pages, so that no growth copies
 //! what is there.
 
-use super::Position;
+use super::{Position, Tick};
 use crate::sync::BLOCK;
 
-/// Blocks are allocated so many at a time: 16 KiB.
+/// Blocks are allocated so many at a time: 24 KiB.
 const PAGE: usize = 64;
 const NIL: u32 = u32::MAX;
 
@@ -31,9 +34,36 @@ impl Bucket {
     }
 }
 
+/// A timer in a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Timer {
+    pub(crate) id: u32,
+    /// The lowest bits of its deadline.
+    low: u16,
+}
+
+impl Timer {
+    /// The deadlines of a window of so many ticks differ in their lowest bits.
+    pub(crate) const WINDOW: Tick = 1 << u16::BITS;
+
+    #[inline(always)]
+    pub(crate) fn new(id: u32, deadline: Tick) -> Self {
+        // (Cut off.)
+        let low = deadline as u16;
+        Self { id, low }
+    }
+
+    /// Its deadline, if that lies in the [`WINDOW`](Self::WINDOW) that begins at `start`.
+    #[inline(always)]
+    pub(crate) fn deadline_from(self, start: Tick) -> Tick {
+        start + Tick::from(self.low.wrapping_sub(start as u16))
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Block {
     ids: [u32; BLOCK],
+    lows: [u16; BLOCK],
     len: u32,
     /// The bucket that this block belongs to.
     bucket: u32,
@@ -68,9 +98,9 @@ impl Blocks {
         &mut self.pages[number as usize / PAGE][number as usize % PAGE]
     }
 
-    /// Files `id` on top of `bucket`, whose number is `number`.
+    /// Files `timer` on top of `bucket`, whose number is `number`.
     #[inline(always)]
-    pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, id: u32) -> Position {
+    pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, timer: Timer) -> Position {
         if bucket.top == NIL {
             self.stack(bucket, number);
         }
@@ -80,7 +110,8 @@ impl Blocks {
         let top = bucket.top;
         let block = self.block(top);
         let place = block.len;
-        block.ids[place as usize] = id;
+        block.ids[place as usize] = timer.id;
+        block.lows[place as usize] = timer.low;
         block.len = place + 1;
         Position(top * BLOCK as u32 + place)
     }
@@ -96,15 +127,6 @@ impl Blocks {
         bucket.top = fresh;
     }
 
-    /// The timers of the topmost block of `bucket`, of which the last leaves first.
-    pub(crate) fn top(&self, bucket: &Bucket) -> &[u32] {
-        if bucket.is_empty() {
-            return &[];
-        }
-        let top = &self.pages[bucket.top as usize / PAGE][bucket.top as usize % PAGE];
-        &top.ids[..top.len as usize]
-    }
-
     /// The number of the bucket in which `position` lies. If no timer is there, that of any bucket, or of none.
     #[inline(always)]
     pub(crate) fn bucket_of(&self, position: Position) -> u32 {
@@ -116,7 +138,7 @@ impl Blocks {
 
     /// Takes the last timer of `bucket`, and says where it was.
     #[inline(always)]
-    pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<(u32, Position)> {
+    pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<(Timer, Position)> {
         if bucket.top == NIL {
             return None;
         }
@@ -125,12 +147,15 @@ impl Blocks {
         // INVARIANT: no block of a bucket is empty.
         let place = block.len - 1;
         block.len = place;
-        let id = block.ids[place as usize];
+        let timer = Timer {
+            id: block.ids[place as usize],
+            low: block.lows[place as usize],
+        };
         if place == 0 {
             bucket.top = block.below;
             self.release(top);
         }
-        Some((id, Position(top * BLOCK as u32 + place)))
+        Some((timer, Position(top * BLOCK as u32 + place)))
     }
 
     /// Removes the timer at `position`, which lies in `bucket`.
@@ -141,8 +166,10 @@ impl Blocks {
             return None;
         }
         let (number, place) = (position.0 / BLOCK as u32, position.0 % BLOCK as u32);
-        self.block(number).ids[place as usize] = last;
-        Some((last, position))
+        let block = self.block(number);
+        block.ids[place as usize] = last.id;
+        block.lows[place as usize] = last.low;
+        Some((last.id, position))
     }
 
     fn allocate(&mut self) -> u32 {
@@ -159,6 +186,7 @@ impl Blocks {
         let first = (self.pages.len() * PAGE) as u32;
         let empty = Block {
             ids: [0; BLOCK],
+            lows: [0; BLOCK],
             len: 0,
             bucket: NIL,
             below: NIL,

@@ -23,7 +23,7 @@
 //! `current` is the start of its window, and no timer started meanwhile can be filed into it.
 
 use super::bag::Bag;
-use super::blocks::{Blocks, Bucket};
+use super::blocks::{Blocks, Bucket, Timer};
 use super::radix::{Place, Radix};
 use super::{BeyondSpan, Position, Records, Scheme, Started, Step, Tick};
 use std::cmp::Reverse;
@@ -33,6 +33,8 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 pub struct HierarchicalWheel {
     radix: Radix,
+    /// In buckets below this number the low bits of the deadlines tell them apart.
+    told_apart: u32,
     /// All buckets with a deadline up to here are empty, but for the one being drained.
     current: Tick,
     /// The present of the last pass: a deadline up to here is due already.
@@ -80,13 +82,27 @@ impl HierarchicalWheel {
             self.grow(number);
         }
         let bucket = &mut self.buckets[number as usize];
-        let position = self.blocks.push(bucket, number, id);
+        let timer = Timer::new(id, deadline);
+        let position = self.blocks.push(bucket, number, timer);
         let earliest = if bucket.queued {
             None
         } else {
             self.enqueue(number, start)
         };
         Started { position, earliest }
+    }
+
+    /// The deadline of a timer of bucket `number`, whose window starts at `current`. Timers lie far apart, and a look at
+    /// the record of one waits for memory; so it is asked only where windows are wider than the low bits can count.
+    #[inline(always)]
+    fn deadline_of(&self, timer: Timer, number: u32, records: &impl Records) -> Tick {
+        if number < self.told_apart {
+            let deadline = timer.deadline_from(self.current);
+            debug_assert_eq!(deadline, records.deadline(timer.id));
+            deadline
+        } else {
+            records.deadline(timer.id)
+        }
     }
 
     /// Queues a bucket's deadline. Returns it if it is the earliest.
@@ -110,8 +126,10 @@ impl HierarchicalWheel {
 
 impl Scheme for HierarchicalWheel {
     fn new(slots: u32, now: Tick) -> Self {
+        let radix = Radix::new(slots.max(2));
         Self {
-            radix: Radix::new(slots.max(2)),
+            radix,
+            told_apart: radix.levels_within(Timer::WINDOW) * radix.size(),
             current: now,
             seen: now,
             buckets: Vec::new(),
@@ -171,13 +189,6 @@ impl Scheme for HierarchicalWheel {
         self.overdue.begin_pass();
     }
 
-    fn upcoming(&self) -> &[u32] {
-        let first = self.queue.peek();
-        first.map_or(&[], |&Reverse((_, number))| {
-            self.blocks.top(&self.buckets[number as usize])
-        })
-    }
-
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let step = self.overdue.step(records, now);
         if step != Step::Idle {
@@ -188,10 +199,11 @@ impl Scheme for HierarchicalWheel {
         let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
             return Step::Idle;
         };
-        let Some((id, _)) = self.blocks.pop(&mut self.buckets[number as usize]) else {
+        let Some((timer, _)) = self.blocks.pop(&mut self.buckets[number as usize]) else {
             return Step::Idle;
         };
-        let deadline = records.deadline(id);
+        let id = timer.id;
+        let deadline = self.deadline_of(timer, number, records);
         if deadline <= self.current {
             records.set_position(id, Position::NONE);
             self.len -= 1;

@@ -49,12 +49,26 @@ impl Radix {
         }
     }
 
-    /// The first tick of the slot after that of `current`, in `level`. It must be one that can be counted to.
-    pub(crate) fn next_slot(self, current: Tick, level: u32) -> Tick {
-        let width = match self {
+    /// Ticks in a slot of `level`, which must be a level of some tick that can be counted to.
+    fn width(self, level: u32) -> Tick {
+        match self {
             Self::Bits(bits, _) => 1 << (level * bits),
             Self::Any(size) => Tick::from(size).pow(level),
-        };
+        }
+    }
+
+    /// How many levels have slots of at most `width` ticks, up to 2^32.
+    pub(crate) fn levels_within(self, width: Tick) -> u32 {
+        let mut levels = 1;
+        while self.width(levels) <= width {
+            levels += 1;
+        }
+        levels
+    }
+
+    /// The first tick of the slot after that of `current`, in `level`. It must be one that can be counted to.
+    pub(crate) fn next_slot(self, current: Tick, level: u32) -> Tick {
+        let width = self.width(level);
         current - current % width + width
     }
 

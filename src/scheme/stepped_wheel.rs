@@ -20,7 +20,7 @@
 //! its window, and no timer started meanwhile can be filed into it.
 
 use super::bag::Bag;
-use super::blocks::{Blocks, Bucket};
+use super::blocks::{Blocks, Bucket, Timer};
 use super::radix::{Place, Radix};
 use super::{BeyondSpan, Position, Records, Scheme, Started, Step, Tick};
 
@@ -73,8 +73,8 @@ impl SteppedWheel {
         }
         let number = self.number(place);
         self.count_in(number);
-        self.blocks
-            .push(&mut self.buckets[number as usize], number, id)
+        let bucket = &mut self.buckets[number as usize];
+        self.blocks.push(bucket, number, Timer::new(id, deadline))
     }
 
     fn number(&self, place: Place) -> u32 {
@@ -172,7 +172,9 @@ impl Scheme for SteppedWheel {
             return Step::Idle;
         }
         if let Some(number) = self.draining {
-            if let Some((id, _)) = self.blocks.pop(&mut self.buckets[number as usize]) {
+            if let Some((Timer { id, .. }, _)) =
+                self.blocks.pop(&mut self.buckets[number as usize])
+            {
                 self.count_out(number);
                 let deadline = records.deadline(id);
                 let due = deadline <= now;

@@ -2,7 +2,7 @@
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
-use super::Entry;
+use super::{Edit, Entry};
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -326,6 +326,31 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         let mut map = self.0.lock();
         if map.get(key).is_some_and(goes) || map.get_mut(key).map(edit) == Some(Entry::Remove) {
             map.remove(key);
+        }
+    }
+
+    pub(crate) fn prepare<'k, T>(&self, key: &'k K, what: T) -> Edit<'k, K, T> {
+        Edit {
+            key,
+            hash: 0,
+            shard: 0,
+            what,
+        }
+    }
+
+    pub(crate) fn edit_all<T: Copy>(
+        &self,
+        edits: &[Edit<'_, K, T>],
+        _look: impl Fn(&V) -> bool,
+        mut edit: impl FnMut(&mut V, T) -> Entry,
+        done: &mut usize,
+    ) {
+        let mut map = self.0.lock();
+        for &Edit { key, what, .. } in edits {
+            *done += 1;
+            if map.get_mut(key).map(|value| edit(value, what)) == Some(Entry::Remove) {
+                map.remove(key);
+            }
         }
     }
 

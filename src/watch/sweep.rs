@@ -1,0 +1,91 @@
+//! Taking many watchers off their lists at once, when a storm is cleared away.
+//!
+//! The lists of plain keys lie far apart in memory, and to look each up under a lock of its own is to wait for memory a
+//! million times. Sorted by shard, one hold of a lock serves several, and the map brings their entries close together.
+
+use super::list::Rank;
+use super::{Place, Target, WatchMap};
+use crate::address::Address;
+use crate::sync::{Edit, Entry, SLICE};
+use std::hash::{BuildHasher, Hash};
+
+/// One watch that ends.
+#[derive(Debug, Clone, Copy)]
+struct Leaving {
+    watcher: Address,
+    rank: Option<Rank>,
+}
+
+/// The watches to be taken off.
+///
+/// `Hash` and `Eq` of the keys are the user's and may panic. Then one watch stays behind as a dead entry; the caller
+/// goes on with the others.
+pub(crate) struct Sweep<'m, K, S> {
+    map: &'m WatchMap<K, S>,
+    edits: Vec<Edit<'m, K, Leaving>>,
+    done: usize,
+}
+
+impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
+    /// With room for so many.
+    pub(crate) fn of(map: &'m WatchMap<K, S>, watches: usize) -> Self {
+        Self {
+            map,
+            edits: Vec::with_capacity(watches),
+            done: 0,
+        }
+    }
+
+    /// One more watch. (On a resolved key, it is taken off at once: there is nothing to look up.)
+    pub(crate) fn add(
+        &mut self,
+        target: Target<&'m K>,
+        rank: Option<Rank>,
+        watcher: Address,
+        is_live: impl Fn(Address) -> bool,
+    ) {
+        match target {
+            Target::Key(key) => {
+                let leaving = Leaving { watcher, rank };
+                self.edits.push(self.map.places.prepare(key, leaving));
+            }
+            Target::Resolved(_) => self.map.remove(target, rank, watcher, is_live),
+        }
+    }
+
+    /// All have been added.
+    pub(crate) fn sort(&mut self) {
+        self.edits.sort_unstable_by_key(Edit::shard);
+    }
+
+    /// Whether there are more. After a panic, without the one that panicked.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done == self.edits.len()
+    }
+
+    /// Takes off those of one shard, or a slice of them. To be repeated until it is [done](Self::is_done).
+    pub(crate) fn step(&mut self, is_live: impl Fn(Address) -> bool) {
+        let Self { map, edits, done } = self;
+        let Some(first) = edits.get(*done) else {
+            return;
+        };
+        let left = edits[*done..].iter().take(SLICE);
+        let together = left.take_while(|edit| edit.shard() == first.shard()).count();
+        let mut orphans = Vec::new();
+        map.places.edit_all(
+            &edits[*done..*done + together],
+            |place| matches!(place, Place::Here(_)),
+            |place, Leaving { watcher, rank }| match place {
+                Place::Here(list) => Entry::remove_if(list.remove(watcher, rank, &is_live)),
+                Place::Resolved(number) => {
+                    orphans.extend(map.remove_resolved(*number, rank, watcher, &is_live));
+                    Entry::Keep
+                }
+            },
+            done,
+        );
+        for (key, number) in orphans {
+            map.retire(&key, number);
+        }
+    }
+}
