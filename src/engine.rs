@@ -261,18 +261,16 @@ impl<P, W: Scheme> Engine<P, W> {
         self.free_place();
     }
 
-    /// The same for several, those of one home together.
-    pub(crate) fn give_back_all(&self, all: impl Iterator<Item = (Vacated, Ending, usize)>) {
+    /// The same for several whose endings are booked, those of one home together. With each come its watch entries.
+    pub(crate) fn give_back_booked(&self, all: impl Iterator<Item = (Vacated, usize)>) {
         let mut all = all.peekable();
         let mut slice = Vec::with_capacity(SLICE);
-        while let Some(&(Vacated { home, .. }, ..)) = all.peek() {
-            let same = std::iter::from_fn(|| all.next_if(|(other, ..)| other.home == home));
-            slice.extend(
-                same.take(SLICE)
-                    .map(|(vacated, ending, watches)| (vacated.ended, ending, watches)),
-            );
+        while let Some(&(Vacated { home, .. }, _)) = all.peek() {
+            let same = std::iter::from_fn(|| all.next_if(|(other, _)| other.home == home));
+            let slots = same.map(|(vacated, watches)| (vacated.ended, watches));
+            slice.extend(slots.take(SLICE));
             let places = slice.len();
-            self.home(home).give_back_all(&mut slice);
+            self.home(home).give_back_booked(&mut slice);
             (0..places).for_each(|_| self.free_place());
         }
     }

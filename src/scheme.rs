@@ -191,6 +191,12 @@ pub trait Scheme: fmt::Debug + Send + 'static {
     /// begins a pass, and repeats this until it is [`Step::Idle`]; meanwhile it may release a lock.
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step;
 
+    /// The timers that the next steps will come to, as far as that is known at once; they may lie far apart in memory,
+    /// and the caller may want to bring the records of many close together before.
+    fn upcoming(&self) -> impl Iterator<Item = u32> {
+        std::iter::empty()
+    }
+
     /// A whole pass at `now`: calls `expire` with the id and the deadline of each timer that is due. `expire` may
     /// start and stop timers. Returns how many steps it took.
     fn advance<R: Records>(

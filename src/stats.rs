@@ -107,7 +107,8 @@ pub(crate) struct Events {
 pub struct Stats {
     /// Operations parked now.
     pub parked: usize,
-    /// Watch entries now: the sum of the keys of all parked operations.
+    /// Watch entries now: the sum of the keys of all parked operations, and for a while after many have expired at once
+    /// of those among them that are still to be cleared away.
     pub watched: usize,
     /// Operations that could complete when they came, and never parked.
     pub completed_at_once: u64,

@@ -153,49 +153,49 @@ impl<P, W: Scheme> Home<P, W> {
     #[inline(always)]
     pub(crate) fn give_back(&self, ended: Ended, ending: Ending, watches: usize) {
         if let Some(mut guard) = self.slab.try_lock() {
-            self.settle(&mut guard, ended, ending, watches);
+            self.ledger.ended(ending).add_exclusively(1);
+            self.ledger.watches_removed.add_exclusively(watches as u64);
+            Self::release(&mut guard, ended);
             self.return_deferred(&mut guard);
         } else {
             self.unlocked.ended(ending).add(1);
             self.unlocked.watches_removed.add(watches as u64);
-            self.slab.defer(ended);
-            // The lock may have been released just before: then nobody else is on the way.
-            if let Some(mut guard) = self.slab.try_lock() {
-                self.return_deferred(&mut guard);
-            }
+            self.leave(std::iter::once(ended));
         }
     }
 
-    /// Takes a slice of them back, in one hold of the lock if that is free.
-    pub(crate) fn give_back_all(&self, slice: &mut Vec<(Ended, Ending, usize)>) {
+    /// Books the ending of so many, whose slots come back [later](Self::give_back_booked).
+    pub(crate) fn book(&self, ending: Ending, count: usize) {
+        if count > 0 {
+            self.unlocked.ended(ending).add(count as u64);
+        }
+    }
+
+    /// Takes a slice of slots back whose endings are booked, in one hold of the lock if that is free.
+    pub(crate) fn give_back_booked(&self, slice: &mut Vec<(Ended, usize)>) {
+        let watches: usize = slice.iter().map(|&(_, watches)| watches).sum();
+        self.unlocked.watches_removed.add(watches as u64);
         // They lie far apart. In a loop of their own, these loads do not wait for one another.
-        for (ended, ..) in &*slice {
+        for (ended, _) in &*slice {
             std::hint::black_box(self.slab.tenant(ended.index()));
         }
-        if let Some(mut guard) = self.slab.try_lock() {
-            for (ended, ending, watches) in slice.drain(..) {
-                self.settle(&mut guard, ended, ending, watches);
+        let slots = slice.drain(..).map(|(ended, _)| ended);
+        match self.slab.try_lock() {
+            Some(mut guard) => {
+                slots.for_each(|ended| Self::release(&mut guard, ended));
+                self.return_deferred(&mut guard);
             }
-            self.return_deferred(&mut guard);
-        } else {
-            for (ended, ending, watches) in slice.drain(..) {
-                self.give_back(ended, ending, watches);
-            }
+            None => self.leave(slots),
         }
     }
 
-    /// Books an ending and takes the slot back, with its timer.
-    #[inline(always)]
-    fn settle(
-        &self,
-        guard: &mut Guard<'_, P, W>,
-        ended: Ended,
-        ending: Ending,
-        watches: usize,
-    ) {
-        self.ledger.ended(ending).add_exclusively(1);
-        self.ledger.watches_removed.add_exclusively(watches as u64);
-        Self::release(guard, ended);
+    /// Leaves slots for whoever gets the lock next.
+    fn leave(&self, slots: impl Iterator<Item = Ended>) {
+        slots.for_each(|ended| self.slab.defer(ended));
+        // The lock may have been released just before: then nobody else is on the way.
+        if let Some(mut guard) = self.slab.try_lock() {
+            self.return_deferred(&mut guard);
+        }
     }
 
     #[inline(always)]
@@ -228,32 +228,24 @@ impl<P, W: Scheme> Home<P, W> {
         let mut guard = self.slab.lock();
         self.return_deferred(&mut guard);
         let (schedule, mut fields) = guard.split();
-        let mut due = [(0, 0); SLICE];
-        let mut count = 0;
-        let mut more = true;
+        // They lie far apart. In a loop of their own, these loads do not wait for one another.
+        for index in schedule.timer.upcoming().take(SLICE) {
+            std::hint::black_box(fields.tenant(index));
+        }
         for _ in 0..SLICE {
             match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {
-                    due[count] = (index, deadline);
-                    count += 1;
+                    // INVARIANT: a slot is freed only with its timer stopped, under this lock. So the timer that
+                    // fired belongs to the present tenant, unless that has ended and is about to be returned.
+                    if let Some(at) = fields.tenant(index) {
+                        fired.push((at, deadline));
+                    }
                 }
                 Step::Bookkeeping => {}
-                Step::Idle => {
-                    more = false;
-                    break;
-                }
+                Step::Idle => return false,
             }
         }
-        // INVARIANT: a slot is freed only with its timer stopped, under this lock. So a timer that has fired belongs to
-        // the present tenant, unless that has ended and is about to be returned.
-        //
-        // (The slots lie far apart. In a loop of their own, these loads do not wait for one another.)
-        let tenants = due[..count].iter().filter_map(|&(index, deadline)| {
-            let at = fields.tenant(index)?;
-            Some((at, deadline))
-        });
-        fired.extend(tenants);
-        more
+        true
     }
 
     /// When the next bucket is due.

@@ -2,9 +2,12 @@
 //!
 //! In a storm the order counts. An operation that has expired has ended, and nobody finds it any more; but its entries
 //! in the watch lists and its slot are still there, and to clear them away takes longer than all the rest. So with more
-//! due than a slice, whoever waits hears of it first; what is left goes on a heap, which is cleared away, a part at a
-//! time, while nothing is due. A few are cleared away before their completions run: then the books agree with what
-//! these say.
+//! due than a slice, whoever waits hears of it first; what is left goes on a heap, which is cleared away, a batch at a
+//! time, while nothing is due. A few are cleared away before their completions run: then no watch is left of what these
+//! speak of.
+//!
+//! All of it is a matter of memory: a million slots and lists lie anywhere in it. They are looked at by slices, in loops
+//! that only load, so that many loads are under way together; then they are worked on.
 
 use super::deliver::{Ready, Site, deliver};
 use super::drive::Facility;
@@ -146,6 +149,11 @@ impl<F: Facility> Batch<F> {
         more: bool,
     ) {
         let engine = facility.engine();
+        // Whoever hears of an ending finds it in the books.
+        home.book(Ending::Expired, self.deadlines.len());
+        for ended in &self.gone {
+            home.book(ended.ending, usize::from(ended.ending != Ending::Expired));
+        }
         book_lateness(engine, home, &self.deadlines);
         // (A place under a limit is free when the books say so: nobody who may take it waits for a heap.)
         let storm = !engine.is_limited() && (more || self.gone.len() >= SLICE);
@@ -167,7 +175,10 @@ pub(crate) fn expire_late<F: Facility>(
 ) {
     let turn = Turn::enter();
     let mut ready = Ready::new();
-    clear(facility, vec![facility.expire(tenant, &mut ready)]);
+    let home = tenant.home;
+    let ended = facility.expire(tenant, &mut ready);
+    home.book(ended.ending, 1);
+    clear(facility, vec![ended]);
     deliver(facility, &turn, ready, Site::Here);
 }
 
@@ -186,11 +197,11 @@ fn clear<F: Facility>(facility: &Arc<F>, gone: Vec<Gone<F::Trace>>) {
     let engine = facility.engine();
     facility.clear(&gone);
     let mut traces = Vec::new();
-    engine.give_back_all(gone.into_iter().map(|ended| {
+    engine.give_back_booked(gone.into_iter().map(|ended| {
         if std::mem::needs_drop::<F::Trace>() {
             traces.push(ended.trace);
         }
-        (ended.vacated, ended.ending, ended.watches)
+        (ended.vacated, ended.watches)
     }));
     for trace in traces {
         // What is the user's in it may panic.

@@ -127,6 +127,16 @@ impl Blocks {
         bucket.top = fresh;
     }
 
+    /// The timers of `bucket`, in the order in which they leave.
+    pub(crate) fn ids(&self, bucket: &Bucket) -> impl Iterator<Item = u32> {
+        let block = |number: u32| {
+            let page = self.pages.get(number as usize / PAGE)?;
+            Some(&page[number as usize % PAGE])
+        };
+        let blocks = std::iter::successors(block(bucket.top), move |&above| block(above.below));
+        blocks.flat_map(|block| block.ids[..block.len as usize].iter().rev().copied())
+    }
+
     /// The number of the bucket in which `position` lies. If no timer is there, that of any bucket, or of none.
     #[inline(always)]
     pub(crate) fn bucket_of(&self, position: Position) -> u32 {

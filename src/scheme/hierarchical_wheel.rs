@@ -189,6 +189,12 @@ impl Scheme for HierarchicalWheel {
         self.overdue.begin_pass();
     }
 
+    fn upcoming(&self) -> impl Iterator<Item = u32> {
+        let next = self.queue.peek();
+        let bucket = next.map(|&Reverse((_, number))| &self.buckets[number as usize]);
+        bucket.into_iter().flat_map(|bucket| self.blocks.ids(bucket))
+    }
+
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let step = self.overdue.step(records, now);
         if step != Step::Idle {

@@ -1,10 +1,14 @@
 //! This crate, as its defaults are.
 
 use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::candidate::{ByHandle, Candidate};
 use crate::request::{Ending, Request};
+
+/// The longest that clearing away may take.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A purgatory with nothing configured: its own reaper, expired requests ended on its own thread.
 pub(crate) struct Library(Purgatory<Request>);
@@ -60,6 +64,14 @@ impl Candidate for Library {
 
     fn watched(&self) -> usize {
         self.0.watched()
+    }
+
+    /// After a storm, its reaper clears away.
+    fn settle(&self) {
+        let begun = Instant::now();
+        while self.0.watched() > 0 && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
