@@ -25,9 +25,7 @@ use crate::error::{BuildError, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Stats};
-use crate::sync::{
-    Arc, AtomicBool, CachePadded, HOMES, Ordering, SLICE, fence, thread_token,
-};
+use crate::sync::{Arc, AtomicBool, CachePadded, HOMES, Ordering, SLICE, fence, thread_token};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use home::{Admission, Home, Rescheduled};
@@ -257,7 +255,14 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     pub(crate) fn give_back(&self, vacated: Vacated, ending: Ending, watches: usize) {
         let Vacated { home, ended } = vacated;
-        self.home(home).give_back(ended, ending, watches);
+        let (home, mine) = (self.home(home), self.my_home());
+        if home.number == mine.number {
+            home.give_back(ended, ending, watches);
+        } else {
+            mine.book(ending, 1);
+            mine.book_unwatched(watches);
+            home.give_back_from_afar(ended);
+        }
         self.free_place();
     }
 
@@ -357,8 +362,8 @@ impl<P, W: Scheme> Engine<P, W> {
     /// What happened so far.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
+        stats.count_ledgers(self.homes.iter().flat_map(|home| home.ledgers()));
         for home in &self.homes {
-            stats.count_ledgers(home.ledgers());
             stats.count_events(&home.events);
         }
         stats

@@ -109,7 +109,7 @@ impl<'a, P> Holder<'a, P> {
         let (payload, ended): (P, Ended) = self.held.end();
         match self.cells.try_lock() {
             Some(mut guard) => guard.free(ended, |(), _, _| ()),
-            None => self.cells.defer(ended),
+            None => _ = self.cells.defer(ended),
         }
         payload
     }

@@ -141,11 +141,11 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Adds what stands in the two ledgers of a home.
-    pub(crate) fn count_ledgers(&mut self, ledgers: [&Ledger; 2]) {
+    /// Adds what stands in all ledgers.
+    pub(crate) fn count_ledgers<'a>(&mut self, ledgers: impl Iterator<Item = &'a Ledger> + Clone) {
         // Departures are read before arrivals: nothing is seen to leave that has not come.
         let (mut gone, mut unwatched) = (0, 0);
-        for ledger in ledgers {
+        for ledger in ledgers.clone() {
             let satisfied = ledger.satisfied.read();
             let completed = satisfied + ledger.forced.read();
             let expired = ledger.expired.read();

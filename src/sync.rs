@@ -18,23 +18,6 @@ pub(crate) use native::*;
 
 pub(crate) use std::sync::{Arc, Weak};
 
-/// A change to the map's entry of `key`, prepared to be made together with others.
-#[derive(Debug)]
-pub(crate) struct Edit<'k, K, T> {
-    key: &'k K,
-    hash: u64,
-    shard: usize,
-    /// What it is about.
-    what: T,
-}
-
-impl<K, T> Edit<'_, K, T> {
-    /// Those of one shard are to be made together.
-    pub(crate) fn shard(&self) -> usize {
-        self.shard
-    }
-}
-
 /// What becomes of a map entry after an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {

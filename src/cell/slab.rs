@@ -21,7 +21,8 @@
 
 use super::state::{Acquire, Mark, Marked, Release, State};
 use crate::sync::{
-    AtomicU32, CachePadded, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell, thread_token,
+    AtomicU32, AtomicU64, CachePadded, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell,
+    thread_token,
 };
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -35,6 +36,8 @@ const CHUNKS: usize = 32;
 const LINE: usize = 64;
 /// End of a list of slots.
 const NIL: u32 = u32::MAX;
+/// An empty deferred list.
+const NONE_DEFERRED: u64 = NIL as u64;
 
 /// Names one tenant of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,8 +75,8 @@ pub(crate) struct Slab<P, G> {
     /// Slots below this index are initialised.
     initialised: AtomicU32,
     // What every park writes, on cache lines of its own.
-    /// Ended slots that wait for the next one who gets the lock.
-    deferred: CachePadded<AtomicU32>,
+    /// Ended slots that wait for the next one who gets the lock: the first of them, and how many.
+    deferred: CachePadded<AtomicU64>,
     locked: CachePadded<Mutex<Locked<G>>>,
     slots: PhantomData<Slot<P>>,
 }
@@ -114,7 +117,7 @@ impl<P, G> Slab<P, G> {
         Self {
             chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             initialised: AtomicU32::new(0),
-            deferred: CachePadded::new(AtomicU32::new(NIL)),
+            deferred: CachePadded::new(AtomicU64::new(NONE_DEFERRED)),
             locked: CachePadded::new(Mutex::new(Locked { free: NIL, beside })),
             slots: PhantomData,
         }
@@ -185,28 +188,41 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// Leaves an ended slot for the next one who gets the lock.
-    pub(crate) fn defer(&self, ended: Ended) {
+    /// Leaves an ended slot for the next one who gets the lock. Returns how many wait for that now.
+    pub(crate) fn defer(&self, ended: Ended) -> usize {
         let Some(slot) = self.slot(ended.index) else {
-            return;
+            return 0;
         };
         // ORDERING: Relaxed: the exchange below checks it.
         let mut head = self.deferred.load(Ordering::Relaxed);
         loop {
+            let (first, count) = Self::decode(head);
             // ORDERING: Relaxed: published by the Release below.
-            slot.aside.store(head, Ordering::Relaxed);
+            slot.aside.store(first, Ordering::Relaxed);
+            let count = count.saturating_add(1);
             // ORDERING: Release pairs with the Acquire in `take_deferred`: the link, and everything that the ending
             // thread did with the slot, come before its reuse.
             match self.deferred.compare_exchange_weak(
                 head,
-                ended.index,
+                Self::encode(ended.index, count),
                 Ordering::Release,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return,
+                Ok(_) => return count as usize,
                 Err(changed) => head = changed,
             }
         }
+    }
+
+    /// First slot and length of a deferred list, in one word.
+    #[inline(always)]
+    fn encode(first: u32, count: u32) -> u64 {
+        u64::from(count) << 32 | u64::from(first)
+    }
+
+    #[inline(always)]
+    fn decode(word: u64) -> (u32, u32) {
+        (word as u32, (word >> 32) as u32)
     }
 
     /// What a chunk takes. It begins with a cache line, so that as few slots as can be lie in two.
@@ -426,14 +442,15 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     #[inline(always)]
     pub(crate) fn take_deferred(&mut self) -> Deferred<'a, P, G> {
         // ORDERING: Relaxed: an entry pushed just now may as well wait for the next holder.
-        let next = if self.slab.deferred.load(Ordering::Relaxed) == NIL {
-            NIL
+        let word = if self.slab.deferred.load(Ordering::Relaxed) == NONE_DEFERRED {
+            NONE_DEFERRED
         } else {
             // ORDERING: Acquire pairs with the Release of every push in `defer` (each is a read-modify-write, so
             // the last one continues the release sequences of those before it).
-            self.slab.deferred.swap(NIL, Ordering::Acquire)
+            self.slab.deferred.swap(NONE_DEFERRED, Ordering::Acquire)
         };
         let slab = self.slab;
+        let (next, _) = Slab::<P, G>::decode(word);
         Deferred { slab, next }
     }
 

@@ -9,7 +9,7 @@ use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard,
 use crate::cell::state::Mark;
 use crate::scheme::{BeyondSpan, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Ending, Events, Ledger};
-use crate::sync::SLICE;
+use crate::sync::{CachePadded, SLICE};
 use crate::time::ticks::NEVER;
 
 /// What lies beside the slots, under the same lock.
@@ -45,10 +45,10 @@ pub(crate) struct Home<P, W> {
     pub(crate) number: usize,
     slab: Slab<P, Schedule<W>>,
     /// Kept under the slab's lock.
-    ledger: Ledger,
+    ledger: CachePadded<Ledger>,
     /// For those who do not wait for the lock.
-    unlocked: Ledger,
-    pub(crate) events: Events,
+    unlocked: CachePadded<Ledger>,
+    pub(crate) events: CachePadded<Events>,
 }
 
 /// Answer of [`Home::park`].
@@ -91,9 +91,9 @@ impl<P, W: Scheme> Home<P, W> {
                 timer: W::new(slots, 0),
                 closed: false,
             }),
-            ledger: Ledger::default(),
-            unlocked: Ledger::default(),
-            events: Events::default(),
+            ledger: CachePadded::default(),
+            unlocked: CachePadded::default(),
+            events: CachePadded::default(),
         }
     }
 
@@ -158,23 +158,43 @@ impl<P, W: Scheme> Home<P, W> {
             Self::release(&mut guard, ended);
             self.return_deferred(&mut guard);
         } else {
-            self.unlocked.ended(ending).add(1);
-            self.unlocked.watches_removed.add(watches as u64);
-            self.leave(std::iter::once(ended));
+            self.book(ending, 1);
+            self.book_unwatched(watches);
+            self.slab.defer(ended);
+            self.try_return_deferred();
         }
     }
 
-    /// Books the ending of so many, whose slots come back [later](Self::give_back_booked).
+    /// Takes a slot of another home back whose ending is booked in one's own.
+    ///
+    /// It does not even ask for the lock, but once in a while: what lies under it would go back and forth between the
+    /// two processors with every life. Whoever parks here, or drives the timer, does the rest.
+    pub(crate) fn give_back_from_afar(&self, ended: Ended) {
+        if self.slab.defer(ended) >= SLICE {
+            self.try_return_deferred();
+        }
+    }
+
+    /// Books so many endings, without the lock.
+    #[inline(always)]
     pub(crate) fn book(&self, ending: Ending, count: usize) {
         if count > 0 {
             self.unlocked.ended(ending).add(count as u64);
         }
     }
 
+    /// Books that so many entries are gone from the watch lists.
+    #[inline(always)]
+    pub(crate) fn book_unwatched(&self, watches: usize) {
+        if watches > 0 {
+            self.unlocked.watches_removed.add(watches as u64);
+        }
+    }
+
     /// Takes a slice of slots back whose endings are booked, in one hold of the lock if that is free.
     pub(crate) fn give_back_booked(&self, slice: &mut Vec<(Ended, usize)>) {
         let watches: usize = slice.iter().map(|&(_, watches)| watches).sum();
-        self.unlocked.watches_removed.add(watches as u64);
+        self.book_unwatched(watches);
         // They lie far apart. In a loop of their own, these loads do not wait for one another.
         for (ended, _) in &*slice {
             std::hint::black_box(self.slab.tenant(ended.index()));
@@ -185,14 +205,16 @@ impl<P, W: Scheme> Home<P, W> {
                 slots.for_each(|ended| Self::release(&mut guard, ended));
                 self.return_deferred(&mut guard);
             }
-            None => self.leave(slots),
+            None => {
+                slots.for_each(|ended| _ = self.slab.defer(ended));
+                self.try_return_deferred();
+            }
         }
     }
 
-    /// Leaves slots for whoever gets the lock next.
-    fn leave(&self, slots: impl Iterator<Item = Ended>) {
-        slots.for_each(|ended| self.slab.defer(ended));
-        // The lock may have been released just before: then nobody else is on the way.
+    /// For whoever has just deferred a slot because the lock was taken: it may have been released just before, and then
+    /// nobody else is on the way.
+    fn try_return_deferred(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.return_deferred(&mut guard);
         }
@@ -324,6 +346,7 @@ impl<P, W: Scheme> Home<P, W> {
         self.slab.is_parked(at)
     }
 
+    /// An ending may stand in the books of another home than the arrival.
     pub(crate) fn ledgers(&self) -> [&Ledger; 2] {
         [&self.ledger, &self.unlocked]
     }

@@ -192,7 +192,9 @@ impl Scheme for HierarchicalWheel {
     fn upcoming(&self) -> impl Iterator<Item = u32> {
         let next = self.queue.peek();
         let bucket = next.map(|&Reverse((_, number))| &self.buckets[number as usize]);
-        bucket.into_iter().flat_map(|bucket| self.blocks.ids(bucket))
+        bucket
+            .into_iter()
+            .flat_map(|bucket| self.blocks.ids(bucket))
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {

@@ -172,8 +172,7 @@ impl Scheme for SteppedWheel {
             return Step::Idle;
         }
         if let Some(number) = self.draining {
-            if let Some((Timer { id, .. }, _)) =
-                self.blocks.pop(&mut self.buckets[number as usize])
+            if let Some((Timer { id, .. }, _)) = self.blocks.pop(&mut self.buckets[number as usize])
             {
                 self.count_out(number);
                 let deadline = records.deadline(id);

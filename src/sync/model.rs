@@ -2,7 +2,7 @@
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
-use super::{Edit, Entry};
+use super::Entry;
 use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -264,6 +264,19 @@ impl<T> Queue<T> {
     }
 }
 
+/// A change to an entry of the map.
+#[derive(Debug)]
+pub(crate) struct Edit<'k, K, T> {
+    key: &'k K,
+    what: T,
+}
+
+impl<K, T> Edit<'_, K, T> {
+    pub(crate) fn shard(&self) -> usize {
+        0
+    }
+}
+
 /// The map with a single shard.
 pub(crate) struct ShardedMap<K, V, S>(Mutex<HashMap<K, V, S>>);
 
@@ -330,12 +343,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     }
 
     pub(crate) fn prepare<'k, T>(&self, key: &'k K, what: T) -> Edit<'k, K, T> {
-        Edit {
-            key,
-            hash: 0,
-            shard: 0,
-            what,
-        }
+        Edit { key, what }
     }
 
     pub(crate) fn edit_all<T: Copy>(

@@ -10,7 +10,7 @@ pub(crate) use super::cell::UnsafeCell;
 pub(crate) use crossbeam::queue::SegQueue as Queue;
 pub(crate) use crossbeam::utils::CachePadded;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
-pub(crate) use sharded_map::ShardedMap;
+pub(crate) use sharded_map::{Edit, ShardedMap};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::thread_local;
 
@@ -21,7 +21,7 @@ pub(crate) const BLOCK: usize = 60;
 /// Watchers in the one allocation of a list of few.
 pub(crate) const PLACES: usize = 3;
 /// Watch lists up to this length are searched, longer ones count their dead.
-pub(crate) const SHORT_LIST: usize = 16;
+pub(crate) const SHORT_LIST: usize = 256;
 /// Watchers that a visit copies to the stack.
 pub(crate) const FEW: usize = 8;
 /// Watchers examined, and timers drained, per hold of a lock.

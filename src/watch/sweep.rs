@@ -70,7 +70,9 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
             return;
         };
         let left = edits[*done..].iter().take(SLICE);
-        let together = left.take_while(|edit| edit.shard() == first.shard()).count();
+        let together = left
+            .take_while(|edit| edit.shard() == first.shard())
+            .count();
         let mut orphans = Vec::new();
         map.places.edit_all(
             &edits[*done..*done + together],

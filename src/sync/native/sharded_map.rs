@@ -2,10 +2,27 @@
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
-use crate::sync::{Edit, Entry};
+use crate::sync::Entry;
 use dashmap::{DashMap, SharedValue};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
+
+/// A change to the map's entry of `key`, prepared to be made together with others.
+#[derive(Debug)]
+pub(crate) struct Edit<'k, K, T> {
+    key: &'k K,
+    hash: u64,
+    shard: usize,
+    /// What it is about.
+    what: T,
+}
+
+impl<K, T> Edit<'_, K, T> {
+    /// Those of one shard are to be made together.
+    pub(crate) fn shard(&self) -> usize {
+        self.shard
+    }
+}
 
 /// A concurrent map of small values: every access happens under the lock of the key's shard.
 pub(crate) struct ShardedMap<K, V, S>(DashMap<K, V, S>);
