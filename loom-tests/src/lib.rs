@@ -7,22 +7,44 @@ use request_purgatory::{
     Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, Waker,
 };
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Runs a model with at most two preemptions in an execution, or as many as `LOOM_MAX_PREEMPTIONS` says.
 pub fn bounded(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(2));
-    builder.max_branches = 100_000;
-    builder.check(model);
+    check(builder, model);
 }
 
 /// Runs a model through every execution there is.
 pub fn exhaustive(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = None;
+    check(builder, model);
+}
+
+/// Says in how many executions it found nothing, and whether `LOOM_MAX_DURATION` left others untried: `.ci/loom` reads it.
+fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'static) {
     builder.max_branches = 100_000;
-    builder.check(model);
+    let begin = Instant::now();
+    // (Not loom's: it counts across executions.)
+    let executions = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    builder.check({
+        let executions = executions.clone();
+        move || {
+            executions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            model();
+        }
+    });
+    let executions = executions.load(std::sync::atomic::Ordering::Relaxed);
+    // Where loom looks at the time.
+    let looked = (executions + 1) % builder.checkpoint_interval == 0;
+    let over = |limit| begin.elapsed() >= limit;
+    let end = match looked && builder.max_duration.is_some_and(over) {
+        true => "cut off",
+        false => "finished",
+    };
+    println!("model: {executions} executions, {end}");
 }
 
 /// What an operation waits for, and what became of it.

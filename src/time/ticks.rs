@@ -205,6 +205,20 @@ mod tests {
         assert!(TickScale::new(Duration::MAX, Timestamp::default()).is_none());
     }
 
+    /// Around 292 years, where two readings do not fit a `u64` of nanoseconds any more.
+    #[test]
+    fn the_longest_readings_that_are_added_do_not_overflow() {
+        let tick = Duration::from_millis(1);
+        let scale = TickScale::new(tick, Timestamp::default()).unwrap();
+        let border = Duration::from_nanos(u64::MAX / 2).as_secs();
+        for secs in border - 3..=border + 3 {
+            let since = Duration::new(secs, 999_999_999);
+            let (now, deadline) = scale.span(Timestamp::from_origin(since), since);
+            assert_eq!(now, wide(since, tick).0);
+            assert_eq!(deadline, wide(since + since, tick).0 + 1);
+        }
+    }
+
     /// With ticks so long that every duration is a number of them.
     #[test]
     fn the_longest_timeout_is_never_whatever_the_tick() {
