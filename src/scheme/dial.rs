@@ -102,3 +102,26 @@ impl Dial {
         Some(self.slot(self.hand))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_turns_to_the_present_and_through_no_slot_twice() {
+        for slots in [2_u32, 3, 8] {
+            let size = Tick::from(slots);
+            for ticks in [1, size - 1, size, size + 1, 2 * size, 1_000] {
+                let mut dial = Dial::new(slots, 5);
+                // Never due here, so that the hand has slots to go through.
+                dial.links.push(0, 0, Tick::MAX - 1);
+                let now = 5 + ticks;
+                dial.begin_pass(now);
+                let passed = std::iter::from_fn(|| dial.turn(now)).collect::<Vec<_>>();
+                let last = now + 1 - ticks.min(size)..=now;
+                assert_eq!(passed, last.map(|tick| dial.slot(tick)).collect::<Vec<_>>());
+                assert_eq!(dial.next_deadline(), Some(now + 1), "the next tick");
+            }
+        }
+    }
+}

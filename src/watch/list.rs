@@ -450,4 +450,27 @@ mod tests {
             assert!(looks.get() <= SWEEP, "{} looks", looks.get());
         }
     }
+
+    /// G20: what is copied in one hold of the lock does not depend on how many watch, with a rank or without.
+    #[test]
+    fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
+        let count = 10_000;
+        let mut list = WatchList::One(watcher(0));
+        (1..count).for_each(|id| list.add(watcher(id), (id % 2 == 0).then(|| Rank::from(id))));
+        let (met, copied) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+        Walk::new(Rank::MAX).visit(
+            |_| met.set(met.get() + 1),
+            |read| {
+                // All that was copied so far has been met, and the lock was not held meanwhile.
+                assert!(
+                    met.get() - copied.get() <= SLICE,
+                    "{} at once",
+                    met.get() - copied.get()
+                );
+                copied.set(met.get());
+                read(&list);
+            },
+        );
+        assert_eq!(met.get(), count as usize);
+    }
 }

@@ -170,11 +170,14 @@ pub(crate) fn manual<K: Eq + Hash + Clone + Send + Sync + 'static>(
     (purgatory, clock)
 }
 
-/// Runs `test` on a thread of its own, and fails if that has not returned in time.
+/// Runs `test` on a thread of its own, and fails if that has not returned in time: `limit`, or `PATIENCE_TIMES` as long
+/// where something slows the tests down (`.ci/sanitize`).
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     test: impl FnOnce() -> T + Send + 'static,
 ) -> T {
+    let times = std::env::var("PATIENCE_TIMES").map(|times| times.parse().expect("a number"));
+    let limit = limit * times.unwrap_or(1);
     let (done, finished) = channel();
     let running = thread::spawn(move || {
         let result = test();
