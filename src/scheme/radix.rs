@@ -150,10 +150,32 @@ mod tests {
         }
     }
 
+    /// The slots of a level lie side by side, each as wide as the level below.
+    #[test]
+    fn levels_are_powers_of_the_base() {
+        for size in [2_u32, 3, 10, 64, 65_536] {
+            let (radix, base) = (Radix::new(size), Tick::from(size));
+            assert_eq!(radix.size(), size);
+            for level in 0..4 {
+                let Some(width) = base.checked_pow(level).filter(|width| *width < 1 << 40) else {
+                    break;
+                };
+                for slot in [0, 1, 7] {
+                    for current in [slot * width, slot * width + width - 1] {
+                        assert_eq!(radix.next_slot(current, level), (slot + 1) * width);
+                    }
+                }
+                for most in [width, width * base - 1] {
+                    assert_eq!(radix.levels_within(most), level + 1);
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn every_base_agrees_with_the_definition(
-            size in prop_oneof![2..70_u32, 2..65_537_u32],
+            size in prop_oneof![(1..=16_u32).prop_map(|bits| 1 << bits), 2..70_u32, 2..65_537_u32],
             (a, b) in (tick(), tick()).prop_filter("one is later", |(a, b)| a != b),
         ) {
             let (current, deadline) = (a.min(b), a.max(b));
