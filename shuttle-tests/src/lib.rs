@@ -1,12 +1,14 @@
 //! Random schedules of the whole purgatory: what is too large for the models in `loom-tests` is run on schedules that
 //! shuttle draws, by chance or with a few changes of priority. `.ci/shuttle` is the long run.
 //!
-//! A failure prints the seed of the run, and the schedule as a string. Either repeats it:
+//! A failure prints the command that repeats the run, and the schedule; twice if the unwinding took more steps, and then
+//! the second is whole. On the same source, that one schedule is repeated by
 //!
 //! ```text
-//! SHUTTLE_SEED=... .ci/shuttle 20000 NAME      the same run, up to the failure
-//! SHUTTLE_SCHEDULE=... .ci/shuttle 1 NAME      that one schedule
+//! SHUTTLE_SCHEDULE='...' .ci/shuttle 1 NAME
 //! ```
+//!
+//! with its line breaks or without. (A `failing seed` names it too: `SHUTTLE_SEED=... .ci/shuttle 1 NAME`.)
 #![cfg(shuttle)]
 
 pub mod ledger;
@@ -14,6 +16,7 @@ pub mod operation;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Runs `scenario` on `SHUTTLE_ITERATIONS` schedules (1,000 by default): half of them draw every step, the others change
@@ -31,9 +34,14 @@ pub fn explore(scenario: fn()) {
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let seed = number("SHUTTLE_SEED", now.map_or(0, |now| now.as_nanos() as u64));
-    let half = number("SHUTTLE_ITERATIONS", 1_000).div_ceil(2) as usize;
+    let schedules = number("SHUTTLE_ITERATIONS", 1_000);
+    let half = schedules.div_ceil(2) as usize;
+    let test = thread::current();
     // (Only a failing test shows this.)
-    println!("SHUTTLE_SEED={seed}");
+    println!(
+        "SHUTTLE_SEED={seed} .ci/shuttle {schedules} {}",
+        test.name().unwrap_or_default()
+    );
     run(scenario, RandomScheduler::new_from_seed(seed, half));
     run(scenario, PctScheduler::new_from_seed(seed, 3, half));
 }
