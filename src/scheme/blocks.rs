@@ -213,3 +213,128 @@ impl Blocks {
         self.free = number;
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, HashSet};
+
+    const BUCKETS: usize = 3;
+
+    /// A pool with some buckets, and what should be in them: the place of each timer, by bucket and id.
+    struct Model {
+        blocks: Blocks,
+        buckets: [Bucket; BUCKETS],
+        timers: [BTreeMap<u32, Position>; BUCKETS],
+        next: u32,
+        /// The most blocks that were in use at once, at most.
+        used: usize,
+    }
+
+    impl Model {
+        fn new() -> Self {
+            Self {
+                blocks: Blocks::new(),
+                buckets: [Bucket::EMPTY; BUCKETS],
+                timers: Default::default(),
+                next: 0,
+                used: 0,
+            }
+        }
+
+        fn push(&mut self, which: usize) {
+            let timer = Timer::new(self.next, Tick::from(self.next));
+            let bucket = &mut self.buckets[which];
+            let position = self.blocks.push(bucket, which as u32, timer);
+            self.timers[which].insert(self.next, position);
+            self.next += 1;
+        }
+
+        fn pop(&mut self, which: usize) {
+            let next = self.blocks.ids(&self.buckets[which]).next();
+            let popped = self.blocks.pop(&mut self.buckets[which]);
+            assert_eq!(popped.map(|(timer, _)| timer.id), next);
+            if let Some((timer, position)) = popped {
+                assert_eq!(timer.deadline_from(0), Tick::from(timer.id));
+                assert_eq!(self.timers[which].remove(&timer.id), Some(position));
+            }
+        }
+
+        fn remove(&mut self, which: usize, pick: prop::sample::Index) {
+            let ids = self.timers[which].keys().copied().collect::<Vec<_>>();
+            let Some(id) = (!ids.is_empty()).then(|| pick.get(&ids)) else {
+                return;
+            };
+            let position = self.timers[which].remove(id).expect("it is there");
+            let moved = self.blocks.remove(&mut self.buckets[which], position);
+            if let Some((other, to)) = moved {
+                assert_eq!(to, position, "into the place that became free");
+                assert!(self.timers[which].insert(other, to).is_some());
+            }
+        }
+
+        fn check(&mut self) {
+            for which in 0..BUCKETS {
+                let mut ids = self.blocks.ids(&self.buckets[which]).collect::<Vec<_>>();
+                ids.sort_unstable();
+                assert!(ids.iter().eq(self.timers[which].keys()));
+                assert_eq!(self.buckets[which].is_empty(), ids.is_empty());
+                for position in self.timers[which].values() {
+                    assert_eq!(self.blocks.bucket_of(*position), which as u32);
+                }
+            }
+            let places = self.timers.iter().flat_map(BTreeMap::values);
+            let places = places.map(|place| place.number()).collect::<HashSet<_>>();
+            let timers = self.timers.iter().map(BTreeMap::len).sum::<usize>();
+            assert_eq!(places.len(), timers, "each has a place of its own");
+            let used = self
+                .timers
+                .iter()
+                .map(|timers| timers.len().div_ceil(BLOCK));
+            self.used = self.used.max(used.sum());
+            assert_eq!(
+                self.blocks.pages.len(),
+                self.used.div_ceil(PAGE),
+                "no more than is needed"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn buckets_are_bags_out_of_one_pool(
+            steps in prop::collection::vec((0..4_u8, 0..BUCKETS, any::<prop::sample::Index>()), 1..40),
+        ) {
+            let mut model = Model::new();
+            for (step, which, pick) in steps {
+                match step {
+                    0 => model.push(which),
+                    // More than a block.
+                    1 => (0..pick.index(3 * BLOCK)).for_each(|_| model.push(which)),
+                    2 => (0..pick.index(2 * BLOCK)).for_each(|_| model.pop(which)),
+                    _ => model.remove(which, pick),
+                }
+                model.check();
+            }
+        }
+
+        #[test]
+        fn low_bits_tell_the_deadlines_of_a_window_apart(
+            start in 0..=Tick::MAX - Timer::WINDOW,
+            past in 0..Timer::WINDOW,
+        ) {
+            let timer = Timer::new(7, start + past);
+            prop_assert_eq!(timer.deadline_from(start), start + past);
+        }
+    }
+
+    #[test]
+    fn a_position_that_was_never_given_is_in_no_bucket() {
+        let mut model = Model::new();
+        assert_eq!(model.blocks.bucket_of(Position(0)), NIL);
+        model.push(0);
+        let beyond = Position((PAGE * BLOCK) as u32);
+        assert_eq!(model.blocks.bucket_of(beyond), NIL);
+    }
+}
