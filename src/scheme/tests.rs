@@ -564,3 +564,20 @@ fn a_simple_wheel_spans_one_revolution() {
     last.pass(Span::Any(Tick::MAX - 1), &[], None);
     assert_eq!(last.scheme.len(), 0);
 }
+
+/// The wheel knows what its next steps come to, from the last block of a bucket to the first.
+#[test]
+fn the_wheel_says_which_timers_come_next() {
+    let mut records = Book::default();
+    let mut wheel = HierarchicalWheel::new(64, 0);
+    assert_eq!(wheel.upcoming().next(), None);
+    for id in 0..300 {
+        let started = wheel.start(&mut records, id, 10, 0).unwrap();
+        records.0.insert(id, (10, started.position));
+    }
+    let upcoming = wheel.upcoming().collect::<Vec<_>>();
+    let mut fired = Vec::new();
+    wheel.advance(&mut records, 10, |_, _, id, _| fired.push(id));
+    assert_eq!(upcoming, fired);
+    assert_eq!(fired.len(), 300);
+}
