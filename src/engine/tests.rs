@@ -70,3 +70,37 @@ fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
     home.drain(20, &mut due);
     assert_eq!(due, [(at, 1)]);
 }
+
+/// What other threads end comes back: with the next hold of the lock, and by slices if nobody takes it.
+#[test]
+fn g06_slots_that_are_ended_from_afar_come_back() {
+    let home = Home::<(), HierarchicalWheel>::new(0, 64);
+    let span = Span {
+        start: 0,
+        deadline: 1_000,
+        present: 0,
+        since: Since::default(),
+    };
+    let held = (0..SLICE + 2).map(|_| match home.park(home.lock(), (), 0, span, SLOTS) {
+        Admission::Admitted(held, _) => held,
+        _ => panic!("there is room"),
+    });
+    let mut held = held
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|held| held.end().1);
+    let parked = SLICE + 2;
+    // (The beginning of a pass says how many timers there are, whatever is deferred.)
+    for ended in held.by_ref().take(SLICE - 1) {
+        home.give_back_from_afar(ended);
+        assert_eq!(home.begin_pass(0), parked);
+    }
+    held.by_ref()
+        .take(1)
+        .for_each(|ended| home.give_back_from_afar(ended));
+    assert_eq!(home.begin_pass(0), parked - SLICE);
+    held.for_each(|ended| home.give_back_from_afar(ended));
+    assert_eq!(home.begin_pass(0), 2);
+    assert_eq!(home.next_deadline(), None);
+    assert_eq!(home.begin_pass(0), 0);
+}

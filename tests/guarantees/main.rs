@@ -18,5 +18,6 @@ mod panics;
 mod ranked;
 mod resolved;
 mod stalls;
+mod storms;
 mod threads;
 mod time;

@@ -1,0 +1,112 @@
+//! Many that expire together: ended by batches, and cleared away afterwards. What holds for one holds for each of them.
+
+use crate::support::keys::{Fragile, Hook, with_fuse};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
+use request_purgatory::{Completion, WatchOn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(1);
+
+/// More than a few batches.
+const STORM: usize = 3_000;
+
+#[test]
+fn g16_who_hears_of_an_expiry_in_a_storm_finds_it_in_the_books() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<u64>(|builder| builder);
+        let heard = Arc::new(AtomicUsize::new(0));
+        let wrong = Arc::new(AtomicUsize::new(0));
+        for key in 0..STORM as u64 {
+            let (weak, heard, wrong) = (purgatory.downgrade(), heard.clone(), wrong.clone());
+            let op = Op::new(SOON).then(move |_| {
+                let told = heard.fetch_add(1, Ordering::SeqCst) + 1;
+                let purgatory = weak.upgrade().expect("it is being advanced");
+                let stats = purgatory.stats();
+                let is_right = stats.expired >= told as u64
+                    && stats.parked + stats.expired as usize == STORM
+                    && purgatory.delayed() <= STORM - told;
+                wrong.fetch_add(usize::from(!is_right), Ordering::SeqCst);
+            });
+            drop(purgatory.try_complete_else_watch(op, [key % 100, 1_000 + key]));
+        }
+        clock.advance(2 * SOON);
+        assert_eq!(purgatory.advance(), STORM);
+        assert_eq!(heard.load(Ordering::SeqCst), STORM);
+        assert_eq!(wrong.load(Ordering::SeqCst), 0);
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    });
+}
+
+/// Keys of one's own and shared ones, plain, resolved and resolved after the park, with ranks and without.
+#[test]
+fn g06_a_storm_leaves_no_watch_of_any_kind() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<u64>(|builder| builder);
+        let resolved = [0, 1, 2].map(|key| purgatory.key(key));
+        for number in 0..STORM as u64 {
+            let shared = &resolved[number as usize % resolved.len()];
+            let shared = WatchOn::from(shared);
+            let shared = match number % 2 {
+                0 => shared,
+                _ => shared.at_rank(number),
+            };
+            let watches = [
+                shared,
+                WatchOn::key(10 + number % 7),
+                WatchOn::key(20 + number % 5).at_rank(number),
+                WatchOn::key(1_000 + number),
+            ];
+            drop(purgatory.try_complete_else_watch_on(Op::new(SOON), watches));
+        }
+        let late = [10, 20, 1_000].map(|key| purgatory.key(key));
+        let (stays, other) = (Probe::new(), 1_000_000);
+        let keys = [0, 10, 20, 1_001, other];
+        drop(purgatory.try_complete_else_watch(stays.op(NEVER_IN_A_TEST), keys));
+        assert_eq!(purgatory.watched(), 4 * STORM + keys.len());
+        clock.advance(2 * SOON);
+        assert_eq!(purgatory.advance(), STORM);
+        // The one that stays is still found under each of its keys, and nobody else is.
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, keys.len()));
+        assert_eq!(purgatory.watched_keys(), keys.len());
+        for key in keys {
+            assert_eq!(purgatory.check_and_complete(&key), 0);
+        }
+        assert_eq!(stays.looks(), 2 + keys.len());
+        stays.satisfy();
+        assert_eq!(late[1].check_and_complete(), 1);
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    });
+}
+
+/// One key's hook panics in the middle of a batch: its own entry may stay behind, dead, and nothing else does.
+#[test]
+fn g12_a_key_that_panics_while_a_storm_is_cleared_away() {
+    within(PATIENCE, || {
+        for hook in [Hook::Hash, Hook::Eq, Hook::Drop] {
+            let (purgatory, clock) = manual::<Fragile>(|builder| builder);
+            let probes: Vec<_> = (0..300).map(|_| Probe::new()).collect();
+            for (number, probe) in (0..).zip(&probes) {
+                let keys = [Fragile(number), Fragile(1_000 + number % 10)];
+                drop(purgatory.try_complete_else_watch(probe.op(SOON), keys));
+            }
+            clock.advance(2 * SOON);
+            let expired = with_fuse(7, hook, || purgatory.advance());
+            assert_eq!(expired.ok(), Some(probes.len()), "{hook:?}");
+            let expired = Some(Completion::Expired);
+            assert!(probes.iter().all(|probe| probe.ending() == expired));
+            assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+            assert!(purgatory.stats().panicked >= 1, "{hook:?}");
+            assert!(purgatory.watched_keys() <= 1, "{hook:?}");
+            // And everything works on that key, and on one of the others.
+            for number in [7, 8, 1_007] {
+                let probe = Probe::new();
+                let key = Fragile(number);
+                drop(purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [key]));
+                probe.satisfy();
+                assert_eq!(purgatory.check_and_complete(&Fragile(number)), 1);
+            }
+        }
+    });
+}
