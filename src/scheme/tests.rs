@@ -581,3 +581,15 @@ fn the_wheel_says_which_timers_come_next() {
     assert_eq!(upcoming, fired);
     assert_eq!(fired.len(), 300);
 }
+
+/// A bucket whose window begins when an overdue timer was due is no earlier than that.
+#[test]
+fn the_wheel_says_nothing_of_a_deadline_that_is_not_earlier() {
+    let mut model = Model::<HierarchicalWheel>::new(64, 0);
+    let now = model.begin_pass(Span::Ticks(70));
+    model.scheme.begin_pass(now);
+    model.start(64, 0);
+    // In the bucket from 64 on. (`start` compares what it says with the deadlines before and after.)
+    model.start(100, 0);
+    assert_eq!(model.scheme.next_deadline(), Some(64));
+}
