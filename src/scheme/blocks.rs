@@ -330,6 +330,15 @@ mod tests {
     }
 
     #[test]
+    fn the_pool_grows_by_pages() {
+        let mut model = Model::new();
+        (0..2 * PAGE * BLOCK + 1).for_each(|number| model.push(number % BUCKETS));
+        model.check();
+        (0..PAGE * BLOCK).for_each(|_| model.pop(1));
+        model.check();
+    }
+
+    #[test]
     fn a_position_that_was_never_given_is_in_no_bucket() {
         let mut model = Model::new();
         assert_eq!(model.blocks.bucket_of(Position(0)), NIL);
