@@ -230,7 +230,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Watch entries now: the sum of the keys of all parked operations (Kafka's `PurgatorySize`, of which the ended
-    /// are no part here). Takes no lock.
+    /// are no part here; only after many have expired at once, their entries count until they are cleared away). Takes
+    /// no lock.
     pub fn watched(&self) -> usize {
         self.stats().watched
     }
