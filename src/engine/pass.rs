@@ -24,6 +24,9 @@ use std::time::Duration;
 /// Up to so many are ended before anybody hears of it, and cleared away together.
 const BATCH: usize = 8 * SLICE;
 
+/// Of a heap of so many batches, two are cleared away before anything else is done.
+const LONG: usize = 256;
+
 /// One that has expired, and is still to be cleared away.
 pub(crate) struct Gone<T> {
     pub(crate) vacated: Vacated,
@@ -45,18 +48,21 @@ impl<T> Heap<T> {
         self.0.lock().is_empty()
     }
 
-    fn add(&self, gone: Vec<Gone<T>>) {
+    pub(super) fn add(&self, gone: Vec<Gone<T>>) {
         self.0.lock().push(gone);
     }
 
-    fn take(&self) -> Option<Vec<Gone<T>>> {
+    /// The batches to be cleared away next: the more, the longer the heap is. So it stops growing, however long more
+    /// expire than can be cleared away beside that.
+    pub(super) fn take(&self) -> Vec<Vec<Gone<T>>> {
         let mut heap = self.0.lock();
-        let batch = heap.pop();
+        let rest = heap.len().saturating_sub(1 + heap.len() / LONG);
+        let part = heap.split_off(rest);
         if heap.is_empty() {
             // A storm's memory is not kept.
             *heap = Vec::new();
         }
-        batch
+        part
     }
 }
 
@@ -182,13 +188,11 @@ pub(crate) fn expire_late<F: Facility>(
     deliver(facility, &turn, ready, Site::Here);
 }
 
-/// Clears away a batch of the heap. `false` if there was nothing.
+/// Clears away a part of the heap. `false` if there was nothing.
 pub(super) fn clear_away<F: Facility>(facility: &Arc<F>) -> bool {
-    let batch = facility.gone().take();
-    let some = batch.is_some();
-    if let Some(batch) = batch {
-        clear(facility, batch);
-    }
+    let part = facility.gone().take();
+    let some = !part.is_empty();
+    part.into_iter().for_each(|batch| clear(facility, batch));
     some
 }
 

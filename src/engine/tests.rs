@@ -2,6 +2,7 @@
 
 use super::Span;
 use super::home::{Admission, Home, Rescheduled};
+use super::pass::Heap;
 use crate::address::SLOTS;
 use crate::cell::slab::Released;
 use crate::observe::Since;
@@ -103,4 +104,24 @@ fn g06_slots_that_are_ended_from_afar_come_back() {
     assert_eq!(home.begin_pass(0), 2);
     assert_eq!(home.next_deadline(), None);
     assert_eq!(home.begin_pass(0), 0);
+}
+
+/// While more and more expire, each part that is cleared away is larger.
+#[test]
+fn g06_a_heap_stops_growing_under_a_lasting_storm() {
+    const EACH_PASS: usize = 5;
+    let heap = Heap::<()>::new();
+    let (mut added, mut taken) = (0, 0);
+    for _ in 0..10_000 {
+        (0..EACH_PASS).for_each(|_| heap.add(Vec::new()));
+        added += EACH_PASS;
+        taken += heap.take().len();
+        assert!(added - taken < EACH_PASS * 256, "{} left", added - taken);
+    }
+    while added > taken {
+        let part = heap.take().len();
+        assert!(part > 0);
+        taken += part;
+    }
+    assert!(heap.take().is_empty());
 }

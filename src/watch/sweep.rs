@@ -4,9 +4,10 @@
 //! million times. Sorted by shard, one hold of a lock serves several, and the map brings their entries close together.
 
 use super::list::Rank;
+use super::resolved::Number;
 use super::{Place, Target, WatchMap};
 use crate::address::Address;
-use crate::sync::{Edit, Entry, SLICE};
+use crate::sync::{Arc, Edit, Entry, SLICE};
 use std::hash::{BuildHasher, Hash};
 
 /// One watch that ends.
@@ -24,6 +25,8 @@ pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     edits: Vec<Edit<'m, K, Leaving>>,
     done: usize,
+    /// Resolved lists that nobody watches any more, to be retired.
+    orphans: Vec<(Arc<K>, Number)>,
 }
 
 impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
@@ -33,6 +36,7 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
             map,
             edits: Vec::with_capacity(watches),
             done: 0,
+            orphans: Vec::new(),
         }
     }
 
@@ -58,24 +62,32 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
         self.edits.sort_unstable_by_key(Edit::shard);
     }
 
-    /// Whether there are more. After a panic, without the one that panicked.
+    /// Whether nothing is left to be done.
     pub(crate) fn is_done(&self) -> bool {
-        self.done == self.edits.len()
+        self.done == self.edits.len() && self.orphans.is_empty()
     }
 
-    /// Takes off those of one shard, or a slice of them. To be repeated until it is [done](Self::is_done).
+    /// Takes off those of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), after a panic
+    /// as well.
     pub(crate) fn step(&mut self, is_live: impl Fn(Address) -> bool) {
-        let Self { map, edits, done } = self;
-        let Some(first) = edits.get(*done) else {
+        let Self {
+            map,
+            edits,
+            done,
+            orphans,
+        } = self;
+        while let Some((key, number)) = orphans.pop() {
+            map.retire(&key, number);
+        }
+        let left = &edits[*done..];
+        let Some(first) = left.first() else {
             return;
         };
-        let left = edits[*done..].iter().take(SLICE);
-        let together = left
-            .take_while(|edit| edit.shard() == first.shard())
-            .count();
-        let mut orphans = Vec::new();
+        let together = left.iter().take(SLICE);
+        let together = together.take_while(|edit| edit.shard() == first.shard());
+        let together = &left[..together.count()];
         map.places.edit_all(
-            &edits[*done..*done + together],
+            together,
             |place| matches!(place, Place::Here(_)),
             |place, Leaving { watcher, rank }| match place {
                 Place::Here(list) => Entry::remove_if(list.remove(watcher, rank, &is_live)),
@@ -86,8 +98,5 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
             },
             done,
         );
-        for (key, number) in orphans {
-            map.retire(&key, number);
-        }
     }
 }
