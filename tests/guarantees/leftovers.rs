@@ -76,6 +76,28 @@ fn g06_every_ending_drops_the_payload_and_leaves_every_key() {
 }
 
 #[test]
+fn g06_one_that_expires_alone_leaves_every_key() {
+    let (purgatory, clock) = manual::<&'static str>(|builder| builder);
+    let second = Duration::from_secs(1);
+    for timeout in [second, NEVER_IN_A_TEST] {
+        let op = crate::support::Op::new(timeout);
+        drop(purgatory.try_complete_else_watch(op, ["shared", "other"]));
+    }
+    drop(purgatory.try_complete_else_watch(crate::support::Op::new(second * 3), ["own"]));
+    for (left, keys) in [(2, 3), (1, 2)] {
+        clock.advance(second * 2);
+        assert_eq!(purgatory.advance(), 1);
+        assert_eq!(
+            (purgatory.delayed(), purgatory.watched_keys()),
+            (left, keys)
+        );
+    }
+    let examined = purgatory.stats().checks;
+    purgatory.check_and_complete("shared");
+    assert_eq!(purgatory.stats().checks, examined + 1);
+}
+
+#[test]
 fn g06_the_quiet_key_keeps_nothing_of_what_the_busy_one_ended() {
     let (purgatory, _clock) = manual::<&'static str>(|builder| builder);
     let quiet = crate::support::Probe::new();
