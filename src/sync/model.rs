@@ -352,12 +352,13 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         _look: impl Fn(&V) -> bool,
         mut edit: impl FnMut(&mut V, T) -> Entry,
         done: &mut usize,
+        removed: &mut Vec<(K, V)>,
     ) {
         let mut map = self.0.lock();
         for &Edit { key, what, .. } in edits {
             *done += 1;
             if map.get_mut(key).map(|value| edit(value, what)) == Some(Entry::Remove) {
-                map.remove(key);
+                removed.extend(map.remove_entry(key));
             }
         }
     }

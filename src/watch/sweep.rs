@@ -20,12 +20,15 @@ struct Leaving {
 /// The watches to be taken off.
 ///
 /// `Hash` and `Eq` of the keys are the user's and may panic. Then one watch stays behind as a dead entry; the caller
-/// goes on with the others.
+/// goes on with the others. So do destructors of keys: each is dropped by itself, because of two that panic together
+/// the process would die.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     edits: Vec<Edit<'m, K, Leaving>>,
     done: usize,
-    /// Resolved lists that nobody watches any more, to be retired.
+    /// Entries of keys that nobody watches any more, to be dropped.
+    removed: Vec<(K, Place)>,
+    /// Resolved lists that can be retired.
     orphans: Vec<(Arc<K>, Number)>,
 }
 
@@ -36,6 +39,7 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
             map,
             edits: Vec::with_capacity(watches),
             done: 0,
+            removed: Vec::new(),
             orphans: Vec::new(),
         }
     }
@@ -62,32 +66,34 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
         self.edits.sort_unstable_by_key(Edit::shard);
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether there is nothing left to do. After a panic, what panicked is done.
     pub(crate) fn is_done(&self) -> bool {
-        self.done == self.edits.len() && self.orphans.is_empty()
+        self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
     /// Takes off those of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), after a panic
     /// as well.
     pub(crate) fn step(&mut self, is_live: impl Fn(Address) -> bool) {
-        let Self {
-            map,
-            edits,
-            done,
-            orphans,
-        } = self;
-        while let Some((key, number)) = orphans.pop() {
-            map.retire(&key, number);
+        self.take_off(is_live);
+        // No lock is held. What panics is out of its vector already, and the others wait for the next step.
+        while let Some(entry) = self.removed.pop() {
+            drop(entry);
         }
-        let left = &edits[*done..];
+        while let Some((key, number)) = self.orphans.pop() {
+            self.map.retire(&key, number);
+        }
+    }
+
+    fn take_off(&mut self, is_live: impl Fn(Address) -> bool) {
+        let left = &self.edits[self.done..];
         let Some(first) = left.first() else {
             return;
         };
-        let together = left.iter().take(SLICE);
-        let together = together.take_while(|edit| edit.shard() == first.shard());
-        let together = &left[..together.count()];
+        let same = |edit: &&Edit<'_, K, Leaving>| edit.shard() == first.shard();
+        let together = left.iter().take(SLICE).take_while(same).count();
+        let (map, orphans) = (self.map, &mut self.orphans);
         map.places.edit_all(
-            together,
+            &left[..together],
             |place| matches!(place, Place::Here(_)),
             |place, Leaving { watcher, rank }| match place {
                 Place::Here(list) => Entry::remove_if(list.remove(watcher, rank, &is_live)),
@@ -96,7 +102,8 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
                     Entry::Keep
                 }
             },
-            done,
+            &mut self.done,
+            &mut self.removed,
         );
     }
 }

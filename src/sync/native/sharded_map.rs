@@ -149,19 +149,20 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     }
 
     /// Makes changes that were prepared, all in one shard, under one hold of its exclusive lock; each may remove its
-    /// entry. What was removed is dropped after the lock is released. `done` counts the changes, and among them the one
-    /// in which a panic of the key's ends the call. `look` just reads the value.
+    /// entry, which is added to `removed`: destructors of keys are the user's. `done` counts the changes, and among them
+    /// the one in which a panic of the key's ends the call. `look` just reads the value.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
         look: impl Fn(&V) -> bool,
         mut edit: impl FnMut(&mut V, T) -> Entry,
         done: &mut usize,
+        removed: &mut Vec<(K, V)>,
     ) {
         let Some(first) = edits.first() else {
             return;
         };
-        let mut removed = Vec::with_capacity(edits.len());
+        removed.reserve(edits.len());
         let mut shard = self.0.shards()[first.shard].write();
         // The entries lie far apart. In a loop of their own, these loads do not wait for one another.
         for &Edit { hash, .. } in edits {
@@ -175,11 +176,10 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             *done += 1;
             let entry = shard.get_mut(hash, |(other, _)| other == key);
             if entry.map(|(_, value)| edit(value.get_mut(), what)) == Some(Entry::Remove) {
-                removed.extend(shard.remove_entry(hash, |(other, _)| other == key));
+                let entry = shard.remove_entry(hash, |(other, _)| other == key);
+                removed.extend(entry.map(|(key, value)| (key, value.into_inner())));
             }
         }
-        drop(shard);
-        drop(removed);
     }
 
     /// Visits every entry, one shard at a time under its shared lock.
