@@ -1,7 +1,9 @@
 //! G16, G17, G18: counts are exact, the bound is exact, and stale handles are harmless.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, lock, manual, within};
-use request_purgatory::{Completion, Handle, Purgatory, Rejected};
+use crate::support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, manual, within,
+};
+use request_purgatory::{Completion, Completions, Handle, ManualClock, Purgatory, Rejected};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -239,4 +241,45 @@ fn g16_the_sum_of_latenesses_stops_at_its_end() {
     let stats = purgatory.stats();
     assert_eq!(stats.lateness_total, Duration::from_nanos(u64::MAX));
     assert_eq!(stats.lateness_max, Duration::from_nanos(u64::MAX / 2 + 1));
+}
+
+/// In a storm, watches and slots are cleared away after the completions: the books are not.
+#[test]
+fn g16_who_hears_of_an_ending_in_a_storm_finds_it_in_the_books() {
+    within(PATIENCE, || {
+        for completions in [Completions::Inline, Completions::OwnThread] {
+            let clock = ManualClock::new();
+            let purgatory = Purgatory::<Op>::builder("g16-storm")
+                .clock(clock.clone())
+                .completions(completions)
+                .build()
+                .expect("threads are to be had");
+            let count = 5_000;
+            let heard = Arc::new(AtomicUsize::new(0));
+            let missing = Arc::new(AtomicUsize::new(0));
+            for key in 0..count {
+                let (heard, missing) = (heard.clone(), missing.clone());
+                let weak = purgatory.downgrade();
+                let op = Op::new(Duration::from_millis(1)).then(move |_| {
+                    let heard = heard.fetch_add(1, Ordering::SeqCst) + 1;
+                    if let Some(purgatory) = weak.upgrade() {
+                        let booked = purgatory.stats().expired as usize;
+                        missing.fetch_add(heard.saturating_sub(booked), Ordering::SeqCst);
+                    }
+                });
+                purgatory
+                    .try_complete_else_watch(op, [key, count + key % 3])
+                    .expect("there is room");
+            }
+            clock.advance(Duration::from_millis(2));
+            eventually("the last completion", || {
+                heard.load(Ordering::SeqCst) as u64 == count
+            });
+            assert_eq!(missing.load(Ordering::SeqCst), 0);
+            assert_eq!(purgatory.delayed(), 0);
+            eventually("the rest", || {
+                (purgatory.watched(), purgatory.watched_keys()) == (0, 0)
+            });
+        }
+    });
 }

@@ -1,6 +1,6 @@
 //! G1, G2, G4, G5: every operation is looked at after every event, by one thread at a time, and ends once.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, manual, within};
 use request_purgatory::{Completion, Handle, Purgatory};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -301,5 +301,67 @@ fn g05_an_operation_ends_once_whoever_comes_together() {
         purgatory.shutdown();
         let ended = expected.iter().filter(|probe| probe.ending().is_some());
         assert_eq!(ended.count() + returned, 2_000);
+    });
+}
+
+/// Many are ended before anybody hears of it, and each is looked at then: by looks that call the purgatory.
+#[test]
+fn g05_looks_that_act_in_the_middle_of_a_storm_end_nobody_twice() {
+    type Act = fn(&Purgatory<Op>, u64) -> usize;
+    let acts: [Act; 5] = [
+        |purgatory, _| {
+            purgatory.advance();
+            0
+        },
+        |purgatory, key| {
+            if key > 700 {
+                purgatory.shutdown();
+            }
+            0
+        },
+        |purgatory, key| {
+            let around = [key - 1, key + 1].map(|key| purgatory.cancel_for_key(&key).len());
+            around.iter().sum()
+        },
+        |purgatory, key| {
+            purgatory.force_complete_for_key(&((key + 400) % 1_000));
+            0
+        },
+        |_, _| panic!("intended"),
+    ];
+    crate::support::quietly();
+    within(PATIENCE, move || {
+        for act in acts {
+            let (purgatory, clock) = manual::<u64>(|builder| builder);
+            let late = Arc::new(AtomicUsize::new(0));
+            let returned = Arc::new(AtomicUsize::new(0));
+            let probes = [(); 1_000].map(|()| Probe::new());
+            for (key, probe) in (0..).zip(&probes) {
+                let (late, returned) = (late.clone(), returned.clone());
+                let (looking, ending) = (probe.clone(), probe.clone());
+                let weak = purgatory.downgrade();
+                let op = Op::new(Duration::from_millis(1)).when(move || {
+                    looking.look(|| false);
+                    if late.load(Ordering::SeqCst) == 1 && key % 97 == 3 {
+                        let purgatory = weak.upgrade().expect("the test has it");
+                        returned.fetch_add(act(&purgatory, key), Ordering::SeqCst);
+                    }
+                    false
+                });
+                let op = op.then(move |completion| ending.end(completion));
+                purgatory
+                    .try_complete_else_watch(op, [key, 1_000 + key % 3])
+                    .expect("there is room");
+            }
+            late.store(1, Ordering::SeqCst);
+            clock.advance(Duration::from_millis(2));
+            purgatory.advance();
+            let heard = probes.iter().filter(|probe| probe.ending().is_some());
+            let ended = heard.count() + returned.load(Ordering::SeqCst);
+            let aborted = purgatory.stats().aborted as usize;
+            assert_eq!(ended + aborted, probes.len());
+            assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+            assert_eq!(purgatory.watched_keys(), 0);
+        }
     });
 }

@@ -5,6 +5,7 @@ use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
 use request_purgatory::{Completion, Handle, Purgatory, Rejected, WatchOn};
 use std::sync::Arc;
+use std::time::Duration;
 
 type Watch<'a> = WatchOn<'a, Op<Fragile>>;
 
@@ -160,6 +161,118 @@ fn g12_a_key_that_panics_at_the_end_of_an_operation() {
                 assert_eq!(purgatory.watched_keys(), 0);
             }
         }
+    });
+}
+
+/// A storm takes the entries of many keys out of the map together. One that is not to be had (its key panics) costs the
+/// others nothing: neither their entries nor the places of those that were resolved once.
+#[test]
+fn g06_a_key_that_panics_in_a_storm_leaves_no_entry_but_its_own() {
+    use request_purgatory::{ManualClock, Reaper};
+    use std::cell::Cell;
+    use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+    const ROTTEN: u64 = 40;
+
+    thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
+
+    /// All keys are in one shard.
+    #[derive(Default)]
+    struct Same;
+
+    impl Hasher for Same {
+        fn finish(&self) -> u64 {
+            0
+        }
+
+        fn write(&mut self, _: &[u8]) {}
+    }
+
+    #[derive(Debug, Clone)]
+    struct Rotten(
+        u64,
+        #[expect(dead_code, reason = "it is there to be counted")] Arc<()>,
+    );
+
+    impl PartialEq for Rotten {
+        fn eq(&self, other: &Self) -> bool {
+            let same = self.0 == other.0;
+            assert!(!(LIT.get() && same && self.0 == ROTTEN), "the rotten key");
+            same
+        }
+    }
+
+    impl Eq for Rotten {}
+
+    impl Hash for Rotten {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    within(PATIENCE, || {
+        let clock = ManualClock::new();
+        let purgatory = Purgatory::<Op<Rotten>>::builder("g06-rotten")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .hasher(BuildHasherDefault::<Same>::default())
+            .build()
+            .expect("no threads to refuse");
+        let census = Arc::new(());
+        for number in 0..100 {
+            let key = || Rotten(number, census.clone());
+            let resolved = (number != ROTTEN).then(|| purgatory.key(key()));
+            let op = Op::new(Duration::from_millis(1));
+            purgatory
+                .try_complete_else_watch(op, [key()])
+                .expect("there is room");
+            drop(resolved);
+        }
+        clock.advance(Duration::from_millis(2));
+        LIT.set(true);
+        let expired = purgatory.advance();
+        LIT.set(false);
+        assert_eq!(expired, 100);
+        assert_eq!(purgatory.stats().panicked, 1);
+        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+        assert_eq!(Arc::strong_count(&census), 2, "the one that panicked");
+    });
+}
+
+/// Of two panics at once, the process would die.
+#[test]
+fn g12_keys_whose_destructors_panic_are_dropped_one_by_one_after_a_storm() {
+    use std::cell::Cell;
+
+    thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
+
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    struct Bomb(u64);
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(!LIT.get(), "a key");
+        }
+    }
+
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<Bomb>(|builder| builder);
+        let probes = [(); 300].map(|()| Probe::new());
+        for (number, probe) in (0..).zip(&probes) {
+            purgatory
+                .try_complete_else_watch(probe.op(Duration::from_millis(1)), [Bomb(number)])
+                .expect("there is room");
+        }
+        clock.advance(Duration::from_millis(2));
+        LIT.set(true);
+        let expired = purgatory.advance();
+        LIT.set(false);
+        assert_eq!(expired, probes.len());
+        let all = Some(Completion::Expired);
+        assert!(probes.iter().all(|probe| probe.ending() == all));
+        assert_eq!(purgatory.watched_keys(), 0);
+        // The one in the list and the one of the operation.
+        assert_eq!(purgatory.stats().panicked, 2 * probes.len() as u64);
     });
 }
 

@@ -432,3 +432,40 @@ fn g19_a_thousand_purgatories_share_two_threads() {
         eventually("the end of both", || threads_named("g19-one").is_empty());
     });
 }
+
+/// What has expired in a storm is cleared away later; a shutdown does not leave it there.
+#[test]
+fn g15_a_shutdown_in_the_middle_of_a_storm_leaves_nothing_behind() {
+    within(PATIENCE, || {
+        let clock = ManualClock::new();
+        let purgatory = Purgatory::<Op>::builder("g15-storm")
+            .clock(clock.clone())
+            .completions(Completions::Inline)
+            .build()
+            .expect("threads are to be had");
+        let ended = Tally::new();
+        let count = 3_000;
+        let (middle, reached) = std::sync::mpsc::channel();
+        for key in 0..count {
+            let (ended, middle) = (ended.clone(), middle.clone());
+            let op = Op::new(Duration::from_millis(1)).then(move |_| {
+                ended.add();
+                if ended.count() == count / 2 {
+                    // The reaper stays here until the shutdown has done what it can without it.
+                    middle.send(()).expect("the test waits for it");
+                    thread::sleep(Duration::from_millis(100));
+                }
+            });
+            purgatory
+                .try_complete_else_watch(op, [key, count + key % 3])
+                .expect("there is room");
+        }
+        clock.advance(Duration::from_millis(2));
+        reached.recv().expect("they all expire");
+        purgatory.shutdown();
+        let stats = purgatory.stats();
+        assert!(stats.shut_down > 0, "{stats:?}");
+        assert_eq!((ended.count(), stats.parked), (count, 0));
+        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    });
+}

@@ -462,3 +462,59 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
         reactor.join().expect("the reactor hears of the end");
     });
 }
+
+/// A bucket keeps the low 16 bits of each deadline. What is more comes from the bucket's place, or from the record.
+#[test]
+fn g09_wheels_of_any_size_tell_deadlines_apart_wherever_16_bits_end() {
+    let sizes = [
+        2, 3, 5, 16, 63, 64, 65, 255, 256, 257, 1_000, 4_096, 32_767, 32_768, 40_000, 65_535,
+        65_536,
+    ];
+    let starts = [0, (1 << 16) - 3, (1 << 32) - 70_000, u64::MAX - (1 << 33)];
+    let mut random = Random::new(16);
+    for (size, start) in sizes
+        .iter()
+        .flat_map(|size| starts.map(|start| (*size, start)))
+    {
+        let clock = ManualClock::starting_at(Duration::from_nanos(start));
+        let purgatory = Purgatory::<Op>::builder("g09-low-bits")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .tick(Duration::from_nanos(1))
+            .wheel_size(size)
+            .build()
+            .expect("no threads to refuse");
+        let window = size as u64;
+        let near = [65_535, 65_536, 65_537, window, window * window];
+        let mut waiting = Vec::<(u64, Arc<Probe>)>::new();
+        let mut now = start;
+        for _ in 0..60 {
+            for _ in 0..random.below(4) {
+                let timeout = match random.below(3) {
+                    0 => near[random.below(5) as usize] - random.below(2),
+                    _ => random.next() >> (64 - 11 - random.below(37)),
+                };
+                let timeout = timeout.min(u64::MAX - 2 - now);
+                let probe = park(&purgatory, Duration::from_nanos(timeout));
+                waiting.push((now + timeout, probe));
+            }
+            let first = waiting.iter().map(|&(deadline, _)| deadline).min();
+            let first = first.unwrap_or(now) - now;
+            let jump = match random.below(5) {
+                0 => first,
+                1 => first.saturating_sub(1),
+                2 => random.below(70_000),
+                _ => random.next() >> (64 - 11 - random.below(37)),
+            };
+            let jump = jump.min(u64::MAX - 2 - now);
+            clock.advance(Duration::from_nanos(jump));
+            now += jump;
+            purgatory.advance();
+            waiting.retain(|(deadline, probe)| {
+                let expired = probe.ending() == Some(Completion::Expired);
+                assert_eq!(expired, *deadline <= now, "{size} slots from {start}");
+                !expired
+            });
+        }
+    }
+}
