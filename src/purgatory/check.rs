@@ -1,12 +1,12 @@
 //! Checks, and the other things that can be done to the operations on a key or behind a handle.
 
 use super::core::Core;
-use super::end::Examined;
+use super::end::{Examined, Outcome};
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::deliver::{Outbox, Ready, Site, deliver};
 use crate::engine::home::Rescheduled;
-use crate::operation::{Completion, DelayedOperation, KeyHasher};
+use crate::operation::{DelayedOperation, KeyHasher};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::turn::Turn;
@@ -42,7 +42,7 @@ impl<O> Check<O> {
     where
         Op: DelayedOperation,
         S: KeyHasher,
-        O: Outbox<(Op, Completion)>,
+        O: Outbox<Outcome<Op>>,
     {
         let Some(mut tenant) = core.engine.begin(address, Mark::Recheck) else {
             return;
@@ -62,7 +62,7 @@ impl<O> Check<O> {
     where
         Op: DelayedOperation,
         S: KeyHasher,
-        O: Outbox<(Op, Completion)>,
+        O: Outbox<Outcome<Op>>,
     {
         if self.in_vain > 0 {
             let home = core.engine.my_home();
@@ -161,7 +161,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     fn force_into(
         self: &Arc<Self>,
         address: Address,
-        outbox: &mut impl Outbox<(Op, Completion)>,
+        outbox: &mut impl Outbox<Outcome<Op>>,
     ) -> bool {
         match self.engine.begin(address, Mark::Force) {
             Some(tenant) => {

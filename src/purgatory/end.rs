@@ -26,6 +26,28 @@ pub(crate) enum Examined<Op> {
     Aborted(Op),
 }
 
+/// An operation that has ended, on its way out.
+pub(crate) enum Outcome<Op> {
+    /// To be told how.
+    Completed(Op, Completion),
+    /// It panicked: only its destructor runs.
+    Aborted(Op),
+}
+
+impl<Op> Outcome<Op> {
+    #[inline(always)]
+    pub(crate) fn of(op: Op, ending: Ending) -> Self {
+        let completion = match ending {
+            Ending::Satisfied | Ending::Forced => Completion::Satisfied,
+            Ending::Expired => Completion::Expired,
+            Ending::Cancelled => Completion::Cancelled,
+            Ending::ShutDown => Completion::ShutDown,
+            Ending::Aborted => return Self::Aborted(op),
+        };
+        Self::Completed(op, completion)
+    }
+}
+
 impl From<Mark> for Ending {
     fn from(mark: Mark) -> Self {
         match mark {
@@ -54,7 +76,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
         mut answer: Result<bool, UserPanic>,
-        outbox: &mut impl Outbox<(Op, Completion)>,
+        outbox: &mut impl Outbox<Outcome<Op>>,
     ) -> Examined<Op> {
         let address = tenant.address();
         let Tenant { home, mut held } = tenant;
@@ -96,16 +118,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self: &Arc<Self>,
         tenant: Tenant<'_, Op>,
         ending: Ending,
-        outbox: &mut impl Outbox<(Op, Completion)>,
+        outbox: &mut impl Outbox<Outcome<Op>>,
     ) {
         let op = self.end(tenant, ending);
-        match ending {
-            Ending::Satisfied | Ending::Forced => outbox.push((op, Completion::Satisfied)),
-            Ending::Expired => outbox.push((op, Completion::Expired)),
-            Ending::Cancelled => outbox.push((op, Completion::Cancelled)),
-            Ending::ShutDown => outbox.push((op, Completion::ShutDown)),
-            Ending::Aborted => self.discard(op),
-        }
+        outbox.push(Outcome::of(op, ending));
     }
 
     /// Drops an operation that panicked.

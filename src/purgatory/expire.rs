@@ -3,6 +3,7 @@
 
 use super::Parked;
 use super::core::{Core, Later, Tenant, Wheel};
+use super::end::Outcome;
 use super::keys::Keys;
 use crate::address::Address;
 use crate::engine::Engine;
@@ -25,7 +26,7 @@ pub(crate) struct Trace<K> {
 impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
     type Payload = Parked<Op>;
     type Scheme = Wheel;
-    type Ended = (Op, Completion);
+    type Ended = Outcome<Op>;
     type Trace = Trace<Op::Key>;
 
     #[inline(always)]
@@ -41,7 +42,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
     fn expire(
         self: &Arc<Self>,
         mut tenant: Tenant<'_, Op>,
-        ready: &mut Ready<(Op, Completion)>,
+        ready: &mut Ready<Outcome<Op>>,
     ) -> Gone<Trace<Op::Key>> {
         let could = self.look(&mut tenant);
         let missed_check = matches!(could, Ok(true));
@@ -57,10 +58,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
         };
         let (Parked { op, keys, stay }, vacated) = self.engine.vacate(tenant);
         self.tell_end(stay, end, keys.len());
-        match ending {
-            Ending::Expired => ready.push((op, Completion::Expired)),
-            _ => self.discard(op),
-        }
+        ready.push(Outcome::of(op, ending));
         Gone {
             vacated,
             ending,
@@ -89,19 +87,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
         }
     }
 
-    fn abandon(self: &Arc<Self>, tenant: Tenant<'_, Op>, ready: &mut Ready<(Op, Completion)>) {
+    fn abandon(self: &Arc<Self>, tenant: Tenant<'_, Op>, ready: &mut Ready<Outcome<Op>>) {
         self.end_into(tenant, Ending::ShutDown, ready);
     }
 
-    fn has_expired(&(_, completion): &(Op, Completion)) -> bool {
-        completion == Completion::Expired
+    fn has_expired(ended: &Outcome<Op>) -> bool {
+        matches!(ended, Outcome::Completed(_, Completion::Expired))
     }
 
     /// The one place that calls `on_complete`.
     #[inline(always)]
-    fn complete(&self, (op, completion): (Op, Completion)) {
-        // A panic is counted, and ends this operation only.
-        let _ = self.engine.guarded(|| op.on_complete(completion));
+    fn complete(&self, ended: Outcome<Op>) {
+        match ended {
+            // A panic is counted, and ends this operation only.
+            Outcome::Completed(op, completion) => {
+                let _ = self.engine.guarded(|| op.on_complete(completion));
+            }
+            Outcome::Aborted(op) => self.discard(op),
+        }
     }
 
     fn is_behind(&self) -> bool {

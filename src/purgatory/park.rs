@@ -7,7 +7,7 @@
 //! 5. It is let go, which fails while there is a mark.
 
 use super::core::{Core, Tenant};
-use super::end::Examined;
+use super::end::{Examined, Outcome};
 use super::handle::Handle;
 use super::keys::{Keys, WatchOn};
 use super::{Parked, Purgatory};
@@ -127,7 +127,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         keys: impl FnOnce() -> Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
         stay: &Stay,
-        outbox: &mut impl Outbox<(Op, Completion)>,
+        outbox: &mut impl Outbox<Outcome<Op>>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         if self.engine.is_closed() {
             return Err(Rejected::ShutDown(op));
@@ -150,7 +150,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
                 self.engine.my_home().events.completed_at_once.add(1);
                 self.engine
                     .observe(|observer| observer.completed_at_once(stay));
-                outbox.push((op, Completion::Satisfied));
+                outbox.push(Outcome::Completed(op, Completion::Satisfied));
                 return Ok(Watch::Completed);
             }
             Ok(None) => return Err(Rejected::NoKeys(op)),
@@ -179,7 +179,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
     fn register(
         self: &Arc<Self>,
         mut tenant: Tenant<'_, Op>,
-        outbox: &mut impl Outbox<(Op, Completion)>,
+        outbox: &mut impl Outbox<Outcome<Op>>,
     ) -> Result<Watch<Op, S>, Rejected<Op>> {
         let address = tenant.address();
         let mut watched = 0;

@@ -1,43 +1,15 @@
 //! Many that expire together: ended by batches, and cleared away afterwards. What holds for one holds for each of them.
 
 use crate::support::keys::{Fragile, Hook, with_fuse};
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
-use request_purgatory::{Completion, WatchOn};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, within};
+use request_purgatory::{Clock, Completion, WatchOn};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(1);
 
 /// More than a few batches.
 const STORM: usize = 3_000;
-
-#[test]
-fn g16_who_hears_of_an_expiry_in_a_storm_finds_it_in_the_books() {
-    within(PATIENCE, || {
-        let (purgatory, clock) = manual::<u64>(|builder| builder);
-        let heard = Arc::new(AtomicUsize::new(0));
-        let wrong = Arc::new(AtomicUsize::new(0));
-        for key in 0..STORM as u64 {
-            let (weak, heard, wrong) = (purgatory.downgrade(), heard.clone(), wrong.clone());
-            let op = Op::new(SOON).then(move |_| {
-                let told = heard.fetch_add(1, Ordering::SeqCst) + 1;
-                let purgatory = weak.upgrade().expect("it is being advanced");
-                let stats = purgatory.stats();
-                let is_right = stats.expired >= told as u64
-                    && stats.parked + stats.expired as usize == STORM
-                    && purgatory.delayed() <= STORM - told;
-                wrong.fetch_add(usize::from(!is_right), Ordering::SeqCst);
-            });
-            drop(purgatory.try_complete_else_watch(op, [key % 100, 1_000 + key]));
-        }
-        clock.advance(2 * SOON);
-        assert_eq!(purgatory.advance(), STORM);
-        assert_eq!(heard.load(Ordering::SeqCst), STORM);
-        assert_eq!(wrong.load(Ordering::SeqCst), 0);
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
-    });
-}
 
 /// Keys of one's own and shared ones, plain, resolved and resolved after the park, with ranks and without.
 #[test]
@@ -77,6 +49,44 @@ fn g06_a_storm_leaves_no_watch_of_any_kind() {
         stays.satisfy();
         assert_eq!(late[1].check_and_complete(), 1);
         assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    });
+}
+
+/// Calls this when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Its destructor is how one hears of it.
+#[test]
+fn g16_what_is_dropped_for_a_panic_at_its_deadline_finds_that_in_the_books() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<u64>(|builder| builder.max_parked(1));
+        let found = Arc::new(Mutex::new(None));
+        let dropped = {
+            let (weak, found) = (purgatory.downgrade(), found.clone());
+            OnDrop(move || {
+                let purgatory = weak.upgrade().expect("it is being advanced");
+                let stats = purgatory.stats();
+                let next = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [2]);
+                *lock(&found) = Some((stats.parked, stats.watched, stats.aborted, next.is_ok()));
+            })
+        };
+        let is_time = clock.clone();
+        let op = Op::new(SOON).when(move || {
+            let _owned = &dropped;
+            assert!(is_time.now().since_origin() < SOON, "at the deadline");
+            false
+        });
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        clock.advance(SOON);
+        assert_eq!(purgatory.advance(), 0);
+        assert_eq!(*lock(&found), Some((0, 0, 1, true)));
+        assert_eq!(purgatory.delayed(), 1);
     });
 }
 
