@@ -14,7 +14,7 @@ Compares the library with its peers on the workloads of the benchmark.
     --parked N[,...]    W1, W1t, W1x, W6, W8, W9: with so many parked
     --keys K[,...]      W1, W1t, W1x, W6: with so many keys for each request
     --threads T[,...]   W1t: on so many threads
-    --rounds N          rounds per case, the tables show their medians [default: 5; quick: 3]
+    --rounds N          rounds per case, the tables show their medians [default: 5; quick: 2]
     --lives N           W1, W1t, W1x, W9: measured lives per case and candidate, over all rounds
     --seconds N         W4, W5: how long requests arrive
     --out DIR           where tables, plots and every round as JSON go [default: target/compare]
@@ -119,7 +119,7 @@ impl Options {
             scale,
             check_only,
             list: given.list,
-            rounds: given.rounds.unwrap_or(scale.pick(5, 3, 1)),
+            rounds: given.rounds.unwrap_or(scale.pick(5, 2, 1)),
             lives: given.lives.unwrap_or(scale.pick(2_000_000, 200_000, 5_000)),
             resident: given
                 .parked
