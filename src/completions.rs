@@ -38,6 +38,10 @@ pub enum Completions {
     /// On the thread that drives the timer: the reaper, or the caller of
     /// [`advance`](crate::Purgatory::advance). A slow one delays the timer. The default with
     /// [`Reaper::Manual`](crate::Reaper::Manual).
+    ///
+    /// An operation whose time comes while a call of yours parks or examines it ends in that call, and on its thread,
+    /// as if it had been satisfied there. (What a [`Timer`](crate::Timer) or a [`Tracker`](crate::Tracker) keeps is
+    /// never examined, and no call that starts, stops or touches it expires anything.)
     Inline,
     /// Wherever this executor runs them, one job for each operation.
     Executor(Arc<dyn Executor>),

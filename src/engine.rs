@@ -75,13 +75,6 @@ impl<P, W: Scheme> Tenant<'_, P, W> {
     }
 }
 
-/// A payload that has just got its slot.
-pub(crate) struct Placed<'a, P, W> {
-    pub(crate) tenant: Tenant<'a, P, W>,
-    /// A deadline to [announce](Engine::announce).
-    pub(crate) earlier: Option<Tick>,
-}
-
 /// A slot whose payload was taken out, to be [given back](Engine::give_back).
 #[must_use]
 pub(crate) struct Vacated {
@@ -165,8 +158,8 @@ impl<P, W: Scheme> Engine<P, W> {
         self.scale.timestamp(tick)
     }
 
-    /// Gives `payload` a slot and a timer, in the calling thread's home or in a neighbour of it if that is locked.
-    /// The caller holds it, and so decides when others may end it.
+    /// Gives `payload` a slot and a timer, and tells the sleeper. The caller holds it, and so decides when others may
+    /// end it.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
@@ -174,57 +167,61 @@ impl<P, W: Scheme> Engine<P, W> {
         watches: usize,
         span: Span,
     ) -> Result<Tenant<'_, P, W>, Rejected<P>> {
-        let Placed { tenant, earlier } = self.place(payload, watches, span)?;
+        let (tenant, earlier) = self.place(payload, watches, span, |tenant| tenant)?;
         self.announce(earlier);
         Ok(tenant)
     }
 
-    /// The same without a word to the sleeper, which may be code of the user's: the caller does
-    /// that.
+    /// Gives `payload`, of which nothing is ever asked, a slot and a timer. Returns where it is, and a deadline to
+    /// [announce](Self::announce).
     #[inline(always)]
-    pub(crate) fn place(
+    pub(crate) fn keep(
         &self,
+        payload: P,
+        span: Span,
+    ) -> Result<(Address, Option<Tick>), Rejected<P>> {
+        self.place(payload, 0, span, |tenant| {
+            let address = tenant.address();
+            // INVARIANT: a mark is left by those who drive the timer and those who shut down, after they had the lock
+            // that this thread still has. So nobody expires a payload on the thread that brings it, whose locks are
+            // not ours to know.
+            match tenant.held.release(false) {
+                Released::Parked { .. } => address,
+                _ => unreachable!("a mark on a payload that nobody has heard of"),
+            }
+        })
+    }
+
+    /// Gives `payload` a slot and a timer, in the calling thread's home or in a neighbour of it if that is locked.
+    /// `then` has it while the home is locked. Beside its answer comes a deadline to [announce](Self::announce).
+    #[inline(always)]
+    fn place<'a, R>(
+        &'a self,
         payload: P,
         watches: usize,
         span: Span,
-    ) -> Result<Placed<'_, P, W>, Rejected<P>> {
+        then: impl FnOnce(Tenant<'a, P, W>) -> R,
+    ) -> Result<(R, Option<Tick>), Rejected<P>> {
         if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
             return Err(Rejected::Full(payload));
         }
         let mine = self.my_home();
         let neighbours = (1..self.homes.len().min(3)).map(|step| self.home(mine.number + step));
-        let (home, guard) = std::iter::once(mine)
+        let (home, mut guard) = std::iter::once(mine)
             .chain(neighbours)
             .find_map(|home| Some((home, home.try_lock()?)))
             .unwrap_or_else(|| (mine, mine.lock()));
-        let rejected = match home.park(guard, payload, watches, span, SLOTS) {
+        let rejected = match home.park(&mut guard, payload, watches, span, SLOTS) {
             Admission::Admitted(held, earlier) => {
-                let tenant = Tenant { home, held };
-                return Ok(Placed { tenant, earlier });
+                return Ok((then(Tenant { home, held }), earlier));
             }
             Admission::Full(payload) => Rejected::Full(payload),
             Admission::Closed(payload) => Rejected::ShutDown(payload),
             Admission::TooLong(payload) => Rejected::TooLong(payload),
         };
+        drop(guard);
         self.free_place();
         Err(rejected)
-    }
-
-    /// Lets go of a payload of which nothing is ever asked. If its time has come meanwhile, or a shutdown, it comes
-    /// back with that mark, to be ended.
-    pub(crate) fn let_go<'a>(
-        &self,
-        tenant: Tenant<'a, P, W>,
-    ) -> Result<Address, (Tenant<'a, P, W>, Mark)> {
-        let address = tenant.address();
-        let Tenant { home, mut held } = tenant;
-        loop {
-            match held.release(false) {
-                Released::Parked { .. } => return Ok(address),
-                Released::Recheck(again) => held = again,
-                Released::End(held, mark) => return Err((Tenant { home, held }, mark)),
-            }
-        }
     }
 
     /// Takes hold of the payload at `address`, or leaves `mark` for whoever has it.

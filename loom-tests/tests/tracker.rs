@@ -10,6 +10,7 @@ use request_purgatory::{
 use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -42,6 +43,8 @@ struct World {
     keys: Arc<()>,
     /// (No thread of the model is ever stopped while it has this lock.)
     ends: Arc<Mutex<Vec<u32>>>,
+    /// How many the reaper has expired.
+    driven: Arc<AtomicUsize>,
 }
 
 impl World {
@@ -58,6 +61,7 @@ impl World {
             clock,
             keys: Arc::new(()),
             ends,
+            driven: Arc::default(),
         }
     }
 
@@ -120,18 +124,21 @@ fn g05_replacing_races_completing_and_expiry() {
     });
 }
 
-/// Catches: a value that expires while it gets its place, and stays in the map or is lost.
+/// Catches: a value that expires while it gets its place, and stays in the map, is lost, or has its callback run by the
+/// call that tracks it.
 #[test]
 fn g05_tracking_races_expiry() {
     bounded(|| {
         let world = World::new();
         let reaper = world.spawn(|world| {
             world.clock.advance(NEAR);
-            world.tracker.advance();
+            let expired = world.tracker.advance();
+            world.driven.fetch_add(expired, Ordering::Relaxed);
         });
         world.track(1, Duration::ZERO);
         reaper.join().unwrap();
-        world.tracker.advance();
+        let expired = world.tracker.advance();
+        assert_eq!(world.driven.load(Ordering::Relaxed) + expired, 1);
         world.assert_ended(&[1]);
     });
 }

@@ -116,13 +116,13 @@ impl<P, W: Scheme> Home<P, W> {
     #[inline(always)]
     pub(crate) fn park<'a>(
         &'a self,
-        mut guard: Guard<'a, P, W>,
+        guard: &mut Guard<'a, P, W>,
         payload: P,
         watches: usize,
         span: Span,
         limit: u32,
     ) -> Admission<'a, P> {
-        self.return_deferred(&mut guard);
+        self.return_deferred(guard);
         if guard.split().0.closed {
             return Admission::Closed(payload);
         }

@@ -12,7 +12,7 @@
 use super::deliver::{Ready, Site, deliver};
 use super::drive::Facility;
 use super::home::Home;
-use super::{Engine, Tenant, Vacated};
+use super::{Engine, Vacated};
 use crate::cell::slab::SlotRef;
 use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
@@ -179,20 +179,6 @@ impl<F: Facility> Batch<F> {
         }
         deliver(facility, turn, self.ready, Site::Here);
     }
-}
-
-/// Ends one whose time came while it was being started, and whoever found that left it to this thread.
-pub(crate) fn expire_late<F: Facility>(
-    facility: &Arc<F>,
-    tenant: Tenant<'_, F::Payload, F::Scheme>,
-) {
-    let turn = Turn::enter();
-    let mut ready = Ready::new();
-    let home = tenant.home;
-    let ended = facility.expire(tenant, &mut ready);
-    home.book(ended.ending, 1);
-    clear(facility, vec![ended]);
-    deliver(facility, &turn, ready, Site::Here);
 }
 
 /// Clears away a part of the heap. `false` if there was nothing.

@@ -23,7 +23,8 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
             present: 0,
             since: Since::default(),
         };
-        let Admission::Admitted(held, _) = home.park(home.lock(), number, 0, span, SLOTS) else {
+        let Admission::Admitted(held, _) = home.park(&mut home.lock(), number, 0, span, SLOTS)
+        else {
             panic!("there is room");
         };
         assert!(matches!(held.release(false), Released::Parked { .. }));
@@ -59,7 +60,7 @@ fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
         since: Since::default(),
     };
     let home = Home::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL);
-    let Admission::Admitted(held, _) = home.park(home.lock(), (), 0, span(1, 0), SLOTS) else {
+    let Admission::Admitted(held, _) = home.park(&mut home.lock(), (), 0, span(1, 0), SLOTS) else {
         panic!("there is room");
     };
     let at = held.at();
@@ -82,7 +83,7 @@ fn g06_slots_that_are_ended_from_afar_come_back() {
         present: 0,
         since: Since::default(),
     };
-    let held = (0..SLICE + 2).map(|_| match home.park(home.lock(), (), 0, span, SLOTS) {
+    let held = (0..SLICE + 2).map(|_| match home.park(&mut home.lock(), (), 0, span, SLOTS) {
         Admission::Admitted(held, _) => held,
         _ => panic!("there is room"),
     });

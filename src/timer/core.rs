@@ -5,7 +5,7 @@ use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::deliver::{Outbox, Ready};
 use crate::engine::drive::Facility;
-use crate::engine::pass::{Gone, Heap, expire_late};
+use crate::engine::pass::{Gone, Heap};
 use crate::engine::{Engine, Tenant};
 use crate::error::Rejected;
 use crate::scheme::Scheme;
@@ -53,28 +53,15 @@ impl<T: Send + 'static, W: Scheme> Core<T, W> {
         (id.facility == self.facility).then_some(id.address)
     }
 
-    pub(super) fn start(
-        self: &Arc<Self>,
-        timeout: Duration,
-        payload: T,
-    ) -> Result<TimerId, Rejected<T>> {
+    pub(super) fn start(&self, timeout: Duration, payload: T) -> Result<TimerId, Rejected<T>> {
         let started = match self.engine.guarded(|| self.engine.span(timeout)) {
             _ if self.engine.is_closed() => Err(Rejected::ShutDown(payload)),
             Err(_) => Err(Rejected::Panicked(payload)),
-            Ok(span) => self.engine.admit(payload, 0, span),
+            Ok(span) => self.engine.keep(payload, span),
         };
-        let started = started.and_then(|tenant| {
-            let id = self.id_of(tenant.address());
-            match self.engine.let_go(tenant) {
-                Ok(_) => Ok(id),
-                Err((tenant, Mark::ShutDown)) => Err(Rejected::ShutDown(
-                    self.engine.end(tenant, Ending::ShutDown),
-                )),
-                Err((tenant, _)) => {
-                    expire_late(self, tenant);
-                    Ok(id)
-                }
-            }
+        let started = started.map(|(address, earlier)| {
+            self.engine.announce(earlier);
+            self.id_of(address)
         });
         started.inspect_err(|_| self.engine.my_home().events.rejected.add(1))
     }

@@ -12,8 +12,8 @@ use crate::cell::state::Mark;
 use crate::engine::deliver::{Outbox, Ready};
 use crate::engine::drive::Facility;
 use crate::engine::home::Rescheduled;
-use crate::engine::pass::{Gone, Heap, expire_late};
-use crate::engine::{self, Engine, Placed, cores};
+use crate::engine::pass::{Gone, Heap};
+use crate::engine::{self, Engine, cores};
 use crate::error::Rejected;
 use crate::operation::KeyHasher;
 use crate::scheme::{HierarchicalWheel, Tick};
@@ -39,14 +39,12 @@ pub(super) struct Core<K: TrackedKey, V, S> {
 }
 
 /// A value that has just got its place.
-struct Entered<'a, K, V> {
+struct Entered {
     address: Address,
     /// Who had the key before.
     replaced: Option<Address>,
     /// A deadline to announce.
     earlier: Option<Tick>,
-    /// Its time has come already, or a shutdown: it is held, and to be ended.
-    over: Option<(Tenant<'a, K, V>, Mark)>,
 }
 
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
@@ -67,34 +65,20 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
 
     /// Keeps a value, perhaps in place of another. Returns where, and the other.
     pub(super) fn track(
-        self: &Arc<Self>,
+        &self,
         key: K,
         value: V,
         timeout: Duration,
         replace: bool,
     ) -> Result<(Address, Option<V>), Rejected<V>> {
-        let tracked = self
-            .enter(key, value, timeout, replace)
-            .and_then(|entered| {
-                self.engine.announce(entered.earlier);
-                let over = match entered.over {
-                    // What was kept before is for the shutdown to end, which returns it.
-                    Some((tenant, Mark::ShutDown)) => {
-                        let (key, value) = self.engine.end(tenant, Ending::ShutDown);
-                        self.remove(&key, entered.address);
-                        return Err(Rejected::ShutDown(value));
-                    }
-                    other => other,
-                };
-                let replaced = entered.replaced.and_then(|other| {
-                    let tenant = self.engine.begin(other, Mark::Cancel)?;
-                    Some(self.engine.end(tenant, Ending::Cancelled).1)
-                });
-                if let Some((tenant, _)) = over {
-                    expire_late(self, tenant);
-                }
-                Ok((entered.address, replaced))
+        let tracked = self.enter(key, value, timeout, replace).map(|entered| {
+            self.engine.announce(entered.earlier);
+            let replaced = entered.replaced.and_then(|other| {
+                let tenant = self.engine.begin(other, Mark::Cancel)?;
+                Some(self.engine.end(tenant, Ending::Cancelled).1)
             });
+            (entered.address, replaced)
+        });
         tracked.inspect_err(|_| self.engine.my_home().events.rejected.add(1))
     }
 
@@ -105,7 +89,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
         value: V,
         timeout: Duration,
         replace: bool,
-    ) -> Result<Entered<'_, K, V>, Rejected<V>> {
+    ) -> Result<Entered, Rejected<V>> {
         if self.engine.is_closed() {
             return Err(Rejected::ShutDown(value));
         }
@@ -122,16 +106,13 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
                     entered = Some(Err(Rejected::Duplicate(value)));
                     return None;
                 }
-                let placed = self.engine.place((copy, value), 0, span);
-                let (address, result) = match placed {
+                let (address, result) = match self.engine.keep((copy, value), span) {
                     Err(rejected) => (None, Err(rejected.map(|(_, value)| value))),
-                    Ok(Placed { tenant, earlier }) => {
-                        let address = tenant.address();
+                    Ok((address, earlier)) => {
                         let entered = Entered {
                             address,
-                            replaced: occupant.map(|other| *other),
+                            replaced: occupant.copied(),
                             earlier,
-                            over: self.engine.let_go(tenant).err(),
                         };
                         (Some(address), Ok(entered))
                     }
@@ -144,17 +125,12 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
             (Ok(()), Some(entered), _) => entered,
             // A panic of a key, before there was a place or (when the map grew) after.
             (Err(_), Some(Ok(entered)), _) => {
-                let held = entered.over.map(|(tenant, _)| tenant);
-                let tenant = held.or_else(|| self.engine.begin(entered.address, Mark::Cancel));
-                match tenant {
+                match self.engine.begin(entered.address, Mark::Cancel) {
                     Some(tenant) => Err(Rejected::Panicked(
                         self.engine.end(tenant, Ending::Aborted).1,
                     )),
                     // It has just expired, as it was going to.
-                    None => Ok(Entered {
-                        over: None,
-                        ..entered
-                    }),
+                    None => Ok(entered),
                 }
             }
             (_, Some(Err(rejected)), _) => Err(rejected),

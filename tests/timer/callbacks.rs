@@ -2,7 +2,7 @@
 
 use crate::support::{PATIENCE, Tally, eventually, lock, quietly, within};
 use crate::{Tested, builder, manual};
-use request_purgatory::{Completions, Job, WeakTimer};
+use request_purgatory::{Completions, Job, ManualClock, Reaper, Waker, WeakTimer};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -89,6 +89,42 @@ pub(crate) fn g13_a_slow_callback_does_not_hold_up_the_timer<W: Tested>() {
         // The second of the slow one must not be in it, even on a loaded machine.
         let took = start.elapsed();
         assert!(took < Duration::from_millis(900), "{took:?}");
+    });
+}
+
+/// Who starts a timer may have a lock that the callback takes. The waker comes in the middle of the start, and the time
+/// is over before it returns.
+pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>() {
+    within(PATIENCE, || {
+        let place = Arc::new(OnceLock::<WeakTimer<u32, W>>::new());
+        let (clock, found) = (ManualClock::new(), place.clone());
+        let time = clock.clone();
+        let woken = AtomicUsize::new(0);
+        let waker = Waker::new(move || {
+            // (The clock wakes as well.)
+            let timer = found.get().and_then(WeakTimer::upgrade);
+            if let (Some(timer), 0) = (timer, woken.fetch_add(1, Ordering::SeqCst)) {
+                let time = time.clone();
+                let drive = move || {
+                    time.advance(TICK);
+                    timer.advance()
+                };
+                let driver = thread::Builder::new().name("driver".into()).spawn(drive);
+                driver.expect("one thread more").join().expect("it ends");
+            }
+            true
+        });
+        let threads = Arc::new(Mutex::new(Vec::new()));
+        let log = threads.clone();
+        let timer = builder::<u32, W>("g13")
+            .clock(clock.clone())
+            .reaper(Reaper::Reactor(waker))
+            .completions(Completions::Inline)
+            .build(move |_| lock(&log).push(thread::current().name().map(String::from)))
+            .expect("no threads to refuse");
+        place.set(timer.downgrade()).expect("set once");
+        timer.start(TICK, 1).expect("there is room");
+        assert_eq!(*lock(&threads), [Some("driver".into())]);
     });
 }
 
