@@ -174,6 +174,15 @@ impl<P, G> Slab<P, G> {
         Some(SlotRef { index, generation })
     }
 
+    /// Loads the slots at `indices`, which are about to be worked on one after the other. They lie far apart; in a loop of
+    /// their own, these loads do not wait for one another.
+    #[inline(always)]
+    pub(crate) fn look_ahead(&self, indices: impl Iterator<Item = u32>) {
+        for index in indices {
+            std::hint::black_box(self.tenant(index));
+        }
+    }
+
     /// One more than the highest index ever used.
     pub(crate) fn used(&self) -> u32 {
         // ORDERING: Acquire, as in `slot`.

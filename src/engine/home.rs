@@ -195,10 +195,8 @@ impl<P, W: Scheme> Home<P, W> {
     pub(crate) fn give_back_booked(&self, slice: &mut Vec<(Ended, usize)>) {
         let watches: usize = slice.iter().map(|&(_, watches)| watches).sum();
         self.book_unwatched(watches);
-        // They lie far apart. In a loop of their own, these loads do not wait for one another.
-        for (ended, _) in &*slice {
-            std::hint::black_box(self.slab.tenant(ended.index()));
-        }
+        self.slab
+            .look_ahead(slice.iter().map(|(ended, _)| ended.index()));
         let slots = slice.drain(..).map(|(ended, _)| ended);
         match self.slab.try_lock() {
             Some(mut guard) => {
@@ -250,10 +248,7 @@ impl<P, W: Scheme> Home<P, W> {
         let mut guard = self.slab.lock();
         self.return_deferred(&mut guard);
         let (schedule, mut fields) = guard.split();
-        // They lie far apart. In a loop of their own, these loads do not wait for one another.
-        for index in schedule.timer.upcoming().take(SLICE) {
-            std::hint::black_box(fields.tenant(index));
-        }
+        self.slab.look_ahead(schedule.timer.upcoming().take(SLICE));
         for _ in 0..SLICE {
             match schedule.timer.step(&mut fields, now) {
                 Step::Fired(index, deadline) => {

@@ -27,10 +27,11 @@ const BATCH: usize = 8 * SLICE;
 /// Of a heap of so many batches, two are cleared away before anything else is done.
 const LONG: usize = 256;
 
-/// One that has expired, and is still to be cleared away.
+/// One that has ended at its deadline, and is still to be cleared away.
 pub(crate) struct Gone<T> {
     pub(crate) vacated: Vacated,
-    pub(crate) ending: Ending,
+    /// Or it panicked when it was asked once more, and was aborted.
+    pub(crate) expired: bool,
     /// Watch entries among its traces.
     pub(crate) watches: usize,
     pub(crate) trace: T,
@@ -48,8 +49,8 @@ impl<T> Heap<T> {
         self.0.lock().is_empty()
     }
 
-    pub(super) fn add(&self, gone: Vec<Gone<T>>) {
-        self.0.lock().push(gone);
+    pub(super) fn add(&self, batch: Vec<Gone<T>>) {
+        self.0.lock().push(batch);
     }
 
     /// The batches to be cleared away next: the more, the longer the heap is. So it stops growing, however long more
@@ -91,7 +92,7 @@ fn pass_over<F: Facility>(
     let mut more = left > 0;
     let mut fired = Vec::new();
     while more {
-        let mut batch = Batch::default();
+        let mut batch = Batch::new();
         let begun = engine.guarded(|| engine.now()).ok();
         while more && batch.gone.len() <= BATCH - SLICE {
             more = home.drain(now, &mut fired) && left > fired.len();
@@ -121,17 +122,15 @@ struct Batch<F: Facility> {
     ready: Ready<F::Ended>,
 }
 
-impl<F: Facility> Default for Batch<F> {
-    fn default() -> Self {
+impl<F: Facility> Batch<F> {
+    fn new() -> Self {
         Self {
             gone: Vec::new(),
             deadlines: Vec::new(),
             ready: Ready::new(),
         }
     }
-}
 
-impl<F: Facility> Batch<F> {
     /// Ends those whose timers have fired.
     fn end(
         &mut self,
@@ -146,7 +145,7 @@ impl<F: Facility> Batch<F> {
                 continue;
             };
             let ended = facility.expire(tenant, &mut self.ready);
-            if ended.ending == Ending::Expired {
+            if ended.expired {
                 self.deadlines.push(deadline);
             }
             self.gone.push(ended);
@@ -163,16 +162,13 @@ impl<F: Facility> Batch<F> {
     ) {
         let engine = facility.engine();
         // Whoever hears of an ending finds it in the books.
-        home.book(Ending::Expired, self.deadlines.len());
-        for ended in &self.gone {
-            home.book(ended.ending, usize::from(ended.ending != Ending::Expired));
-        }
+        let (ended, expired) = (self.gone.len(), self.deadlines.len());
+        home.book(Ending::Expired, expired);
+        home.book(Ending::Aborted, ended - expired);
         book_lateness(engine, home, &self.deadlines);
         // (A place under a limit is free when the books say so: nobody who may take it waits for a heap.)
-        let storm = !engine.is_limited() && (more || self.gone.len() >= SLICE);
-        if self.gone.is_empty() {
-            // Nothing to clear away.
-        } else if storm || !facility.gone().is_empty() {
+        let storm = !engine.is_limited() && (more || ended >= SLICE);
+        if ended > 0 && (storm || !facility.gone().is_empty()) {
             facility.gone().add(self.gone);
         } else {
             clear(facility, self.gone);

@@ -61,7 +61,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Facility for Core<Op, S> {
         ready.push(Outcome::of(op, ending));
         Gone {
             vacated,
-            ending,
+            expired: ending == Ending::Expired,
             watches: keys.len(),
             trace: Trace { watcher, keys },
         }

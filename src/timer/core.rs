@@ -96,7 +96,7 @@ impl<T: Send + 'static, W: Scheme> Facility for Core<T, W> {
         ready.push(payload);
         Gone {
             vacated,
-            ending: Ending::Expired,
+            expired: true,
             watches: 0,
             trace: (),
         }

@@ -214,7 +214,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Facility for Core<K, V, S> 
         ready.push((key, value));
         Gone {
             vacated,
-            ending: Ending::Expired,
+            expired: true,
             watches: 0,
             trace: (),
         }

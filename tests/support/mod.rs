@@ -176,8 +176,7 @@ pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     test: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    let times = std::env::var("PATIENCE_TIMES").map(|times| times.parse().expect("a number"));
-    let limit = limit * times.unwrap_or(1);
+    let limit = limit * patience_times();
     let (done, finished) = channel();
     let running = thread::spawn(move || {
         let result = test();
@@ -195,11 +194,18 @@ pub(crate) fn within<T: Send + 'static>(
     }
 }
 
+/// By how much slower than usual everything may be (`PATIENCE_TIMES`): under a sanitizer, say.
+pub(crate) fn patience_times() -> u32 {
+    let times = std::env::var("PATIENCE_TIMES").map(|times| times.parse().expect("a number"));
+    times.unwrap_or(1)
+}
+
 /// Waits until `condition` holds. Fails if that takes too long.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE / 2, "never happened: {what}");
+        let limit = PATIENCE / 2 * patience_times();
+        assert!(start.elapsed() < limit, "never happened: {what}");
         thread::sleep(Duration::from_millis(1));
     }
 }

@@ -99,12 +99,13 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
         let place = Arc::new(OnceLock::<WeakTimer<u32, W>>::new());
         let (clock, found) = (ManualClock::new(), place.clone());
         let time = clock.clone();
-        let woken = AtomicUsize::new(0);
+        let wakes = AtomicUsize::new(0);
         let waker = Waker::new(move || {
-            // (The clock wakes as well.)
-            let timer = found.get().and_then(WeakTimer::upgrade);
-            if let (Some(timer), 0) = (timer, woken.fetch_add(1, Ordering::SeqCst)) {
-                let time = time.clone();
+            // (The clock wakes as well. It is told to forget this waker, which it would otherwise keep, and be kept by.)
+            let first = wakes.fetch_add(1, Ordering::SeqCst) == 0;
+            if first {
+                let timer = found.get().and_then(WeakTimer::upgrade);
+                let (timer, time) = (timer.expect("it is in use"), time.clone());
                 let drive = move || {
                     time.advance(TICK);
                     timer.advance()
@@ -112,7 +113,7 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
                 let driver = thread::Builder::new().name("driver".into()).spawn(drive);
                 driver.expect("one thread more").join().expect("it ends");
             }
-            true
+            first
         });
         let threads = Arc::new(Mutex::new(Vec::new()));
         let log = threads.clone();

@@ -1,0 +1,127 @@
+//! Operations whose end is awaited.
+
+use crate::support::{NEVER_IN_A_TEST, Op, Probe};
+use crate::{Bell, assert_empty, now};
+use request_purgatory::{
+    Awaited, Completion, Completions, Lost, ManualClock, Purgatory, Reaper, Rejected,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn fetches(completions: Completions) -> (Purgatory<Awaited<Op>>, ManualClock) {
+    let clock = ManualClock::new();
+    let fetches = Purgatory::builder("fetches")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .completions(completions)
+        .max_parked(2)
+        .build()
+        .expect("no threads to refuse");
+    (fetches, clock)
+}
+
+#[test]
+fn g05_a_completion_gives_the_operation_back_and_calls_nothing() {
+    type End = fn(&Purgatory<Awaited<Op>>, &ManualClock, &Probe);
+    let endings: [(Completion, End); 4] = [
+        (Completion::Satisfied, |fetches, _, probe| {
+            probe.satisfy();
+            assert_eq!(fetches.check_and_complete(&2), 1);
+        }),
+        (Completion::Satisfied, |fetches, _, _| {
+            assert_eq!(fetches.force_complete_for_key(&1), 1);
+        }),
+        (Completion::Expired, |fetches, clock, _| {
+            clock.advance(Duration::from_secs(1));
+            assert_eq!(fetches.advance(), 1);
+        }),
+        (Completion::ShutDown, |fetches, _, _| fetches.shutdown()),
+    ];
+    for (expected, end) in endings {
+        let (fetches, clock) = fetches(Completions::Inline);
+        let (probe, bell) = (Probe::new(), Bell::new());
+        let op = probe.op(Duration::from_secs(1));
+        let mut fetch = fetches.completion(op, [1, 2]).expect("there is room");
+        assert!(bell.poll(&mut fetch).is_pending());
+        end(&fetches, &clock, &probe);
+        assert_eq!(bell.rung(), 1);
+        let (op, completion) = now(fetch).expect("it has ended");
+        assert_eq!(completion, expected);
+        assert_eq!(probe.ending(), None, "on_complete is the caller's affair");
+        drop(op);
+        assert_eq!(Arc::strong_count(&probe), 1);
+        assert_empty(&fetches);
+    }
+}
+
+#[test]
+fn an_operation_that_is_lost_says_why() {
+    let (fetches, _clock) = fetches(Completions::Inline);
+    let probe = Probe::new();
+
+    let cancelled = fetches.completion(probe.op(NEVER_IN_A_TEST), [1]);
+    let taken = fetches.cancel_for_key(&1).pop().expect("it is parked");
+    let op = taken.into_operation();
+    assert_eq!(
+        now(cancelled.expect("there is room")).err(),
+        Some(Lost::Cancelled)
+    );
+    drop(op);
+
+    let mut looks = 0;
+    let panics = fetches.completion(
+        Op::new(NEVER_IN_A_TEST).when(move || {
+            looks += 1;
+            assert!(looks < 3, "on purpose");
+            false
+        }),
+        [1],
+    );
+    fetches.check_and_complete(&1);
+    assert_eq!(
+        now(panics.expect("there is room")).err(),
+        Some(Lost::Panicked)
+    );
+
+    // Taken back by handle.
+    let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1]);
+    let fetch = fetch.expect("there is room");
+    assert!(fetch.handle().and_then(|handle| handle.cancel()).is_some());
+    assert_eq!(now(fetch).err(), Some(Lost::Cancelled));
+
+    // Dropped.
+    let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1, 2]);
+    assert_eq!(fetches.delayed(), 1);
+    drop(fetch);
+    assert_eq!((probe.ending(), Arc::strong_count(&probe)), (None, 1));
+    assert_empty(&fetches);
+}
+
+#[test]
+fn a_refused_operation_comes_back() {
+    let (fetches, _clock) = fetches(Completions::Inline);
+    let refused = fetches.completion(Op::new(NEVER_IN_A_TEST), []);
+    assert!(matches!(refused, Err(Rejected::NoKeys(Op { .. }))));
+    let parked = [1, 2].map(|key| {
+        let parked = fetches.completion(Op::new(NEVER_IN_A_TEST), [key]);
+        parked.expect("there is room")
+    });
+    let refused = fetches.completion(Op::new(NEVER_IN_A_TEST), [1]);
+    assert!(matches!(refused, Err(Rejected::Full(Op { .. }))));
+    drop(parked);
+    fetches.shutdown();
+    let refused = fetches.completion(Op::new(NEVER_IN_A_TEST), [1]);
+    assert!(matches!(refused, Err(Rejected::ShutDown(Op { .. }))));
+}
+
+#[test]
+fn an_operation_that_nobody_awaits_has_its_callback() {
+    let (fetches, _clock) = fetches(Completions::Inline);
+    let probe = Probe::new();
+    let op = Awaited::new(probe.op(NEVER_IN_A_TEST));
+    let watch = fetches.try_complete_else_watch(op, [1]);
+    assert!(watch.expect("there is room").is_parked());
+    probe.satisfy();
+    assert_eq!(fetches.check_and_complete(&1), 1);
+    assert_eq!(probe.ending(), Some(Completion::Satisfied));
+}
