@@ -1,7 +1,8 @@
 //! Operations whose end is awaited.
 
+use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe};
-use crate::{Bell, assert_empty, now};
+use crate::{assert_empty, now};
 use request_purgatory::{
     Awaited, Completion, Completions, Lost, ManualClock, Purgatory, Reaper, Rejected,
 };

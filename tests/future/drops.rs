@@ -1,7 +1,8 @@
 //! Futures dropped at any moment, and wakers and destructors that do what they should not.
 
+use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
-use crate::{Bell, Slot, assert_empty, by_hand, now, put, take};
+use crate::{Slot, assert_empty, by_hand, now, put, take};
 use request_purgatory::{Wait, WaitError, Waits};
 use std::pin::Pin;
 use std::sync::Arc;

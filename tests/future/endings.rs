@@ -1,7 +1,8 @@
 //! How a wait ends, one at a time, and what its caller is told.
 
+use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Tally};
-use crate::{Bell, Slot, assert_empty, by_hand, now, put, take};
+use crate::{Slot, assert_empty, by_hand, now, put, take};
 use request_purgatory::{ManualClock, Reaper, Wait, WaitError, Waiter, Waits, WatchOn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

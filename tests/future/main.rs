@@ -7,14 +7,14 @@ mod completing;
 mod drops;
 mod endings;
 mod executors;
+mod model;
 mod stress;
 
 use request_purgatory::{ManualClock, Purgatory, Reaper, Waits};
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
+use support::bell::Bell;
 use support::lock;
 
 /// A place where at most one value lies.
@@ -44,31 +44,6 @@ fn assert_empty<T: request_purgatory::DelayedOperation>(purgatory: &Purgatory<T>
     assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
     assert_eq!(purgatory.watched_keys(), 0);
     assert_eq!(purgatory.next_deadline(), None, "and no timer");
-}
-
-/// Counts its wake-ups.
-#[derive(Default)]
-struct Bell(AtomicUsize);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Bell {
-    fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    fn rung(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
-
-    fn poll<F: Future + Unpin>(self: &Arc<Self>, future: &mut F) -> Poll<F::Output> {
-        let waker = Waker::from(self.clone());
-        Pin::new(future).poll(&mut Context::from_waker(&waker))
-    }
 }
 
 fn now<F: Future + Unpin>(mut future: F) -> F::Output {

@@ -1,6 +1,7 @@
 //! What the tests of the public face share: an operation made of closures, one that watches itself, a watchdog.
 #![allow(dead_code, reason = "each test target uses its own part")]
 
+pub(crate) mod bell;
 pub(crate) mod http;
 pub(crate) mod keys;
 pub(crate) mod program;

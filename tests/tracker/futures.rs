@@ -1,6 +1,7 @@
 //! A request as a future: on executors, and polled by hand with wakers that change.
 
-use crate::support::{PATIENCE, Tally, within};
+use crate::support::bell::Bell;
+use crate::support::{PATIENCE, within};
 use futures::executor::block_on;
 use futures::future::join_all;
 use request_purgatory::{Reaper, Request, Requests, Unanswered};
@@ -70,22 +71,14 @@ fn requests_run_on_the_executor_of_futures() {
 #[test]
 fn a_request_dropped_by_its_task_wakes_nobody() {
     let calls = manual();
-    let woken = Tally::new();
-    let waker = Waker::from(Arc::new(Count(woken.clone())));
+    let bell = Bell::new();
+    let waker = Waker::from(bell.clone());
     let mut request = Box::pin(calls.request(1, LONG).expect("room"));
     assert!(poll(request.as_mut(), &waker).is_pending());
     drop(request);
-    assert_eq!((calls.pending(), woken.count()), (0, 0));
+    assert_eq!((calls.pending(), bell.rung()), (0, 0));
     drop(waker);
-    assert_eq!(Arc::strong_count(&woken), 1, "the waker is let go");
-}
-
-struct Count(Arc<Tally>);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.add();
-    }
+    assert_eq!(Arc::strong_count(&bell), 1, "the waker is let go");
 }
 
 fn poll(request: Pin<&mut Request<u32, u32>>, waker: &Waker) -> Poll<Result<u32, Unanswered>> {
@@ -96,9 +89,9 @@ fn poll(request: Pin<&mut Request<u32, u32>>, waker: &Waker) -> Poll<Result<u32,
 #[test]
 fn a_request_that_changes_tasks_wakes_the_last_one() {
     let calls = manual();
-    let tallies = [(); 3].map(|()| Tally::new());
-    let wakers = [0, 1, 2].map(|task| Waker::from(Arc::new(Count(tallies[task].clone()))));
-    let counts = || [0, 1, 2].map(|task| tallies[task].count());
+    let bells = [(); 3].map(|()| Bell::new());
+    let wakers = [0, 1, 2].map(|task| Waker::from(bells[task].clone()));
+    let counts = || [0, 1, 2].map(|task| bells[task].rung());
     let mut request = pin!(calls.request(1, LONG).expect("room"));
     for task in [0, 0, 1, 2, 1, 1] {
         assert!(poll(request.as_mut(), &wakers[task]).is_pending());

@@ -1,5 +1,5 @@
 //! `Tracker` and `Requests`: the guarantees where each key has one value. `PROPTEST_CASES` says how many sequences the
-//! property test tries.
+//! property tests try.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -9,5 +9,6 @@ mod futures;
 mod keys;
 mod model;
 mod requests;
+mod requests_model;
 mod shutdown;
 mod stress;

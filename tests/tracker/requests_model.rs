@@ -1,0 +1,278 @@
+//! G5, G9, G10, G16, G17, G18 against a model: any sequence of calls on `Requests` and on a map of deadlines by id must
+//! give each request the same answer, each task its wake-up, and the same counts.
+
+use crate::support::bell::Bell;
+use crate::support::spans::{Choices, Span, choices, jump, span};
+use proptest::prelude::*;
+use request_purgatory::{Clock, ManualClock, Reaper, Rejected, Request, Requests, Unanswered};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+const IDS: u8 = 6;
+
+/// Names a request, whatever became of it: that of this number, counted round and round.
+type Pick = u16;
+
+#[derive(Debug, Clone)]
+enum Call {
+    Request(u8, Span),
+    Respond(u8),
+    Touch(u8, Span),
+    Poll(Pick),
+    Drop(Pick),
+    /// The clock moves, and nobody looks.
+    Pass(Span),
+    /// The clock moves, and what is due is driven.
+    Advance(Span),
+    Shutdown,
+}
+
+/// One request, and what is known of it.
+struct Asked {
+    request: Request<u8, usize>,
+    bell: Arc<Bell>,
+    /// It was polled and told to wait, and has not been answered since.
+    awaited: bool,
+    /// Wake-ups that were due so far.
+    wakes: usize,
+    answer: Option<Result<usize, Unanswered>>,
+}
+
+/// What `Stats` should say.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Books {
+    answered: u64,
+    timed_out: u64,
+    dropped: u64,
+    shut_down: u64,
+    rejected: u64,
+    late: u64,
+}
+
+/// Both, side by side.
+struct Pair {
+    choices: Choices,
+    clock: ManualClock,
+    real: Requests<u8, usize>,
+    /// By number. `None` for those that were refused, dropped, or have resolved.
+    asked: Vec<Option<Asked>>,
+    /// Number and deadline by id; `None` never times out.
+    pending: BTreeMap<u8, (usize, Option<u64>)>,
+    closed: bool,
+    books: Books,
+}
+
+impl Pair {
+    fn new(choices: Choices) -> Self {
+        let clock = ManualClock::starting_at(choices.start);
+        let mut builder = Requests::builder("model")
+            .tick(choices.tick)
+            .wheel_size(choices.wheel_size)
+            .max_timeout(choices.max_timeout)
+            .clock(clock.clone())
+            .reaper(Reaper::Manual);
+        if let Some(max) = choices.max_parked {
+            builder = builder.max_parked(max);
+        }
+        Self {
+            choices,
+            clock,
+            real: builder.build().expect("no threads to refuse"),
+            asked: Vec::new(),
+            pending: BTreeMap::new(),
+            closed: false,
+            books: Books::default(),
+        }
+    }
+
+    fn deadline(&self, span: Span) -> Option<u64> {
+        let now = self.clock.now().since_origin();
+        self.choices.deadline(now, span.of(self.choices.tick))
+    }
+
+    /// Who asked hears of `answer` with the next poll.
+    fn answer(&mut self, number: usize, answer: Result<usize, Unanswered>) {
+        if let Some(asked) = &mut self.asked[number] {
+            asked.wakes += usize::from(std::mem::take(&mut asked.awaited));
+            asked.answer = Some(answer);
+        }
+    }
+
+    fn pick(&self, pick: Pick) -> Option<usize> {
+        usize::from(pick).checked_rem(self.asked.len())
+    }
+
+    fn call(&mut self, call: Call) {
+        match call {
+            Call::Request(id, span) => self.request(id, span),
+            Call::Respond(id) => {
+                let response = self.asked.len();
+                let pending = self.pending.remove(&id);
+                assert_eq!(self.real.respond(&id, response), pending.is_some());
+                match pending {
+                    Some((number, _)) => {
+                        self.books.answered += 1;
+                        self.answer(number, Ok(response));
+                    }
+                    None => self.books.late += 1,
+                }
+            }
+            Call::Touch(id, span) => {
+                let deadline = self.deadline(span);
+                let touched = self.real.touch(&id, span.of(self.choices.tick));
+                let pending = self.pending.get_mut(&id);
+                assert_eq!(touched, pending.is_some());
+                if let Some(pending) = pending {
+                    pending.1 = deadline;
+                }
+            }
+            Call::Poll(pick) => {
+                if let Some(number) = self.pick(pick) {
+                    self.poll(number);
+                }
+            }
+            Call::Drop(pick) => {
+                if let Some(number) = self.pick(pick) {
+                    self.asked[number] = None;
+                    let before = self.pending.len();
+                    self.pending.retain(|_, (other, _)| *other != number);
+                    self.books.dropped += (before - self.pending.len()) as u64;
+                }
+            }
+            Call::Pass(span) => self.clock.advance(span.of(self.choices.tick)),
+            Call::Advance(span) => {
+                self.clock.advance(span.of(self.choices.tick));
+                self.advance();
+            }
+            Call::Shutdown => {
+                self.real.shutdown();
+                self.closed = true;
+                for (number, _) in std::mem::take(&mut self.pending).into_values() {
+                    self.books.shut_down += 1;
+                    self.answer(number, Err(Unanswered::ShutDown));
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, id: u8, span: Span) {
+        let number = self.asked.len();
+        let duplicate = self.pending.contains_key(&id);
+        let max = self.choices.max_parked;
+        let full = max.is_some_and(|max| self.pending.len() >= max);
+        let request = self.real.request(id, span.of(self.choices.tick));
+        self.books.rejected += u64::from(request.is_err());
+        let asked = match request {
+            Err(Rejected::ShutDown(back)) if self.closed => (back, None),
+            Err(Rejected::Duplicate(back)) if duplicate => (back, None),
+            Err(Rejected::Full(back)) if full && !duplicate => (back, None),
+            Ok(request) if !self.closed && !duplicate && !full => {
+                self.pending.insert(id, (number, self.deadline(span)));
+                let asked = Asked {
+                    request,
+                    bell: Bell::new(),
+                    awaited: false,
+                    wakes: 0,
+                    answer: None,
+                };
+                (*asked.request.id(), Some(asked))
+            }
+            other => panic!("{other:?}, full: {full}, duplicate: {duplicate}"),
+        };
+        assert_eq!(asked.0, id);
+        self.asked.push(asked.1);
+    }
+
+    fn poll(&mut self, number: usize) {
+        let Some(asked) = &mut self.asked[number] else {
+            return;
+        };
+        let poll = asked.bell.poll(&mut asked.request);
+        match asked.answer.take() {
+            Some(answer) => {
+                assert_eq!(poll, Poll::Ready(answer));
+                self.asked[number] = None;
+            }
+            None => {
+                assert_eq!(poll, Poll::Pending);
+                asked.awaited = true;
+            }
+        }
+    }
+
+    fn advance(&mut self) {
+        let now = self.choices.tick_at(self.clock.now().since_origin());
+        let due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
+        let mut timed_out = Vec::new();
+        self.pending.retain(|_, (number, deadline)| {
+            if due(*deadline) {
+                timed_out.push(*number);
+            }
+            !due(*deadline)
+        });
+        assert_eq!(self.real.advance(), timed_out.len());
+        for number in timed_out {
+            self.books.timed_out += 1;
+            self.answer(number, Err(Unanswered::TimedOut));
+        }
+    }
+
+    /// All that can be asked without changing anything.
+    fn compare(&self) {
+        let stats = self.real.stats();
+        let books = Books {
+            answered: stats.completed,
+            timed_out: stats.expired,
+            dropped: stats.cancelled,
+            shut_down: stats.shut_down,
+            rejected: stats.rejected,
+            late: self.real.late(),
+        };
+        assert_eq!(books, self.books);
+        assert_eq!(self.real.pending(), self.pending.len());
+        for asked in self.asked.iter().flatten() {
+            assert_eq!(asked.bell.rung(), asked.wakes);
+        }
+        let deadlines = self.pending.values().filter_map(|(_, deadline)| *deadline);
+        let earliest = deadlines.min().map(|tick| self.choices.timestamp(tick));
+        let next = self.real.next_deadline();
+        assert_eq!(next.is_some(), earliest.is_some());
+        assert!(next <= earliest, "{next:?}");
+    }
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let id = || 0..IDS;
+    let pick = any::<Pick>;
+    prop_oneof![
+        8 => (id(), span()).prop_map(|(id, timeout)| Call::Request(id, timeout)),
+        3 => id().prop_map(Call::Respond),
+        2 => (id(), span()).prop_map(|(id, timeout)| Call::Touch(id, timeout)),
+        6 => pick().prop_map(Call::Poll),
+        2 => pick().prop_map(Call::Drop),
+        2 => jump().prop_map(Call::Pass),
+        4 => jump().prop_map(Call::Advance),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn g10_any_sequence_of_calls_answers_as_a_map_does(
+        choices in choices(),
+        calls in prop::collection::vec(call(), 1..120),
+        after in prop::collection::vec(call(), 0..20),
+    ) {
+        let mut pair = Pair::new(choices);
+        for call in calls.into_iter().chain([Call::Shutdown]).chain(after) {
+            pair.call(call);
+            pair.compare();
+        }
+        for number in 0..pair.asked.len() {
+            pair.poll(number);
+            assert!(pair.asked[number].is_none(), "{number} has no answer");
+        }
+    }
+}
