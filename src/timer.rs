@@ -48,8 +48,9 @@ use std::time::Duration;
 /// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown).
 ///
 /// Every method may be called from the callback. None holds a lock while code of yours runs, and none but
-/// [`shutdown`](Self::shutdown) waits for that. Starting takes one lock of a home, for which it may wait shortly;
-/// stopping never waits.
+/// [`shutdown`](Self::shutdown) waits for that. None but [`advance`](Self::advance) runs the callback, so a lock that it
+/// takes may be held while a timer is started, stopped or reset. Starting takes one lock of a home, for which it may
+/// wait shortly; stopping never waits.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     face: Face<Core<T, W>>,
 }

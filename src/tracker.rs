@@ -59,7 +59,8 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> TrackedKey for K {}
 /// [shut down](Self::shutdown).
 ///
 /// Every method may be called from the callback. None holds a lock while the callback runs; `Hash`, `Eq` and `Clone`
-/// of keys run under the lock of one shard of the map.
+/// of keys run under the lock of one shard of the map. None but [`advance`](Self::advance) runs the callback, so a lock
+/// that it takes may be held while a value is tracked, touched or completed.
 pub struct Tracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
     face: Face<Core<K, V, S>>,
 }
