@@ -28,10 +28,10 @@ impl Alarm {
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 
-    /// Before looking: forgets all deadlines that were set.
-    pub(crate) fn reset(&self) {
+    /// Before looking: forgets all deadlines that were set. Returns when it would have gone off.
+    pub(crate) fn reset(&self) -> Tick {
         // ORDERING: Acquire, see `set`; a swap, so that no deadline set before is overwritten unseen.
-        self.0.swap(NEVER, Ordering::AcqRel);
+        self.0.swap(NEVER, Ordering::AcqRel)
     }
 
     /// When the alarm goes off; [`NEVER`] if it is not set.
@@ -54,7 +54,7 @@ mod tests {
         assert!(!alarm.set(5), "and at that time");
         assert_eq!(alarm.time(), 5);
         assert!(alarm.set(4));
-        alarm.reset();
+        assert_eq!(alarm.reset(), 4);
         assert_eq!(alarm.time(), NEVER);
         assert!(alarm.set(9));
     }

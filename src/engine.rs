@@ -25,7 +25,9 @@ use crate::error::{BuildError, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Stats};
-use crate::sync::{Arc, AtomicBool, CachePadded, HOMES, Ordering, SLICE, fence, thread_token};
+use crate::sync::{
+    Arc, AtomicBool, CachePadded, HOMES, Mutex, Ordering, SLICE, fence, thread_token,
+};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use home::{Admission, Home, Rescheduled};
@@ -39,6 +41,8 @@ pub(crate) struct Engine<P, W> {
     pub(crate) name: String,
     pub(crate) homes: Box<[CachePadded<Home<P, W>>]>,
     pub(crate) alarm: Alarm,
+    /// Held by callers who set the alarm anew.
+    pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
@@ -97,6 +101,7 @@ impl<P, W: Scheme> Engine<P, W> {
                 .map(|number| CachePadded::new(Home::new(number, slots)))
                 .collect(),
             alarm: Alarm::new(),
+            rearming: Mutex::new(()),
             clock: settings.clock,
             scale,
             max_timeout: settings.max_timeout,
@@ -312,9 +317,21 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
-            // A reactor's waker is the user's code.
-            let _ = self.guarded(|| self.threads.wake());
+            self.wake();
         }
+    }
+
+    /// Wakes whoever drives the timer.
+    pub(crate) fn wake(&self) {
+        // A reactor's waker is the user's code.
+        let _ = self.guarded(|| self.threads.wake());
+    }
+
+    /// Ends the threads that nobody else uses, and waits for them unless this is called from a callback.
+    pub(crate) fn stop_threads(&self) {
+        // A shared reaper finds out that it is done here, and so does a reactor.
+        self.wake();
+        self.threads.stop();
     }
 
     /// When the payload at `address` was parked, and its deadline.

@@ -165,8 +165,10 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        shut_down(&self.face.core);
-        self.face.core.take_remains()
+        match shut_down(&self.face.core) {
+            true => self.face.core.take_remains(),
+            false => Vec::new(),
+        }
     }
 
     /// Whether the timer has been shut down.

@@ -184,8 +184,10 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        shut_down(&self.face.core);
-        self.face.core.take_remains()
+        match shut_down(&self.face.core) {
+            true => self.face.core.take_remains(),
+            false => Vec::new(),
+        }
     }
 
     /// Whether the tracker has been shut down.

@@ -97,14 +97,14 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         watcher: Address,
     ) -> Option<K> {
         match target {
-            Target::Key(key) => self.places.upsert(
-                key.clone(),
-                || Place::Here(WatchList::new(watcher, rank)),
-                |place| match place {
-                    Place::Here(list) => list.add(watcher, rank),
-                    Place::Resolved(number) => self.resolved.get(*number).add(watcher, rank),
-                },
-            ),
+            Target::Key(key) => self.places.place(key.clone(), |place| {
+                match place {
+                    None => return Some(Place::Here(WatchList::new(watcher, rank))),
+                    Some(Place::Here(list)) => list.add(watcher, rank),
+                    Some(Place::Resolved(number)) => self.resolved.get(*number).add(watcher, rank),
+                }
+                None
+            }),
             Target::Resolved(number) => {
                 self.resolved.get(number).add(watcher, rank);
                 None
@@ -217,7 +217,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     /// Gives the list of `key` a place of its own, until every resolution of it has been [released](Self::release).
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (Number, Arc<Resolved<K>>) {
         let mut resolved = None;
-        self.places.place(K::clone(key), |place| {
+        let spare = self.places.place(K::clone(key), |place| {
             let list = match place {
                 Some(Place::Resolved(number)) => {
                     self.resolved.get(*number).pin();
@@ -231,6 +231,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
             resolved = Some(number);
             Some(Place::Resolved(number))
         });
+        drop(spare);
         let Some(number) = resolved else {
             unreachable!("the change was made")
         };

@@ -64,6 +64,54 @@ fn g07_the_earlier_of_two_inserts_wakes() {
     });
 }
 
+/// Somebody else asks when something is due, just between the start of a timer and its announcement. Catches: an alarm
+/// set on the parker's behalf by one who wakes nobody.
+#[test]
+fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
+    bounded(|| {
+        let bed = Bed::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let parker = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || park(&purgatory, NEAR))
+        };
+        let asker = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || _ = purgatory.next_deadline())
+        };
+        drive(&purgatory, &bed, NEAR);
+        asker.join().unwrap();
+        parker.join().unwrap().cancel().expect("nobody ended it");
+        assert_empty(&purgatory);
+    });
+}
+
+/// Somebody else sets the alarm to a deadline that has just gone, while the reactor has seen that it has. Catches: callers
+/// who set the alarm side by side.
+#[test]
+fn g07_a_deadline_that_goes_hides_no_later_one_from_a_reactor() {
+    bounded(|| {
+        let bed = Bed::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let goes = park(&purgatory, NEAR);
+        let parker = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || {
+                goes.cancel().expect("nobody ended it");
+                park(&purgatory, 2 * NEAR)
+            })
+        };
+        let asker = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || _ = purgatory.next_deadline())
+        };
+        drive(&purgatory, &bed, 2 * NEAR);
+        asker.join().unwrap();
+        parker.join().unwrap().cancel().expect("nobody ended it");
+        assert_empty(&purgatory);
+    });
+}
+
 /// Catches: a reschedule that tells nobody.
 #[test]
 fn g07_reschedule_to_an_earlier_deadline_wakes() {

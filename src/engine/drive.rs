@@ -78,11 +78,10 @@ pub(crate) fn advance<F: Facility>(facility: &Arc<F>) -> usize {
     expired
 }
 
-/// Sets the alarm anew, to what is to be done next. Returns that, and whether it could be earlier than the sleeper
-/// knows.
-fn rearm<F: Facility>(facility: &F) -> (Tick, bool) {
+/// Sets the alarm to what is to be done next, if that is earlier. Returns it, and whether it could be earlier than the
+/// sleeper knows.
+fn set_alarm<F: Facility>(facility: &F) -> (Tick, bool) {
     let engine = facility.engine();
-    engine.alarm.reset();
     let put_off = facility.is_behind().then_some(0);
     let buckets = engine.homes.iter().filter_map(|home| home.next_deadline());
     let mut next = NEVER;
@@ -91,25 +90,45 @@ fn rearm<F: Facility>(facility: &F) -> (Tick, bool) {
         next = next.min(deadline);
         earlier |= engine.alarm.set(deadline);
     }
-    // Others may have reset the alarm just now, or set it to what they knew: the earlier one counts.
-    (next.min(engine.alarm.time()), earlier)
+    (next, earlier)
 }
 
-/// The same on behalf of a caller who is not the reaper: that must hear of it. (A reactor is the caller itself.)
+/// The same by the sleeper, who forgets what the alarm was set to before. Returns that as well.
+fn rearm<F: Facility>(facility: &F) -> (Tick, Tick) {
+    let alarm = &facility.engine().alarm;
+    let before = alarm.reset();
+    let (next, _) = set_alarm(facility);
+    // Others may have set the alarm to what they knew: the earlier one counts.
+    (next.min(alarm.time()), before)
+}
+
+/// For a caller who has driven the facility, or asks when to.
 pub(crate) fn rearm_for_caller<F: Facility>(facility: &F) -> Tick {
-    let (next, earlier) = rearm(facility);
-    let threads = &facility.engine().threads;
-    if earlier && threads.has_reaper() {
-        threads.wake();
+    let engine = facility.engine();
+    let (next, tell) = if engine.threads.has_reaper() {
+        // The caller is not the sleeper, and leaves an alarm that is too early as it is: between a reset and what follows
+        // it the caller may be kept from going on, and a reaper that wakes then would find nothing to do, nor to wait
+        // for.
+        set_alarm(facility)
+    } else {
+        // One at a time, or they would not know of each other's alarms whether they are the reactor's.
+        let _alone = engine.rearming.lock();
+        let (next, before) = rearm(facility);
+        // The caller may not be the reactor, which only knows what it was told in here; and the deadline may be filed and
+        // not announced yet: whoever announces it finds the alarm set, and wakes nobody.
+        (next, next < before)
+    };
+    if tell {
+        engine.wake();
     }
     next
 }
 
-/// Ends every payload and the threads, once.
-pub(crate) fn shut_down<F: Facility>(facility: &Arc<F>) {
+/// Ends every payload and the threads, once. Returns whether this call did it.
+pub(crate) fn shut_down<F: Facility>(facility: &Arc<F>) -> bool {
     let engine = facility.engine();
     if !engine.close() {
-        return;
+        return false;
     }
     let turn = Turn::enter();
     for home in &engine.homes {
@@ -127,7 +146,8 @@ pub(crate) fn shut_down<F: Facility>(facility: &Arc<F>) {
     facility.give_up();
     while clear_away(facility) {}
     drop(turn);
-    engine.threads.stop();
+    engine.stop_threads();
+    true
 }
 
 impl<F: Facility> Driven for F {

@@ -12,7 +12,7 @@ impl<F: Facility> Drop for Owner<F> {
     fn drop(&mut self) {
         shut_down(&self.core);
         // Where the shutdown came from a callback, nobody has waited for the threads yet.
-        self.core.engine().threads.stop();
+        self.core.engine().stop_threads();
     }
 }
 

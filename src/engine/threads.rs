@@ -89,10 +89,8 @@ impl Threads {
     /// Ends the purgatory's own threads and waits for them, unless this is called from a callback: the reaper
     /// first, so that it gives no more to the completion thread, which runs all that it has before it ends.
     pub(crate) fn stop(&self) {
-        match &self.reaper {
-            Some(reaper) if self.own_reaper => reaper.stop(),
-            // A shared one finds out that this purgatory is done.
-            _ => self.wake(),
+        if let Some(reaper) = self.reaper.as_deref().filter(|_| self.own_reaper) {
+            reaper.stop();
         }
         if let Some(thread) = self.completions.as_deref().filter(|_| self.own_completions) {
             thread.finish();

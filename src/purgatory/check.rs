@@ -13,9 +13,26 @@ use crate::turn::Turn;
 use crate::watch::list::Rank;
 use crate::watch::resolved::Resolved;
 use crate::watch::{Few, Found};
+use std::any::Any;
 use std::borrow::Borrow;
 use std::hash::Hash;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
+
+/// What a panic carries.
+type Payload = Box<dyn Any + Send>;
+
+/// Visits the watchers of a key. `Hash` and `Eq` of that are the user's, and a long list is looked up more than once: a
+/// panic on the way comes back, to [go on](pass_on) when everybody whose operation was ended before has been told.
+fn visiting(visit: impl FnOnce()) -> Result<(), Payload> {
+    catch_unwind(AssertUnwindSafe(visit))
+}
+
+fn pass_on(visited: Result<(), Payload>) {
+    if let Err(panic) = visited {
+        resume_unwind(panic);
+    }
+}
 
 /// A check in progress.
 struct Check<O> {
@@ -104,9 +121,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         Q: Hash + Eq + ?Sized,
     {
         let mut check = Check::new(Ready::new());
-        self.watch
-            .visit(key, found, up_to, |watcher| check.examine(self, watcher));
-        check.conclude(self, site)
+        let visited = visiting(|| {
+            self.watch
+                .visit(key, found, up_to, |watcher| check.examine(self, watcher));
+        });
+        let completed = check.conclude(self, site);
+        pass_on(visited);
+        completed
     }
 
     /// The same for a resolved key, in whose list `only` was seen.
@@ -151,10 +172,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         let turn = Turn::enter();
         let mut ready = Ready::new();
         let mut forced = 0;
-        self.watch.visit_all(key, |watcher| {
-            forced += usize::from(self.force_into(watcher, &mut ready));
+        let visited = visiting(|| {
+            self.watch.visit_all(key, |watcher| {
+                forced += usize::from(self.force_into(watcher, &mut ready));
+            });
         });
         deliver(self, &turn, ready, Site::Here);
+        drop(turn);
+        pass_on(visited);
         forced
     }
 
@@ -178,16 +203,27 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         Some(self.end(tenant, Ending::Cancelled))
     }
 
-    /// The same for every operation on `key`.
-    pub(crate) fn cancel_key<Q>(&self, key: &Q) -> Vec<Op>
+    /// The same for every operation on `key`. If that panics, nobody gets back what was taken: it is told so instead.
+    pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let mut cancelled = Vec::new();
-        self.watch.visit_all(key, |watcher| {
-            cancelled.extend(self.cancel_one(watcher));
+        let visited = visiting(|| {
+            self.watch.visit_all(key, |watcher| {
+                cancelled.extend(self.cancel_one(watcher));
+            });
         });
+        if visited.is_err() {
+            let turn = Turn::enter();
+            let mut ready = Ready::new();
+            for op in cancelled.drain(..) {
+                ready.push(Outcome::of(op, Ending::Cancelled));
+            }
+            deliver(self, &turn, ready, Site::Here);
+        }
+        pass_on(visited);
         cancelled
     }
 

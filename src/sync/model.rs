@@ -293,25 +293,24 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         self.0.lock().get(key).map(read)
     }
 
-    pub(crate) fn upsert(
+    pub(crate) fn place(
         &self,
         key: K,
-        insert: impl FnOnce() -> V,
-        update: impl FnOnce(&mut V),
+        place: impl FnOnce(Option<&mut V>) -> Option<V>,
     ) -> Option<K> {
         let mut map = self.0.lock();
         if let Some(value) = map.get_mut(&key) {
-            update(value);
+            if let Some(other) = place(Some(value)) {
+                *value = other;
+            }
             return Some(key);
         }
-        map.insert(key, insert());
-        None
-    }
-
-    pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&mut V>) -> Option<V>) {
-        let mut map = self.0.lock();
-        if let Some(value) = place(map.get_mut(&key)) {
-            map.insert(key, value);
+        match place(None) {
+            Some(value) => {
+                map.insert(key, value);
+                None
+            }
+            None => Some(key),
         }
     }
 

@@ -119,3 +119,28 @@ impl<T: Send + 'static, W: Scheme> Facility for Core<T, W> {
         let _ = self.engine.guarded(|| (self.on_expiry)(payload));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::Timer;
+    use crate::time::ManualClock;
+    use crate::time::ticks::NEVER;
+
+    #[test]
+    fn g07_who_asks_leaves_the_alarm_of_a_reaper_alone() {
+        let builder = Timer::<()>::builder("g07").clock(ManualClock::new());
+        let timer = builder.build(drop).expect("threads are to be had");
+        let alarm = &timer.face.core.engine.alarm;
+        // As if something had been due then. The reaper sleeps, and is told when it comes.
+        assert!(alarm.set(1));
+        assert_eq!(timer.next_deadline(), None);
+        assert_eq!(timer.advance(), 0);
+        assert_eq!(alarm.time(), 1);
+        let by_hand = Timer::<()>::builder("g07").reaper(crate::Reaper::Manual);
+        let by_hand = by_hand.build(drop).expect("no threads to refuse");
+        let alarm = &by_hand.face.core.engine.alarm;
+        assert!(alarm.set(1));
+        assert_eq!(by_hand.next_deadline(), None);
+        assert_eq!(alarm.time(), NEVER);
+    }
+}

@@ -98,7 +98,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
         let tried = self.engine.guarded(|| {
             let span = self.engine.span(timeout);
             let copy = key.clone();
-            self.places.place(key, |occupant| {
+            drop(self.places.place(key, |occupant| {
                 let value = value.take()?;
                 // (One that has just ended is about to leave the map.)
                 let occupant = occupant.filter(|other| self.engine.is_parked(**other));
@@ -119,7 +119,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Core<K, V, S> {
                 };
                 entered = Some(result);
                 address
-            });
+            }));
         });
         match (tried, entered, value) {
             (Ok(()), Some(entered), _) => entered,

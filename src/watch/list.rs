@@ -6,12 +6,13 @@
 //! it looks at four places for each death, so at most a third of a long list is dead, no removal takes long, and none
 //! stalls the others to compact.
 //!
-//! Watchers with a rank stand in an ordered set instead, so that those up to a rank are found without a look at the
-//! rest, and each leaves at once.
+//! Watchers with a rank stand in an ordered map instead, so that those up to a rank are found without a look at the
+//! rest, and each leaves at once. With each stands its turn of arrival: a visit goes by the others' rank, and must not
+//! meet those who come while it is under way, or it might never end.
 
 use crate::address::Address;
 use crate::sync::{PLACES, SHORT_LIST, SLICE};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 /// What a watcher waits for a key to reach: an offset, an epoch, a version.
@@ -45,7 +46,10 @@ pub(crate) struct Many {
     dead: isize,
     /// Where the next sweep begins.
     cursor: usize,
-    ranked: BTreeSet<(Rank, Address)>,
+    /// Each with its turn of arrival.
+    ranked: BTreeMap<(Rank, Address), u64>,
+    /// The turn of the next one with a rank.
+    turn: u64,
 }
 
 impl WatchList {
@@ -60,7 +64,7 @@ impl WatchList {
     #[cold]
     fn ranked(watcher: Address, rank: Rank) -> Self {
         let mut many = Box::<Many>::default();
-        many.ranked.insert((rank, watcher));
+        many.add(watcher, Some(rank));
         Self::Many(many)
     }
 
@@ -134,8 +138,8 @@ impl WatchList {
         std::mem::replace(self, Self::One(Address::default()))
     }
 
-    /// Copies the next watchers of a walk, a slice at most; none if that is at its end.
-    pub(crate) fn next_slice(&self, walk: &mut Walk, slice: &mut Vec<Address>) {
+    /// Copies the next watchers of a walk: a slice at most, perhaps fewer. Returns whether the walk goes on.
+    pub(crate) fn next_slice(&self, walk: &mut Walk, slice: &mut Vec<Address>) -> bool {
         if walk.end == usize::MAX {
             walk.begin(self);
         }
@@ -144,19 +148,25 @@ impl WatchList {
             Self::Few(few) => few.watchers(),
             Self::Many(many) => {
                 let next = many.ranked.range((walk.after, Bound::Included(walk.last)));
-                slice.extend(next.take(SLICE).map(|&(rank, watcher)| {
+                let mut seen = false;
+                for (&(rank, watcher), turn) in next.take(SLICE) {
+                    seen = true;
                     walk.after = Bound::Excluded((rank, watcher));
-                    watcher
-                }));
+                    if *turn < walk.turn {
+                        slice.push(watcher);
+                    }
+                }
+                if seen {
+                    return true;
+                }
                 &many.watchers
             }
         };
-        if slice.is_empty() {
-            walk.end = walk.end.min(watchers.len());
-            let start = walk.end.saturating_sub(SLICE);
-            slice.extend_from_slice(&watchers[start..walk.end]);
-            walk.end = start;
-        }
+        walk.end = walk.end.min(watchers.len());
+        let start = walk.end.saturating_sub(SLICE);
+        slice.extend_from_slice(&watchers[start..walk.end]);
+        walk.end = start;
+        !slice.is_empty()
     }
 
     /// Calls `each` for all watchers, the dead among them.
@@ -165,7 +175,7 @@ impl WatchList {
             Self::One(watcher) => each(*watcher),
             Self::Few(few) => few.watchers().iter().copied().for_each(each),
             Self::Many(many) => {
-                many.ranked.iter().for_each(|&(_, watcher)| each(watcher));
+                many.ranked.keys().for_each(|&(_, watcher)| each(watcher));
                 many.watchers.iter().copied().for_each(each);
             }
         }
@@ -175,32 +185,38 @@ impl WatchList {
 /// How far a visit of a long list has come: it meets everyone who stays in the list meanwhile.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// Those with a rank come first, in its order, up to here.
-    last: (Rank, Address),
+    /// Those with a rank come first, in its order, from one to another of these.
     after: Bound<(Rank, Address)>,
+    last: (Rank, Address),
+    /// Of them, those are met whose turn came before this.
+    turn: u64,
     /// Then the others, from the end: watchers from this place on have been visited. Lists only ever move their last
     /// watcher to a lower place, so walking down meets everyone who stays.
     end: usize,
 }
 
 impl Walk {
-    /// The list is seen for the first time: whoever comes after its present last ones is not met, or a walk might never
-    /// end.
+    /// The list is seen for the first time: whoever comes later is not met, or a walk might never end.
     fn begin(&mut self, list: &WatchList) {
-        let (last, end) = match list {
-            WatchList::One(_) => (None, 1),
-            WatchList::Few(few) => (None, few.watchers().len()),
-            WatchList::Many(many) => (many.ranked.last().copied(), many.watchers.len()),
+        let (last, turn, end) = match list {
+            WatchList::One(_) => (None, 0, 1),
+            WatchList::Few(few) => (None, 0, few.watchers().len()),
+            WatchList::Many(many) => {
+                let last = many.ranked.range(..=self.last).next_back();
+                (last, many.turn, many.watchers.len())
+            }
         };
-        self.last = self.last.min(last.unwrap_or_default());
+        self.last = last.map(|(last, _)| *last).unwrap_or_default();
+        self.turn = turn;
         self.end = end;
     }
 
     /// A walk over those with a rank up to `up_to`, and all without.
     pub(crate) fn new(up_to: Rank) -> Self {
         Self {
-            last: (up_to, Address::LAST),
             after: Bound::Unbounded,
+            last: (up_to, Address::LAST),
+            turn: 0,
             end: usize::MAX,
         }
     }
@@ -214,8 +230,9 @@ impl Walk {
         let mut slice = Vec::with_capacity(SLICE);
         loop {
             slice.clear();
-            read(&mut |list| list.next_slice(&mut self, &mut slice));
-            if slice.is_empty() {
+            let mut more = false;
+            read(&mut |list| more = list.next_slice(&mut self, &mut slice));
+            if !more {
                 return;
             }
             slice.iter().copied().for_each(&mut each);
@@ -269,7 +286,10 @@ impl Many {
     fn add(&mut self, watcher: Address, rank: Option<Rank>) {
         match rank {
             None => self.watchers.push(watcher),
-            Some(rank) => drop(self.ranked.insert((rank, watcher))),
+            Some(rank) => {
+                self.ranked.insert((rank, watcher), self.turn);
+                self.turn += 1;
+            }
         }
     }
 

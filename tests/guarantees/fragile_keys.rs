@@ -1,9 +1,11 @@
 //! G12 for keys: a hook of a key that panics in the middle of a resolution, a park, a check or an end leaves no lock
 //! taken, loses no watcher, and costs at most what the caller is told.
 
-use crate::support::keys::{Fragile, Hook, with_fuse};
+use crate::support::keys::{Fragile, Hook, with_fuse, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
 use request_purgatory::{Completion, Handle, Purgatory, Rejected, WatchOn};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -335,5 +337,116 @@ fn g03_no_lock_is_held_while_a_key_is_dropped() {
             assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
         }
         *PURGATORY.lock().expect("no test panics") = None;
+    });
+}
+
+/// A long list is looked up for each slice of it. What was ended before the key panicked is told, or given back.
+#[test]
+fn g12_a_key_that_panics_in_the_middle_of_a_visit_loses_no_ending() {
+    const WATCHERS: usize = 200;
+    type Call = fn(&Purgatory<Op<Fragile>>) -> usize;
+    let check: Call = |purgatory| {
+        purgatory.check_and_complete(&Fragile(1));
+        0
+    };
+    let check_later: Call = |purgatory| {
+        purgatory.check_later(Fragile(1));
+        purgatory.advance();
+        0
+    };
+    let force: Call = |purgatory| {
+        purgatory.force_complete_for_key(&Fragile(1));
+        0
+    };
+    let cancel: Call = |purgatory| purgatory.cancel_for_key(&Fragile(1)).len();
+    within(PATIENCE, move || {
+        let satisfied = Completion::Satisfied;
+        for (call, told) in [
+            (check, satisfied),
+            (check_later, satisfied),
+            (force, satisfied),
+            (cancel, Completion::Cancelled),
+        ] {
+            for (hook, calls) in [Hook::Hash, Hook::Eq]
+                .into_iter()
+                .flat_map(|hook| [0, 1, 2, 5, 70, 150, 1_000].map(|calls| (hook, calls)))
+            {
+                let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+                let probes = (0..WATCHERS).map(|_| Probe::new()).collect::<Vec<_>>();
+                for probe in &probes {
+                    park(&purgatory, probe, [WatchOn::key(Fragile(1))]);
+                    probe.satisfy();
+                }
+                let returned = with_fuse_after(calls, 1, hook, || call(&purgatory));
+                let returned = returned.unwrap_or(0);
+                let heard = probes.iter().filter_map(|probe| probe.ending());
+                let heard = heard.inspect(|ending| assert_eq!(*ending, told)).count();
+                let parked = purgatory.delayed();
+                assert_eq!(heard + returned + parked, WATCHERS, "{hook:?} {calls}");
+                assert_eq!(purgatory.check_and_complete(&Fragile(1)), parked);
+                assert_eq!(purgatory.delayed(), 0);
+            }
+        }
+    });
+}
+
+/// Hashes a key to its number, and all keys to one shard.
+#[derive(Debug, Clone, Copy, Default)]
+struct Plainly(u64);
+
+impl BuildHasher for Plainly {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+impl Hasher for Plainly {
+    fn finish(&self) -> u64 {
+        // (The shard is named by the bits below the seven highest.)
+        self.0 | (self.0 & 0x7f) << 57
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the key is a number");
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = number.into();
+    }
+}
+
+/// When much was removed, a map wants to rehash what it has. A key that panics then must not take others with it.
+#[test]
+fn g12_a_key_that_panics_while_the_map_is_tidied_loses_no_watch() {
+    within(PATIENCE, || {
+        let builder = Purgatory::<Op<Fragile>>::builder("tidied").hasher(Plainly::default());
+        let purgatory = builder.build().expect("threads are to be had");
+        let park = |number| {
+            let op = Op::new(NEVER_IN_A_TEST);
+            let parked = purgatory.try_complete_else_watch(op, [Fragile(number)]);
+            parked.is_ok()
+        };
+        let mut live = (0..440).collect::<VecDeque<u32>>();
+        assert!(live.iter().all(|number| park(*number)));
+        let mut refused = 0;
+        for number in 440..10_000 {
+            while live.len() > 200 {
+                let oldest = live.pop_front().expect("there are many");
+                assert_eq!(purgatory.cancel_for_key(&Fragile(oldest)).len(), 1);
+            }
+            if with_fuse(live[100], Hook::Hash, || park(number)).ok() != Some(true) {
+                refused += 1;
+                for number in &live {
+                    let found = purgatory.reschedule_for_key(&Fragile(*number), Duration::MAX);
+                    assert_eq!(found, 1, "the watch on {number} is lost");
+                }
+                assert!(park(number), "with keys that do not panic");
+            }
+            live.push_back(number);
+        }
+        assert!(refused > 10, "the map was tidied {refused} times");
+        assert_eq!(purgatory.watched_keys(), live.len());
     });
 }

@@ -1,7 +1,8 @@
 //! G12: a panic in user code ends that operation only.
 
+use crate::support::threads_named;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, quietly, within};
-use request_purgatory::{Completion, Completions, Purgatory, Reaper, Rejected};
+use request_purgatory::{Completion, Completions, Purgatory, Reaper, Rejected, Waker};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -210,6 +211,43 @@ fn g12_a_bad_executor_loses_no_operation() {
             for probe in probes.collect::<Vec<_>>() {
                 eventually("its expiry", || probe.ending() == Some(Completion::Expired));
             }
+        }
+    });
+}
+
+/// The waker of an event loop is user code too, whatever it is called for.
+#[test]
+fn g12_a_waker_of_a_reactor_that_panics_harms_nobody() {
+    within(PATIENCE, || {
+        quietly();
+        for drop_it in [false, true] {
+            let purgatory = Purgatory::<Op>::builder("g12-waker")
+                .reaper(Reaper::Reactor(Waker::new(|| {
+                    std::panic::panic_any("intended")
+                })))
+                .completions(Completions::OwnThread)
+                .build()
+                .expect("threads are to be had");
+            let probe = Probe::new();
+            purgatory
+                .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1])
+                .expect("there is room");
+            purgatory.check_later(1);
+            assert_eq!(
+                purgatory.stats().panicked,
+                2,
+                "an earlier deadline, a check"
+            );
+            if drop_it {
+                drop(purgatory);
+            } else {
+                purgatory.shutdown();
+                assert!(purgatory.is_shut_down());
+            }
+            assert_eq!(probe.ending(), Some(Completion::ShutDown));
+            eventually("the end of its thread", || {
+                threads_named("g12-waker").is_empty()
+            });
         }
     });
 }

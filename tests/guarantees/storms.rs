@@ -120,3 +120,64 @@ fn g12_a_key_that_panics_while_a_storm_is_cleared_away() {
         }
     });
 }
+
+/// Whoever hears of an ending in a storm finds room for one more.
+#[test]
+fn g17_each_ending_in_a_storm_makes_room_for_one() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<u64>(|builder| builder.max_parked(STORM));
+        let refused = Arc::new(Mutex::new(0));
+        for number in 0..STORM as u64 {
+            let (weak, refused) = (purgatory.downgrade(), refused.clone());
+            let op = Op::new(SOON).then(move |_| {
+                let purgatory = weak.upgrade().expect("it drives the time");
+                let next = Op::new(NEVER_IN_A_TEST);
+                let parked = purgatory.try_complete_else_watch(next, [number]);
+                *lock(&refused) += usize::from(parked.is_err());
+            });
+            drop(purgatory.try_complete_else_watch(op, [number]));
+        }
+        clock.advance(2 * SOON);
+        assert_eq!(purgatory.advance(), STORM);
+        assert_eq!((*lock(&refused), purgatory.delayed()), (0, STORM));
+    });
+}
+
+/// Where operations take their time to say whether they could complete, those that have ended do not wait for all the
+/// others.
+#[test]
+fn g10_slow_looks_in_a_storm_keep_nobody_waiting_for_all() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<u64>(|builder| builder);
+        let (looked, longest) = (Arc::new(Mutex::new(0_u64)), Arc::new(Mutex::new(0)));
+        for key in 0..STORM as u64 {
+            let (own, clock) = (Arc::new(Mutex::new(None)), clock.clone());
+            let (asked, count, all) = (own.clone(), looked.clone(), looked.clone());
+            let longest = longest.clone();
+            let op = Op::new(SOON)
+                .when(move || {
+                    if clock.now().since_origin() > SOON {
+                        clock.advance(SOON);
+                        let mut count = lock(&count);
+                        *count += 1;
+                        *lock(&asked) = Some(*count);
+                    }
+                    false
+                })
+                .then(move |_| {
+                    let own = lock(&own).expect("it was asked once more");
+                    let since = *lock(&all) - own;
+                    let mut longest = lock(&longest);
+                    *longest = since.max(*longest);
+                });
+            drop(purgatory.try_complete_else_watch(op, [key]));
+        }
+        clock.advance(2 * SOON);
+        assert_eq!(purgatory.advance(), STORM);
+        let longest = *lock(&longest);
+        assert!(
+            longest < STORM as u64 / 10,
+            "{longest} were asked meanwhile"
+        );
+    });
+}

@@ -105,6 +105,79 @@ fn g14_a_chain_of_parks_needs_no_stack() {
     });
 }
 
+/// What another thread or an executor runs is no callback of the library's caller, and still nothing nests in it.
+#[test]
+fn g14_a_chain_that_begins_on_a_thread_for_completions_does_not_nest() {
+    fn link(purgatory: &Purgatory<Op>, left: u64, inside: Arc<AtomicBool>, ended: Arc<Tally>) {
+        let weak = purgatory.downgrade();
+        let (timeout, first) = (Duration::from_millis(1), left == 3);
+        let op = Op::new(timeout).when(move || !first).then(move |_| {
+            if !inside.swap(true, Ordering::SeqCst) {
+                ended.add();
+            }
+            if let (Some(purgatory), true) = (weak.upgrade(), left > 0) {
+                link(&purgatory, left - 1, inside.clone(), ended);
+            }
+            inside.store(false, Ordering::SeqCst);
+        });
+        drop(purgatory.try_complete_else_watch(op, [left]));
+    }
+    within(PATIENCE, || {
+        let executor = Completions::Executor(Arc::new(|job| drop(thread::spawn(job))));
+        for completions in [Completions::OwnThread, executor] {
+            let purgatory = Purgatory::<Op>::builder("g14-elsewhere")
+                .completions(completions)
+                .build()
+                .expect("threads are to be had");
+            let (inside, ended) = (Arc::default(), Tally::new());
+            link(&purgatory, 3, inside, ended.clone());
+            eventually("the last one, within no other", || ended.count() == 4);
+        }
+    });
+}
+
+/// After the shutdown the thread for completions takes no more: what expires then is completed here, but not in the
+/// middle of another completion.
+#[test]
+fn g14_what_expires_in_a_callback_after_the_shutdown_does_not_nest() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = crate::support::manual(|builder| {
+            // (There is no reaper, but such a thread.)
+            builder.completions(Completions::OwnThread)
+        });
+        let inside = Arc::new(AtomicBool::new(false));
+        let (nested, ending) = (inside.clone(), Arc::new(Mutex::new(None)));
+        let (ended, weak) = (ending.clone(), purgatory.downgrade());
+        let mut looks = 0;
+        let inner = Op::new(Duration::from_millis(1))
+            .when(move || {
+                looks += 1;
+                if let (Some(purgatory), 3) = (weak.upgrade(), looks) {
+                    clock.advance(Duration::from_millis(2));
+                    purgatory.advance();
+                    purgatory.shutdown();
+                }
+                false
+            })
+            .then(move |completion| {
+                *lock(&ended) = Some((completion, nested.load(Ordering::SeqCst)));
+            });
+        let weak = purgatory.downgrade();
+        let outer = Op::new(NEVER_IN_A_TEST).then(move |_| {
+            inside.store(true, Ordering::SeqCst);
+            if let Some(purgatory) = weak.upgrade() {
+                purgatory.check_and_complete(&1);
+            }
+            inside.store(false, Ordering::SeqCst);
+        });
+        for (key, op) in [(1, inner), (2, outer)] {
+            drop(purgatory.try_complete_else_watch(op, [key]));
+        }
+        assert_eq!(purgatory.force_complete_for_key(&2), 1);
+        assert_eq!(*lock(&ending), Some((Completion::Expired, false)));
+    });
+}
+
 /// Threads park, check and cancel while the shutdown comes.
 #[test]
 fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {

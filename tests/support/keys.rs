@@ -42,8 +42,8 @@ impl Hash for Counted {
 }
 
 thread_local! {
-    /// Keys with this number panic on this thread, in the hook that is named.
-    static FUSE: Cell<Option<(u32, Hook)>> = const { Cell::new(None) };
+    /// Keys with this number panic on this thread, in the hook that is named, once it has been called so often.
+    static FUSE: Cell<Option<(u32, Hook, u32)>> = const { Cell::new(None) };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +60,15 @@ pub(crate) struct Fragile(pub(crate) u32);
 
 impl Fragile {
     fn hook(&self, hook: Hook) {
-        let lit = FUSE.get() == Some((self.0, hook));
-        if lit && !thread::panicking() {
-            panic!("a hook of key {}", self.0);
+        let Some((number, hooked, left)) = FUSE.get() else {
+            return;
+        };
+        if (number, hooked) != (self.0, hook) || thread::panicking() {
+            return;
+        }
+        match left.checked_sub(1) {
+            Some(left) => FUSE.set(Some((number, hooked, left))),
+            None => panic!("a hook of key {number}"),
         }
     }
 }
@@ -102,7 +108,17 @@ pub(crate) fn with_fuse<R>(
     hook: Hook,
     action: impl FnOnce() -> R,
 ) -> thread::Result<R> {
-    FUSE.set(Some((number, hook)));
+    with_fuse_after(0, number, hook, action)
+}
+
+/// The same, but the first so many calls of the hook do not panic.
+pub(crate) fn with_fuse_after<R>(
+    calls: u32,
+    number: u32,
+    hook: Hook,
+    action: impl FnOnce() -> R,
+) -> thread::Result<R> {
+    FUSE.set(Some((number, hook, calls)));
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
     FUSE.set(None);
     result

@@ -54,6 +54,7 @@ macro_rules! schemes {
                 limits::g18_stale_and_foreign_ids_do_nothing,
                 limits::absurd_settings_are_refused,
                 shutdown::g15_remains_are_returned_once_and_threads_joined,
+                shutdown::g15_what_remains_is_returned_to_the_first_who_shuts_down,
                 shutdown::g15_a_shutdown_is_legal_from_the_callback,
                 shutdown::g15_a_shutdown_at_any_moment_loses_nothing,
                 shutdown::g15_callbacks_under_way_are_waited_for,

@@ -2,7 +2,7 @@
 
 use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock};
 use crate::support::{threads_named, within};
-use crate::{Tested, builder, unique};
+use crate::{Tested, builder, manual, unique};
 use request_purgatory::{Completions, Reaper, Rejected, Timer};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -61,6 +61,32 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
         assert_eq!(mint.living(), 0);
         assert!(weak.upgrade().is_none());
         eventually("the end of its threads", || threads_named(&name).is_empty());
+    });
+}
+
+/// Another call that comes meanwhile returns at once, and nothing.
+pub(crate) fn g15_what_remains_is_returned_to_the_first_who_shuts_down<W: Tested>() {
+    const COUNT: u64 = 20_000;
+    within(PATIENCE, || {
+        let (builder, _clock) = manual::<u64, W>();
+        let timer = builder.wheel_size(1 << 16).build(drop);
+        let timer = timer.expect("no threads to refuse");
+        for number in 0..COUNT {
+            timer.start(LONG, number).expect("it fits");
+        }
+        let others = [(); 3].map(|()| {
+            let timer = timer.clone();
+            thread::spawn(move || {
+                while !timer.is_shut_down() {
+                    thread::yield_now();
+                }
+                let stolen = (0..100).map(|_| timer.shutdown().len());
+                stolen.sum::<usize>()
+            })
+        });
+        let remains = timer.shutdown().len();
+        let stolen = others.map(|other| other.join().expect("it ends"));
+        assert_eq!((remains, stolen), (COUNT as usize, [0; 3]));
     });
 }
 

@@ -274,6 +274,7 @@ fn g05_a_response_that_races_the_timeout_is_taken_or_late() {
             let request = calls
                 .request(round, Duration::from_millis(1))
                 .expect("room");
+            let late = calls.late();
             let responder = {
                 let calls = calls.clone();
                 thread::spawn(move || {
@@ -282,7 +283,6 @@ fn g05_a_response_that_races_the_timeout_is_taken_or_late() {
                     calls.respond(&round, round)
                 })
             };
-            let late = calls.late();
             let answer = request.wait();
             let accepted = responder.join().expect("no panic");
             assert_eq!(accepted, answer.is_ok());

@@ -54,42 +54,45 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         Some(read(value.get()))
     }
 
-    /// Changes the entry of `key`, or inserts one, under one hold of the exclusive lock of its shard. Returns `key` if
-    /// it is not needed.
+    /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
+    /// told what is there. Returns `key` if it is not needed.
     #[inline(always)]
-    pub(crate) fn upsert(
+    pub(crate) fn place(
         &self,
         key: K,
-        insert: impl FnOnce() -> V,
-        update: impl FnOnce(&mut V),
+        place: impl FnOnce(Option<&mut V>) -> Option<V>,
     ) -> Option<K> {
         let (hash, shard) = self.locate(&key);
         let mut shard = self.0.shards()[shard].write();
         if let Some((_, value)) = shard.get_mut(hash, |(other, _)| *other == key) {
-            update(value.get_mut());
+            let value = value.get_mut();
+            if let Some(other) = place(Some(value)) {
+                *value = other;
+            }
             return Some(key);
         }
-        let hasher = self.0.hasher();
-        let entry = (key, SharedValue::new(insert()));
-        shard.insert(hash, entry, |(other, _)| hasher.hash_one(other));
-        None
-    }
-
-    /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
-    /// told what is there.
-    pub(crate) fn place(&self, key: K, place: impl FnOnce(Option<&mut V>) -> Option<V>) {
-        match self.0.entry(key) {
-            dashmap::Entry::Occupied(mut entry) => {
-                if let Some(value) = place(Some(entry.get_mut())) {
-                    drop(entry.insert(value));
-                }
-            }
-            dashmap::Entry::Vacant(entry) => {
-                if let Some(value) = place(None) {
-                    drop(entry.insert(value));
-                }
+        let hasher = |(other, _): &(K, SharedValue<V>)| self.0.hasher().hash_one(other);
+        if shard.len() == shard.capacity() {
+            // Half empty, but for the traces of what was removed, a table rehashes its entries in place. If `Hash` of a
+            // key panics in there, those that have not moved yet are lost. A change of size loses nothing: the old table
+            // stays until the new one has all of them.
+            let full = match shard.buckets() {
+                few @ ..=8 => few - 1,
+                many => many / 8 * 7,
+            };
+            let half = full / 2;
+            if shard.len() < half {
+                shard.shrink_to(half, hasher);
+            } else {
+                shard.reserve(1, hasher);
             }
         }
+        let value = match place(None) {
+            Some(value) => value,
+            None => return Some(key),
+        };
+        shard.insert(hash, (key, SharedValue::new(value)), hasher);
+        None
     }
 
     /// Removes the entry of `key` if it `goes`, and returns its value.
