@@ -85,7 +85,7 @@ impl<P: Send> Cells<P> {
 }
 
 fn give_back_deferred<P>(guard: &mut crate::cell::slab::SlabGuard<'_, P, ()>) {
-    for ended in guard.take_deferred() {
+    while let Some(ended) = guard.next_deferred() {
         guard.free(ended, |(), _, _| ());
     }
 }

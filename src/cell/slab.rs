@@ -83,6 +83,8 @@ pub(crate) struct Slab<P, G> {
 
 struct Locked<G> {
     free: u32,
+    /// What was taken of the deferred list, and has not been given back yet.
+    chain: u32,
     beside: G,
 }
 
@@ -118,7 +120,11 @@ impl<P, G> Slab<P, G> {
             chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             initialised: AtomicU32::new(0),
             deferred: CachePadded::new(AtomicU64::new(NONE_DEFERRED)),
-            locked: CachePadded::new(Mutex::new(Locked { free: NIL, beside })),
+            locked: CachePadded::new(Mutex::new(Locked {
+                free: NIL,
+                chain: NIL,
+                beside,
+            })),
             slots: PhantomData,
         }
     }
@@ -209,7 +215,7 @@ impl<P, G> Slab<P, G> {
             // ORDERING: Relaxed: published by the Release below.
             slot.aside.store(first, Ordering::Relaxed);
             let count = count.saturating_add(1);
-            // ORDERING: Release pairs with the Acquire in `take_deferred`: the link, and everything that the ending
+            // ORDERING: Release pairs with the Acquire in `next_deferred`: the link, and everything that the ending
             // thread did with the slot, come before its reuse.
             match self.deferred.compare_exchange_weak(
                 head,
@@ -408,7 +414,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             Ok(fields) => fields,
             Err(refusal) => return Err((payload, Some(refusal))),
         };
-        // ORDERING: Relaxed: the link was written under this lock, or acquired by `take_deferred`.
+        // ORDERING: Relaxed: the link was written under this lock, or acquired by `next_deferred`.
         self.locked.free = slot.aside.load(Ordering::Relaxed);
         slot.fields.with_mut(|vacant| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
@@ -447,20 +453,23 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         }
     }
 
-    /// The slots that others ended while the lock was taken. The caller gives each back.
+    /// One of the slots that others ended while the lock was taken, to be given back.
     #[inline(always)]
-    pub(crate) fn take_deferred(&mut self) -> Deferred<'a, P, G> {
-        // ORDERING: Relaxed: an entry pushed just now may as well wait for the next holder.
-        let word = if self.slab.deferred.load(Ordering::Relaxed) == NONE_DEFERRED {
-            NONE_DEFERRED
-        } else {
+    pub(crate) fn next_deferred(&mut self) -> Option<Ended> {
+        if self.locked.chain == NIL {
+            // ORDERING: Relaxed: an entry pushed just now may as well wait for the next holder.
+            if self.slab.deferred.load(Ordering::Relaxed) == NONE_DEFERRED {
+                return None;
+            }
             // ORDERING: Acquire pairs with the Release of every push in `defer` (each is a read-modify-write, so
             // the last one continues the release sequences of those before it).
-            self.slab.deferred.swap(NONE_DEFERRED, Ordering::Acquire)
-        };
-        let slab = self.slab;
-        let (next, _) = Slab::<P, G>::decode(word);
-        Deferred { slab, next }
+            let word = self.slab.deferred.swap(NONE_DEFERRED, Ordering::Acquire);
+            (self.locked.chain, _) = Slab::<P, G>::decode(word);
+        }
+        let index = self.locked.chain;
+        // ORDERING: Relaxed: the whole chain was acquired with its first link, by this holder of the lock or another.
+        self.locked.chain = self.slab.slot(index)?.aside.load(Ordering::Relaxed);
+        Some(Ended { index })
     }
 
     /// Initialises one more slot and makes it the free list. There is no free list over a fresh chunk: building one
@@ -536,22 +545,5 @@ impl<P, G> FieldsView<'_, P, G> {
     #[inline(always)]
     pub(crate) fn tenant(&self, index: u32) -> Option<SlotRef> {
         self.slab.tenant(index)
-    }
-}
-
-/// Ended slots taken from the deferred list.
-pub(crate) struct Deferred<'a, P, G> {
-    slab: &'a Slab<P, G>,
-    next: u32,
-}
-
-impl<P, G> Iterator for Deferred<'_, P, G> {
-    type Item = Ended;
-
-    fn next(&mut self) -> Option<Ended> {
-        let index = self.next;
-        // ORDERING: Relaxed: `take_deferred` acquired the whole chain.
-        self.next = self.slab.slot(index)?.aside.load(Ordering::Relaxed);
-        Some(Ended { index })
     }
 }

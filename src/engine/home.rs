@@ -218,11 +218,17 @@ impl<P, W: Scheme> Home<P, W> {
         }
     }
 
+    /// Gives back a slice of what was deferred, in the hold of the lock that the caller has anyway. Returns whether
+    /// there may be more, for the next one.
     #[inline(always)]
-    fn return_deferred(&self, guard: &mut Guard<'_, P, W>) {
-        for ended in guard.take_deferred() {
-            Self::release(guard, ended);
+    fn return_deferred(&self, guard: &mut Guard<'_, P, W>) -> bool {
+        for _ in 0..SLICE {
+            match guard.next_deferred() {
+                Some(ended) => Self::release(guard, ended),
+                None => return false,
+            }
         }
+        true
     }
 
     #[inline(always)]
@@ -267,9 +273,13 @@ impl<P, W: Scheme> Home<P, W> {
 
     /// When the next bucket is due.
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
-        let mut guard = self.slab.lock();
-        self.return_deferred(&mut guard);
-        guard.split().0.timer.next_deadline()
+        loop {
+            let mut guard = self.slab.lock();
+            // (Of timers that were stopped and are still there, nobody wants to hear.)
+            if !self.return_deferred(&mut guard) {
+                return guard.split().0.timer.next_deadline();
+            }
+        }
     }
 
     /// Gives the payload at `at` another deadline.

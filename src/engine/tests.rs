@@ -7,6 +7,7 @@ use crate::address::SLOTS;
 use crate::cell::slab::Released;
 use crate::observe::Since;
 use crate::scheme::{HierarchicalWheel, SimpleWheel};
+use crate::stats::Ending;
 use crate::sync::SLICE;
 
 /// A bucket of so many slices, that first cascades and then drains: whoever wants the lock gets it between any two.
@@ -105,6 +106,36 @@ fn g06_slots_that_are_ended_from_afar_come_back() {
     assert_eq!(home.begin_pass(0), 2);
     assert_eq!(home.next_deadline(), None);
     assert_eq!(home.begin_pass(0), 0);
+}
+
+/// While somebody has the lock and stands still, others end many. They come back a slice at a time.
+#[test]
+fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
+    let home = Home::<(), HierarchicalWheel>::new(0, 64);
+    let span = Span {
+        start: 0,
+        deadline: 1_000,
+        present: 0,
+        since: Since::default(),
+    };
+    let held = (0..4 * SLICE).map(|_| match home.park(&mut home.lock(), (), 0, span, SLOTS) {
+        Admission::Admitted(held, _) => held,
+        _ => panic!("there is room"),
+    });
+    let held = held.collect::<Vec<_>>();
+    let locked = home.lock();
+    for held in held {
+        home.give_back(held.end().1, Ending::Cancelled, 0);
+    }
+    drop(locked);
+    let mut due = Vec::new();
+    for left in [3, 2] {
+        assert!(!home.drain(0, &mut due));
+        assert_eq!(home.begin_pass(0), left * SLICE);
+    }
+    // One that wants to know of all has the lock several times.
+    assert_eq!(home.next_deadline(), None);
+    assert_eq!((home.begin_pass(0), due), (0, Vec::new()));
 }
 
 /// While more and more expire, each part that is cleared away is larger.
