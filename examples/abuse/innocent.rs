@@ -16,6 +16,15 @@ const KEYS: u64 = 1 << 40;
 /// What an operation of the innocent waits for at most: it has a timer, which never fires.
 const TIMEOUT: Duration = Duration::from_secs(3_600);
 
+/// What the caller does again and again. Its operations watch a key of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Round {
+    /// It parks one and checks its own key.
+    Own,
+    /// The same, but the operation watches this key too. Both calls add to that key's list or take from it.
+    Watching(u64),
+}
+
 /// Both threads at work.
 pub(crate) struct Innocents {
     stop: Arc<AtomicBool>,
@@ -31,12 +40,12 @@ pub(crate) struct Found {
 }
 
 impl Innocents {
-    /// They begin at once. Operations of the innocent watch `beside` too, if there is such a key.
-    pub(crate) fn start(purgatory: &Purgatory<Operation>, beside: Option<u64>) -> Self {
+    /// They begin at once.
+    pub(crate) fn start(purgatory: &Purgatory<Operation>, round: Round) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let caller = thread::spawn({
             let (purgatory, stop) = (purgatory.clone(), stop.clone());
-            move || call(&purgatory, beside, &stop)
+            move || call(&purgatory, round, &stop)
         });
         let reader = thread::spawn({
             let stop = stop.clone();
@@ -60,11 +69,11 @@ impl Innocents {
     }
 }
 
-fn call(
-    purgatory: &Purgatory<Operation>,
-    beside: Option<u64>,
-    stop: &AtomicBool,
-) -> Result<Samples> {
+fn call(purgatory: &Purgatory<Operation>, round: Round, stop: &AtomicBool) -> Result<Samples> {
+    let beside = match round {
+        Round::Own => None,
+        Round::Watching(key) => Some(key),
+    };
     let mut samples = Samples::with_capacity(1 << 20);
     let mut number = 0;
     while !stop.load(Ordering::Acquire) {

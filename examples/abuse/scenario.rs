@@ -8,7 +8,7 @@ mod slow_look;
 mod storm;
 
 use crate::cli::Options;
-use crate::innocent::{Found, Innocents};
+use crate::innocent::{Found, Innocents, Round};
 use crate::operation::{Kind, Operation};
 use crate::table;
 use anyhow::{Result, anyhow};
@@ -69,8 +69,8 @@ impl Scenario {
         match self {
             Self::Cascade => cascade::run(self, operations),
             Self::Storm => storm::run(self, operations),
-            Self::HotKey => hot_key::run(self, operations, None),
-            Self::HotList => hot_key::run(self, operations, Some(hot_key::HOT)),
+            Self::HotKey => hot_key::run(self, operations, Round::Own),
+            Self::HotList => hot_key::run(self, operations, Round::Watching(hot_key::HOT)),
             Self::Sleeper => sleeper::run(),
             Self::Many => many::run(self),
             Self::SlowLook => slow_look::run(self),
@@ -94,27 +94,41 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The threads on an idle purgatory, on an idle machine.
-fn alone(purgatory: &Purgatory<Operation>) -> Result<Found> {
-    let innocents = Innocents::start(purgatory, None);
-    thread::sleep(ALONE);
-    innocents.finish()
+/// What the threads found alone, to be shown beside what they find during the abuse: the same threads, which do the same
+/// on the same purgatory.
+struct Measured {
+    name: String,
+    purgatory: Purgatory<Operation>,
+    round: Round,
+    alone: Found,
 }
 
-/// Measures while `abuse` runs, and prints.
-fn abused(
-    scenario: Scenario,
-    alone: &Found,
-    purgatory: &Purgatory<Operation>,
-    beside: Option<u64>,
-    abuse: impl FnOnce() -> Result<()>,
-) -> Result<()> {
-    let innocents = Innocents::start(purgatory, beside);
-    let abuse = abuse();
-    let found = innocents.finish()?;
-    abuse?;
-    table::rows(scenario.name(), alone, &found);
-    Ok(())
+impl Measured {
+    /// The threads while nobody else does anything.
+    fn alone(
+        name: impl Into<String>,
+        purgatory: &Purgatory<Operation>,
+        round: Round,
+    ) -> Result<Self> {
+        let innocents = Innocents::start(purgatory, round);
+        thread::sleep(ALONE);
+        Ok(Self {
+            name: name.into(),
+            purgatory: purgatory.clone(),
+            round,
+            alone: innocents.finish()?,
+        })
+    }
+
+    /// Measures while `abuse` runs, and prints.
+    fn abused(self, abuse: impl FnOnce() -> Result<()>) -> Result<()> {
+        let innocents = Innocents::start(&self.purgatory, self.round);
+        let abuse = abuse();
+        let found = innocents.finish()?;
+        abuse?;
+        table::rows(&self.name, &self.alone, &found);
+        Ok(())
+    }
 }
 
 fn park(

@@ -1,7 +1,8 @@
 //! All operations wait in one bucket of the third level of the wheel. When its window begins, they are filed again,
 //! one by one, into the second level; none expires meanwhile.
 
-use super::{Scenario, abused, alone, park};
+use super::{Measured, Scenario, park};
+use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Result, ensure};
 use request_purgatory::{Clock, Purgatory, SystemClock, Timestamp};
@@ -15,7 +16,7 @@ pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
     let clock = SystemClock::new();
     let purgatory = Purgatory::builder("cascade").clock(clock).build()?;
     let origin = clock.now().since_origin();
-    let alone = alone(&purgatory)?;
+    let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;
     // Time enough to park them all: about a microsecond each.
     let parking = Duration::from_micros(3) * operations;
     let buckets =
@@ -43,7 +44,7 @@ pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
         thread::sleep(moment.saturating_sub(clock.now().since_origin()));
     };
     sleep_until(window - Duration::from_millis(50));
-    abused(scenario, &alone, &purgatory, None, || {
+    measured.abused(|| {
         sleep_until(window + WIDTH / 4);
         ensure!(
             purgatory

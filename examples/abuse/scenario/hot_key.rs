@@ -1,7 +1,8 @@
 //! All operations watch one key, and each one of a thousand others, through which they are ended: half of them are
 //! forced and half cancelled. Each ending takes one watcher off the long list of the hot key.
 
-use super::{Scenario, abused, alone, park};
+use super::{Measured, Scenario, park};
+use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Result, ensure};
 use request_purgatory::Purgatory;
@@ -11,9 +12,9 @@ use std::time::Duration;
 pub(super) const HOT: u64 = 1 << 30;
 const OTHERS: u64 = 1_000;
 
-pub(super) fn run(scenario: Scenario, operations: u32, beside: Option<u64>) -> Result<()> {
+pub(super) fn run(scenario: Scenario, operations: u32, round: Round) -> Result<()> {
     let purgatory = Purgatory::new("hot");
-    let alone = alone(&purgatory)?;
+    let measured = Measured::alone(scenario.name(), &purgatory, round)?;
     for number in 0..u64::from(operations) {
         park(
             &purgatory,
@@ -22,7 +23,7 @@ pub(super) fn run(scenario: Scenario, operations: u32, beside: Option<u64>) -> R
             &[HOT, number % OTHERS],
         )?;
     }
-    abused(scenario, &alone, &purgatory, beside, || {
+    measured.abused(|| {
         let mut ended = 0;
         for key in 0..OTHERS {
             ended += match key % 2 {

@@ -1,6 +1,7 @@
 //! A thousand purgatories share one reaper; a thread parks short-lived operations in all of them in turn.
 
-use super::{Scenario, abused, alone, park};
+use super::{Measured, Scenario, park};
+use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Context, Result};
 use request_purgatory::{Purgatory, Reaper, ReaperThread};
@@ -20,8 +21,8 @@ pub(super) fn run(scenario: Scenario) -> Result<()> {
     };
     let purgatories = (0..PURGATORIES).map(build).collect::<Result<Vec<_>, _>>()?;
     let innocents = purgatories.first().context("there is one")?;
-    let alone = alone(innocents)?;
-    abused(scenario, &alone, innocents, None, || {
+    let measured = Measured::alone(scenario.name(), innocents, Round::Own)?;
+    measured.abused(|| {
         let start = Instant::now();
         for (number, purgatory) in (0_u64..).zip(purgatories.iter().cycle()) {
             let timeout = Duration::from_millis(5 + number % 200);

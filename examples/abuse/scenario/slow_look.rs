@@ -1,6 +1,7 @@
 //! Somebody checks a key whose operation takes its time to answer.
 
-use super::{Scenario, abused, alone, park};
+use super::{Measured, Scenario, park};
+use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::Result;
 use request_purgatory::Purgatory;
@@ -11,9 +12,9 @@ const LASTS: Duration = Duration::from_secs(3);
 
 pub(super) fn run(scenario: Scenario) -> Result<()> {
     let purgatory = Purgatory::new("slow-look");
-    let alone = alone(&purgatory)?;
+    let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;
     park(&purgatory, Duration::MAX, Kind::SlowLook(LOOK), &[0])?;
-    abused(scenario, &alone, &purgatory, None, || {
+    measured.abused(|| {
         let start = Instant::now();
         while start.elapsed() < LASTS {
             purgatory.check_and_complete(&0);

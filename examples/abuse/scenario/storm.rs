@@ -1,6 +1,7 @@
 //! All operations expire within 100 ms.
 
-use super::{Scenario, abused, alone, park};
+use super::{Measured, Scenario, park};
+use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Result, ensure};
 use request_purgatory::{Clock, Purgatory, SystemClock};
@@ -12,7 +13,7 @@ const WITHIN: Duration = Duration::from_millis(100);
 pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
     let clock = SystemClock::new();
     let purgatory = Purgatory::builder("storm").clock(clock).build()?;
-    let alone = alone(&purgatory)?;
+    let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;
     let storm = clock.now().since_origin() + Duration::from_micros(3) * operations;
     for number in 0..operations {
         let deadline = storm + WITHIN * (number % 1_000) / 1_000;
@@ -27,7 +28,7 @@ pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
     ensure!(clock.now().since_origin() < storm, "parking took too long");
     let before = storm - Duration::from_millis(50);
     thread::sleep(before.saturating_sub(clock.now().since_origin()));
-    abused(scenario, &alone, &purgatory, None, || {
+    measured.abused(|| {
         let start = Instant::now();
         while purgatory.stats().expired < u64::from(operations) {
             ensure!(
