@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_micros(150);
 /// Keys of the innocent begin here; others use lower ones.
 const KEYS: u64 = 1 << 40;
 /// What an operation of the innocent waits for at most: it has a timer, which never fires.
-const TIMEOUT: Duration = Duration::from_secs(3_600);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// What the caller does again and again. Its operations watch a key of its own.
 #[derive(Debug, Clone, Copy)]

@@ -8,16 +8,18 @@ mod slow_look;
 mod storm;
 
 use crate::cli::Options;
-use crate::innocent::{Found, Innocents, Round};
+use crate::innocent::{self, Found, Innocents, Round};
 use crate::operation::{Kind, Operation};
 use crate::table;
-use anyhow::{Result, anyhow};
-use request_purgatory::Purgatory;
+use anyhow::{Result, anyhow, ensure};
+use request_purgatory::{Clock, Purgatory, SystemClock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the threads run alone.
 const ALONE: Duration = Duration::from_millis(1_500);
+/// How long an abuse may last before something is wrong.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scenario {
@@ -56,7 +58,7 @@ impl Scenario {
     pub(crate) fn about(self) -> &'static str {
         match self {
             Self::Cascade => "a coarse bucket with all operations is filed again",
-            Self::Storm => "all operations expire within 100 ms",
+            Self::Storm => "all operations expire within 100 ms, and are cleared away",
             Self::HotKey => "a key that all operations watch loses them through other keys",
             Self::HotList => "the same, and the innocent's operations watch that key too",
             Self::Sleeper => "an on_complete sleeps for 1 s, and 10,000 others expire meanwhile",
@@ -141,4 +143,35 @@ fn park(
         .try_complete_else_watch(Operation::new(timeout, kind), keys.iter().copied())
         .map(drop)
         .map_err(|refused| anyhow!("an operation to abuse with: {refused}"))
+}
+
+/// Until so many have expired and nothing is left of them: no watch, no key and no timer.
+///
+/// An expiry is booked before its traces are cleared away. The innocent has one operation at a time, which watches one
+/// key, and whose deadline is far away.
+fn wait_until_gone(
+    purgatory: &Purgatory<Operation>,
+    clock: SystemClock,
+    expired: u64,
+) -> Result<()> {
+    let far = innocent::TIMEOUT / 2;
+    wait_until("all have expired and are cleared away", || {
+        // (The first two take no lock, the others many: they are asked once, at the end.)
+        purgatory.stats().expired >= expired
+            && purgatory.watched() <= 1
+            && purgatory.watched_keys() <= 1
+            && purgatory
+                .next_deadline()
+                .is_none_or(|next| next.saturating_since(clock.now()) > far)
+    })
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !is_so() {
+        let waited = start.elapsed();
+        ensure!(waited < PATIENCE, "after {waited:?}, not yet: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
