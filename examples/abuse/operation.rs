@@ -15,8 +15,8 @@ pub(crate) enum Kind {
     When(Arc<AtomicBool>),
     /// Its `try_complete` takes so long.
     SlowLook(Duration),
-    /// Its `on_complete` takes so long.
-    SlowEnd(Duration),
+    /// Its `on_complete` takes so long, and then tells so.
+    SlowEnd(Duration, Sender<()>),
     /// Tells how long after this moment it completed.
     Timed(Timestamp, SystemClock, Sender<Duration>),
 }
@@ -53,9 +53,12 @@ impl DelayedOperation for Operation {
 
     fn on_complete(self, _: Completion) {
         match self.kind {
-            Kind::SlowEnd(time) => thread::sleep(time),
+            // (The scenario may have stopped listening.)
+            Kind::SlowEnd(time, tell) => {
+                thread::sleep(time);
+                let _ = tell.send(());
+            }
             Kind::Timed(deadline, clock, tell) => {
-                // (The scenario may have stopped listening.)
                 let _ = tell.send(clock.now().saturating_since(deadline));
             }
             _ => {}

@@ -1,9 +1,11 @@
 //! The scenarios.
 
 mod cascade;
+mod completions;
 mod hot_key;
 mod many;
 mod sleeper;
+mod slow_end;
 mod slow_look;
 mod storm;
 
@@ -28,17 +30,19 @@ pub(crate) enum Scenario {
     HotKey,
     HotList,
     Sleeper,
+    SlowEnd,
     Many,
     SlowLook,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Cascade,
         Self::Storm,
         Self::HotKey,
         Self::HotList,
         Self::Sleeper,
+        Self::SlowEnd,
         Self::Many,
         Self::SlowLook,
     ];
@@ -50,6 +54,7 @@ impl Scenario {
             Self::HotKey => "hot-key",
             Self::HotList => "hot-list",
             Self::Sleeper => "sleeper",
+            Self::SlowEnd => "slow-end",
             Self::Many => "many",
             Self::SlowLook => "slow-look",
         }
@@ -61,7 +66,12 @@ impl Scenario {
             Self::Storm => "all operations expire within 100 ms, and are cleared away",
             Self::HotKey => "a key that all operations watch loses them through other keys",
             Self::HotList => "the same, and the innocent's operations watch that key too",
-            Self::Sleeper => "an on_complete sleeps for 1 s, and 10,000 others expire meanwhile",
+            Self::Sleeper => {
+                "how late others expire and complete while an on_complete sleeps for 1 s"
+            }
+            Self::SlowEnd => {
+                "an on_complete sleeps for 1 s, again and again, and others expire meanwhile"
+            }
             Self::Many => "1,000 busy purgatories on one ReaperThread",
             Self::SlowLook => "a try_complete on another key takes 100 ms, again and again",
         }
@@ -74,6 +84,7 @@ impl Scenario {
             Self::HotKey => hot_key::run(self, operations, Round::Own),
             Self::HotList => hot_key::run(self, operations, Round::Watching(hot_key::HOT)),
             Self::Sleeper => sleeper::run(),
+            Self::SlowEnd => slow_end::run(self),
             Self::Many => many::run(self),
             Self::SlowLook => slow_look::run(self),
         }

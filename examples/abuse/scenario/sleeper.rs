@@ -3,14 +3,13 @@
 //! An executor promises that neither is; a completion thread, that the timer is not (completions wait in its queue).
 //! Inline completions promise nothing, and stand here to compare.
 
-use super::park;
+use super::{completions, park};
 use crate::operation::Kind;
 use crate::samples::Samples;
 use crate::table::brief;
 use anyhow::{Result, ensure};
-use request_purgatory::{Clock, Completions, Job, Purgatory, SystemClock};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use request_purgatory::{Clock, Completions, Purgatory, SystemClock};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -26,44 +25,16 @@ pub(super) fn run() -> Result<()> {
     );
     println!("|---|---|---:|---:|---:|---:|---:|");
     for sleeps in [false, true] {
-        one("own thread", Completions::OwnThread, sleeps)?;
-        let (pool, jobs) = channel();
-        let workers = workers(jobs);
-        one("executor", executor(pool), sleeps)?;
-        for worker in workers {
-            ensure!(worker.join().is_ok(), "a worker panicked");
-        }
-        one("inline (promises nothing)", Completions::Inline, sleeps)?;
+        completions::each(|way, completions| one(way, completions, sleeps))?;
     }
     Ok(())
 }
 
-fn executor(pool: Sender<Job>) -> Completions {
-    Completions::Executor(Arc::new(move |job| {
-        // (The workers outlive the purgatory.)
-        let _ = pool.send(job);
-    }))
-}
-
-/// Two threads that run jobs until nobody can give them any.
-fn workers(jobs: Receiver<Job>) -> Vec<thread::JoinHandle<()>> {
-    let jobs = Arc::new(Mutex::new(jobs));
-    let worker = |_| {
-        let jobs = jobs.clone();
-        thread::spawn(move || {
-            loop {
-                let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                match job {
-                    Ok(job) => job(),
-                    Err(_) => return,
-                }
-            }
-        })
+fn one(way: &str, completions: Completions, sleeps: bool) -> Result<()> {
+    let promise = match completions {
+        Completions::Inline => " (promises nothing)",
+        _ => "",
     };
-    (0..2).map(worker).collect()
-}
-
-fn one(name: &str, completions: Completions, sleeps: bool) -> Result<()> {
     let clock = SystemClock::new();
     let purgatory = Purgatory::builder("sleeper")
         .clock(clock)
@@ -75,7 +46,7 @@ fn one(name: &str, completions: Completions, sleeps: bool) -> Result<()> {
         park(
             &purgatory,
             until(Duration::ZERO),
-            Kind::SlowEnd(SLEEP),
+            Kind::SlowEnd(SLEEP, channel().0),
             &[0],
         )?;
     }
@@ -103,7 +74,7 @@ fn one(name: &str, completions: Completions, sleeps: bool) -> Result<()> {
     }
     let stats = purgatory.stats();
     println!(
-        "| {name} | {} | {} | {} | {} | {} | {} |",
+        "| {way}{promise} | {} | {} | {} | {} | {} | {} |",
         if sleeps { "sleeps 1 s" } else { "is not there" },
         brief(stats.lateness_total / all as u32),
         brief(stats.lateness_max),

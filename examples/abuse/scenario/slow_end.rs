@@ -1,0 +1,52 @@
+//! Completions sleep, one after the other, while others expire; calls on the same purgatory are timed meanwhile, for each
+//! way of running completions.
+
+use super::{Measured, PATIENCE, Scenario, completions, park, wait_until_gone};
+use crate::innocent::Round;
+use crate::operation::Kind;
+use anyhow::{Context, Result, ensure};
+use request_purgatory::{Clock, Completions, Purgatory, SystemClock};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+const SLEEPERS: u32 = 3;
+const SLEEP: Duration = Duration::from_secs(1);
+/// So many expire during each sleep.
+const OTHERS: u32 = 10_000;
+/// Until the first of all: time enough to park them.
+const FIRST: Duration = Duration::from_secs(1);
+
+pub(super) fn run(scenario: Scenario) -> Result<()> {
+    completions::each(|way, completions| one(format!("{}, {way}", scenario.name()), completions))
+}
+
+fn one(name: String, completions: Completions) -> Result<()> {
+    let clock = SystemClock::new();
+    let purgatory = Purgatory::builder("slow-end")
+        .clock(clock)
+        .completions(completions)
+        .build()?;
+    let measured = Measured::alone(name, &purgatory, Round::Own)?;
+    let base = clock.now().saturating_add(FIRST);
+    let until = |moment| base.saturating_add(moment).saturating_since(clock.now());
+    let (tell, told) = channel();
+    for number in 0..SLEEPERS {
+        let begins = SLEEP * number;
+        let kind = Kind::SlowEnd(SLEEP, tell.clone());
+        park(&purgatory, until(begins), kind, &[0])?;
+        for other in 0..OTHERS {
+            let moment = begins + SLEEP * other / OTHERS;
+            let key = 1 + u64::from(other % 100);
+            park(&purgatory, until(moment), Kind::Plain, &[key])?;
+        }
+    }
+    ensure!(clock.now() < base, "parking took too long");
+    thread::sleep(until(Duration::ZERO).saturating_sub(Duration::from_millis(50)));
+    measured.abused(|| {
+        for _ in 0..SLEEPERS {
+            told.recv_timeout(PATIENCE).context("a sleeper's end")?;
+        }
+        wait_until_gone(&purgatory, clock, (SLEEPERS * (1 + OTHERS)).into())
+    })
+}
