@@ -29,6 +29,7 @@ pub(crate) enum Scenario {
     Storm,
     HotKey,
     HotList,
+    HotCheck,
     Sleeper,
     SlowEnd,
     Many,
@@ -36,11 +37,12 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Cascade,
         Self::Storm,
         Self::HotKey,
         Self::HotList,
+        Self::HotCheck,
         Self::Sleeper,
         Self::SlowEnd,
         Self::Many,
@@ -53,6 +55,7 @@ impl Scenario {
             Self::Storm => "storm",
             Self::HotKey => "hot-key",
             Self::HotList => "hot-list",
+            Self::HotCheck => "hot-check",
             Self::Sleeper => "sleeper",
             Self::SlowEnd => "slow-end",
             Self::Many => "many",
@@ -66,6 +69,7 @@ impl Scenario {
             Self::Storm => "all operations expire within 100 ms, and are cleared away",
             Self::HotKey => "a key that all operations watch loses them through other keys",
             Self::HotList => "the same, and the innocent's operations watch that key too",
+            Self::HotCheck => "the same, and the innocent checks that key: all who are left",
             Self::Sleeper => {
                 "how late others expire and complete while an on_complete sleeps for 1 s"
             }
@@ -83,6 +87,7 @@ impl Scenario {
             Self::Storm => storm::run(self, operations),
             Self::HotKey => hot_key::run(self, operations, Round::Own),
             Self::HotList => hot_key::run(self, operations, Round::Watching(hot_key::HOT)),
+            Self::HotCheck => hot_key::run(self, operations, Round::Checking(hot_key::HOT)),
             Self::Sleeper => sleeper::run(),
             Self::SlowEnd => slow_end::run(self),
             Self::Many => many::run(self),

@@ -1,7 +1,10 @@
 //! All operations watch one key, and each one of a thousand others, through which they are ended: half of them are
 //! forced and half cancelled. Each ending takes one watcher off the long list of the hot key.
+//!
+//! The innocent has nothing to do with that key, or watches it, or checks it. A check looks at the whole crowd, so that
+//! one is measured alone beside an idle crowd, the others without any.
 
-use super::{Measured, Scenario, park};
+use super::{Measured, Scenario, park, wait_until};
 use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Result, ensure};
@@ -14,14 +17,19 @@ const OTHERS: u64 = 1_000;
 
 pub(super) fn run(scenario: Scenario, operations: u32, round: Round) -> Result<()> {
     let purgatory = Purgatory::new("hot");
+    let crowd = || {
+        (0..u64::from(operations)).try_for_each(|number| {
+            let keys = [HOT, number % OTHERS];
+            park(&purgatory, Duration::MAX, Kind::Plain, &keys)
+        })
+    };
+    let checks = matches!(round, Round::Checking(_));
+    if checks {
+        crowd()?;
+    }
     let measured = Measured::alone(scenario.name(), &purgatory, round)?;
-    for number in 0..u64::from(operations) {
-        park(
-            &purgatory,
-            Duration::MAX,
-            Kind::Plain,
-            &[HOT, number % OTHERS],
-        )?;
+    if !checks {
+        crowd()?;
     }
     measured.abused(|| {
         let mut ended = 0;
@@ -31,7 +39,8 @@ pub(super) fn run(scenario: Scenario, operations: u32, round: Round) -> Result<(
                 _ => purgatory.force_complete_for_key(&key),
             };
         }
-        ensure!(ended == operations as usize, "{ended} have ended");
-        Ok(())
+        // (Those that the innocent is just looking at are ended by that thread.)
+        ensure!(checks || ended == operations as usize, "{ended} have ended");
+        wait_until("all have ended", || purgatory.delayed() <= 1)
     })
 }
