@@ -9,12 +9,16 @@ use std::thread;
 use std::time::Duration;
 
 const WITHIN: Duration = Duration::from_millis(100);
+/// So much longer they may take to be parked, where another program has the processor.
+const GRACE: Duration = Duration::from_millis(200);
 
 pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
     let clock = SystemClock::new();
     let purgatory = Purgatory::builder("storm").clock(clock).build()?;
     let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;
-    let storm = clock.now().since_origin() + Duration::from_micros(3) * operations;
+    // Time enough to park them all: about a microsecond each.
+    let parking = GRACE + Duration::from_micros(3) * operations;
+    let storm = clock.now().since_origin() + parking;
     for number in 0..operations {
         let deadline = storm + WITHIN * (number % 1_000) / 1_000;
         let timeout = deadline.saturating_sub(clock.now().since_origin());
