@@ -7,8 +7,8 @@
 //!
 //! The innocent thread parks and completes an operation on a key of its own, about five thousand times a second, and
 //! times each call. Beside it a second thread times nothing: it reads the clock for as long as a call takes, so what
-//! the scheduler does to a thread shows there too. Both run alone first, and then during the abuse (`innocent.rs`;
-//! the scenarios are in `scenario/`).
+//! the scheduler does to a thread shows there too. Both run alone first, and then do the same during the abuse
+//! (`innocent.rs`; the scenarios are in `scenario/`).
 
 mod cli;
 mod innocent;

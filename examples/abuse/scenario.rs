@@ -74,7 +74,7 @@ impl Scenario {
                 "how late others expire and complete while an on_complete sleeps for 1 s"
             }
             Self::SlowEnd => {
-                "an on_complete sleeps for 1 s, again and again, and others expire meanwhile"
+                "an on_complete sleeps for 1 s, again and again, and others fall due meanwhile"
             }
             Self::Many => "1,000 busy purgatories on one ReaperThread",
             Self::SlowLook => "a try_complete on another key takes 100 ms, again and again",
@@ -112,8 +112,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What the threads found alone, to be shown beside what they find during the abuse: the same threads, which do the same
-/// on the same purgatory.
+/// What the threads found alone, to be shown beside what they find during the abuse: the same threads, which do the
+/// same on the same purgatory.
 struct Measured {
     name: String,
     purgatory: Purgatory<Operation>,

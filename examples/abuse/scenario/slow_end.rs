@@ -1,5 +1,5 @@
-//! Completions sleep, one after the other, while others expire; calls on the same purgatory are timed meanwhile, for each
-//! way of running completions.
+//! Completions sleep, one after the other, while others fall due; calls on the same purgatory are timed meanwhile, for
+//! each way of running completions.
 
 use super::{Measured, PATIENCE, Scenario, completions, park, wait_until_gone};
 use crate::innocent::Round;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const SLEEPERS: u32 = 3;
 const SLEEP: Duration = Duration::from_secs(1);
-/// So many expire during each sleep.
+/// So many fall due during each sleep.
 const OTHERS: u32 = 10_000;
 /// Until the first of all: time enough to park them.
 const FIRST: Duration = Duration::from_secs(1);
