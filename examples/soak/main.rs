@@ -1,5 +1,5 @@
-//! A soak: threads do everything that can be done to purgatories, at random and for as long as wanted, and a ledger
-//! of every operation is held against what the library says and does.
+//! A soak: threads do what can be done to purgatories by plain keys and handles, at random and for as long as wanted,
+//! and a ledger of every operation is held against what the library says and does.
 //!
 //! ```text
 //! cargo run --release --example soak -- --minutes 10
