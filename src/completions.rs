@@ -1,4 +1,4 @@
-//! Where the completions of expired operations run.
+//! Where the completions of expired operations run, and those of checks that were put off.
 
 use crate::sync::Arc;
 use crate::turn::Turn;
@@ -9,14 +9,16 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, JoinHandle};
 
-/// The completion of one expired operation, ready to run once. Never panics: panics of `on_complete` are caught and
-/// counted inside. Dropping it runs it, so an executor that throws a job away still ends the operation.
+/// The completion of one operation that expired, or was completed by a check put off; ready to run once. Never panics:
+/// panics of `on_complete` are caught and counted inside. Dropping it runs it, so an executor that throws a job away
+/// still ends the operation.
 pub type Job = Box<dyn FnOnce() + Send + 'static>;
 
-/// Runs the completions of expired operations, for instance on a thread pool.
+/// Runs [the completions that go elsewhere](Completions), for instance on a thread pool.
 ///
-/// `execute` is called on the thread that drives the timer, and should hand the job on rather than run it: a slow
-/// executor delays the timer. Closures `Fn(Job)` are executors.
+/// `execute` is called on the thread that drives the timer, or on one that had the operation in hand when its time
+/// came. It should hand the job on rather than run it: a slow executor delays the timer. Closures `Fn(Job)` are
+/// executors.
 pub trait Executor: Send + Sync + 'static {
     /// Runs `job`, now or later, here or elsewhere.
     fn execute(&self, job: Job);
@@ -28,7 +30,8 @@ impl<F: Fn(Job) + Send + Sync + 'static> Executor for F {
     }
 }
 
-/// Where [`on_complete`](crate::DelayedOperation::on_complete) of an expired operation runs.
+/// Where [`on_complete`](crate::DelayedOperation::on_complete) of an expired operation runs, and of one that was
+/// completed by a check put off ([`check_later`](crate::Purgatory::check_later), or the seventeenth look in a row).
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Completions {

@@ -27,8 +27,9 @@ pub trait DelayedOperation: Send + 'static {
     /// Whether the operation can complete now.
     ///
     /// Runs on the parking thread (once before parking and once after, so that no event is missed in between), on
-    /// every thread that checks one of the keys, and once on the thread that drives the timer when the deadline has
-    /// passed, where the answer decides nothing but shows [`Stats::missed_checks`](crate::Stats::missed_checks).
+    /// every thread that checks one of the keys, and on the thread that drives the timer: for checks that were put off,
+    /// and once when the deadline has passed (unless another thread is just examining the operation), where the answer
+    /// decides nothing but shows [`Stats::missed_checks`](crate::Stats::missed_checks).
     /// Keep it short: it delays the caller of the check. A check of an operation's own key from inside its
     /// `try_complete` does not examine that operation again: the value returned is the answer.
     fn try_complete(&mut self) -> bool;
@@ -36,10 +37,11 @@ pub trait DelayedOperation: Send + 'static {
     /// Ends the operation.
     ///
     /// [`Satisfied`](Completion::Satisfied) runs on the thread whose call found it so, before that call returns;
-    /// [`Expired`](Completion::Expired) where [`Builder::completions`](crate::Builder::completions) says;
-    /// [`ShutDown`](Completion::ShutDown) on the thread that shuts the purgatory down. Completions never nest: one
-    /// caused from inside a callback runs after that callback, before the outermost call of the library on that
-    /// thread returns.
+    /// [`Expired`](Completion::Expired), and whatever a check that was put off completes
+    /// ([`check_later`](crate::Purgatory::check_later)), where [`Builder::completions`](crate::Builder::completions)
+    /// says; [`ShutDown`](Completion::ShutDown) on the thread that shuts the purgatory down, or on one that is just
+    /// examining the operation. Completions never nest: one caused from inside a callback runs after that callback,
+    /// before the outermost call of the library on that thread returns.
     fn on_complete(self, completion: Completion);
 }
 

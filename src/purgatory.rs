@@ -53,7 +53,8 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 /// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is
 /// [shut down](Self::shutdown).
 ///
-/// No method holds a lock of the library while it runs code of the user's, and none but [`shutdown`](Self::shutdown)
+/// No method holds a lock of the library while it runs code of the user's (but for
+/// [`Hash`, `Eq` and `Clone` of keys](DelayedOperation::Key)), and none but [`shutdown`](Self::shutdown)
 /// waits for a thread that does: an operation that is being examined elsewhere is left to that thread, with a mark that
 /// makes it look again. All methods may be called from inside every callback.
 ///
@@ -143,7 +144,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Resolves a key: it is found without hashing from then on. For keys that are checked often, such as the
     /// partitions of a broker.
     ///
-    /// Takes the lock of the key's shard, and allocates if the key was not resolved.
+    /// Takes the lock of the key's shard and, within it, that of the list, and allocates if the key was not resolved.
     pub fn key(&self, key: Op::Key) -> ResolvedKey<Op, S> {
         ResolvedKey::new(&self.face.core, key)
     }
@@ -157,7 +158,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// (If other threads keep checking one of them meanwhile, the seventeenth look in a row is left to the reaper, or
     /// to the next [`advance`](Self::advance): a hot key does not hold up the thread that happened to be first.)
     ///
-    /// Takes the lock of the key's shard, never during these calls.
+    /// Takes the lock of the key's shard; for what it completes, those of the other keys' shards, and that of the home
+    /// only if it is free. None of them is held during these calls.
     #[inline]
     pub fn check_and_complete<Q>(&self, key: &Q) -> usize
     where
@@ -170,7 +172,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// The same, but of those that watch `key` [at a rank](WatchOn::at_rank) it examines only those up to `rank`, in
     /// that order, then all that watch it without one. Costs in what it examines, not in what waits above.
     ///
-    /// The rank says who may be satisfied; `try_complete` still decides.
+    /// The rank says who may be satisfied; `try_complete` still decides. Runs and locks as
+    /// [`check_and_complete`](Self::check_and_complete) does, the key's shard anew for every 64 that it examines.
     #[inline]
     pub fn check_and_complete_up_to<Q>(&self, key: &Q, rank: u64) -> usize
     where
@@ -184,7 +187,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
     /// [`Builder::completions`] says.
     ///
-    /// Runs no user code and takes no lock, so it is safe under any lock of yours.
+    /// Takes no lock and runs no user code but a [reactor's waker](crate::Reaper::Reactor), so it is safe under any
+    /// lock of yours that the waker does not take. (After the shutdown it drops the key, and those that others have
+    /// just put off.)
     pub fn check_later(&self, key: Op::Key) {
         self.face.core.put_off(Later::Key(key));
     }
@@ -193,6 +198,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// One that another thread is examining right now is not in the result: that thread ends it, with
     /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied or is just expiring it.
+    ///
+    /// Takes the locks of the key's shard and, for each operation, of its other keys' shards; a home's only if it is
+    /// free.
     pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<Op>
     where
         Op::Key: Borrow<Q>,
@@ -205,7 +213,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// lost, the topic deleted. Returns how many this call completed; one that another thread is examining right now
     /// is completed by that thread.
     ///
-    /// Runs `on_complete` on this thread.
+    /// Runs `on_complete` on this thread. Takes the locks of the key's shard and, for each operation, of its other
+    /// keys' shards; a home's only if it is free.
     pub fn force_complete_for_key<Q>(&self, key: &Q) -> usize
     where
         Op::Key: Borrow<Q>,
@@ -214,8 +223,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.face.core.force_key(key)
     }
 
-    /// Lets every operation that watches `key` expire `timeout` from now instead. Returns how many got the new
-    /// deadline.
+    /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
+    /// of [`Builder::max_timeout`] applies. Returns how many got the new deadline.
+    ///
+    /// Takes the lock of the key's shard, then a home's for each operation, and reads the clock for each; if that
+    /// panics, so does this call, and some have the new deadline.
     pub fn reschedule_for_key<Q>(&self, key: &Q, timeout: Duration) -> usize
     where
         Op::Key: Borrow<Q>,
@@ -241,15 +253,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.face.core.engine.stats()
     }
 
-    /// Keys that some operation watches. Takes the lock of each shard of the watcher map in turn.
+    /// Keys that some operation watches. Takes the lock of each shard of the watcher map in turn, and has it while it
+    /// counts the keys of the shard; within it, for an instant, that of each resolved list.
     pub fn watched_keys(&self) -> usize {
         self.face.core.watch.keys()
     }
 
     /// What is parked, the oldest first.
     ///
-    /// Takes the lock of each shard of the watcher map in turn, then a home's lock for each operation; holds no
-    /// operation. Costs time and memory in what is parked: for operators, not for the hot path.
+    /// Takes the lock of each shard of the watcher map in turn (and, within it, that of each resolved list), and has it
+    /// while it clones the keys of all watches in the shard; then takes a home's lock for each operation; holds no
+    /// operation. Costs time and memory in what is parked: for operators, not for the hot path. If the clock or `Clone`
+    /// of a key panics, so does this call.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.face.core.snapshot()
     }
@@ -259,6 +274,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Runs `try_complete` of the operations concerned on this thread, and their `on_complete` where
     /// [`Builder::completions`] says. What user code makes due meanwhile is left for the next call.
+    ///
+    /// Takes every home's lock in turn, for a slice of timers at a time, and the shards of the keys of what it ends.
+    /// Reads the clock; if that panics, so does this call.
     pub fn advance(&self) -> usize {
         let expired = advance(&self.face.core);
         rearm_for_caller(&*self.face.core);
@@ -267,6 +285,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// When [`advance`](Self::advance) has something to do next, on the purgatory's clock: the start of the earliest
     /// non-empty bucket of the wheel, at or before the first deadline. `None`: not before something is parked.
+    ///
+    /// Takes every home's lock in turn, and may wake the reaper.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let next = rearm_for_caller(&*self.face.core);
         (next != NEVER).then(|| self.face.core.engine.timestamp(next))

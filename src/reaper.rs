@@ -40,8 +40,9 @@ pub enum Reaper {
     /// A thread that drives many purgatories.
     Shared(ReaperThread),
     /// A thread of the user's, such as an event loop: it calls [`advance`](crate::Purgatory::advance) when
-    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and asks for both again when this waker is called
-    /// (on a parking thread, with no lock held): an earlier deadline has been added, or a check put off until later.
+    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and asks for both again when this waker is called:
+    /// an earlier deadline has been added, a check put off until later, the clock moved by hand, or all of it shut
+    /// down. It is called on the thread that did this (which may only have checked a key), with no lock held.
     Reactor(Waker),
     /// Nobody: the user calls [`advance`](crate::Purgatory::advance) now and then, for instance in a test.
     Manual,

@@ -122,8 +122,10 @@ pub struct Stats {
     pub shut_down: u64,
     /// Parked operations that were dropped because their `try_complete` panicked.
     pub aborted: u64,
-    /// Panics caught in user code: in `try_complete` and `on_complete`, in destructors of operations, in executors, in
-    /// metrics recorders and tracing subscribers.
+    /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys and the
+    /// clock while something is parked or ends, in a reactor's waker, in metrics recorders and tracing subscribers. Not
+    /// those that go through to the caller of a method, nor those of a clock that the reaper asks what is due, or of
+    /// the waker of a future whose operation or request is dropped.
     pub panicked: u64,
     /// Operations given back to whoever wanted to park them.
     pub rejected: u64,

@@ -35,7 +35,9 @@ impl Timestamp {
 
 /// A source of monotonic time.
 ///
-/// Its methods are called on parking threads and on the reaper, with no lock of the library held.
+/// Its methods are called on threads that build, park or reschedule, on those that ask for `remaining`, a `snapshot` or
+/// an `advance`, and on the reaper; with the feature `metrics` or `tracing`, on every thread that ends an operation. No
+/// lock of the library is held.
 pub trait Clock: Send + Sync + 'static {
     /// The time now. Must never go back.
     fn now(&self) -> Timestamp;
@@ -128,7 +130,8 @@ impl ManualClock {
     }
 
     /// Moves the clock forward; it stops at the last possible reading. Whoever sleeps by this clock is woken, and does
-    /// its work on its own thread.
+    /// its work on its own thread. The wakers run on this one, those of [reactors](crate::Reaper::Reactor) among them;
+    /// if one panics, so does this call.
     pub fn advance(&self, by: Duration) {
         {
             let mut now = self.0.now.lock();

@@ -47,10 +47,10 @@ use std::time::Duration;
 ///
 /// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown).
 ///
-/// Every method may be called from the callback. None holds a lock while code of yours runs, and none but
-/// [`shutdown`](Self::shutdown) waits for that. None but [`advance`](Self::advance) runs the callback, so a lock that it
-/// takes may be held while a timer is started, stopped or reset. Starting takes one lock of a home, for which it may
-/// wait shortly; stopping never waits.
+/// Every method may be called from the callback. None holds a lock while code of yours runs (but a home's while it uses
+/// a [`Scheme`] of yours), and none but [`shutdown`](Self::shutdown) waits for that. None but
+/// [`advance`](Self::advance) runs the callback, so a lock that it takes may be held while a timer is started, stopped
+/// or reset. Starting takes one lock of a home, for which it may wait shortly; stopping never waits.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     face: Face<Core<T, W>>,
 }
@@ -96,7 +96,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.face.core.stop(id)
     }
 
-    /// Lets a running timer expire `timeout` from now instead. Takes a home's lock and reads the clock.
+    /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes a home's lock and reads
+    /// the clock; if that panics, so does this call.
     ///
     /// # Errors
     /// If it has fired or was stopped, or the timeout is beyond the span of a simple wheel.
@@ -116,7 +117,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 
     /// The time until the deadline, zero if it has passed. `None` if the timer has fired or was stopped, or never
-    /// fires. Takes a home's lock and reads the clock.
+    /// fires. Takes a home's lock and reads the clock; if that panics, so does this call.
     pub fn remaining(&self, id: TimerId) -> Option<Duration> {
         let address = self.face.core.address_of(id)?;
         self.face.core.engine.remaining(address)
@@ -146,6 +147,9 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
 
     /// Expires what is due, for timers without a reaper (with one, it is harmless). Returns how many this call
     /// expired. What callbacks make due meanwhile is left for the next call.
+    ///
+    /// Takes every home's lock in turn, for a slice of timers at a time, and reads the clock; if that panics, so does
+    /// this call.
     pub fn advance(&self) -> usize {
         let expired = advance(&self.face.core);
         rearm_for_caller(&*self.face.core);
@@ -154,6 +158,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
 
     /// When [`advance`](Self::advance) has something to do next, on the timer's clock: at or before the first
     /// deadline. `None`: not before something is started.
+    ///
+    /// Takes every home's lock in turn, and may wake the reaper.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let next = rearm_for_caller(&*self.face.core);
         (next != NEVER).then(|| self.face.core.engine.timestamp(next))

@@ -107,6 +107,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
     /// Takes the value for `key`: the response has come, the session was closed. `None` if nothing is kept for it,
     /// or it is just expiring.
+    ///
+    /// Takes the lock of the key's shard, and then that of a home only if it is free.
     pub fn complete<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -115,8 +117,11 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.face.core.complete(key)
     }
 
-    /// Lets the value for `key` expire `timeout` from now instead. `false` if nothing is kept for it, or it is just
-    /// expiring.
+    /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if nothing is
+    /// kept for it, or it is just expiring.
+    ///
+    /// Takes the lock of the key's shard, then that of a home. Reads the clock in between; if that panics, so does this
+    /// call.
     pub fn touch<Q>(&self, key: &Q, timeout: Duration) -> bool
     where
         K: Borrow<Q>,
@@ -125,7 +130,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.face.core.touch(key, timeout)
     }
 
-    /// Whether a value is kept for `key`.
+    /// Whether a value is kept for `key`. Takes the lock of the key's shard.
     pub fn contains<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -138,6 +143,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
     /// The time until the value for `key` expires, zero if its deadline has passed. `None` if nothing is kept for it,
     /// or for ever.
+    ///
+    /// Takes the lock of the key's shard, then that of a home. Reads the clock; if that panics, so does this call.
     pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
     where
         K: Borrow<Q>,
@@ -165,6 +172,9 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
     /// Expires what is due, for trackers without a reaper (with one, it is harmless). Returns how many this call
     /// expired. What callbacks make due meanwhile is left for the next call.
+    ///
+    /// Takes every home's lock in turn, for a slice of values at a time, and the shard of each key that expires. Reads
+    /// the clock; if that panics, so does this call.
     pub fn advance(&self) -> usize {
         let expired = advance(&self.face.core);
         rearm_for_caller(&*self.face.core);
@@ -173,6 +183,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 
     /// When [`advance`](Self::advance) has something to do next, on the tracker's clock: at or before the first
     /// deadline. `None`: not before something is tracked.
+    ///
+    /// Takes every home's lock in turn, and may wake the reaper.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let next = rearm_for_caller(&*self.face.core);
         (next != NEVER).then(|| self.face.core.engine.timestamp(next))

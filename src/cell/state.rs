@@ -171,7 +171,8 @@ impl State {
     /// vacant -> held. The caller has the slot from the free list; returns the tenant's generation.
     pub(crate) fn occupy(&self) -> u32 {
         // ORDERING: Relaxed on both. The free list's lock ordered the last tenant's end before this, and nobody can
-        // name the new tenant before its reference is published, under a lock.
+        // name the new tenant before its reference is published: under the lock of its home or of a list, or by the
+        // compare-and-swap of a resolved list's word (`Resolved::swap`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | CHECKING));
         self.0

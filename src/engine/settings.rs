@@ -100,8 +100,8 @@ macro_rules! knobs {
             self
         }
 
-        /// Where your code runs for what has expired. Default: [`Completions::OwnThread`], or
-        /// [`Completions::Inline`] without a reaper of the library's.
+        /// Where your code runs for what has expired, or was completed by a check put off. Default:
+        /// [`Completions::OwnThread`], or [`Completions::Inline`] without a reaper of the library's.
         pub fn completions(mut self, completions: Completions) -> Self {
             self.settings.completions = Some(completions);
             self

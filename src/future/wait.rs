@@ -186,8 +186,9 @@ impl<K> fmt::Debug for Waiter<K> {
 }
 
 impl<K: TrackedKey, S: KeyHasher> Purgatory<Waiter<K>, S> {
-    /// Waits until `predicate` finds a value, for at most `timeout` from this call on ([`Duration::MAX`]: for ever).
-    /// It is asked at once, when any of `keys` is checked, and last when the timeout has passed.
+    /// Waits until `predicate` finds a value, for at most `timeout` from this call on ([`Duration::MAX`]: for ever). It
+    /// is asked at once, when any of `keys` is checked, and last when the timeout has passed (unless another thread is
+    /// just asking it).
     ///
     /// The wait begins with this call, not with the first poll: an event after the call is not missed if one of the
     /// keys is checked after it, whether the future was polled by then or not. If the predicate finds something at
@@ -217,6 +218,9 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<Waiter<K>, S> {
 
     /// The same with watches of all kinds: plain and [resolved](Self::key) keys, and any of them
     /// [at a rank](WatchOn::at_rank), such as the offset that is waited for.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
     pub fn wait_on<'a, T: Send + 'static>(
         &self,
         watches: impl IntoIterator<Item = WatchOn<'a, Waiter<K>, S>>,

@@ -50,6 +50,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     ///
     /// # Errors
     /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
     pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
         let core = Core::new(Engine::new(self.settings)?.observed(), self.hasher);
         Ok(Purgatory {

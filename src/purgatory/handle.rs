@@ -16,6 +16,8 @@ use std::time::Duration;
 ///
 /// A handle does not keep its operation parked (dropping it cancels nothing), nor the purgatory alive. Once the
 /// operation has ended, whatever becomes of its place in memory, the handle only says so: `false`, or `None`.
+///
+/// Every method takes the lock of the purgatory's tether for an instant: it finds the purgatory there.
 pub struct Handle<Op: DelayedOperation, S = crate::RandomState> {
     tether: Tether,
     address: Address,
@@ -36,7 +38,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.tether.core()
     }
 
-    /// Whether the operation has not ended.
+    /// Whether the operation has not ended. Takes no other lock.
     pub fn is_parked(&self) -> bool {
         self.core()
             .is_some_and(|core| core.engine.is_parked(self.address))
@@ -44,7 +46,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// The time until the deadline, zero if it has passed. `None` if the operation has ended or never expires.
     ///
-    /// Takes a home's lock and reads the clock.
+    /// Takes a home's lock and reads the clock; if that panics, so does this call.
     pub fn remaining(&self) -> Option<Duration> {
         self.core()?.engine.remaining(self.address)
     }
@@ -59,6 +61,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Examines the operation as [`check_and_complete`](super::Purgatory::check_and_complete) does, on this thread.
     /// Returns whether this call completed it.
+    ///
+    /// If it does, it takes the locks of the operation's keys, and that of its home only if that is free.
     pub fn check(&self) -> bool {
         self.core()
             .is_some_and(|core| core.check_one(self.address, Site::Here))
@@ -69,6 +73,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// If another thread is examining the operation, nobody waits: that thread completes it, and this returns
     /// `false`. After either answer the operation has ended or is just ending.
+    ///
+    /// Takes the locks of the operation's keys, and that of its home only if that is free.
     pub fn force_complete(&self) -> bool {
         self.core().is_some_and(|core| core.force_one(self.address))
     }
@@ -78,6 +84,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// `None` if it has ended already, or if another thread is examining it right now: nobody waits for that; the
     /// thread will end it with [`Completion::Cancelled`](crate::Completion::Cancelled), unless it finds it
     /// satisfied or is just expiring it. After either answer the operation has ended or is just ending.
+    ///
+    /// Takes the locks of the operation's keys, and that of its home only if that is free.
     pub fn cancel(&self) -> Option<Op> {
         self.core()?.cancel_one(self.address)
     }
@@ -86,7 +94,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// [`Builder::max_timeout`](crate::Builder::max_timeout) applies. Returns `false` if the operation has ended, or
     /// its deadline has passed and it is about to.
     ///
-    /// Takes a home's lock.
+    /// Takes a home's lock and reads the clock; if that panics, so does this call.
     pub fn reschedule(&self, timeout: Duration) -> bool {
         self.core().is_some_and(|core| {
             let rescheduled = core.engine.reschedule(self.address, timeout);

@@ -47,8 +47,9 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
 
     /// Examines every operation that watches the key, as
     /// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete) does, without hashing the key. If none
-    /// does, it costs one locked instruction. Takes no lock if the only one that watches it does so without a rank, and
-    /// has been the only one since the list was last empty; else that of the list.
+    /// does, it costs one locked instruction. Takes no lock if the only one that watches it came without a rank to an
+    /// empty list of the resolved key, and nobody since; else that of the list. For what it completes, it takes those
+    /// of the other keys, and that of the home only if it is free.
     #[inline]
     pub fn check_and_complete(&self) -> usize {
         self.check(self.list.look(), Rank::MAX)
@@ -82,6 +83,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     }
 }
 
+/// Takes the lock of the key's list for an instant. Runs nothing of the key's.
 impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     fn clone(&self) -> Self {
         self.list.pin();
@@ -94,6 +96,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     }
 }
 
+/// Takes the lock of the key's shard and, within it, that of the list. Runs `Hash` and `Eq` of the key, whose panics
+/// are caught and counted; then destructors of keys.
 impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     fn drop(&mut self) {
         // `Hash` or `Eq` of the key may panic: then the key stays in the map.

@@ -48,6 +48,9 @@ impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
     ///
     /// # Errors
     /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
     pub fn build(
         self,
         on_expiry: impl Fn(T) + Send + Sync + 'static,
@@ -64,6 +67,9 @@ impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
     ///
     /// # Errors
     /// As for [`build`](Self::build).
+    ///
+    /// # Panics
+    /// If the clock does.
     pub fn build_with_channel(mut self) -> Result<(Timer<T, W>, mpsc::Receiver<T>), BuildError> {
         // Sending does not block.
         self.settings.completions.get_or_insert(Completions::Inline);

@@ -50,6 +50,9 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
     ///
     /// # Errors
     /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
     pub fn build(
         self,
         on_expiry: impl Fn(K, V) + Send + Sync + 'static,

@@ -119,6 +119,8 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Expects a response to request `id` within `timeout`. Call it before the request is sent: a response that
     /// overtakes it is late. Dropping the [`Request`] forgets it.
     ///
+    /// Takes the lock of the id's shard and, within it, that of a home. Reads the clock once.
+    ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending
     /// ([`Duplicate`](Rejected::Duplicate)), there are too many, they are shut down, or `Hash`, `Eq` or `Clone` of an
@@ -148,7 +150,8 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Hands over the response to request `id`. Returns whether somebody was waiting for it; if not, it is counted
     /// as [late](Self::late) and reported to [`on_late`](RequestsBuilder::on_late).
     ///
-    /// Wakes the future on this thread, or calls `on_late`, with no lock held.
+    /// Takes the lock of the id's shard, and then that of a home only if it is free. Wakes the future on this thread,
+    /// or calls `on_late`, with no lock held; if that panics, so does this call.
     pub fn respond(&self, id: &K, response: R) -> bool {
         match self.tracker.complete(id) {
             Some(caller) => {
@@ -166,7 +169,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 
     /// Lets the request `id` time out `timeout` from now instead: the server says that it is still at work. `false`
-    /// if there is none.
+    /// if there is none. Locks, and reads the clock, as [`Tracker::touch`] does.
     pub fn touch(&self, id: &K, timeout: Duration) -> bool {
         self.tracker.touch(id, timeout)
     }
@@ -244,6 +247,9 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Request<K, R, S> {
     }
 
     /// Waits on this thread, which sleeps meanwhile.
+    ///
+    /// Not in a callback of the library: what answers may be due on the very thread that sleeps, which then does so for
+    /// ever. (Nothing looks out for that.)
     ///
     /// # Errors
     /// [`Unanswered`], when the timeout has passed or the requests were shut down.

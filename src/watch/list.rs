@@ -3,7 +3,7 @@
 //! A single watcher lies inline, and a few lie in one small allocation. More are kept in an unordered vector: short
 //! ones are searched when a watcher leaves. In long ones a search would cost in what stays, so a leaver is only counted
 //! as dead, and with every leaver a few places are swept, in rounds through the vector. The sweep outruns the deaths:
-//! it looks at four places for each death, so at most a third of a long list is dead, no removal takes long, and none
+//! it looks at four places for each death, so at most half of a long list is dead, no removal takes long, and none
 //! stalls the others to compact.
 //!
 //! Watchers with a rank stand in an ordered map instead, so that those up to a rank are found without a look at the

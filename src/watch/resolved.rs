@@ -38,7 +38,8 @@ pub(crate) struct Resolved<K> {
 }
 
 struct Locked<K> {
-    /// Whose place it is. (Shared, so that nothing of the user's runs under this lock.)
+    /// Whose place it is. (Shared, so that it is neither cloned nor dropped under this lock. Under it, a snapshot
+    /// clones the one in the map.)
     key: Option<Arc<K>>,
     /// So many have the key resolved.
     pins: usize,

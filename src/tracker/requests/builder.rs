@@ -54,6 +54,9 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
     ///
     /// # Errors
     /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
         let tracker = TrackerBuilder::with(self.settings, self.hasher);
         Ok(Requests {
