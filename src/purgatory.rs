@@ -62,7 +62,8 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 ///
 /// # Panics
 /// But for [`new`](Self::new) and [`wait_blocking`](Self::wait_blocking), no method panics by itself. What `Hash` or
-/// `Eq` of a key panics with in a call by key goes through to its caller; a park returns
+/// `Eq` of a key panics with in a call by key goes through to its caller, after those that the call had ended by then
+/// were told (what `cancel_for_key` had taken back is told that it was cancelled); a park returns
 /// [`Rejected::Panicked`] instead, as it does if the clock panics. Panics of `try_complete` and `on_complete` are
 /// caught and [counted](Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
