@@ -4,11 +4,30 @@ use super::Span;
 use super::home::{Admission, Home, Rescheduled};
 use super::pass::Heap;
 use crate::address::SLOTS;
-use crate::cell::slab::Released;
+use crate::cell::slab::{Held, Released};
 use crate::observe::Since;
-use crate::scheme::{HierarchicalWheel, SimpleWheel};
+use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::SLICE;
+
+/// From `present` to `deadline`.
+fn span(deadline: Tick, present: Tick) -> Span {
+    Span {
+        start: present,
+        deadline,
+        present,
+        since: Since::default(),
+    }
+}
+
+/// Parks so many, and holds them.
+fn parked<W: Scheme>(home: &Home<(), W>, count: usize, span: Span) -> Vec<Held<'_, ()>> {
+    let held = (0..count).map(|_| match home.park(&mut home.lock(), (), 0, span, SLOTS) {
+        Admission::Admitted(held, _) => held,
+        _ => panic!("there is room"),
+    });
+    held.collect()
+}
 
 /// A bucket of so many slices, that first cascades and then drains: whoever wants the lock gets it between any two.
 #[test]
@@ -16,18 +35,8 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
     // Two levels up from the present.
     const DEADLINE: u64 = 64 * 64;
-    let home = Home::<usize, HierarchicalWheel>::new(0, 64);
-    for number in 0..SLICES * SLICE {
-        let span = Span {
-            start: 0,
-            deadline: DEADLINE + 1,
-            present: 0,
-            since: Since::default(),
-        };
-        let Admission::Admitted(held, _) = home.park(&mut home.lock(), number, 0, span, SLOTS)
-        else {
-            panic!("there is room");
-        };
+    let home = Home::<(), HierarchicalWheel>::new(0, 64);
+    for held in parked(&home, SLICES * SLICE, span(DEADLINE + 1, 0)) {
         assert!(matches!(held.release(false), Released::Parked { .. }));
     }
     home.begin_pass(DEADLINE + 1);
@@ -54,16 +63,8 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
 #[test]
 fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
     const SLOTS_OF_WHEEL: u32 = 10;
-    let span = |deadline, present| Span {
-        start: present,
-        deadline,
-        present,
-        since: Since::default(),
-    };
     let home = Home::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL);
-    let Admission::Admitted(held, _) = home.park(&mut home.lock(), (), 0, span(1, 0), SLOTS) else {
-        panic!("there is room");
-    };
+    let held = parked(&home, 1, span(1, 0)).remove(0);
     let at = held.at();
     assert!(matches!(held.release(false), Released::Parked { .. }));
     home.begin_pass(20);
@@ -78,30 +79,18 @@ fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
 #[test]
 fn g06_slots_that_are_ended_from_afar_come_back() {
     let home = Home::<(), HierarchicalWheel>::new(0, 64);
-    let span = Span {
-        start: 0,
-        deadline: 1_000,
-        present: 0,
-        since: Since::default(),
-    };
-    let held = (0..SLICE + 2).map(|_| match home.park(&mut home.lock(), (), 0, span, SLOTS) {
-        Admission::Admitted(held, _) => held,
-        _ => panic!("there is room"),
-    });
-    let mut held = held
-        .collect::<Vec<_>>()
-        .into_iter()
-        .map(|held| held.end().1);
-    let parked = SLICE + 2;
+    let count = SLICE + 2;
+    let held = parked(&home, count, span(1_000, 0));
+    let mut held = held.into_iter().map(|held| held.end().1);
     // (The beginning of a pass says how many timers there are, whatever is deferred.)
     for ended in held.by_ref().take(SLICE - 1) {
         home.give_back_from_afar(ended);
-        assert_eq!(home.begin_pass(0), parked);
+        assert_eq!(home.begin_pass(0), count);
     }
     held.by_ref()
         .take(1)
         .for_each(|ended| home.give_back_from_afar(ended));
-    assert_eq!(home.begin_pass(0), parked - SLICE);
+    assert_eq!(home.begin_pass(0), count - SLICE);
     held.for_each(|ended| home.give_back_from_afar(ended));
     assert_eq!(home.begin_pass(0), 2);
     assert_eq!(home.next_deadline(), None);
@@ -112,17 +101,7 @@ fn g06_slots_that_are_ended_from_afar_come_back() {
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     let home = Home::<(), HierarchicalWheel>::new(0, 64);
-    let span = Span {
-        start: 0,
-        deadline: 1_000,
-        present: 0,
-        since: Since::default(),
-    };
-    let held = (0..4 * SLICE).map(|_| match home.park(&mut home.lock(), (), 0, span, SLOTS) {
-        Admission::Admitted(held, _) => held,
-        _ => panic!("there is room"),
-    });
-    let held = held.collect::<Vec<_>>();
+    let held = parked(&home, 4 * SLICE, span(1_000, 0));
     let locked = home.lock();
     for held in held {
         home.give_back(held.end().1, Ending::Cancelled, 0);
