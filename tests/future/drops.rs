@@ -113,6 +113,40 @@ fn the_predicate_is_gone_before_the_future_hears() {
     assert_eq!(now(wait), Ok(1));
 }
 
+/// A waker's destructor is the user's code: no lock is held then, whether the future has a new one or goes.
+#[test]
+fn g03_a_waker_may_end_the_operation_when_it_is_dropped() {
+    struct Last(Waits<u64>);
+    impl Wake for Last {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Last {
+        fn drop(&mut self) {
+            self.0.force_complete_for_key(&1);
+        }
+    }
+    within(PATIENCE, || {
+        for replaced in [false, true] {
+            let (waits, _clock) = by_hand();
+            let mut wait = waits.wait([1], NEVER_IN_A_TEST, || None::<u8>);
+            let waker = Waker::from(Arc::new(Last(waits.clone())));
+            let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            drop(waker);
+            if replaced {
+                let bell = Bell::new();
+                assert!(bell.poll(&mut wait).is_pending());
+                assert_eq!(bell.rung(), 1);
+                assert_eq!(now(wait), Err(WaitError::Forced));
+            } else {
+                drop(wait);
+            }
+            assert_eq!(waits.stats().completed, 1);
+            assert_empty(&waits);
+        }
+    });
+}
+
 struct Bomb;
 
 impl Drop for Bomb {

@@ -251,3 +251,37 @@ fn g12_a_waker_of_a_reactor_that_panics_harms_nobody() {
         }
     });
 }
+
+/// What user code panics with is the user's as well, and what that panics with when it is dropped.
+#[test]
+fn g12_a_panic_whose_payload_panics_is_one_panic() {
+    /// Panics with a smaller one.
+    struct Payload(u32);
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                std::panic::panic_any(Payload(self.0 - 1));
+            }
+        }
+    }
+
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::builder("g12-payload")
+            .reaper(Reaper::Manual)
+            .build()
+            .expect("no threads to refuse");
+        for layers in 0..3 {
+            let sibling = Probe::new();
+            let loud = Op::new(NEVER_IN_A_TEST).then(move |_| {
+                std::panic::panic_any(Payload(layers));
+            });
+            for op in [loud, sibling.op(NEVER_IN_A_TEST)] {
+                drop(purgatory.try_complete_else_watch(op, [1]));
+            }
+            assert_eq!(purgatory.force_complete_for_key(&1), 2);
+            assert_eq!(sibling.ending(), Some(Completion::Satisfied));
+            assert_eq!(purgatory.stats().panicked, u64::from(layers) + 1);
+        }
+    });
+}

@@ -1,7 +1,7 @@
 //! G13, G14, G15, G19: what runs on which thread, and what it costs when nothing happens.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
-use crate::support::{sleeps, threads_named, within};
+use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
     Completion, Completions, ManualClock, Purgatory, Reaper, ReaperThread, Rejected,
 };
@@ -455,10 +455,11 @@ fn g19_idle_means_idle() {
         let named = || [threads_named("g19-idle"), threads_named("g19-far")].concat();
         eventually("four named threads", || named().len() == 4);
         let threads = named();
-        let before = threads.iter().map(|thread| sleeps(*thread)).sum::<u64>();
+        let sum = |of: fn(u64) -> u64| threads.iter().map(|thread| of(*thread)).sum::<u64>();
+        let (slept, had_run) = (sum(sleeps), sum(busy));
         thread::sleep(Duration::from_secs(2));
-        let after = threads.iter().map(|thread| sleeps(*thread)).sum::<u64>();
-        assert_eq!(after - before, 0, "wake-ups");
+        assert_eq!(sum(sleeps) - slept, 0, "wake-ups");
+        assert_eq!(sum(busy) - had_run, 0, "they spin");
     });
 }
 
@@ -503,6 +504,31 @@ fn g19_a_thousand_purgatories_share_two_threads() {
         assert_eq!(threads_named("g19-one").len(), 2);
         drop(reaper);
         eventually("the end of both", || threads_named("g19-one").is_empty());
+    });
+}
+
+/// Whichever of those that it drives comes first.
+#[test]
+fn g07_a_shared_reaper_sleeps_until_the_first_of_all_deadlines() {
+    within(PATIENCE, || {
+        let reaper = ReaperThread::spawn("g07-shared").expect("threads are to be had");
+        for near in [0, 1] {
+            let pair = [0, 1].map(|_| {
+                Purgatory::<Op>::builder("g07-one-of-two")
+                    .reaper(Reaper::Shared(reaper.clone()))
+                    .build()
+                    .expect("no threads to refuse")
+            });
+            let far = pair[1 - near].try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+            assert!(far.is_ok());
+            // Let the reaper go to sleep on it.
+            thread::sleep(Duration::from_millis(20));
+            let probe = Probe::new();
+            pair[near]
+                .try_complete_else_watch(probe.op(Duration::from_millis(50)), [1])
+                .expect("there is room");
+            eventually("its expiry", || probe.ending() == Some(Completion::Expired));
+        }
     });
 }
 

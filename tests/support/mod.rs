@@ -276,6 +276,18 @@ pub(crate) fn sleeps(thread: u64) -> u64 {
         .expect("Linux counts context switches")
 }
 
+/// How long the thread has been running, in ticks of the system (10 ms mostly). A thread that spins need not sleep.
+pub(crate) fn busy(thread: u64) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"))
+        .expect("the thread is alive");
+    // (The name in parentheses may have spaces.)
+    let (_, fields) = stat.rsplit_once(") ").expect("a name");
+    let user_and_system = fields.split(' ').skip(11).take(2);
+    user_and_system
+        .map(|ticks| ticks.parse::<u64>().expect("Linux counts ticks"))
+        .sum()
+}
+
 /// Keeps the panics with the payload `"intended"` out of the output.
 pub(crate) fn quietly() {
     static ONCE: Once = Once::new();

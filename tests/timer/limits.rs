@@ -1,8 +1,10 @@
 //! G17, G18: bounds, ids, and settings that make no sense.
 
-use crate::support::{NEVER_IN_A_TEST, Random};
+use crate::support::{NEVER_IN_A_TEST, Random, quietly};
 use crate::{Tested, builder, manual};
-use request_purgatory::{BuildError, Rejected, ResetError};
+use request_purgatory::{BuildError, Clock, ManualClock, Rejected, ResetError, Timestamp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
@@ -39,6 +41,35 @@ pub(crate) fn g17_the_bound_is_exact<W: Tested>() {
     let refused = timer.start(TICK, 9);
     assert!(matches!(refused, Err(Rejected::ShutDown(9))));
     assert_eq!(timer.stats().rejected, 41);
+}
+
+/// A clock that panics while it is broken.
+#[derive(Default)]
+struct Fragile(Arc<AtomicBool>);
+
+impl Clock for Fragile {
+    fn now(&self) -> Timestamp {
+        if self.0.load(Ordering::SeqCst) {
+            std::panic::panic_any("intended");
+        }
+        ManualClock::new().now()
+    }
+}
+
+pub(crate) fn g12_a_clock_that_panics_gives_the_payload_back<W: Tested>() {
+    quietly();
+    let clock = Fragile::default();
+    let broken = clock.0.clone();
+    let (builder, _clock) = manual::<u32, W>();
+    let builder = builder.clock(clock).max_parked(1);
+    let (timer, _expired) = builder.build_with_channel().expect("no threads to refuse");
+    broken.store(true, Ordering::SeqCst);
+    let refused = timer.start(TICK, 1);
+    broken.store(false, Ordering::SeqCst);
+    assert!(matches!(refused, Err(Rejected::Panicked(1))), "{refused:?}");
+    let stats = timer.stats();
+    assert_eq!((stats.panicked, stats.rejected, stats.parked), (1, 1, 0));
+    timer.start(TICK, 2).expect("there is room");
 }
 
 /// Ids whose timers are gone, and ids of another timer with the same slots in use.

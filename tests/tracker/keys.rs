@@ -184,6 +184,9 @@ fn g12_a_panic_while_the_map_grows_loses_no_value() {
             }
             set(None);
         }
+        // Kept means found.
+        let found = (0..100).filter(|key| tracker.contains(&Key(*key)));
+        assert_eq!(found.count(), 100 - back.len());
         assert_eq!(tracker.len(), 100 - back.len());
         clock.advance(TICK);
         assert_eq!(tracker.advance(), 100 - back.len());
