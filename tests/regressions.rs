@@ -17,26 +17,36 @@ use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, man
 /// list believe that it was empty one watcher too early.
 #[test]
 fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
-    let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
-    let (stays, leaves) = (Probe::new(), Probe::new());
-    let park = |probe: &Arc<Probe>| {
-        purgatory
-            .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Fragile(2)])
-            .expect("there is room")
-            .into_handle()
-            .expect("it cannot complete yet")
-    };
-    park(&stays);
-    let leaving = park(&leaves);
-    let refused = with_fuse(1, Hook::Clone, || {
-        purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Fragile(1), Fragile(2)])
-    });
-    assert!(matches!(refused, Ok(Err(Rejected::Panicked(_)))));
-    assert_eq!(purgatory.watched_keys(), 1);
-    leaving.cancel().expect("nobody is examining it");
-    stays.satisfy();
-    assert_eq!(purgatory.check_and_complete(&Fragile(2)), 1);
-    assert_eq!(purgatory.watched_keys(), 0);
+    // Lists of each kind: of one, of few, of many, and so many that they are swept.
+    for leaves in [0, 1, 5, 300] {
+        let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+        let park = |probe: &Arc<Probe>| {
+            purgatory
+                .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Fragile(2)])
+                .expect("there is room")
+                .into_handle()
+                .expect("it cannot complete yet")
+        };
+        let stays = Probe::new();
+        park(&stays);
+        let leaving = (0..leaves).map(|_| park(&Probe::new()));
+        let leaving = leaving.collect::<Vec<_>>();
+        // The first key panics, or the second one, which some watch already.
+        for number in [1, 2] {
+            let refused = with_fuse(number, Hook::Clone, || {
+                let keys = [Fragile(1), Fragile(2)];
+                purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys)
+            });
+            assert!(matches!(refused, Ok(Err(Rejected::Panicked(_)))));
+            assert_eq!(purgatory.watched_keys(), 1);
+        }
+        for leaving in leaving {
+            leaving.cancel().expect("nobody is examining it");
+        }
+        stays.satisfy();
+        assert_eq!(purgatory.check_and_complete(&Fragile(2)), 1, "{leaves}");
+        assert_eq!(purgatory.watched_keys(), 0);
+    }
 }
 
 /// The removal hashed the key again, panicked again, and left the operation counted for ever.

@@ -97,6 +97,21 @@ fn g06_slots_that_are_ended_from_afar_come_back() {
     assert_eq!(home.begin_pass(0), 0);
 }
 
+/// What is left of a storm comes back as well when its home is locked just then.
+#[test]
+fn g06_a_slice_of_slots_whose_home_is_locked_comes_back() {
+    let home = Home::<(), HierarchicalWheel>::new(0, 64);
+    let held = parked(&home, SLICE, span(1_000, 0)).into_iter();
+    let mut ended = held.map(|held| (held.end().1, 0)).collect();
+    let locked = home.lock();
+    home.give_back_booked(&mut ended);
+    drop(locked);
+    assert!(ended.is_empty());
+    assert_eq!(home.begin_pass(0), SLICE);
+    assert_eq!(home.next_deadline(), None);
+    assert_eq!(home.begin_pass(0), 0);
+}
+
 /// While somebody has the lock and stands still, others end many. They come back a slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {

@@ -454,6 +454,24 @@ mod tests {
         assert_eq!(size_of::<WatchList>(), 16);
     }
 
+    /// G6: what was needed once is given back.
+    #[test]
+    fn g06_a_list_that_was_long_keeps_little_memory() {
+        let count = 10_000;
+        let mut list = WatchList::One(watcher(0));
+        (1..count).for_each(|id| list.add(watcher(id), None));
+        for gone in 1..count {
+            list.remove(watcher(gone), None, |other| {
+                other.index() == 0 || other.index() > gone
+            });
+        }
+        let WatchList::Many(many) = &list else {
+            panic!("a list of many stays one until it is empty")
+        };
+        let room = many.watchers.capacity();
+        assert!(room <= 4 * SHORT_LIST, "room for {room}");
+    }
+
     /// G20: what one removal looks at does not depend on how many watch or have left.
     #[test]
     fn g20_no_removal_looks_at_more_than_a_few() {

@@ -107,3 +107,43 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
         );
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::hash::{BuildHasherDefault, Hasher};
+
+    /// All keys are in one shard.
+    #[derive(Default)]
+    struct Same;
+
+    impl Hasher for Same {
+        fn finish(&self) -> u64 {
+            0
+        }
+
+        fn write(&mut self, _: &[u8]) {}
+    }
+
+    /// However many of a storm's keys are in one shard, others get its lock in between.
+    #[test]
+    fn g20_one_hold_of_a_shards_lock_takes_off_one_slice() {
+        let map = WatchMap::new(BuildHasherDefault::<Same>::default(), 64);
+        let keys = (0..10 * SLICE as u32).collect::<Vec<_>>();
+        let watcher = |key: &u32| Address::new(0, *key, 0);
+        let mut sweep = Sweep::of(&map, keys.len());
+        for key in &keys {
+            assert_eq!(map.add(Target::Key(key), None, watcher(key)), None);
+            sweep.add(Target::Key(key), None, watcher(key), |_| false);
+        }
+        sweep.sort();
+        let mut done = 0;
+        while !sweep.is_done() {
+            sweep.step(|_| false);
+            let together = sweep.done - done;
+            assert!(together <= SLICE, "{together} in one hold");
+            done = sweep.done;
+        }
+        assert_eq!((done, map.keys()), (keys.len(), 0));
+    }
+}

@@ -450,3 +450,54 @@ fn g12_a_key_that_panics_while_the_map_is_tidied_loses_no_watch() {
         assert_eq!(purgatory.watched_keys(), live.len());
     });
 }
+
+/// However an operation ends, and at the shutdown for a check that was put off.
+#[test]
+fn g12_a_plain_key_whose_destructor_panics_is_counted_at_every_end() {
+    within(PATIENCE, || {
+        type End = fn(&Purgatory<Op<Fragile>>, &Handle<Op<Fragile>>) -> bool;
+        let ends: [End; 3] = [
+            |_, handle| handle.force_complete(),
+            |_, handle| handle.cancel().is_some(),
+            |purgatory, _| {
+                purgatory.shutdown();
+                true
+            },
+        ];
+        for end in ends {
+            let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+            let handle = park(&purgatory, &Probe::new(), [WatchOn::key(Fragile(1))]);
+            let ended = with_fuse(1, Hook::Drop, || end(&purgatory, &handle));
+            assert_eq!(ended.ok(), Some(true));
+            assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+            // The one in the list and the one of the operation.
+            assert_eq!(purgatory.stats().panicked, 2);
+        }
+        let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+        purgatory.check_later(Fragile(1));
+        let ended = with_fuse(1, Hook::Drop, || purgatory.shutdown());
+        assert!(ended.is_ok());
+        assert_eq!(purgatory.stats().panicked, 1);
+    });
+}
+
+/// The checks behind it are made all the same.
+#[test]
+fn g12_a_key_that_panics_in_a_check_put_off_costs_only_that_check() {
+    within(PATIENCE, || {
+        for hook in [Hook::Hash, Hook::Eq, Hook::Drop] {
+            let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+            let probes = [1, 2].map(|number| {
+                let probe = Probe::new();
+                park(&purgatory, &probe, [WatchOn::key(Fragile(number))]);
+                probe.satisfy();
+                purgatory.check_later(Fragile(number));
+                probe
+            });
+            let advanced = with_fuse(1, hook, || purgatory.advance());
+            assert_eq!(advanced.ok(), Some(0), "{hook:?}");
+            assert_eq!(probes[1].ending(), Some(Completion::Satisfied));
+            assert!(purgatory.stats().panicked > 0);
+        }
+    });
+}

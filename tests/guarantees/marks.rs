@@ -61,3 +61,26 @@ fn g03_a_look_that_checks_its_own_key_asks_for_no_other() {
         assert_eq!(purgatory.next_deadline(), None, "a look was put off");
     });
 }
+
+/// What a look puts off is left for the next call, or this one would never end.
+#[test]
+fn g01_a_look_that_puts_off_another_check_does_not_keep_time_from_going_on() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual(|builder| builder);
+        let looks = Tally::new();
+        let (looking, weak) = (looks.clone(), purgatory.downgrade());
+        let op = Op::new(Duration::MAX).when(move || {
+            looking.add();
+            let purgatory = weak.upgrade().expect("it is being asked");
+            if looking.count() < 100_000 {
+                purgatory.check_later(1);
+            }
+            false
+        });
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        assert_eq!(looks.count(), 2);
+        purgatory.advance();
+        assert_eq!(looks.count(), 4, "the two that were put off before");
+        assert!(purgatory.next_deadline().is_some(), "and two more now");
+    });
+}

@@ -1,9 +1,10 @@
 //! G12: a panic in user code ends that operation only.
 
 use crate::support::threads_named;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, quietly, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, within};
 use request_purgatory::{Completion, Completions, Purgatory, Reaper, Rejected, Waker};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 const OPERATIONS: u64 = 210;
@@ -283,5 +284,66 @@ fn g12_a_panic_whose_payload_panics_is_one_panic() {
             assert_eq!(sibling.ending(), Some(Completion::Satisfied));
             assert_eq!(purgatory.stats().panicked, u64::from(layers) + 1);
         }
+    });
+}
+
+/// The look that others ask the parker for belongs to the park.
+#[test]
+fn g12_a_panic_at_the_look_asked_for_during_the_park_gives_the_operation_back() {
+    within(PATIENCE, || {
+        quietly();
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let (weak, mut looks) = (purgatory.downgrade(), 0);
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            looks += 1;
+            if looks == 2 {
+                let purgatory = weak.upgrade().expect("it is being asked");
+                let checker = thread::spawn(move || purgatory.check_and_complete(&1));
+                assert_eq!(checker.join().expect("it only checks"), 0);
+            } else if looks == 3 {
+                std::panic::panic_any("intended");
+            }
+            false
+        });
+        let refused = purgatory.try_complete_else_watch(op, [1]);
+        assert!(matches!(refused, Err(Rejected::Panicked(_))), "{refused:?}");
+        let stats = purgatory.stats();
+        assert_eq!((stats.aborted, stats.rejected, stats.panicked), (1, 1, 1));
+        assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+    });
+}
+
+/// What is dropped because it panicked may panic once more.
+#[test]
+fn g12_a_destructor_of_an_operation_that_panicked_costs_only_itself() {
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::panic::panic_any("intended");
+        }
+    }
+
+    within(PATIENCE, || {
+        quietly();
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let sibling = Probe::new();
+        let (bomb, mut looks) = (Bomb, 0);
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            let _ = &bomb;
+            looks += 1;
+            if looks == 3 {
+                std::panic::panic_any("intended");
+            }
+            false
+        });
+        for op in [op, sibling.op(NEVER_IN_A_TEST)] {
+            drop(purgatory.try_complete_else_watch(op, [1]));
+        }
+        sibling.satisfy();
+        assert_eq!(purgatory.check_and_complete(&1), 1);
+        assert_eq!(sibling.ending(), Some(Completion::Satisfied));
+        let stats = purgatory.stats();
+        assert_eq!((stats.aborted, stats.panicked), (1, 2));
     });
 }

@@ -438,6 +438,40 @@ fn g15_completions_under_way_are_waited_for() {
     });
 }
 
+/// A check that was put off runs no completion on the thread that drives the timer, however many it finds.
+#[test]
+fn g13_completions_of_a_check_put_off_go_where_they_were_sent() {
+    for count in [1, 2, 20] {
+        let jobs = Arc::new(Mutex::new(Vec::new()));
+        let sent = jobs.clone();
+        let executor = Arc::new(move |job| lock(&sent).push(job));
+        let (purgatory, _clock) = crate::support::manual(|builder| {
+            // (A clone of the executor stays with the purgatory.)
+            builder.completions(Completions::Executor(executor))
+        });
+        let ended = Tally::new();
+        for _ in 0..count {
+            let (ended, mut looks) = (ended.clone(), 0);
+            let look = move || {
+                looks += 1;
+                looks == 3
+            };
+            let op = Op::new(NEVER_IN_A_TEST)
+                .when(look)
+                .then(move |_| ended.add());
+            drop(purgatory.try_complete_else_watch(op, [1]));
+        }
+        purgatory.check_later(1);
+        purgatory.advance();
+        assert_eq!((purgatory.delayed(), ended.count()), (0, 0));
+        let jobs = std::mem::take(&mut *lock(&jobs));
+        assert_eq!(jobs.len() as u64, count);
+        jobs.into_iter()
+            .for_each(|job: request_purgatory::Job| job());
+        assert_eq!(ended.count(), count);
+    }
+}
+
 /// No timers, no wake-ups; and with a far one neither.
 #[test]
 fn g19_idle_means_idle() {
