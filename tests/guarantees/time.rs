@@ -464,6 +464,28 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
     });
 }
 
+/// So does a reactor; and the clock forgets whom nobody needs any more.
+#[test]
+fn g09_a_reactor_follows_a_clock_moved_by_hand() {
+    let (woken, clock) = (Tally::new(), ManualClock::new());
+    let count = woken.clone();
+    let purgatory = Purgatory::<Op>::builder("g09-reactor")
+        .clock(clock.clone())
+        .reaper(Reaper::Reactor(Waker::new(move || {
+            count.add();
+            true
+        })))
+        .build()
+        .expect("no threads to refuse");
+    for moves in 1..4 {
+        clock.advance(TICK);
+        assert_eq!(woken.count(), moves);
+    }
+    drop(purgatory);
+    clock.advance(TICK);
+    assert_eq!(Arc::strong_count(&woken), 1);
+}
+
 /// A bucket keeps the low 16 bits of each deadline. What is more comes from the bucket's place, or from the record.
 #[test]
 fn g09_wheels_of_any_size_tell_deadlines_apart_wherever_16_bits_end() {
