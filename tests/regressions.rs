@@ -329,8 +329,11 @@ fn two_operations_that_check_each_other_come_to_rest() {
 #[test]
 fn two_purgatories_may_shut_each_other_down_from_their_callbacks() {
     within(PATIENCE, || {
+        // (It stands still while they park: a thread whose operation expires before it is parked ends that itself.)
+        let clock = ManualClock::new();
         let pair = [0, 1].map(|_| {
             Purgatory::<Op>::builder("crossing")
+                .clock(clock.clone())
                 .completions(Completions::Inline)
                 .build()
                 .expect("threads are to be had")
@@ -352,6 +355,7 @@ fn two_purgatories_may_shut_each_other_down_from_their_callbacks() {
                 .try_complete_else_watch(op, [1])
                 .expect("there is room");
         }
+        clock.advance(Duration::from_millis(5));
         for _ in 0..2 {
             let ended = both.recv_timeout(Duration::from_secs(5));
             if ended.is_err() {
