@@ -2,12 +2,12 @@
 
 mod support;
 
-use request_purgatory::{Completion, DelayedOperation, Purgatory};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, Reaper};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
-use support::{NEVER_IN_A_TEST, PATIENCE, within};
+use support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
 
 struct Loaded {
     payload: Arc<(AtomicBool, [u8; 256])>,
@@ -32,6 +32,9 @@ impl DelayedOperation for Loaded {
 const BUSY: u64 = 1;
 const QUIET: u64 = 2;
 
+/// One test at a time reads it.
+static MEMORY: Mutex<()> = Mutex::new(());
+
 /// Resident memory of this process, in KiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
@@ -46,6 +49,7 @@ fn resident() -> usize {
 /// the quiet key until the next purge.
 #[test]
 fn g06_a_million_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
+    let _alone = lock(&MEMORY);
     within(2 * PATIENCE, || {
         let purgatory = Purgatory::<Loaded>::new("g06-million");
         let mut parked = VecDeque::new();
@@ -82,5 +86,33 @@ fn g06_a_million_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
         assert_eq!(purgatory.watched_keys(), 0);
         assert_eq!(purgatory.stats().completed, 1_000_000);
         assert!(sample.iter().all(|payload| payload.strong_count() == 0));
+    });
+}
+
+/// A purgatory that is gone leaves nothing, though there are handles to its operations: not even what ties these to it.
+#[test]
+fn g06_purgatories_that_come_and_go_leave_nothing() {
+    const COUNT: usize = 50_000;
+    let _alone = lock(&MEMORY);
+    within(2 * PATIENCE, || {
+        let mut settled = 0;
+        for number in 0..COUNT {
+            let builder = Purgatory::<Loaded>::builder("g06-many").reaper(Reaper::Manual);
+            let purgatory = builder.build().expect("no threads to refuse");
+            let op = Loaded {
+                payload: Arc::new((AtomicBool::new(false), [0; 256])),
+            };
+            let watch = purgatory.try_complete_else_watch(op, [BUSY]);
+            let handle = watch.expect("there is room").into_handle();
+            let handle = handle.expect("it cannot complete yet");
+            assert!(handle.cancel().is_some());
+            drop(purgatory);
+            assert!(!handle.is_parked());
+            if number == COUNT / 10 {
+                settled = resident();
+            }
+        }
+        let grown = resident().saturating_sub(settled);
+        assert!(grown < 1_024, "{grown} KiB more than after a tenth");
     });
 }
