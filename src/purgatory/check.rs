@@ -19,16 +19,16 @@ use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// What a panic carries.
-type Payload = Box<dyn Any + Send>;
+/// A panic, on its way.
+type Panic = Box<dyn Any + Send>;
 
 /// Visits the watchers of a key. `Hash` and `Eq` of that are the user's, and a long list is looked up more than once: a
 /// panic on the way comes back, to [go on](pass_on) when everybody whose operation was ended before has been told.
-fn visiting(visit: impl FnOnce()) -> Result<(), Payload> {
+fn visiting(visit: impl FnOnce()) -> Result<(), Panic> {
     catch_unwind(AssertUnwindSafe(visit))
 }
 
-fn pass_on(visited: Result<(), Payload>) {
+fn pass_on(visited: Result<(), Panic>) {
     if let Err(panic) = visited {
         resume_unwind(panic);
     }
