@@ -65,7 +65,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         self.engine.is_parked(watcher)
     }
 
-    /// Has a check done by whoever drives the timer. Takes no lock and runs no user code.
+    /// Has a check done by whoever drives the timer. Takes no lock, and runs no user code but a reactor's waker (after
+    /// a shutdown, the destructors of keys).
     pub(crate) fn put_off(&self, check: Later<Op::Key>) {
         if !self.engine.is_closed() {
             self.later.push(check);
