@@ -198,17 +198,11 @@ pub(crate) struct Walk {
 impl Walk {
     /// The list is seen for the first time: whoever comes later is not met, or a walk might never end.
     fn begin(&mut self, list: &WatchList) {
-        let (last, turn, end) = match list {
-            WatchList::One(_) => (None, 0, 1),
-            WatchList::Few(few) => (None, 0, few.watchers().len()),
-            WatchList::Many(many) => {
-                let last = many.ranked.range(..=self.last).next_back();
-                (last, many.turn, many.watchers.len())
-            }
+        (self.turn, self.end) = match list {
+            WatchList::One(_) => (0, 1),
+            WatchList::Few(few) => (0, few.watchers().len()),
+            WatchList::Many(many) => (many.turn, many.watchers.len()),
         };
-        self.last = last.map(|(last, _)| *last).unwrap_or_default();
-        self.turn = turn;
-        self.end = end;
     }
 
     /// A walk over those with a rank up to `up_to`, and all without.

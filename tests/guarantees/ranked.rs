@@ -278,3 +278,35 @@ fn g01_a_check_ends_though_each_look_parks_another() {
         }
     }
 }
+
+/// More than a slice lies between, so that the list is looked at again when the newcomer is there.
+#[test]
+fn g01_who_comes_during_a_visit_is_left_for_the_next_one() {
+    for check in CHECKS {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let newcomer = Probe::new();
+        let (weak, probe) = (purgatory.downgrade(), newcomer.clone());
+        let mut looks = 0;
+        let first = Op::new(NEVER_IN_A_TEST).when(move || {
+            looks += 1;
+            if looks == 3 {
+                let purgatory = weak.upgrade().expect("somebody checks it");
+                purgatory
+                    .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), at(6))
+                    .expect("there is room");
+            }
+            false
+        });
+        let others = (0..200).map(|_| (Op::new(NEVER_IN_A_TEST), 5));
+        let last = (Op::new(NEVER_IN_A_TEST), 1_000);
+        for (op, rank) in [(first, 0)].into_iter().chain(others).chain([last]) {
+            purgatory
+                .try_complete_else_watch_on(op, at(rank))
+                .expect("there is room");
+        }
+        check(&purgatory, u64::MAX);
+        assert_eq!(newcomer.looks(), 2, "by its own park");
+        check(&purgatory, u64::MAX);
+        assert_eq!(newcomer.looks(), 3);
+    }
+}
