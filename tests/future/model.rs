@@ -3,9 +3,9 @@
 
 use crate::support::bell::Bell;
 use crate::support::lock;
-use crate::support::spans::{Choices, Span, choices, jump, span};
+use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
-use request_purgatory::{Clock, ManualClock, Reaper, Wait, WaitError, Waits, WatchOn};
+use request_purgatory::{Clock, ManualClock, Wait, WaitError, Waits, WatchOn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
@@ -92,16 +92,7 @@ struct Pair {
 
 impl Pair {
     fn new(choices: Choices) -> Self {
-        let clock = ManualClock::starting_at(choices.start);
-        let mut builder = Waits::builder("model")
-            .tick(choices.tick)
-            .wheel_size(choices.wheel_size)
-            .max_timeout(choices.max_timeout)
-            .clock(clock.clone())
-            .reaper(Reaper::Manual);
-        if let Some(max) = choices.max_parked {
-            builder = builder.max_parked(max);
-        }
+        let (builder, clock) = chosen!(Waits::builder("model"), choices);
         Self {
             choices,
             clock,

@@ -5,6 +5,7 @@
 mod support;
 
 mod arrival;
+mod chains;
 mod counts;
 mod endings;
 mod errors;

@@ -1,11 +1,10 @@
-//! G13, G14, G15, G19: what runs on which thread, and what it costs when nothing happens.
+//! G7, G13, G15, G19: what runs on which thread, and what it costs when nothing happens.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
     Completion, Completions, ManualClock, Purgatory, Reaper, ReaperThread, Rejected,
 };
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -32,150 +31,6 @@ fn g13_a_slow_completion_does_not_hold_up_the_timer() {
         // It ends when all have expired, and not before.
         eventually("the expiry of all", || purgatory.stats().expired == 10_001);
         go_on.send(()).expect("it is not over yet");
-    });
-}
-
-/// Each completion completes the next operation.
-fn chain(links: u64, stack: usize) {
-    let purgatory = Purgatory::<Op>::builder("g14")
-        .reaper(Reaper::Manual)
-        .build()
-        .expect("no threads to refuse");
-    let (ended, nested) = (Tally::new(), Tally::new());
-    let inside = Arc::new(AtomicBool::new(false));
-    for link in 0..links {
-        let weak = purgatory.downgrade();
-        let (ended, nested, inside) = (ended.clone(), nested.clone(), inside.clone());
-        let op = Op::new(NEVER_IN_A_TEST).then(move |_| {
-            if inside.swap(true, Ordering::SeqCst) {
-                nested.add();
-            }
-            ended.add();
-            if let Some(purgatory) = weak.upgrade() {
-                purgatory.force_complete_for_key(&(link + 1));
-            }
-            inside.store(false, Ordering::SeqCst);
-        });
-        purgatory
-            .try_complete_else_watch(op, [link])
-            .expect("there is room");
-    }
-    let runner = {
-        let purgatory = purgatory.clone();
-        thread::Builder::new()
-            .stack_size(stack)
-            .spawn(move || purgatory.force_complete_for_key(&0))
-            .expect("one thread more")
-    };
-    assert_eq!(runner.join().expect("the stack suffices"), 1);
-    assert_eq!((ended.count(), nested.count()), (links, 0));
-    assert_eq!(purgatory.delayed(), 0);
-}
-
-#[test]
-fn g14_a_chain_of_completions_needs_no_stack() {
-    within(PATIENCE, || chain(1_000_000, 64 * 1_024));
-}
-
-/// Each parks its successor, which can complete at once.
-#[test]
-fn g14_a_chain_of_parks_needs_no_stack() {
-    fn link(purgatory: &Purgatory<Op>, left: u64, ended: Arc<Tally>) {
-        let weak = purgatory.downgrade();
-        let op = Op::new(NEVER_IN_A_TEST).when(|| true).then(move |_| {
-            ended.add();
-            if let (Some(purgatory), true) = (weak.upgrade(), left > 0) {
-                link(&purgatory, left - 1, ended);
-            }
-        });
-        let watch = purgatory.try_complete_else_watch(op, [left]);
-        assert!(watch.is_ok_and(|watch| watch.is_completed()));
-    }
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g14-parks");
-        let ended = Tally::new();
-        let (first, all) = (purgatory.clone(), ended.clone());
-        // Two parks lie on it at most, in a build without optimisation some 60 KiB; a chain would need thousands.
-        thread::Builder::new()
-            .stack_size(96 * 1_024)
-            .spawn(move || link(&first, 100_000, all))
-            .expect("one thread more")
-            .join()
-            .expect("the stack suffices");
-        assert_eq!(ended.count(), 100_001);
-    });
-}
-
-/// What another thread or an executor runs is no callback of the library's caller, and still nothing nests in it.
-#[test]
-fn g14_a_chain_that_begins_on_a_thread_for_completions_does_not_nest() {
-    fn link(purgatory: &Purgatory<Op>, left: u64, inside: Arc<AtomicBool>, ended: Arc<Tally>) {
-        let weak = purgatory.downgrade();
-        let (timeout, first) = (Duration::from_millis(1), left == 3);
-        let op = Op::new(timeout).when(move || !first).then(move |_| {
-            if !inside.swap(true, Ordering::SeqCst) {
-                ended.add();
-            }
-            if let (Some(purgatory), true) = (weak.upgrade(), left > 0) {
-                link(&purgatory, left - 1, inside.clone(), ended);
-            }
-            inside.store(false, Ordering::SeqCst);
-        });
-        drop(purgatory.try_complete_else_watch(op, [left]));
-    }
-    within(PATIENCE, || {
-        let executor = Completions::Executor(Arc::new(|job| drop(thread::spawn(job))));
-        for completions in [Completions::OwnThread, executor] {
-            let purgatory = Purgatory::<Op>::builder("g14-elsewhere")
-                .completions(completions)
-                .build()
-                .expect("threads are to be had");
-            let (inside, ended) = (Arc::default(), Tally::new());
-            link(&purgatory, 3, inside, ended.clone());
-            eventually("the last one, within no other", || ended.count() == 4);
-        }
-    });
-}
-
-/// After the shutdown the thread for completions takes no more: what expires then is completed here, but not in the
-/// middle of another completion.
-#[test]
-fn g14_what_expires_in_a_callback_after_the_shutdown_does_not_nest() {
-    within(PATIENCE, || {
-        let (purgatory, clock) = crate::support::manual(|builder| {
-            // (There is no reaper, but such a thread.)
-            builder.completions(Completions::OwnThread)
-        });
-        let inside = Arc::new(AtomicBool::new(false));
-        let (nested, ending) = (inside.clone(), Arc::new(Mutex::new(None)));
-        let (ended, weak) = (ending.clone(), purgatory.downgrade());
-        let mut looks = 0;
-        let inner = Op::new(Duration::from_millis(1))
-            .when(move || {
-                looks += 1;
-                if let (Some(purgatory), 3) = (weak.upgrade(), looks) {
-                    clock.advance(Duration::from_millis(2));
-                    purgatory.advance();
-                    purgatory.shutdown();
-                }
-                false
-            })
-            .then(move |completion| {
-                *lock(&ended) = Some((completion, nested.load(Ordering::SeqCst)));
-            });
-        let weak = purgatory.downgrade();
-        let outer = Op::new(NEVER_IN_A_TEST).then(move |_| {
-            inside.store(true, Ordering::SeqCst);
-            if let Some(purgatory) = weak.upgrade() {
-                purgatory.check_and_complete(&1);
-            }
-            inside.store(false, Ordering::SeqCst);
-        });
-        for (key, op) in [(1, inner), (2, outer)] {
-            drop(purgatory.try_complete_else_watch(op, [key]));
-        }
-        assert_eq!(purgatory.force_complete_for_key(&2), 1);
-        assert_eq!(*lock(&ending), Some((Completion::Expired, false)));
     });
 }
 

@@ -15,6 +15,29 @@ pub(crate) struct Choices {
     pub(crate) start: Duration,
 }
 
+/// A builder of whatever kind as the [`Choices`] want it, without threads; and the clock by which it goes.
+#[allow(unused_macros, reason = "for the property tests only")]
+macro_rules! chosen {
+    ($builder:expr, $choices:expr) => {{
+        let choices: &$crate::support::spans::Choices = &$choices;
+        let clock = request_purgatory::ManualClock::starting_at(choices.start);
+        let builder = $builder
+            .tick(choices.tick)
+            .wheel_size(choices.wheel_size)
+            .max_timeout(choices.max_timeout)
+            .clock(clock.clone())
+            .reaper(request_purgatory::Reaper::Manual);
+        let builder = match choices.max_parked {
+            Some(max) => builder.max_parked(max),
+            None => builder,
+        };
+        (builder, clock)
+    }};
+}
+
+#[allow(unused_imports, reason = "for the property tests only")]
+pub(crate) use chosen;
+
 impl Choices {
     /// The last tick at or before `reading`, which may lie before tick zero.
     pub(crate) fn tick_at(&self, reading: Duration) -> u64 {

@@ -2,12 +2,12 @@
 //! to a sorted map of deadlines.
 
 use crate::support::lock;
-use crate::support::spans::{Choices, Span, choices, jump, span};
+use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use crate::{Tested, builder};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
-use request_purgatory::{Clock, ManualClock, Reaper, Rejected, ResetError, Timer, TimerId};
+use request_purgatory::{Clock, ManualClock, Rejected, ResetError, Timer, TimerId};
 use request_purgatory::{Timestamp, WeakTimer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -129,22 +129,13 @@ struct Pair<W: Tested> {
 
 impl<W: Tested> Pair<W> {
     fn new(choices: Choices) -> Self {
-        let clock = ManualClock::starting_at(choices.start);
         let shared = Arc::new(Shared {
             timer: OnceLock::new(),
             ids: Mutex::default(),
             log: Mutex::default(),
             tick: choices.tick,
         });
-        let mut builder = builder::<Payload, W>("model")
-            .tick(choices.tick)
-            .wheel_size(choices.wheel_size)
-            .max_timeout(choices.max_timeout)
-            .clock(clock.clone())
-            .reaper(Reaper::Manual);
-        if let Some(max) = choices.max_parked {
-            builder = builder.max_parked(max);
-        }
+        let (builder, clock) = chosen!(builder::<Payload, W>("model"), choices);
         let callback = shared.clone();
         let real = builder
             .build(move |payload| callback.expire(payload))

@@ -2,9 +2,9 @@
 //! the same answers, the same expiries and the same counts.
 
 use crate::support::lock;
-use crate::support::spans::{Choices, Span, choices, jump, span};
+use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
-use request_purgatory::{Clock, ManualClock, Reaper, Rejected, Timestamp, Tracker};
+use request_purgatory::{Clock, ManualClock, Rejected, Timestamp, Tracker};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -38,16 +38,7 @@ struct Pair {
 
 impl Pair {
     fn new(choices: Choices) -> Self {
-        let clock = ManualClock::starting_at(choices.start);
-        let mut builder = Tracker::builder("model")
-            .tick(choices.tick)
-            .wheel_size(choices.wheel_size)
-            .max_timeout(choices.max_timeout)
-            .clock(clock.clone())
-            .reaper(Reaper::Manual);
-        if let Some(max) = choices.max_parked {
-            builder = builder.max_parked(max);
-        }
+        let (builder, clock) = chosen!(Tracker::builder("model"), choices);
         let expired = Arc::new(Mutex::new(Vec::new()));
         let log = expired.clone();
         let real = builder.build(move |key, value| lock(&log).push((key, value)));

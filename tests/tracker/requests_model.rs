@@ -2,9 +2,9 @@
 //! give each request the same answer, each task its wake-up, and the same counts.
 
 use crate::support::bell::Bell;
-use crate::support::spans::{Choices, Span, choices, jump, span};
+use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
-use request_purgatory::{Clock, ManualClock, Reaper, Rejected, Request, Requests, Unanswered};
+use request_purgatory::{Clock, ManualClock, Rejected, Request, Requests, Unanswered};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
@@ -65,16 +65,7 @@ struct Pair {
 
 impl Pair {
     fn new(choices: Choices) -> Self {
-        let clock = ManualClock::starting_at(choices.start);
-        let mut builder = Requests::builder("model")
-            .tick(choices.tick)
-            .wheel_size(choices.wheel_size)
-            .max_timeout(choices.max_timeout)
-            .clock(clock.clone())
-            .reaper(Reaper::Manual);
-        if let Some(max) = choices.max_parked {
-            builder = builder.max_parked(max);
-        }
+        let (builder, clock) = chosen!(Requests::builder("model"), choices);
         Self {
             choices,
             clock,

@@ -4,7 +4,7 @@ use super::call::{Answer, Arriving, By, Call, On, Pick, Reading, Way};
 use super::operation::{Log, Op, Says, Told};
 use super::sorted_map::{End, Endings, Model, Parked};
 use crate::support::lock;
-use crate::support::spans::{Choices, Span};
+use crate::support::spans::{Choices, Span, chosen};
 use request_purgatory::{
     Awaited, Clock, Completing, Completions, Handle, Job, ManualClock, Purgatory, Reaper, Rejected,
     ResolvedKey, Timestamp, Watch, WatchOn,
@@ -67,16 +67,7 @@ fn refusal<T>(rejected: Rejected<T>, op: impl FnOnce(T) -> Op) -> (Refusal, usiz
 
 impl Pair {
     pub(crate) fn new(choices: Choices, executor: bool) -> Self {
-        let clock = ManualClock::starting_at(choices.start);
-        let mut builder = Purgatory::builder("model")
-            .tick(choices.tick)
-            .wheel_size(choices.wheel_size)
-            .max_timeout(choices.max_timeout)
-            .clock(clock.clone())
-            .reaper(Reaper::Manual);
-        if let Some(max) = choices.max_parked {
-            builder = builder.max_parked(max);
-        }
+        let (mut builder, clock) = chosen!(Purgatory::builder("model"), choices);
         if executor {
             builder = builder.completions(Completions::Executor(Arc::new(|job: Job| job())));
         }
