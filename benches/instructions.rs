@@ -4,8 +4,8 @@
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
 use request_purgatory::{
-    Clock, Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, Requests,
-    Timer, Timestamp, Tracker, WatchOn,
+    Completion, DelayedOperation, Purgatory, Timer, Tracker, Watch, threads::Dispatch,
+    threads::Reaper, time::Clock, time::ManualClock, time::Timestamp, tracker::Requests,
 };
 use std::hint::black_box;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn resolved_lives(count: u64) {
     for life in 0..count {
         let key = &keys[life as usize % keys.len()];
         let operation = Operation(ready.clone());
-        drop(arrival.try_complete_else_watch_on(operation, [WatchOn::resolved(key)]));
+        drop(arrival.try_complete_else_watch_on(operation, [Watch::resolved(key)]));
         ready.store(true, Ordering::Relaxed);
         assert_eq!(key.check_and_complete(), 1);
         ready.store(false, Ordering::Relaxed);
@@ -94,7 +94,7 @@ fn ranked_lives(count: u64) {
     let ready = Arc::new(AtomicBool::new(false));
     let key = purgatory.key(7);
     let park = |rank, ready: &Arc<AtomicBool>| {
-        let watch = WatchOn::resolved(&key).at_rank(rank);
+        let watch = Watch::resolved(&key).at_rank(rank);
         drop(purgatory.try_complete_else_watch_on(Operation(ready.clone()), [watch]));
     };
     (0..OTHERS).for_each(|above| park(u64::MAX - above, &Arc::default()));
@@ -122,7 +122,7 @@ fn expired_lives(count: u64) {
     let purgatory = Purgatory::<Operation>::builder("instructions")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .completions(Completions::Inline)
+        .dispatch(Dispatch::Inline)
         .hasher(Hasher::default())
         .build()
         .expect("the settings are sound");

@@ -4,7 +4,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use request_purgatory::{Completion, DelayedOperation, ManualClock, Purgatory, Reaper, Watch};
+use request_purgatory::{
+    Admission, Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
+};
 
 /// Never ready: it ends by being cancelled or by its timeout.
 struct Waiting(Duration);
@@ -40,7 +42,7 @@ fn occupied() -> Purgatory<Waiting> {
     purgatory
 }
 
-fn park(purgatory: &Purgatory<Waiting>, timeout: Duration, key: u64) -> Watch<Waiting> {
+fn park(purgatory: &Purgatory<Waiting>, timeout: Duration, key: u64) -> Admission<Waiting> {
     purgatory
         .try_complete_else_watch(Waiting(timeout), [key])
         .expect("neither full nor shut down, and it has a key")

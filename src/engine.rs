@@ -1,89 +1,79 @@
-//! What every facility of this crate stands on: records with a deadline, in homes, and someone who fires them.
+//! Records with a deadline, in timer shards, and the thread that expires them.
 //!
-//! An engine knows neither keys nor user code. It files payloads in [`home`]s, whose cells decide who may end each of
-//! them, tells the sleeper of earlier deadlines, and hands what is due to its [`Facility`](drive::Facility): the
-//! purgatory, the timer or the tracker. [`drive`] is what the passing of time does; [`deliver`] runs what the user
-//! wants to be told.
+//! An engine knows neither keys nor user code. It parks payloads in [`shard`]s, whose cells decide which thread may end
+//! each of them, and tells the sleeping reaper of earlier deadlines. The purgatory and the timer stand on it, each as a
+//! [`handler`](handler::Handler) of its payloads: [`expire`] hands it those whose deadline has passed, [`drive`] is what
+//! the passing of time does, and [`dispatch`] runs the user's code for those that have ended.
 
-pub(crate) mod deliver;
+pub(crate) mod dispatch;
 pub(crate) mod drive;
-pub(crate) mod home;
+pub(crate) mod endings;
+pub(crate) mod expire;
+pub(crate) mod handler;
 mod limit;
-pub(crate) mod owner;
-pub(crate) mod pass;
+pub(crate) mod reclaim;
 pub(crate) mod settings;
+pub(crate) mod shard;
+pub(crate) mod shared_handle;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod threads;
+mod thread_set;
+pub(crate) mod timing;
 
-use crate::address::{Address, HOME_BITS, SLOTS};
+use crate::address::{Address, SHARD_BITS, SLOTS};
 use crate::alarm::Alarm;
 use crate::cell::slab::{Begin, Ended, Held, Released, SlotRef};
 use crate::cell::state::Mark;
-use crate::completions::Completions;
-use crate::error::{BuildError, Rejected};
+use crate::dispatch::Dispatch;
+use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Stats};
-use crate::sync::{
-    Arc, AtomicBool, CachePadded, HOMES, Mutex, Ordering, SLICE, fence, thread_token,
-};
+use crate::sync::{Arc, AtomicBool, CachePadded, Mutex, Ordering, SHARDS, SLICE, thread_number};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
-use home::{Admission, Home, Rescheduled};
 use limit::Limit;
 use settings::Settings;
+use shard::{Guard, Refusal, Rescheduled, Shard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
-use threads::Threads;
+use thread_set::ThreadSet;
+use timing::Timing;
 
 pub(crate) struct Engine<P, W> {
     pub(crate) name: String,
-    pub(crate) homes: Box<[CachePadded<Home<P, W>>]>,
+    pub(crate) shards: Box<[CachePadded<Shard<P, W>>]>,
     pub(crate) alarm: Alarm,
-    /// Held by callers who set the alarm anew.
+    /// Held by callers that set the alarm anew.
     pub(crate) rearming: Mutex<()>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
     limit: Option<Limit>,
-    completions: Completions,
-    pub(crate) threads: Threads,
+    dispatch: Dispatch,
+    pub(crate) threads: ThreadSet,
     observer: Observer,
     closed: AtomicBool,
 }
 
-/// How long a payload is to wait.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Span {
-    /// When it came.
-    pub(crate) start: Tick,
-    pub(crate) deadline: Tick,
-    /// A tick that has surely come: a wheel that lags behind may go on to it. (A reading that is only said to be one
-    /// could be of the future, and lead past deadlines.)
-    pub(crate) present: Tick,
-    /// What was read of the clock.
-    pub(crate) since: Since,
-}
-
-/// A payload in the hands of this thread, with its home.
-pub(crate) struct Tenant<'a, P, W> {
-    pub(crate) home: &'a Home<P, W>,
+/// A payload that this thread holds, with its timer shard.
+pub(crate) struct Claim<'a, P, W> {
+    pub(crate) shard: &'a Shard<P, W>,
     pub(crate) held: Held<'a, P>,
 }
 
-impl<P, W: Scheme> Tenant<'_, P, W> {
+impl<P, W: Scheme> Claim<'_, P, W> {
     #[inline(always)]
     pub(crate) fn address(&self) -> Address {
-        self.home.address(self.held.at())
+        self.shard.address(self.held.at())
     }
 }
 
-/// A slot whose payload was taken out, to be [given back](Engine::give_back).
+/// A slot whose payload was taken out, to be [freed](Engine::free).
 #[must_use]
-pub(crate) struct Vacated {
-    home: usize,
-    ended: Ended,
+pub(crate) struct Taken {
+    shard: usize,
+    slot: Ended,
 }
 
 impl<P, W: Scheme> Engine<P, W> {
@@ -91,14 +81,14 @@ impl<P, W: Scheme> Engine<P, W> {
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
         let slots = settings.slots()?;
         let scale = settings.scale()?;
-        let (threads, completions) =
-            Threads::start(&settings.name, settings.reaper, settings.completions)
+        let (threads, dispatch) =
+            ThreadSet::start(&settings.name, settings.reaper, settings.dispatch)
                 .map_err(BuildError::Thread)?;
-        let homes = cores().clamp(*HOMES.start(), *HOMES.end());
+        let shards = cores().clamp(*SHARDS.start(), *SHARDS.end());
         Ok(Self {
             name: settings.name,
-            homes: (0..homes.next_power_of_two().min(1 << HOME_BITS))
-                .map(|number| CachePadded::new(Home::new(number, slots)))
+            shards: (0..shards.next_power_of_two().min(1 << SHARD_BITS))
+                .map(|number| CachePadded::new(Shard::new(number, slots)))
                 .collect(),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
@@ -106,7 +96,7 @@ impl<P, W: Scheme> Engine<P, W> {
             scale,
             max_timeout: settings.max_timeout,
             limit: settings.max_parked.map(Limit::new),
-            completions,
+            dispatch,
             threads,
             observer: Observer::default(),
             closed: AtomicBool::new(false),
@@ -115,21 +105,21 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// From now on the user's recorder and subscriber are told of what happens.
     pub(crate) fn observed(mut self) -> Self {
-        // A recorder that panics here hears nothing more.
+        // A recorder that panics here is told nothing more.
         let observer = self.caught(|| Observer::new(&self.name));
         self.observer = observer.unwrap_or_default();
         self
     }
 
     #[inline(always)]
-    pub(crate) fn home(&self, number: usize) -> &Home<P, W> {
-        &self.homes[number & (self.homes.len() - 1)]
+    pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
+        &self.shards[number & (self.shards.len() - 1)]
     }
 
-    /// The calling thread's home.
+    /// The calling thread's shard.
     #[inline(always)]
-    pub(crate) fn my_home(&self) -> &Home<P, W> {
-        self.home(thread_token() as usize)
+    pub(crate) fn my_shard(&self) -> &Shard<P, W> {
+        self.shard(thread_number() as usize)
     }
 
     #[inline(always)]
@@ -139,19 +129,21 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// From now until `timeout` has passed.
     #[inline(always)]
-    pub(crate) fn span(&self, timeout: Duration) -> Span {
-        let span = self.span_from(self.clock.now(), timeout);
-        Span {
-            present: span.start,
-            ..span
+    pub(crate) fn timing(&self, timeout: Duration) -> Timing {
+        let timing = self.timing_from(self.clock.now(), timeout);
+        Timing {
+            present: timing.start,
+            ..timing
         }
     }
 
-    /// From a reading of the clock that the caller has made, or says so.
+    /// From a reading of the clock that the caller supplies.
     #[inline(always)]
-    pub(crate) fn span_from(&self, reading: Timestamp, timeout: Duration) -> Span {
-        let (start, deadline) = self.scale.span(reading, timeout.min(self.max_timeout));
-        Span {
+    pub(crate) fn timing_from(&self, reading: Timestamp, timeout: Duration) -> Timing {
+        let (start, deadline) = self
+            .scale
+            .start_and_deadline(reading, timeout.min(self.max_timeout));
+        Timing {
             start,
             deadline,
             present: 0,
@@ -163,157 +155,170 @@ impl<P, W: Scheme> Engine<P, W> {
         self.scale.timestamp(tick)
     }
 
-    /// Gives `payload` a slot and a timer, and tells the sleeper. The caller holds it, and so decides when others may
-    /// end it.
+    /// Gives `payload` a slot and a timer, and tells the reaper. The caller holds it, and so decides when other threads
+    /// may end it.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
         payload: P,
         watches: usize,
-        span: Span,
-    ) -> Result<Tenant<'_, P, W>, Rejected<P>> {
-        let (tenant, earlier) = self.place(payload, watches, span, |tenant| tenant)?;
+        timing: Timing,
+    ) -> Result<Claim<'_, P, W>, Rejected<P>> {
+        let (guard, claim, earlier) = self.park(payload, watches, timing)?;
+        drop(guard);
         self.announce(earlier);
-        Ok(tenant)
+        Ok(claim)
     }
 
-    /// Gives `payload`, of which nothing is ever asked, a slot and a timer. Returns where it is, and a deadline to
+    /// Gives `payload`, which is never examined, a slot and a timer. Returns where it is, and a deadline to
     /// [announce](Self::announce).
     #[inline(always)]
-    pub(crate) fn keep(
+    pub(crate) fn admit_released(
         &self,
         payload: P,
-        span: Span,
+        timing: Timing,
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
-        self.place(payload, 0, span, |tenant| {
-            let address = tenant.address();
-            // INVARIANT: a mark is left by those who drive the timer and those who shut down, after they had the lock
-            // that this thread still has. So nobody expires a payload on the thread that brings it, whose locks are
-            // not ours to know.
-            match tenant.held.release(false) {
-                Released::Parked { .. } => address,
-                _ => unreachable!("a mark on a payload that nobody has heard of"),
-            }
-        })
+        let (guard, claim, earlier) = self.park(payload, 0, timing)?;
+        let address = claim.address();
+        // INVARIANT: a mark is left by threads that drive the timer or shut down, after they had the lock that this
+        // thread still has. So the thread that starts a payload, under locks that are not ours to know, never ends it.
+        match claim.held.release(false) {
+            Released::Parked { .. } => {}
+            _ => unreachable!("a mark on a payload that no other thread has heard of"),
+        }
+        drop(guard);
+        Ok((address, earlier))
     }
 
-    /// Gives `payload` a slot and a timer, in the calling thread's home or in a neighbour of it if that is locked.
-    /// `then` has it while the home is locked. Beside its answer comes a deadline to [announce](Self::announce).
+    /// Gives `payload` a slot and a timer, in the calling thread's shard or in a neighbour of it if that is locked. The
+    /// shard is still locked when this returns. Beside the claim comes a deadline to [announce](Self::announce).
     #[inline(always)]
-    fn place<'a, R>(
+    #[expect(
+        clippy::type_complexity,
+        reason = "three values that every caller takes apart"
+    )]
+    fn park<'a>(
         &'a self,
         payload: P,
         watches: usize,
-        span: Span,
-        then: impl FnOnce(Tenant<'a, P, W>) -> R,
-    ) -> Result<(R, Option<Tick>), Rejected<P>> {
+        timing: Timing,
+    ) -> Result<(Guard<'a, P, W>, Claim<'a, P, W>, Option<Tick>), Rejected<P>> {
         if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
-            return Err(Rejected::Full(payload));
+            return Err(Rejected::new(RejectReason::Full, payload));
         }
-        let mine = self.my_home();
-        let neighbours = (1..self.homes.len().min(3)).map(|step| self.home(mine.number + step));
-        let (home, mut guard) = std::iter::once(mine)
-            .chain(neighbours)
-            .find_map(|home| Some((home, home.try_lock()?)))
-            .unwrap_or_else(|| (mine, mine.lock()));
-        let rejected = match home.park(&mut guard, payload, watches, span, SLOTS) {
-            Admission::Admitted(held, earlier) => {
-                return Ok((then(Tenant { home, held }), earlier));
-            }
-            Admission::Full(payload) => Rejected::Full(payload),
-            Admission::Closed(payload) => Rejected::ShutDown(payload),
-            Admission::TooLong(payload) => Rejected::TooLong(payload),
+        let mine = self.my_shard();
+        let (shard, mut guard) = match mine.try_lock() {
+            Some(guard) => (mine, guard),
+            None => self.lock_near(mine),
         };
-        drop(guard);
-        self.free_place();
-        Err(rejected)
+        match shard.park(&mut guard, payload, watches, timing, SLOTS) {
+            Ok((held, earlier)) => Ok((guard, Claim { shard, held }, earlier)),
+            Err((refusal, payload)) => {
+                drop(guard);
+                self.free_place();
+                let reason = match refusal {
+                    Refusal::Full => RejectReason::Full,
+                    Refusal::Closed => RejectReason::ShutDown,
+                    Refusal::TooLong => RejectReason::TooLong,
+                };
+                Err(Rejected::new(reason, payload))
+            }
+        }
     }
 
-    /// Takes hold of the payload at `address`, or leaves `mark` for whoever has it.
+    /// Locks a neighbour of a shard whose lock is taken, or else waits for that.
+    #[cold]
+    fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
+        (1..self.shards.len().min(3))
+            .map(|step| self.shard(mine.number + step))
+            .find_map(|shard| Some((shard, shard.try_lock()?)))
+            .unwrap_or_else(|| (mine, mine.lock()))
+    }
+
+    /// Takes hold of the payload at `address`, or leaves `mark` for the thread that holds it.
     #[inline(always)]
-    pub(crate) fn begin(&self, address: Address, mark: Mark) -> Option<Tenant<'_, P, W>> {
-        let home = self.home(address.home());
-        match home.begin(slot_of(address), mark) {
-            Begin::Held(held) => Some(Tenant { home, held }),
-            Begin::Marked | Begin::Gone => None,
+    pub(crate) fn claim(&self, address: Address, mark: Mark) -> Option<Claim<'_, P, W>> {
+        let shard = self.shard(address.shard());
+        match shard.begin(slot_of(address), mark) {
+            Begin::Held(held) => Some(Claim { shard, held }),
+            Begin::Marked | Begin::Stale => None,
         }
     }
 
     #[inline(always)]
     pub(crate) fn is_parked(&self, address: Address) -> bool {
-        self.home(address.home()).is_parked(slot_of(address))
+        self.shard(address.shard()).is_parked(slot_of(address))
     }
 
-    /// The one ending of a payload: it moves out, and every reference to it goes stale. Its slot has no other tenant
-    /// before the caller gives that back.
+    /// Moves a payload out, and makes every reference to it stale. Its slot has no other occupant before the caller
+    /// [frees](Self::free) it.
     #[inline(always)]
-    pub(crate) fn vacate(&self, tenant: Tenant<'_, P, W>) -> (P, Vacated) {
-        let home = tenant.home.number;
-        let (payload, ended) = tenant.held.end();
-        (payload, Vacated { home, ended })
+    pub(crate) fn take(&self, claim: Claim<'_, P, W>) -> (P, Taken) {
+        let shard = claim.shard.number;
+        let (payload, slot) = claim.held.end();
+        (payload, Taken { shard, slot })
     }
 
-    /// Stops the timer, frees the slot and books the ending. Never waits for a lock.
+    /// Stops the timer, frees the slot and counts the ending. Never waits for a lock.
     #[inline(always)]
-    pub(crate) fn give_back(&self, vacated: Vacated, ending: Ending, watches: usize) {
-        let Vacated { home, ended } = vacated;
-        let (home, mine) = (self.home(home), self.my_home());
-        if home.number == mine.number {
-            home.give_back(ended, ending, watches);
+    pub(crate) fn free(&self, taken: Taken, ending: Ending, watches: usize) {
+        let Taken { shard, slot } = taken;
+        let (shard, mine) = (self.shard(shard), self.my_shard());
+        if shard.number == mine.number {
+            shard.free(slot, ending, watches);
         } else {
-            mine.book(ending, 1);
-            mine.book_unwatched(watches);
-            home.give_back_from_afar(ended);
+            mine.count(ending, 1);
+            mine.count_unwatched(watches);
+            shard.free_from_other_shard(slot);
         }
-        self.free_place();
     }
 
-    /// The same for several whose endings are booked, those of one home together. With each come its watch entries.
-    pub(crate) fn give_back_booked(&self, all: impl Iterator<Item = (Vacated, usize)>) {
+    /// The same for several slots whose endings are counted, those of one shard together. With each comes the number of
+    /// its watch entries.
+    pub(crate) fn free_counted(&self, all: impl Iterator<Item = (Taken, usize)>) {
         let mut all = all.peekable();
         let mut slice = Vec::with_capacity(SLICE);
-        while let Some(&(Vacated { home, .. }, _)) = all.peek() {
-            let same = std::iter::from_fn(|| all.next_if(|(other, _)| other.home == home));
-            let slots = same.map(|(vacated, watches)| (vacated.ended, watches));
+        while let Some(&(Taken { shard, .. }, _)) = all.peek() {
+            let same = std::iter::from_fn(|| all.next_if(|(other, _)| other.shard == shard));
+            let slots = same.map(|(taken, watches)| (taken.slot, watches));
             slice.extend(slots.take(SLICE));
-            let places = slice.len();
-            self.home(home).give_back_booked(&mut slice);
-            (0..places).for_each(|_| self.free_place());
+            self.shard(shard).free_counted(&mut slice);
         }
     }
 
-    /// Both, for payloads without keys.
-    pub(crate) fn end(&self, tenant: Tenant<'_, P, W>, ending: Ending) -> P {
-        let (payload, vacated) = self.vacate(tenant);
-        self.give_back(vacated, ending, 0);
+    /// Ends a payload that goes back to the caller: no user code runs for it.
+    pub(crate) fn withdraw(&self, claim: Claim<'_, P, W>, ending: Ending) -> P {
+        let (payload, taken) = self.take(claim);
+        self.free(taken, ending, 0);
+        self.free_place();
         payload
     }
 
-    /// Whether there is a bound on what is parked.
+    /// Whether [`max_parked`](Settings::max_parked) is set.
     pub(crate) fn is_limited(&self) -> bool {
         self.limit.is_some()
     }
 
-    /// Gives back a place under the limit.
+    /// Frees a place under the limit: the user's code for the payload has run, or the payload went back to the caller.
     #[inline(always)]
-    fn free_place(&self) {
+    pub(crate) fn free_place(&self) {
         if let Some(limit) = &self.limit {
-            limit.give_back();
+            limit.free();
         }
     }
 
     /// Gives one payload another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
-        let span = self.span(timeout);
-        let home = self.home(address.home());
-        let rescheduled = home.reschedule(slot_of(address), span);
+        let timing = self.timing(timeout);
+        let shard = self.shard(address.shard());
+        let rescheduled = shard.reschedule(slot_of(address), timing);
         if let Rescheduled::Done(earlier) = rescheduled {
             self.announce(earlier);
         }
         rescheduled
     }
 
-    /// Announces a deadline to the sleeper.
+    /// Announces a deadline to the reaper.
     #[inline(always)]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
@@ -321,22 +326,22 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Wakes whoever drives the timer.
+    /// Wakes the thread that drives the timer.
     pub(crate) fn wake(&self) {
-        // A reactor's waker is the user's code.
+        // A reactor's wake function is the user's code.
         let _ = self.guarded(|| self.threads.wake());
     }
 
-    /// Ends the threads that nobody else uses, and waits for them unless this is called from a callback.
+    /// Ends the threads that only this engine uses, and waits for them unless this is called from a callback.
     pub(crate) fn stop_threads(&self) {
-        // A shared reaper finds out that it is done here, and so does a reactor.
+        // A shared reaper, and a reactor, learn here that the engine is shut down.
         self.wake();
         self.threads.stop();
     }
 
     /// When the payload at `address` was parked, and its deadline.
     pub(crate) fn times(&self, address: Address) -> Option<(Tick, Tick)> {
-        self.home(address.home()).times(slot_of(address))
+        self.shard(address.shard()).times(slot_of(address))
     }
 
     /// The deadline of the payload at `address`, rounded up to the tick. `None` if it has ended or never expires.
@@ -345,45 +350,34 @@ impl<P, W: Scheme> Engine<P, W> {
         (deadline != NEVER).then(|| self.timestamp(deadline))
     }
 
-    /// The time until then, zero if it has passed.
+    /// The time until the deadline, zero if that has passed.
     pub(crate) fn remaining(&self, address: Address) -> Option<Duration> {
         let deadline = self.deadline(address)?;
         Some(deadline.saturating_since(self.clock.now()))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        // ORDERING: Acquire pairs with the swap in `close`. Only a shortcut: the homes' own flags decide.
+        // ORDERING: Acquire pairs with the swap in `close`. Only a shortcut: the flags of the shards decide.
         self.closed.load(Ordering::Acquire)
-    }
-
-    /// The same for a caller who has just put something off: if this says no, whoever closes the engine finds that.
-    pub(crate) fn is_closed_meanwhile(&self) -> bool {
-        // ORDERING: SeqCst pairs with the fence in `close`: of two threads that each write one place and then read the
-        // other's, one sees the other's write.
-        fence(Ordering::SeqCst);
-        self.is_closed()
     }
 
     /// Returns whether this call closed it.
     fn close(&self) -> bool {
         // ORDERING: AcqRel pairs with the Acquire in `is_closed`; a swap, so that one caller does the work.
-        let first = !self.closed.swap(true, Ordering::AcqRel);
-        // ORDERING: SeqCst, see `is_closed_meanwhile`.
-        fence(Ordering::SeqCst);
-        first
+        !self.closed.swap(true, Ordering::AcqRel)
     }
 
     /// What happened so far.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        stats.count_ledgers(self.homes.iter().flat_map(|home| home.ledgers()));
-        for home in &self.homes {
-            stats.count_events(&home.events);
+        stats.add_counters(self.shards.iter().flat_map(|shard| shard.counters()));
+        for shard in &self.shards {
+            stats.add_events(&shard.events);
         }
         stats
     }
 
-    /// Runs user code; a panic is caught, counted and told.
+    /// Runs user code; a panic is caught, counted and reported to the observer.
     #[inline(always)]
     pub(crate) fn guarded<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         self.caught(user_code).inspect_err(|UserPanic| {
@@ -391,8 +385,8 @@ impl<P, W: Scheme> Engine<P, W> {
         })
     }
 
-    /// Tells the user's recorder and subscriber. They are user code as well, but of their panics nobody is told.
-    /// To be called with no lock held.
+    /// Tells the user's recorder and subscriber. They are user code as well; their panics are counted and reported to
+    /// no observer. To be called with no lock held.
     #[inline]
     pub(crate) fn observe<R: Default>(&self, tell: impl FnOnce(&Observer) -> R) -> R {
         if OBSERVED {
@@ -405,8 +399,8 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     fn caught<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| {
-            self.my_home().events.panics.add(1);
-            // The payload is the user's too, and dropping it may panic.
+            self.my_shard().events.panics.add(1);
+            // The panic's payload is the user's too, and dropping it may panic.
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
             if let Err(again) = dropped {
                 std::mem::forget(again);

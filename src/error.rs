@@ -1,123 +1,156 @@
 //! What can be refused, and why.
 
+use parking_lot::Mutex;
 use std::error::Error;
 use std::fmt;
 
-/// The operation (payload, request) was not taken; here it is again.
-#[non_exhaustive]
-pub enum Rejected<Op> {
-    /// There was no key to watch.
-    NoKeys(Op),
-    /// [`Builder::max_parked`](crate::Builder::max_parked) operations are parked already.
-    Full(Op),
-    /// It is shut down.
-    ShutDown(Op),
-    /// The timeout is longer than the timer can hold: only a simple wheel ends somewhere.
-    TooLong(Op),
-    /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while it was being parked.
-    /// It is no longer watched by anyone; its state is whatever the panic left.
-    Panicked(Op),
-    /// There is an entry for this key already.
-    Duplicate(Op),
+/// An operation (payload, value, request) that was not taken, with the reason; the operation is inside.
+///
+/// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every operation that is `Send`.
+pub struct Rejected<Op> {
+    reason: RejectReason,
+    /// Never locked: a mutex is `Sync` for every operation that is `Send`, and gives it out to its only owner.
+    operation: Mutex<Op>,
 }
 
-impl<Op> Rejected<Op> {
-    /// The operation.
-    pub fn into_operation(self) -> Op {
+/// Why an operation was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// The list of keys was empty.
+    NoKeys,
+    /// [`max_parked`](crate::Builder::max_parked) operations are parked, or ended and still to be completed.
+    Full,
+    /// The purgatory (timer, tracker) is shut down.
+    ShutDown,
+    /// The timeout is longer than the timer's scheme can hold. Only
+    /// [`SimpleWheel`](crate::scheme::SimpleWheel) has such a bound.
+    TooLong,
+    /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was being
+    /// parked. No key is watched for it any more; its state is whatever the panic left.
+    Panicked,
+    /// The tracker keeps a value for this key already.
+    Duplicate,
+    /// More than eight parks are nested: each was made by a hook that the next outer one runs (`try_complete`, or the
+    /// destructor of a key). Park from `on_complete` instead, which never nests.
+    Nested,
+}
+
+impl RejectReason {
+    pub(crate) fn variant(self) -> &'static str {
         match self {
-            Self::NoKeys(op)
-            | Self::Full(op)
-            | Self::ShutDown(op)
-            | Self::TooLong(op)
-            | Self::Panicked(op)
-            | Self::Duplicate(op) => op,
+            Self::NoKeys => "NoKeys",
+            Self::Full => "Full",
+            Self::ShutDown => "ShutDown",
+            Self::TooLong => "TooLong",
+            Self::Panicked => "Panicked",
+            Self::Duplicate => "Duplicate",
+            Self::Nested => "Nested",
         }
+    }
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoKeys => "an operation needs at least one key to watch",
+            Self::Full => "the limit of parked operations (`max_parked`) is reached",
+            Self::ShutDown => "it is shut down",
+            Self::TooLong => "the timeout is longer than the timer's scheme can hold",
+            Self::Panicked => "user code panicked while the operation was being parked",
+            Self::Duplicate => "a value is tracked for this key already",
+            Self::Nested => "more than eight parks are nested in one another's hooks",
+        })
+    }
+}
+
+impl Error for RejectReason {}
+
+impl<Op> Rejected<Op> {
+    #[cold]
+    pub(crate) fn new(reason: RejectReason, operation: Op) -> Self {
+        Self {
+            reason,
+            operation: Mutex::new(operation),
+        }
+    }
+
+    /// Why.
+    pub fn reason(&self) -> RejectReason {
+        self.reason
+    }
+
+    /// The operation.
+    pub fn into_inner(self) -> Op {
+        self.operation.into_inner()
+    }
+
+    /// Both.
+    pub fn into_parts(self) -> (RejectReason, Op) {
+        (self.reason, self.operation.into_inner())
     }
 
     /// The same refusal of what `part` makes of the operation.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
-        match self {
-            Self::NoKeys(op) => Rejected::NoKeys(part(op)),
-            Self::Full(op) => Rejected::Full(part(op)),
-            Self::ShutDown(op) => Rejected::ShutDown(part(op)),
-            Self::TooLong(op) => Rejected::TooLong(part(op)),
-            Self::Panicked(op) => Rejected::Panicked(part(op)),
-            Self::Duplicate(op) => Rejected::Duplicate(part(op)),
-        }
-    }
-
-    pub(crate) fn variant(&self) -> &'static str {
-        match self {
-            Self::NoKeys(_) => "NoKeys",
-            Self::Full(_) => "Full",
-            Self::ShutDown(_) => "ShutDown",
-            Self::TooLong(_) => "TooLong",
-            Self::Panicked(_) => "Panicked",
-            Self::Duplicate(_) => "Duplicate",
-        }
+        Rejected::new(self.reason, part(self.operation.into_inner()))
     }
 }
 
 impl<Op> fmt::Debug for Rejected<Op> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple(self.variant()).finish_non_exhaustive()
+        f.debug_tuple("Rejected")
+            .field(&self.reason)
+            .finish_non_exhaustive()
     }
 }
 
 impl<Op> fmt::Display for Rejected<Op> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoKeys(_) => "an operation needs at least one key to watch",
-            Self::Full(_) => "as many wait as may",
-            Self::ShutDown(_) => "it is shut down",
-            Self::TooLong(_) => "the timeout is longer than the timer can hold",
-            Self::Panicked(_) => "the operation panicked while it was being parked",
-            Self::Duplicate(_) => "there is an entry for this key already",
-        })
+        self.reason.fmt(f)
     }
 }
 
 impl<Op> Error for Rejected<Op> {}
 
-/// A timer did not get another timeout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A timer did not get another deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ResetError {
+pub enum RescheduleError {
     /// It has fired or was stopped: the id is stale.
-    Gone,
-    /// The timeout is longer than the timer can hold: only a simple wheel ends somewhere. The old deadline stands.
+    Ended,
+    /// The timeout is longer than the timer's scheme can hold. The old deadline stands.
     TooLong,
 }
 
-impl fmt::Display for ResetError {
+impl fmt::Display for RescheduleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Gone => "the timer has fired or was stopped",
-            Self::TooLong => "the timeout is longer than the timer can hold",
+            Self::Ended => "the timer has fired or was stopped",
+            Self::TooLong => "the timeout is longer than the timer's scheme can hold",
         })
     }
 }
 
-impl Error for ResetError {}
+impl Error for RescheduleError {}
 
-/// A purgatory, timer or tracker cannot be built like this.
+/// A purgatory, timer or tracker cannot be built with these settings.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The tick is zero, or longer than `u64::MAX` nanoseconds (584 years).
+    /// [`tick`](crate::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
     Tick,
-    /// A level of the wheel needs from 2 to 65,536 slots.
+    /// [`wheel_size`](crate::Builder::wheel_size) is not between 2 and 65,536.
     WheelSize,
-    /// A thread could not be started.
+    /// The system refused to start a thread.
     Thread(std::io::Error),
 }
 
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tick => f.write_str("the tick must be longer than zero and at most 584 years"),
-            Self::WheelSize => f.write_str("a level of the wheel needs from 2 to 65,536 slots"),
-            Self::Thread(error) => write!(f, "a thread could not be started: {error}"),
+            Self::Tick => f.write_str("`tick` must be longer than zero and at most 584 years"),
+            Self::WheelSize => f.write_str("`wheel_size` must be from 2 to 65,536 slots"),
+            Self::Thread(error) => write!(f, "the system refused to start a thread: {error}"),
         }
     }
 }

@@ -8,6 +8,6 @@ mod completing;
 mod reply;
 mod wait;
 
-pub use completing::{Awaited, Completing};
-pub use reply::Lost;
-pub use wait::{Wait, WaitError, Waiter, Waits};
+pub use completing::{Awaited, CompletionFuture};
+pub use reply::CompletionError;
+pub use wait::{WaitError, WaitFuture, WaitOperation, Waits};

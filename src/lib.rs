@@ -7,44 +7,39 @@
 mod address;
 mod alarm;
 mod cell;
-mod completions;
+mod dispatch;
 mod engine;
 mod error;
-mod future;
+pub mod future;
 #[cfg(any(doc, doctest))]
 pub mod guide;
+mod hash;
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod model;
 mod observe;
 mod operation;
 mod promise;
-mod purgatory;
+pub mod purgatory;
 mod reaper;
 pub mod scheme;
-mod stats;
+pub mod stats;
 mod sync;
-mod time;
-mod timer;
-mod tracker;
-mod turn;
+pub mod time;
+pub mod timer;
+pub mod tracker;
+mod trampoline;
 mod watch;
 
-pub use completions::{Completions, Executor, Job};
-pub use error::{BuildError, Rejected, ResetError};
-#[doc(no_inline)]
-pub use foldhash::fast::RandomState;
-pub use future::{Awaited, Completing, Lost, Wait, WaitError, Waiter, Waits};
-pub use operation::{Completion, DelayedOperation, KeyHasher};
-pub use purgatory::{
-    Arrival, Builder, Handle, ParkedOperation, Purgatory, ResolvedKey, Watch, WatchOn,
-    WeakPurgatory,
-};
-pub use reaper::{Reaper, ReaperThread};
-pub use stats::Stats;
-pub use time::{Clock, ManualClock, SystemClock, Timestamp, Waker};
-pub use timer::{Timer, TimerBuilder, TimerId, WeakTimer};
-pub use tracker::{
-    Request, Requests, RequestsBuilder, TrackedKey, Tracker, TrackerBuilder, Unanswered,
-    WeakTracker,
-};
+pub mod threads {
+    //! On which threads a purgatory works: who drives its timer, and where completions run.
+    pub use crate::dispatch::{Dispatch, Executor, Job};
+    pub use crate::reaper::{Reaper, ReaperThread};
+}
+
+pub use error::{RejectReason, Rejected};
+pub use future::Waits;
+pub use operation::{Completion, DelayedOperation};
+pub use purgatory::{Admission, Builder, Handle, Purgatory, ResolvedKey, Watch};
+pub use timer::Timer;
+pub use tracker::Tracker;

@@ -34,14 +34,14 @@ pub(crate) struct Since {
 
 /// What is remembered of one operation, until it has ended.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stay {
+pub(crate) struct OperationSpan {
     #[cfg_attr(
         not(any(feature = "metrics", feature = "tracing")),
         expect(dead_code, reason = "nobody is told")
     )]
     since: Since,
     #[cfg(feature = "tracing")]
-    span: trace::OperationSpan,
+    tracing: trace::TracingSpan,
 }
 
 /// How an operation ended.
@@ -69,14 +69,14 @@ impl Since {
     }
 }
 
-impl Stay {
+impl OperationSpan {
     /// The same operation, which parks now.
     #[inline]
     pub(crate) fn since(&self, since: Since) -> Self {
         Self {
             since,
             #[cfg(feature = "tracing")]
-            span: self.span.clone(),
+            tracing: self.tracing.clone(),
         }
     }
 }
@@ -98,39 +98,39 @@ impl Observer {
 
     /// An operation came.
     #[inline]
-    pub(crate) fn arrived(&self) -> Stay {
-        Stay {
+    pub(crate) fn arrived(&self) -> OperationSpan {
+        OperationSpan {
             since: Since::default(),
             #[cfg(feature = "tracing")]
-            span: self.tracer.as_ref().map(|it| it.span()).unwrap_or_default(),
+            tracing: self.tracer.as_ref().map(|it| it.span()).unwrap_or_default(),
         }
     }
 
     /// It could complete at once.
     #[inline]
-    pub(crate) fn completed_at_once(&self, stay: &Stay) {
+    pub(crate) fn completed_at_once(&self, span: &OperationSpan) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.completed_at_once());
         #[cfg(feature = "tracing")]
-        stay.span.completed_at_once();
+        span.tracing.completed_at_once();
     }
 
     /// It was given back.
     #[inline]
-    pub(crate) fn rejected(&self, stay: &Stay, reason: &'static str) {
+    pub(crate) fn rejected(&self, span: &OperationSpan, reason: &'static str) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.rejected());
         #[cfg(feature = "tracing")]
-        stay.span.rejected(reason);
+        span.tracing.rejected(reason);
     }
 
     /// It has a place; the thread that tells of it still holds it.
     #[inline]
-    pub(crate) fn parked(&self, stay: &Stay, watches: usize) {
+    pub(crate) fn parked(&self, span: &OperationSpan, watches: usize) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.parked(watches));
         #[cfg(feature = "tracing")]
-        stay.span.parked(watches);
+        span.tracing.parked(watches);
     }
 
     /// Whether anybody will ask how late the end of this operation was.
@@ -146,7 +146,7 @@ impl Observer {
     #[inline]
     pub(crate) fn ended(
         &self,
-        stay: Stay,
+        span: OperationSpan,
         end: End,
         watches: usize,
         now: impl FnOnce() -> Timestamp,
@@ -154,13 +154,13 @@ impl Observer {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.ended(&end, watches));
         #[cfg(any(feature = "metrics", feature = "tracing"))]
-        if let Some(since) = stay.since.reading {
+        if let Some(since) = span.since.reading {
             let now = now();
             let parked_for = now.saturating_since(since);
             #[cfg(feature = "metrics")]
             self.meter(|it| it.parked_for(parked_for));
             #[cfg(feature = "tracing")]
-            stay.span.ended(&end, now, parked_for);
+            span.tracing.ended(&end, now, parked_for);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a delayed operation is, and how it ends.
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::Hash;
 use std::time::Duration;
 
 /// A request that cannot be answered yet.
@@ -10,13 +10,14 @@ use std::time::Duration;
 /// * `try_complete` and `on_complete` of one operation never overlap: the library guards each operation by a word of
 ///   its own, never by a lock of yours.
 /// * No lock of the library is held while any of the three runs, so each may call the purgatory again.
-/// * Exactly one ending: either `on_complete` is called once, or the operation is handed back to whoever cancelled it.
+/// * Exactly one ending: either `on_complete` is called once, or the operation is handed back to the caller that cancelled
+///   it.
 ///   (A `try_complete` that panics ends its operation too: it is dropped, and counted in
-///   [`Stats::panicked`](crate::Stats::panicked).)
+///   [`Stats::panicked`](crate::stats::Stats::panicked).)
 pub trait DelayedOperation: Send + 'static {
     /// What an operation waits on: a partition, a group member, a request id.
     ///
-    /// `Hash`, `Eq` and `Clone` run under the lock of one shard of the watcher map; keep them plain.
+    /// `Hash`, `Eq` and `Clone` run under the lock of one map shard; keep them plain.
     type Key: Eq + Hash + Clone + Send + Sync + 'static;
 
     /// The longest time the operation may stay parked, read once when it parks. [`Duration::MAX`] never expires.
@@ -27,18 +28,18 @@ pub trait DelayedOperation: Send + 'static {
     /// Whether the operation can complete now.
     ///
     /// Runs on the parking thread (once before parking and once after, so that no event is missed in between), on
-    /// every thread that checks one of the keys, and on the thread that drives the timer: for checks that were put off,
+    /// every thread that checks one of the keys, and on the thread that drives the timer: for deferred checks,
     /// and once when the deadline has passed (unless another thread is just examining the operation), where the answer
-    /// decides nothing but shows [`Stats::missed_checks`](crate::Stats::missed_checks).
-    /// Keep it short: it delays the caller of the check. A check of an operation's own key from inside its
-    /// `try_complete` does not examine that operation again: the value returned is the answer.
+    /// decides nothing but shows [`Stats::missed_checks`](crate::stats::Stats::missed_checks).
+    /// Keep it short: it delays the caller of the check. A check that it makes is made before the
+    /// outermost call of the library on this thread returns, once for each key; see [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 
     /// Ends the operation.
     ///
     /// [`Satisfied`](Completion::Satisfied) runs on the thread whose call found it so, before that call returns;
-    /// [`Expired`](Completion::Expired), and whatever a check that was put off completes
-    /// ([`check_later`](crate::Purgatory::check_later)), where [`Builder::completions`](crate::Builder::completions)
+    /// [`Expired`](Completion::Expired), and an operation that a deferred check
+    /// ([`check_later`](crate::Purgatory::check_later)) completes, where [`Builder::dispatch`](crate::Builder::dispatch)
     /// says; [`ShutDown`](Completion::ShutDown) on the thread that shuts the purgatory down, or on one that is just
     /// examining the operation. Completions never nest: one caused from inside a callback runs after that callback,
     /// before the outermost call of the library on that thread returns.
@@ -60,8 +61,3 @@ pub enum Completion {
     /// The purgatory was shut down.
     ShutDown,
 }
-
-/// What a purgatory hashes keys with: any `BuildHasher` that can be cloned and shared. Implemented by all of them.
-pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
-
-impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}

@@ -1,73 +1,70 @@
-//! The purgatory: where cell, watcher map and timer meet.
+//! The purgatory: its public calls.
 //!
-//! The life of an operation, file by file: [`park`] puts it in, [`check`] and [`expire`] find it again, and
-//! [`end`] examines it and takes it out. [`core`] is what they all work on, above the [`engine`](crate::engine), where
-//! operations lie.
+//! The life of an operation, file by file: [`park`] puts it in; [`check`], [`revoke`] and [`expiry`] find it again, and
+//! [`complete`] examines it, ends it and calls its `on_complete`. [`inner`] is what they all work on, above the
+//! [`engine`](crate::engine), where operations lie.
 
 mod builder;
 mod check;
-mod core;
-mod end;
-mod expire;
+mod complete;
+mod deferred;
+mod expiry;
 mod handle;
+mod inner;
 mod keys;
+mod nested;
 mod park;
+mod recycled_weak;
 mod resolved_key;
+mod revoke;
 mod snapshot;
-mod tether;
+mod watch;
 
+pub use crate::error::{BuildError, RejectReason};
+pub use crate::hash::{DefaultHasher, KeyHasher, RandomState};
 pub use builder::Builder;
 pub use handle::Handle;
-pub use keys::WatchOn;
-pub use park::{Arrival, Watch};
+pub use park::{Admission, Arrival};
 pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
+pub use watch::Watch;
 
-use crate::RandomState;
-use crate::engine::deliver::Site;
-use crate::engine::drive::{advance, rearm_for_caller, shut_down};
-use crate::engine::owner::{Face, WeakFace};
+use crate::engine::Engine;
+use crate::engine::dispatch::RunOn;
+use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
 use crate::error::Rejected;
-use crate::observe::Stay;
-use crate::operation::{DelayedOperation, KeyHasher};
-use crate::stats::Stats;
+use crate::operation::DelayedOperation;
 use crate::time::Timestamp;
-use crate::time::ticks::NEVER;
 use crate::watch::list::Rank;
-use core::{Core, Later};
+use deferred::Deferred;
+use inner::Inner;
 use keys::Keys;
 use std::borrow::Borrow;
-use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
-
-/// What lies in a slot.
-pub(crate) struct Parked<Op: DelayedOperation> {
-    op: Op,
-    keys: Keys<Op::Key>,
-    stay: Stay,
-}
 
 /// The place where delayed operations wait, until a key that they watch is checked or their timeout fires.
 ///
 /// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is
 /// [shut down](Self::shutdown).
 ///
-/// No method holds a lock of the library while it runs code of the user's (but for
+/// No method holds a lock of the library while it runs your code (but for
 /// [`Hash`, `Eq` and `Clone` of keys](DelayedOperation::Key)), and none but [`shutdown`](Self::shutdown)
-/// waits for a thread that does: an operation that is being examined elsewhere is left to that thread, with a mark that
-/// makes it look again. All methods may be called from inside every callback.
+/// waits for a thread that does: an operation that another thread is examining is left to that thread, with a mark that
+/// makes it examine the operation again. All methods may be called from inside every callback. A check that is made
+/// inside a `try_complete` returns 0, and is made before the outermost call of the library on that thread returns.
 ///
 /// After Kafka's `DelayedOperationPurgatory`; what differs is in the guide's chapter *From Kafka's API to this one*.
 ///
 /// # Panics
-/// But for [`new`](Self::new) and [`wait_blocking`](Self::wait_blocking), no method panics by itself. What `Hash` or
-/// `Eq` of a key panics with in a call by key goes through to its caller, after those that the call had ended by then
-/// were told (what `cancel_for_key` had taken back is told that it was cancelled); a park returns
-/// [`Rejected::Panicked`] instead, as it does if the clock panics. Panics of `try_complete` and `on_complete` are
-/// caught and [counted](Stats::panicked).
+/// But for [`new`](Self::new) and [`wait_blocking`](Self::wait_blocking), no method panics by itself. A panic of `Hash`
+/// or `Eq` of a key goes through to the caller, after the completions of those operations that the call had ended by
+/// then (for operations that `cancel_for_key` had taken back, with [`Cancelled`](crate::Completion::Cancelled)). Once an
+/// operation has its place, a park that panics returns it with [`RejectReason::Panicked`], as it does if
+/// `try_complete`, `timeout` or the clock panics. Panics of `on_complete`, and of `try_complete` in a check, are caught
+/// and [counted](crate::stats::Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    face: Face<Core<Op, S>>,
+    shared: SharedHandle<Inner<Op, S>>,
 }
 
 impl<Op: DelayedOperation> Purgatory<Op> {
@@ -89,6 +86,8 @@ impl<Op: DelayedOperation> Purgatory<Op> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
+    shared_methods!("operations");
+
     /// Completes `op` at once if it can complete, else parks it until a check of any of `keys` finds that it can, or
     /// its timeout fires.
     ///
@@ -97,24 +96,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// twice counts once.
     ///
     /// Runs `try_complete` (twice, if it parks), `timeout` and, if it completes, `on_complete` on this thread. Takes
-    /// one lock of a home, for which it may wait shortly, and one of a shard of the watcher map for each key. Reads
-    /// the clock once.
+    /// the lock of one timer shard, for which it may wait shortly, and that of one map shard for each key. Reads the
+    /// clock once.
     ///
     /// # Errors
-    /// The operation comes back in a [`Rejected`]: there are no keys, the purgatory is full or shut down, or a hook of
-    /// the operation panicked.
+    /// The operation comes back in a [`Rejected`]: there are no keys, the purgatory is full or shut down, a hook of
+    /// the operation panicked, or too many parks are nested.
     #[inline]
     pub fn try_complete_else_watch(
         &self,
         op: Op,
         keys: impl IntoIterator<Item = Op::Key>,
-    ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let core = &self.face.core;
-        core.park(op, || Keys::collect(keys, &core.hasher), None)
+    ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        let inner = &self.shared.inner;
+        inner.park(op, Keys::collect(keys, &inner.hasher), None)
     }
 
-    /// The same for watches of all kinds: plain and [resolved](Self::key) keys, and any of them
-    /// [at a rank](WatchOn::at_rank). A key given twice counts once: at its lowest rank, or without one if it was once
+    /// The same for watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
+    /// [at a rank](Watch::at_rank). A key given twice counts once: at its lowest rank, or without one if it was once
     /// given without.
     ///
     /// # Errors
@@ -123,10 +122,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     pub fn try_complete_else_watch_on<'a>(
         &self,
         op: Op,
-        watches: impl IntoIterator<Item = WatchOn<'a, Op, S>>,
-    ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let core = &self.face.core;
-        core.park(op, || core.keys_of(watches), None)
+        watches: impl IntoIterator<Item = Watch<'a, Op, S>>,
+    ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        let inner = &self.shared.inner;
+        inner.park(op, inner.collect_watches(watches), None)
     }
 
     /// Parks operations that came at `arrival`, a reading of this purgatory's clock that the caller has made already:
@@ -137,7 +136,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`Builder::max_timeout`]; nothing else depends on it.
     pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
         Arrival {
-            purgatory: self,
+            inner: &self.shared.inner,
             arrival,
         }
     }
@@ -145,9 +144,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Resolves a key: it is found without hashing from then on. For keys that are checked often, such as the
     /// partitions of a broker.
     ///
-    /// Takes the lock of the key's shard and, within it, that of the list, and allocates if the key was not resolved.
-    pub fn key(&self, key: Op::Key) -> ResolvedKey<Op, S> {
-        ResolvedKey::new(&self.face.core, key)
+    /// Takes the lock of the key's map shard and, within it, that of the list, and allocates if the key was not resolved.
+    pub fn resolve(&self, key: Op::Key) -> ResolvedKey<Op, S> {
+        ResolvedKey::new(&self.shared.inner, key)
     }
 
     /// Examines every operation that watches `key`, and completes those that say they can. Returns how many this call
@@ -156,141 +155,111 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Call it after every change that could satisfy an operation on this key, with none of your own locks held that
     /// `try_complete` or `on_complete` of *any* operation take; where that cannot be, use
     /// [`check_later`](Self::check_later). Runs `try_complete` and `on_complete` of those operations on this thread.
-    /// (If other threads keep checking one of them meanwhile, the seventeenth look in a row is left to the reaper, or
-    /// to the next [`advance`](Self::advance): a hot key does not hold up the thread that happened to be first.)
+    /// (If other threads keep checking one of them meanwhile, the seventeenth examination in a row is left to the
+    /// reaper, or to the next [`advance`](Self::advance): a hot key does not hold up the thread that came first.)
     ///
-    /// Takes the lock of the key's shard; for what it completes, those of the other keys' shards, and that of the home
-    /// only if it is free. None of them is held during these calls.
+    /// Takes the lock of the key's map shard; for each operation that it completes, those of its other keys' map shards,
+    /// and that of the operation's timer shard only if it is free. None of them is held while your code runs.
+    ///
+    /// Inside a `try_complete`, the check is made later, and this returns 0: see [`Purgatory`].
     #[inline]
     pub fn check_and_complete<Q>(&self, key: &Q) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.face.core.check_key(key, Rank::MAX, Site::Here)
+        self.shared.inner.check_key(key, Rank::MAX, RunOn::Caller)
     }
 
-    /// The same, but of those that watch `key` [at a rank](WatchOn::at_rank) it examines only those up to `rank`, in
-    /// that order, then all that watch it without one. Costs in what it examines, not in what waits above.
+    /// The same, but of those that watch `key` [at a rank](Watch::at_rank) it examines only those up to `rank`, in
+    /// that order, then all that watch it without one. Its cost is in the operations that it examines, not in
+    /// those above `rank`.
     ///
-    /// The rank says who may be satisfied; `try_complete` still decides. Runs and locks as
-    /// [`check_and_complete`](Self::check_and_complete) does, the key's shard anew for every 64 that it examines.
+    /// The rank says which operations may be satisfied; `try_complete` still decides. Runs and locks as
+    /// [`check_and_complete`](Self::check_and_complete) does, the key's map shard anew for every 64 operations.
     #[inline]
     pub fn check_and_complete_up_to<Q>(&self, key: &Q, rank: u64) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.face.core.check_key(key, rank, Site::Here)
+        self.shared.inner.check_key(key, rank, RunOn::Caller)
     }
 
-    /// Has `key` checked soon, by the reaper (with [`Reaper::Manual`](crate::Reaper::Manual): by the next
-    /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`Builder::completions`] says.
+    /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
+    /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where [`Builder::dispatch`] says.
+    /// Deferred checks of one key are merged until one is made.
     ///
-    /// Takes no lock and runs no user code but a [reactor's waker](crate::Reaper::Reactor), so it is safe under any
-    /// lock of yours that the waker does not take. (After the shutdown it drops the key, and those that others have
-    /// just put off.)
+    /// Takes one internal lock for an instant, under which it hashes and compares keys, and runs no other code of yours
+    /// but a [reactor's wake function](crate::threads::Reaper::Reactor). So it is safe under any lock of yours that these
+    /// do not take. After the shutdown it drops the key.
     pub fn check_later(&self, key: Op::Key) {
-        self.face.core.put_off(Later::Key(key));
+        self.shared.inner.defer(Deferred::Key(key), Rank::MAX);
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.
     ///
-    /// One that another thread is examining right now is not in the result: that thread ends it, with
+    /// An operation that another thread is examining right now is not in the result: that thread ends it, with
     /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied or is just expiring it.
     ///
-    /// Takes the locks of the key's shard and, for each operation, of its other keys' shards; a home's only if it is
-    /// free.
+    /// Takes the locks of the key's map shard and, for each operation, of its other keys' map shards; that of a timer
+    /// shard only if it is free.
     pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<Op>
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.face.core.cancel_key(key)
+        self.shared.inner.cancel_key(key)
     }
 
     /// Completes every operation that watches `key` as satisfied, whether it can complete or not: the leader is
     /// lost, the topic deleted. Returns how many this call completed; one that another thread is examining right now
     /// is completed by that thread.
     ///
-    /// Runs `on_complete` on this thread. Takes the locks of the key's shard and, for each operation, of its other
-    /// keys' shards; a home's only if it is free.
+    /// Runs `on_complete` on this thread. Takes the locks of the key's map shard and, for each operation, of its other
+    /// keys' map shards; that of a timer shard only if it is free.
     pub fn force_complete_for_key<Q>(&self, key: &Q) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.face.core.force_key(key)
+        self.shared.inner.force_key(key)
     }
 
     /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
     /// of [`Builder::max_timeout`] applies. Returns how many got the new deadline.
     ///
-    /// Takes the lock of the key's shard, then a home's for each operation, and reads the clock for each; if that
-    /// panics, so does this call, and some have the new deadline.
+    /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
+    /// each; if that panics, so does this call, and some operations have the new deadline.
     pub fn reschedule_for_key<Q>(&self, key: &Q, timeout: Duration) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.face.core.reschedule_key(key, timeout)
+        self.shared.inner.reschedule_key(key, timeout)
     }
 
-    /// Operations parked now (Kafka's `NumDelayedOperations`). Exact when no call is in progress. Takes no lock.
-    pub fn delayed(&self) -> usize {
-        self.stats().parked
-    }
-
-    /// Watch entries now: the sum of the keys of all parked operations (Kafka's `PurgatorySize`, of which the ended
-    /// are no part here; only after many have expired at once, their entries count until they are cleared away). Takes
-    /// no lock.
+    /// Watch entries now: the sum of the keys of all parked operations (Kafka's `PurgatorySize`, without the operations
+    /// that have ended; only after many have expired at once, their entries count until they are reclaimed). Takes no
+    /// lock.
     pub fn watched(&self) -> usize {
         self.stats().watched
     }
 
-    /// What happened so far. Takes no lock.
-    pub fn stats(&self) -> Stats {
-        self.face.core.engine.stats()
-    }
-
-    /// Keys that some operation watches. Takes the lock of each shard of the watcher map in turn, and has it while it
-    /// counts the keys of the shard; within it, for an instant, that of each resolved list.
+    /// Keys that some operation watches. Takes the lock of each map shard in turn, and has it while it counts the keys of
+    /// the shard; within it, for an instant, that of each resolved list.
     pub fn watched_keys(&self) -> usize {
-        self.face.core.watch.keys()
+        self.shared.inner.watch.keys()
     }
 
     /// What is parked, the oldest first.
     ///
-    /// Takes the lock of each shard of the watcher map in turn (and, within it, that of each resolved list), and has it
-    /// while it clones the keys of all watches in the shard; then takes a home's lock for each operation; holds no
-    /// operation. Costs time and memory in what is parked: for operators, not for the hot path. If the clock or `Clone`
+    /// Takes the lock of each map shard in turn (and, within it, that of each resolved list), and has it while it clones
+    /// the keys of all watches in the shard; then takes the lock of a timer shard for each operation; holds no operation.
+    /// Its cost in time and memory is in all that is parked: for operators, not for the hot path. If the clock or `Clone`
     /// of a key panics, so does this call.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
-        self.face.core.snapshot()
-    }
-
-    /// Expires what is due and performs the checks put off until later; for purgatories without a reaper (with one,
-    /// it is harmless). Returns how many operations this call expired.
-    ///
-    /// Runs `try_complete` of the operations concerned on this thread, and their `on_complete` where
-    /// [`Builder::completions`] says. What user code makes due meanwhile is left for the next call.
-    ///
-    /// Takes every home's lock in turn, for a slice of timers at a time, and the shards of the keys of what it ends.
-    /// Reads the clock; if that panics, so does this call.
-    pub fn advance(&self) -> usize {
-        let expired = advance(&self.face.core);
-        rearm_for_caller(&*self.face.core);
-        expired
-    }
-
-    /// When [`advance`](Self::advance) has something to do next, on the purgatory's clock: the start of the earliest
-    /// non-empty bucket of the wheel, at or before the first deadline. `None`: not before something is parked.
-    ///
-    /// Takes every home's lock in turn, and may wake the reaper.
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        let next = rearm_for_caller(&*self.face.core);
-        (next != NEVER).then(|| self.face.core.engine.timestamp(next))
+        self.shared.inner.snapshot()
     }
 
     /// Ends the purgatory: parks are refused from now on, and every parked operation ends with
@@ -300,70 +269,31 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// May be called more than once (later calls return at once) and from any callback: then it does not wait for the
     /// threads, which end as soon as the callbacks that they run have returned.
     pub fn shutdown(&self) {
-        shut_down(&self.face.core);
-    }
-
-    /// Whether the purgatory has been shut down.
-    pub fn is_shut_down(&self) -> bool {
-        self.face.core.engine.is_closed()
-    }
-
-    /// The name given to it.
-    pub fn name(&self) -> &str {
-        &self.face.core.engine.name
-    }
-
-    /// A face that does not keep the purgatory alive: for callbacks, and for operations that refer to the purgatory
-    /// they wait in.
-    pub fn downgrade(&self) -> WeakPurgatory<Op, S> {
-        WeakPurgatory {
-            face: self.face.downgrade(),
-        }
-    }
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Clone for Purgatory<Op, S> {
-    fn clone(&self) -> Self {
-        Self {
-            face: self.face.clone(),
-        }
-    }
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Purgatory<Op, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Purgatory")
-            .field("name", &self.face.core.engine.name)
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
+        self.shared.shutdown();
     }
 }
 
 /// A [`Purgatory`] that may be gone.
 pub struct WeakPurgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    face: WeakFace<Core<Op, S>>,
+    shared: WeakHandle<Inner<Op, S>>,
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> WeakPurgatory<Op, S> {
-    /// The purgatory, if some strong face of it is left.
-    pub fn upgrade(&self) -> Option<Purgatory<Op, S>> {
-        let face = self.face.upgrade()?;
-        Some(Purgatory { face })
-    }
-}
+shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, WeakPurgatory, Purgatory<Op, S>, WeakPurgatory<Op, S>);
 
-impl<Op: DelayedOperation, S: KeyHasher> Clone for WeakPurgatory<Op, S> {
-    fn clone(&self) -> Self {
-        Self {
-            face: self.face.clone(),
-        }
-    }
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for WeakPurgatory<Op, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakPurgatory")
-            .field("alive", &self.face.is_alive())
-            .finish()
+impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
+    /// Builds the purgatory and starts its threads. With the feature `metrics`, it reports to the recorder that is
+    /// installed now.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
+        let inner = Inner::new(Engine::new(self.settings)?.observed(), self.hasher);
+        Ok(Purgatory {
+            shared: SharedHandle::start(inner),
+        })
     }
 }

@@ -3,9 +3,9 @@
 //! What there is to do, and when next, is the business of what it drives; this is only the loop around it. It has no
 //! polling interval: with nothing parked it sleeps until it is woken.
 
-use crate::completions::{CompletionThread, join_unless_in_callback, thread_name};
+use crate::dispatch::{CompletionThread, join_unless_in_callback, thread_name};
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
-use crate::time::Waker;
+use crate::time::WakeFn;
 use parking_lot::Mutex;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,7 +43,7 @@ pub enum Reaper {
     /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and asks for both again when this waker is called:
     /// an earlier deadline has been added, a check put off until later, the clock moved by hand, or all of it shut
     /// down. It is called on the thread that did this (which may only have checked a key), with no lock held.
-    Reactor(Waker),
+    Reactor(WakeFn),
     /// Nobody: the user calls [`advance`](crate::Purgatory::advance) now and then, for instance in a test.
     Manual,
 }
@@ -124,9 +124,9 @@ impl Sleeper {
         self.unparker.unpark();
     }
 
-    pub(crate) fn waker(&self) -> Waker {
+    pub(crate) fn waker(&self) -> WakeFn {
         let unparker = self.unparker.clone();
-        Waker::new(move || {
+        WakeFn::new(move || {
             unparker.unpark();
             true
         })

@@ -1,12 +1,13 @@
 //! Counting what happens, without a line that every thread writes.
 //!
-//! Counters belong to a home. Those of a [`Ledger`] are kept under the home's lock, where adding is a plain store;
-//! whoever ends an operation without the lock books it in a second ledger by atomic addition. Readers sum all of them.
+//! Counters belong to a timer shard. One set of [`Counters`] is written under the shard's lock, where adding is a plain
+//! store; a thread that ends an operation without the lock counts it in a second set by atomic addition. Readers sum
+//! all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How an operation ended, as the books see it.
+/// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Satisfied,
@@ -59,7 +60,7 @@ impl Count {
 
 /// Arrivals and departures.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct Counters {
     pub(crate) admitted: Count,
     pub(crate) watches_added: Count,
     pub(crate) watches_removed: Count,
@@ -71,7 +72,7 @@ pub(crate) struct Ledger {
     pub(crate) aborted: Count,
 }
 
-impl Ledger {
+impl Counters {
     #[inline(always)]
     pub(crate) fn ended(&self, ending: Ending) -> &Count {
         match ending {
@@ -143,17 +144,17 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Adds what stands in all ledgers.
-    pub(crate) fn count_ledgers<'a>(&mut self, ledgers: impl Iterator<Item = &'a Ledger> + Clone) {
+    /// Adds what stands in all all.
+    pub(crate) fn add_counters<'a>(&mut self, all: impl Iterator<Item = &'a Counters> + Clone) {
         // Departures are read before arrivals: nothing is seen to leave that has not come.
         let (mut gone, mut unwatched) = (0, 0);
-        for ledger in ledgers.clone() {
-            let satisfied = ledger.satisfied.read();
-            let completed = satisfied + ledger.forced.read();
-            let expired = ledger.expired.read();
-            let cancelled = ledger.cancelled.read();
-            let shut_down = ledger.shut_down.read();
-            let aborted = ledger.aborted.read();
+        for counters in all.clone() {
+            let satisfied = counters.satisfied.read();
+            let completed = satisfied + counters.forced.read();
+            let expired = counters.expired.read();
+            let cancelled = counters.cancelled.read();
+            let shut_down = counters.shut_down.read();
+            let aborted = counters.aborted.read();
             self.checks += satisfied;
             self.completed += completed;
             self.expired += expired;
@@ -161,17 +162,17 @@ impl Stats {
             self.shut_down += shut_down;
             self.aborted += aborted;
             gone += completed + expired + cancelled + shut_down + aborted;
-            unwatched += ledger.watches_removed.read();
+            unwatched += counters.watches_removed.read();
         }
-        for ledger in ledgers {
-            self.parked += ledger.admitted.read() as usize;
-            self.watched += ledger.watches_added.read() as usize;
+        for counters in all {
+            self.parked += counters.admitted.read() as usize;
+            self.watched += counters.watches_added.read() as usize;
         }
         self.parked = self.parked.saturating_sub(gone as usize);
         self.watched = self.watched.saturating_sub(unwatched as usize);
     }
 
-    pub(crate) fn count_events(&mut self, events: &Events) {
+    pub(crate) fn add_events(&mut self, events: &Events) {
         self.completed_at_once += events.completed_at_once.read();
         self.rejected += events.rejected.read();
         self.checks += events.vain_checks.read();

@@ -49,33 +49,32 @@ pub trait Clock: Send + Sync + 'static {
     }
 
     /// A sleeper asks to be woken whenever this clock jumps. Clocks that run by themselves need not remember it.
-    fn subscribe(&self, waker: Waker) {
-        drop(waker);
+    fn subscribe(&self, wake: WakeFn) {
+        drop(wake);
     }
 }
 
-/// Wakes whoever drives a timer: given to clocks that are moved by hand, and by reactors
-/// ([`Reaper::Reactor`](crate::Reaper::Reactor)).
+/// Wakes the thread that drives a timer: given to clocks that are moved by hand, and by reactors
+/// ([`Reaper::Reactor`](crate::threads::Reaper::Reactor)).
 #[derive(Clone)]
-pub struct Waker(Arc<dyn Fn() -> bool + Send + Sync>);
+pub struct WakeFn(Arc<dyn Fn() -> bool + Send + Sync>);
 
-impl Waker {
-    /// A waker that calls `wake`, on any thread, any number of times. It should return `false` when there is nobody
-    /// left to wake, must not block, and must be remembered until the next sleep: a wake-up that comes before it must
-    /// prevent it.
+impl WakeFn {
+    /// Calls `wake`, on any thread, any number of times. `wake` returns `false` when no thread is left to wake, and must
+    /// not block. A wake-up that comes before the thread sleeps must keep it from sleeping.
     pub fn new(wake: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(wake))
     }
 
-    /// Wakes. `false` if nobody is left, and this waker can be forgotten.
+    /// Wakes the thread. `false` if there is none any more, and this function can be dropped.
     pub fn wake(&self) -> bool {
         (self.0)()
     }
 }
 
-impl fmt::Debug for Waker {
+impl fmt::Debug for WakeFn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waker").finish_non_exhaustive()
+        f.debug_struct("WakeFn").finish_non_exhaustive()
     }
 }
 
@@ -113,7 +112,7 @@ pub struct ManualClock(Arc<ManualTime>);
 #[derive(Debug, Default)]
 struct ManualTime {
     now: parking_lot::Mutex<Duration>,
-    wakers: parking_lot::Mutex<Vec<Waker>>,
+    wakers: parking_lot::Mutex<Vec<WakeFn>>,
 }
 
 impl ManualClock {
@@ -143,7 +142,7 @@ impl ManualClock {
             .into_iter()
             .filter(|waker| !waker.wake())
             .collect::<Vec<_>>();
-        let is_gone = |waker: &Waker| gone.iter().any(|gone| Arc::ptr_eq(&gone.0, &waker.0));
+        let is_gone = |waker: &WakeFn| gone.iter().any(|gone| Arc::ptr_eq(&gone.0, &waker.0));
         self.0.wakers.lock().retain(|waker| !is_gone(waker));
     }
 }
@@ -157,7 +156,7 @@ impl Clock for ManualClock {
         (deadline <= self.now()).then_some(Duration::ZERO)
     }
 
-    fn subscribe(&self, waker: Waker) {
+    fn subscribe(&self, waker: WakeFn) {
         self.0.wakers.lock().push(waker);
     }
 }

@@ -1,24 +1,25 @@
-//! A timer facility without keys.
+//! Timers without keys.
 
 mod builder;
-mod core;
+pub(crate) mod inner;
 
+pub use crate::error::RescheduleError;
 pub use builder::TimerBuilder;
 
 use crate::address::Address;
-use crate::engine::drive::{advance, rearm_for_caller, shut_down};
-use crate::engine::home::Rescheduled;
-use crate::engine::owner::{Face, WeakFace};
-use crate::error::{Rejected, ResetError};
+use crate::dispatch::Dispatch;
+use crate::engine::Engine;
+use crate::engine::shard::Rescheduled;
+use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
+use crate::error::{BuildError, Rejected};
 use crate::scheme::{HierarchicalWheel, Scheme};
-use crate::stats::Stats;
+use crate::stats::Ending;
 use crate::time::Timestamp;
-use crate::time::ticks::NEVER;
-use core::Core;
-use std::fmt;
+use inner::Inner;
+use std::sync::mpsc;
 use std::time::Duration;
 
-/// A thread-safe timer facility: hands a payload to a callback, or to a channel, when its timeout has passed.
+/// Timers for any thread: hands a payload to a callback, or to a channel, when its timeout has passed.
 ///
 /// It stands on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout,
 /// nothing fires before its deadline or more than a tick after it (while the callbacks keep up), a panic of the
@@ -26,7 +27,9 @@ use std::time::Duration;
 /// [hierarchical wheel](HierarchicalWheel), unless [another scheme](TimerBuilder::scheme) is chosen.
 ///
 /// ```
-/// use request_purgatory::{ManualClock, Reaper, Timer};
+/// use request_purgatory::threads::Reaper;
+/// use request_purgatory::time::ManualClock;
+/// use request_purgatory::timer::Timer;
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();
@@ -47,12 +50,13 @@ use std::time::Duration;
 ///
 /// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown).
 ///
-/// Every method may be called from the callback. None holds a lock while code of yours runs (but a home's while it uses
-/// a [`Scheme`] of yours), and none but [`shutdown`](Self::shutdown) waits for that. None but
-/// [`advance`](Self::advance) runs the callback, so a lock that it takes may be held while a timer is started, stopped
-/// or reset. Starting takes one lock of a home, for which it may wait shortly; stopping never waits.
+/// Every method may be called from the callback. None holds a lock while your code runs (but that of a timer shard while
+/// it uses a [`Scheme`] of yours), and none but [`shutdown`](Self::shutdown) waits for it. None but
+/// [`advance`](Self::advance) runs the callback, so a lock that the callback takes may be held while a timer is started,
+/// stopped or rescheduled. Starting takes the lock of one timer shard, for which it may wait shortly; stopping never
+/// waits.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
-    face: Face<Core<T, W>>,
+    shared: SharedHandle<Inner<T, W>>,
 }
 
 /// Names a timer that was started. Once that has fired or was stopped, the id is stale: it does nothing, to no timer.
@@ -60,7 +64,7 @@ pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
 pub struct TimerId {
     address: Address,
     /// Which [`Timer`] gave it out.
-    facility: u64,
+    timer: u64,
 }
 
 impl<T: Send + 'static> Timer<T> {
@@ -82,87 +86,66 @@ impl<T: Send + 'static> Timer<T> {
 }
 
 impl<T: Send + 'static, W: Scheme> Timer<T, W> {
+    shared_methods!("timers that run");
+
+    /// `None` for an id of another timer.
+    fn address_of(&self, id: TimerId) -> Option<Address> {
+        (id.timer == self.shared.inner.number).then_some(id.address)
+    }
+
     /// Hands `payload` out once `timeout` has passed; never with [`Duration::MAX`]. Reads the clock once.
     ///
     /// # Errors
-    /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is beyond the span of a
-    /// simple wheel, or the clock panicked.
+    /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is longer than a simple
+    /// wheel holds, or the clock panicked.
     pub fn start(&self, timeout: Duration, payload: T) -> Result<TimerId, Rejected<T>> {
-        self.face.core.start(timeout, payload)
+        let inner = &self.shared.inner;
+        let address = inner.start(timeout, payload)?;
+        Ok(TimerId {
+            address,
+            timer: inner.number,
+        })
     }
 
     /// Takes back a payload that has not expired. `None` if it has, or was stopped, or is just expiring.
     pub fn stop(&self, id: TimerId) -> Option<T> {
-        self.face.core.stop(id)
+        self.shared
+            .inner
+            .withdraw(self.address_of(id)?, Ending::Cancelled)
     }
 
-    /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes a home's lock and reads
+    /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer shard and reads
     /// the clock; if that panics, so does this call.
     ///
     /// # Errors
-    /// If it has fired or was stopped, or the timeout is beyond the span of a simple wheel.
-    pub fn reset(&self, id: TimerId, timeout: Duration) -> Result<(), ResetError> {
-        let address = self.face.core.address_of(id).ok_or(ResetError::Gone)?;
-        match self.face.core.engine.reschedule(address, timeout) {
+    /// If it has fired or was stopped, or the timeout is longer than a simple wheel holds.
+    pub fn reschedule(&self, id: TimerId, timeout: Duration) -> Result<(), RescheduleError> {
+        let address = self.address_of(id).ok_or(RescheduleError::Ended)?;
+        match self.shared.inner.engine.reschedule(address, timeout) {
             Rescheduled::Done(_) => Ok(()),
-            Rescheduled::Gone => Err(ResetError::Gone),
-            Rescheduled::TooLong => Err(ResetError::TooLong),
+            Rescheduled::Ended => Err(RescheduleError::Ended),
+            Rescheduled::TooLong => Err(RescheduleError::TooLong),
         }
     }
 
     /// Whether the timer has neither fired nor been stopped. Takes no lock.
     pub fn is_running(&self, id: TimerId) -> bool {
-        let address = self.face.core.address_of(id);
-        address.is_some_and(|address| self.face.core.engine.is_parked(address))
+        let address = self.address_of(id);
+        address.is_some_and(|address| self.shared.inner.engine.is_parked(address))
     }
 
     /// The time until the deadline, zero if it has passed. `None` if the timer has fired or was stopped, or never
-    /// fires. Takes a home's lock and reads the clock; if that panics, so does this call.
+    /// fires. Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     pub fn remaining(&self, id: TimerId) -> Option<Duration> {
-        let address = self.face.core.address_of(id)?;
-        self.face.core.engine.remaining(address)
+        let address = self.address_of(id)?;
+        self.shared.inner.engine.remaining(address)
     }
 
     /// The deadline on the timer's clock, rounded up to the tick. `None` if the timer has fired or was stopped, or
-    /// never fires. Takes a home's lock.
+    /// never fires. Takes the lock of a timer shard.
     pub fn deadline(&self, id: TimerId) -> Option<Timestamp> {
-        let address = self.face.core.address_of(id)?;
-        self.face.core.engine.deadline(address)
-    }
-
-    /// Timers that run now. Exact when no call is in progress. Takes no lock.
-    pub fn len(&self) -> usize {
-        self.stats().parked
-    }
-
-    /// Whether no timer runs.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// What happened so far: of a timer, `parked` are running and `cancelled` were stopped. Takes no lock.
-    pub fn stats(&self) -> Stats {
-        self.face.core.engine.stats()
-    }
-
-    /// Expires what is due, for timers without a reaper (with one, it is harmless). Returns how many this call
-    /// expired. What callbacks make due meanwhile is left for the next call.
-    ///
-    /// Takes every home's lock in turn, for a slice of timers at a time, and reads the clock; if that panics, so does
-    /// this call.
-    pub fn advance(&self) -> usize {
-        let expired = advance(&self.face.core);
-        rearm_for_caller(&*self.face.core);
-        expired
-    }
-
-    /// When [`advance`](Self::advance) has something to do next, on the timer's clock: at or before the first
-    /// deadline. `None`: not before something is started.
-    ///
-    /// Takes every home's lock in turn, and may wake the reaper.
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        let next = rearm_for_caller(&*self.face.core);
-        (next != NEVER).then(|| self.face.core.engine.timestamp(next))
+        let address = self.address_of(id)?;
+        self.shared.inner.engine.deadline(address)
     }
 
     /// Ends the timer: starts are refused from now on. Returns the payloads that had not expired, if this is the
@@ -171,72 +154,56 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        match shut_down(&self.face.core) {
-            true => self.face.core.take_remains(),
-            false => Vec::new(),
-        }
-    }
-
-    /// Whether the timer has been shut down.
-    pub fn is_shut_down(&self) -> bool {
-        self.face.core.engine.is_closed()
-    }
-
-    /// The name given to it.
-    pub fn name(&self) -> &str {
-        &self.face.core.engine.name
-    }
-
-    /// A face that does not keep the timer alive: for callbacks that start timers.
-    pub fn downgrade(&self) -> WeakTimer<T, W> {
-        WeakTimer {
-            face: self.face.downgrade(),
-        }
-    }
-}
-
-impl<T: Send + 'static, W: Scheme> Clone for Timer<T, W> {
-    fn clone(&self) -> Self {
-        Self {
-            face: self.face.clone(),
-        }
-    }
-}
-
-impl<T: Send + 'static, W: Scheme> fmt::Debug for Timer<T, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timer")
-            .field("name", &self.name())
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
+        self.shared.shutdown();
+        self.shared.inner.take_remains()
     }
 }
 
 /// A [`Timer`] that may be gone.
 pub struct WeakTimer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
-    face: WeakFace<Core<T, W>>,
+    shared: WeakHandle<Inner<T, W>>,
 }
 
-impl<T: Send + 'static, W: Scheme> WeakTimer<T, W> {
-    /// The timer, if some strong face of it is left.
-    pub fn upgrade(&self) -> Option<Timer<T, W>> {
-        let face = self.face.upgrade()?;
-        Some(Timer { face })
+shared_type!([T: Send + 'static, W: Scheme] Timer, WeakTimer, Timer<T, W>, WeakTimer<T, W>);
+
+impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
+    /// Builds the timer and starts its threads. `on_expiry` gets each payload whose timeout has passed, on the thread
+    /// that [`dispatch`](Self::dispatch) says.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(
+        self,
+        on_expiry: impl Fn(T) + Send + Sync + 'static,
+    ) -> Result<Timer<T, W>, BuildError> {
+        let engine = Engine::new(self.settings)?;
+        let inner = Inner::new(engine, move |_, payload| on_expiry(payload));
+        Ok(Timer {
+            shared: SharedHandle::start(inner),
+        })
     }
-}
 
-impl<T: Send + 'static, W: Scheme> Clone for WeakTimer<T, W> {
-    fn clone(&self) -> Self {
-        Self {
-            face: self.face.clone(),
-        }
-    }
-}
-
-impl<T: Send + 'static, W: Scheme> fmt::Debug for WeakTimer<T, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakTimer")
-            .field("alive", &self.face.is_alive())
-            .finish()
+    /// The same with a channel in place of a callback: expired payloads are received from it, and dropped if the
+    /// receiver is gone. There is no completion thread unless one is asked for. When the timer is shut down and gone,
+    /// the channel ends.
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build).
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build_with_channel(mut self) -> Result<(Timer<T, W>, mpsc::Receiver<T>), BuildError> {
+        // Sending does not block.
+        self.settings.dispatch.get_or_insert(Dispatch::Inline);
+        let (sender, receiver) = mpsc::channel();
+        let timer = self.build(move |payload| {
+            // Without a receiver, the payload is dropped.
+            let _ = sender.send(payload);
+        })?;
+        Ok((timer, receiver))
     }
 }

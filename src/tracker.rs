@@ -1,24 +1,25 @@
 //! One timer for each key: heartbeats, sessions, leases, and the calls that a client waits for.
 
 mod builder;
-mod core;
+mod entries;
 mod requests;
 
 pub use builder::TrackerBuilder;
-pub use requests::{Request, Requests, RequestsBuilder, Unanswered};
+pub use requests::{RequestError, Requests, RequestsBuilder, ResponseFuture};
 
-use crate::RandomState;
-use crate::engine::drive::{advance, rearm_for_caller, shut_down};
-use crate::engine::owner::{Face, WeakFace};
-use crate::error::Rejected;
-use crate::operation::KeyHasher;
-use crate::stats::Stats;
-use crate::time::Timestamp;
-use crate::time::ticks::NEVER;
-use core::Core;
+use crate::address::Address;
+use crate::engine::Engine;
+use crate::engine::shard::Rescheduled;
+use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods};
+use crate::error::{BuildError, Rejected};
+use crate::hash::{KeyHasher, RandomState};
+use crate::stats::Ending;
+use crate::sync::Arc;
+use entries::{Entries, Timers};
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 /// What the keys of a [`Tracker`] must be. Implemented by all types that can be.
@@ -28,12 +29,14 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> TrackedKey for K {}
 
 /// Keeps one value for each key until it is completed, or its timeout passes.
 ///
-/// It stands on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees. In place of watchers by key
-/// there is a map with one entry for each: a session that lives as long as its heartbeats
+/// It is a [`Timer`](crate::Timer) with a map by key, and has the guarantees of the [`Purgatory`](crate::Purgatory). It
+/// serves a session that lives as long as its heartbeats
 /// [touch](Self::touch) it, a lease, a call that waits for its response ([`Requests`] makes futures of these).
 ///
 /// ```
-/// use request_purgatory::{ManualClock, Reaper, Tracker};
+/// use request_purgatory::Tracker;
+/// use request_purgatory::threads::Reaper;
+/// use request_purgatory::time::ManualClock;
 /// use std::sync::mpsc;
 /// use std::time::Duration;
 ///
@@ -59,10 +62,11 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> TrackedKey for K {}
 /// [shut down](Self::shutdown).
 ///
 /// Every method may be called from the callback. None holds a lock while the callback runs; `Hash`, `Eq` and `Clone`
-/// of keys run under the lock of one shard of the map. None but [`advance`](Self::advance) runs the callback, so a lock
+/// of keys run under the lock of one map shard. None but [`advance`](Self::advance) runs the callback, so a lock
 /// that it takes may be held while a value is tracked, touched or completed.
 pub struct Tracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
-    face: Face<Core<K, V, S>>,
+    shared: SharedHandle<Timers<K, V>>,
+    entries: Arc<Entries<K, S>>,
 }
 
 impl<K: TrackedKey, V: Send + 'static> Tracker<K, V> {
@@ -84,110 +88,83 @@ impl<K: TrackedKey, V: Send + 'static> Tracker<K, V> {
 }
 
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
+    shared_methods!("values kept");
+
     /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: for ever), in place of what was kept
     /// for it before: that is returned, unless it is just expiring.
     ///
-    /// Takes the lock of the key's shard and, within it, that of a home. Reads the clock once.
+    /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash`, `Eq` or `Clone` of a key
     /// or the clock panicked. What was kept before stays.
     pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Option<V>, Rejected<V>> {
-        let tracked = self.face.core.track(key, value, timeout, true);
+        let timers = &self.shared.inner;
+        let tracked = self.entries.track(timers, key, value, timeout, true);
         tracked.map(|(_, replaced)| replaced)
     }
 
     /// The same, but only if nothing is kept for `key`.
     ///
     /// # Errors
-    /// As for [`track`](Self::track), and [`Rejected::Duplicate`].
+    /// As for [`track`](Self::track), and with [`RejectReason::Duplicate`](crate::RejectReason::Duplicate).
     pub fn try_track(&self, key: K, value: V, timeout: Duration) -> Result<(), Rejected<V>> {
-        self.face.core.track(key, value, timeout, false).map(drop)
+        let timers = &self.shared.inner;
+        let tracked = self.entries.track(timers, key, value, timeout, false);
+        tracked.map(drop)
     }
 
     /// Takes the value for `key`: the response has come, the session was closed. `None` if nothing is kept for it,
     /// or it is just expiring.
     ///
-    /// Takes the lock of the key's shard, and then that of a home only if it is free.
+    /// Takes the lock of the key's map shard, and then that of a timer shard only if it is free.
     pub fn complete<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.face.core.complete(key)
+        let address = self.entries.take(key)?;
+        let completed = self.shared.inner.withdraw(address, Ending::Forced);
+        completed.map(|(_, value)| value)
     }
 
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if nothing is
     /// kept for it, or it is just expiring.
     ///
-    /// Takes the lock of the key's shard, then that of a home. Reads the clock in between; if that panics, so does this
-    /// call.
+    /// Takes the lock of the key's map shard, then that of a timer shard. Reads the clock in between; if that panics, so
+    /// does this call.
     pub fn touch<Q>(&self, key: &Q, timeout: Duration) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.face.core.touch(key, timeout)
+        self.entries.find(key).is_some_and(|address| {
+            let rescheduled = self.shared.inner.engine.reschedule(address, timeout);
+            matches!(rescheduled, Rescheduled::Done(_))
+        })
     }
 
-    /// Whether a value is kept for `key`. Takes the lock of the key's shard.
+    /// Whether a value is kept for `key`. Takes the lock of the key's map shard.
     pub fn contains<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let core = &self.face.core;
-        let address = core.find(key);
-        address.is_some_and(|address| core.engine.is_parked(address))
+        let address = self.entries.find(key);
+        address.is_some_and(|address| self.shared.inner.engine.is_parked(address))
     }
 
     /// The time until the value for `key` expires, zero if its deadline has passed. `None` if nothing is kept for it,
     /// or for ever.
     ///
-    /// Takes the lock of the key's shard, then that of a home. Reads the clock; if that panics, so does this call.
+    /// Takes the lock of the key's map shard, then that of a timer shard. Reads the clock; if that panics, so does this
+    /// call.
     pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let core = &self.face.core;
-        core.engine.remaining(core.find(key)?)
-    }
-
-    /// Values kept now. Exact when no call is in progress. Takes no lock.
-    pub fn len(&self) -> usize {
-        self.stats().parked
-    }
-
-    /// Whether nothing is kept.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// What happened so far: of a tracker, `parked` are kept now, `completed` were completed, and `cancelled` were
-    /// replaced. Takes no lock.
-    pub fn stats(&self) -> Stats {
-        self.face.core.engine.stats()
-    }
-
-    /// Expires what is due, for trackers without a reaper (with one, it is harmless). Returns how many this call
-    /// expired. What callbacks make due meanwhile is left for the next call.
-    ///
-    /// Takes every home's lock in turn, for a slice of values at a time, and the shard of each key that expires. Reads
-    /// the clock; if that panics, so does this call.
-    pub fn advance(&self) -> usize {
-        let expired = advance(&self.face.core);
-        rearm_for_caller(&*self.face.core);
-        expired
-    }
-
-    /// When [`advance`](Self::advance) has something to do next, on the tracker's clock: at or before the first
-    /// deadline. `None`: not before something is tracked.
-    ///
-    /// Takes every home's lock in turn, and may wake the reaper.
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        let next = rearm_for_caller(&*self.face.core);
-        (next != NEVER).then(|| self.face.core.engine.timestamp(next))
+        self.shared.inner.engine.remaining(self.entries.find(key)?)
     }
 
     /// Ends the tracker: nothing is taken from now on. Returns what was kept, if this is the first call. The
@@ -196,34 +173,39 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        match shut_down(&self.face.core) {
-            true => self.face.core.take_remains(),
-            false => Vec::new(),
+        self.shared.shutdown();
+        let remains = self.shared.inner.take_remains();
+        // (`Hash` and `Eq` may panic: then the entry stays until the tracker is dropped.)
+        for (key, _) in &remains {
+            let engine = &self.shared.inner.engine;
+            let _ = engine.guarded(|| self.entries.take(key));
         }
+        remains
     }
 
-    /// Whether the tracker has been shut down.
-    pub fn is_shut_down(&self) -> bool {
-        self.face.core.engine.is_closed()
-    }
-
-    /// The name given to it.
-    pub fn name(&self) -> &str {
-        &self.face.core.engine.name
-    }
-
-    /// A face that does not keep the tracker alive: for callbacks.
+    /// A handle that does not keep it running: for callbacks.
     pub fn downgrade(&self) -> WeakTracker<K, V, S> {
         WeakTracker {
-            face: self.face.downgrade(),
+            shared: self.shared.downgrade(),
+            entries: self.entries.clone(),
         }
+    }
+
+    /// Ends one value, whatever value its key may have got since.
+    fn withdraw(&self, key: &K, address: Address) -> Option<V> {
+        let (_, value) = self.shared.inner.withdraw(address, Ending::Cancelled)?;
+        // (`Hash` and `Eq` may panic: then the entry stays until the key is tracked again.)
+        let engine = &self.shared.inner.engine;
+        let _ = engine.guarded(|| self.entries.remove(key, address));
+        Some(value)
     }
 }
 
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Clone for Tracker<K, V, S> {
     fn clone(&self) -> Self {
         Self {
-            face: self.face.clone(),
+            shared: self.shared.clone(),
+            entries: self.entries.clone(),
         }
     }
 }
@@ -239,21 +221,25 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> fmt::Debug for Tracker<K, V
 
 /// A [`Tracker`] that may be gone.
 pub struct WeakTracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
-    face: WeakFace<Core<K, V, S>>,
+    shared: WeakHandle<Timers<K, V>>,
+    entries: Arc<Entries<K, S>>,
 }
 
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> WeakTracker<K, V, S> {
-    /// The tracker, if some strong face of it is left.
+    /// The tracker, if a strong handle of it is left.
     pub fn upgrade(&self) -> Option<Tracker<K, V, S>> {
-        let face = self.face.upgrade()?;
-        Some(Tracker { face })
+        Some(Tracker {
+            shared: self.shared.upgrade()?,
+            entries: self.entries.clone(),
+        })
     }
 }
 
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Clone for WeakTracker<K, V, S> {
     fn clone(&self) -> Self {
         Self {
-            face: self.face.clone(),
+            shared: self.shared.clone(),
+            entries: self.entries.clone(),
         }
     }
 }
@@ -261,7 +247,41 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Clone for WeakTracker<K, V,
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> fmt::Debug for WeakTracker<K, V, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WeakTracker")
-            .field("alive", &self.face.is_alive())
+            .field("alive", &self.shared.is_alive())
             .finish()
+    }
+}
+
+impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
+    /// Builds the tracker and starts its threads. `on_expiry` gets each value whose timeout has passed, with its key,
+    /// on the thread that [`dispatch`](Self::dispatch) says.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(
+        self,
+        on_expiry: impl Fn(K, V) + Send + Sync + 'static,
+    ) -> Result<Tracker<K, V, S>, BuildError> {
+        let entries = Entries::new(self.hasher);
+        let inner = Timers::new(Engine::new(self.settings)?, {
+            let entries = entries.clone();
+            move |address, (key, value)| {
+                // (If `Hash` or `Eq` of the key panics, the entry stays until the key is tracked again, and the callback
+                // still runs.)
+                let removed = catch_unwind(AssertUnwindSafe(|| entries.remove(&key, address)));
+                on_expiry(key, value);
+                if let Err(panic) = removed {
+                    resume_unwind(panic);
+                }
+            }
+        });
+        Ok(Tracker {
+            shared: SharedHandle::start(inner),
+            entries,
+        })
     }
 }

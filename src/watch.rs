@@ -12,7 +12,8 @@ pub(crate) mod resolved;
 pub(crate) mod sweep;
 
 use crate::address::Address;
-use crate::sync::{Arc, Entry, FEW, ShardedMap};
+use crate::sync::{Arc, COPIED, Entry, ShardedMap};
+use crate::trampoline::drop_user_value;
 use list::{Rank, Walk, WatchList};
 use resolved::{Number, Resolved, ResolvedLists, Unwatched};
 use std::borrow::Borrow;
@@ -36,33 +37,33 @@ impl<K> Target<K> {
 }
 
 /// Where the list of a key is.
-enum Place {
+enum Location {
     /// Here.
     Here(WatchList),
     /// With the resolved ones.
     Resolved(Number),
 }
 
-/// Room for the watchers of a short list.
-pub(crate) type Few = [Address; FEW];
+/// The watchers of a short list.
+pub(crate) type Copied = [Address; COPIED];
 
 /// What a visit finds at first.
 pub(crate) enum Found {
     One(Address),
-    /// So many, copied.
+    /// This many watchers, copied.
     Few(usize),
     Many,
 }
 
 impl Found {
     #[inline(always)]
-    fn on(list: &WatchList, few: &mut Few) -> Self {
+    fn on(list: &WatchList, copied: &mut Copied) -> Self {
         if let WatchList::One(watcher) = list {
             return Self::One(*watcher);
         }
         match list.unranked() {
-            Some(watchers) if watchers.len() <= FEW => {
-                for (place, watcher) in few.iter_mut().zip(watchers) {
+            Some(watchers) if watchers.len() <= COPIED => {
+                for (place, watcher) in copied.iter_mut().zip(watchers) {
                     *place = *watcher;
                 }
                 Self::Few(watchers.len())
@@ -74,14 +75,14 @@ impl Found {
 
 /// Lists of watchers by key.
 pub(crate) struct WatchMap<K, S> {
-    places: ShardedMap<K, Place, S>,
+    lists: ShardedMap<K, Location, S>,
     resolved: ResolvedLists<K>,
 }
 
-impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
+impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     pub(crate) fn new(hasher: S, shards: usize) -> Self {
         Self {
-            places: ShardedMap::new(hasher, shards),
+            lists: ShardedMap::new(hasher, shards),
             resolved: ResolvedLists::new(),
         }
     }
@@ -97,11 +98,13 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         watcher: Address,
     ) -> Option<K> {
         match target {
-            Target::Key(key) => self.places.place(key.clone(), |place| {
-                match place {
-                    None => return Some(Place::Here(WatchList::new(watcher, rank))),
-                    Some(Place::Here(list)) => list.add(watcher, rank),
-                    Some(Place::Resolved(number)) => self.resolved.get(*number).add(watcher, rank),
+            Target::Key(key) => self.lists.place(key.clone(), |location| {
+                match location {
+                    None => return Some(Location::Here(WatchList::new(watcher, rank))),
+                    Some(Location::Here(list)) => list.add(watcher, rank),
+                    Some(Location::Resolved(number)) => {
+                        self.resolved.get(*number).add(watcher, rank)
+                    }
                 }
                 None
             }),
@@ -125,15 +128,15 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         let mut orphan = None;
         match target {
             Target::Key(key) => {
-                let goes =
-                    |place: &Place| matches!(place, Place::Here(list) if list.is_only(watcher));
-                self.places.edit(key, goes, |place| match place {
-                    Place::Here(list) => Entry::remove_if(list.remove(watcher, rank, is_live)),
-                    Place::Resolved(number) => {
+                let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
+                let removed = self.lists.edit(key, goes, |location| match location {
+                    Location::Here(list) => Entry::remove_if(list.remove(watcher, rank, is_live)),
+                    Location::Resolved(number) => {
                         orphan = self.remove_resolved(*number, rank, watcher, is_live);
                         Entry::Keep
                     }
                 });
+                drop_user_value(removed);
             }
             Target::Resolved(number) => {
                 orphan = self.remove_resolved(number, rank, watcher, is_live);
@@ -141,6 +144,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         }
         if let Some((key, number)) = orphan {
             self.retire(&key, number);
+            drop_user_value(key);
         }
     }
 
@@ -159,16 +163,25 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Who watches `key`, to begin with; `None` if nobody does. There is room for a `few`.
-    #[inline(always)]
-    pub(crate) fn find<Q>(&self, key: &Q, few: &mut Few) -> Option<Found>
+    /// A copy of `key`, if it is watched or resolved.
+    pub(crate) fn key<Q>(&self, key: &Q) -> Option<K>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let found = self.places.read(key, |place| match place {
-            Place::Here(list) => Some(Found::on(list, few)),
-            Place::Resolved(number) => match self.resolved.get(*number).look() {
+        self.lists.read_key(key, K::clone)
+    }
+
+    /// Who watches `key`, to begin with; `None` if nobody does. A short list is `copied`.
+    #[inline(always)]
+    pub(crate) fn find<Q>(&self, key: &Q, copied: &mut Copied) -> Option<Found>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let found = self.lists.read(key, |location| match location {
+            Location::Here(list) => Some(Found::on(list, copied)),
+            Location::Resolved(number) => match self.resolved.get(*number).peek_published() {
                 Some(only) => only.map(Found::One),
                 None => Some(Found::Many),
             },
@@ -183,20 +196,21 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     pub(crate) fn visit<Q>(
         &self,
         key: &Q,
-        (found, few): (Found, &Few),
+        (found, copied): (Found, &Copied),
         up_to: Rank,
         mut each: impl FnMut(Address),
+        pause: impl FnMut(),
     ) where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         match found {
             Found::One(watcher) => each(watcher),
-            Found::Few(count) => few[..count].iter().copied().for_each(each),
-            Found::Many => Walk::new(up_to).visit(each, |read| {
-                self.places.read(key, |place| match place {
-                    Place::Here(list) => read(list),
-                    Place::Resolved(number) => self.resolved.get(*number).read(read),
+            Found::Few(count) => copied[..count].iter().copied().for_each(each),
+            Found::Many => Walk::new(up_to).visit(each, pause, |read| {
+                self.lists.read(key, |location| match location {
+                    Location::Here(list) => read(list),
+                    Location::Resolved(number) => self.resolved.get(*number).read(read),
                 });
             }),
         }
@@ -208,30 +222,30 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut few = Few::default();
-        if let Some(found) = self.find(key, &mut few) {
-            self.visit(key, (found, &few), Rank::MAX, each);
+        let mut copied = Copied::default();
+        if let Some(found) = self.find(key, &mut copied) {
+            self.visit(key, (found, &copied), Rank::MAX, each, || ());
         }
     }
 
     /// Gives the list of `key` a place of its own, until every resolution of it has been [released](Self::release).
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (Number, Arc<Resolved<K>>) {
         let mut resolved = None;
-        let spare = self.places.place(K::clone(key), |place| {
-            let list = match place {
-                Some(Place::Resolved(number)) => {
+        let spare = self.lists.place(K::clone(key), |location| {
+            let list = match location {
+                Some(Location::Resolved(number)) => {
                     self.resolved.get(*number).pin();
                     resolved = Some(*number);
                     return None;
                 }
-                Some(Place::Here(list)) => Some(list.take()),
+                Some(Location::Here(list)) => Some(list.take()),
                 None => None,
             };
             let number = self.resolved.occupy(key.clone(), list);
             resolved = Some(number);
-            Some(Place::Resolved(number))
+            Some(Location::Resolved(number))
         });
-        drop(spare);
+        drop_user_value(spare);
         let Some(number) = resolved else {
             unreachable!("the change was made")
         };
@@ -253,22 +267,23 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     /// lock is released.
     fn vacate(&self, key: &K, number: Number, retire: impl FnOnce() -> Option<Arc<K>>) {
         let mut retired = None;
-        let goes = |_: &Place| false;
-        self.places.edit(key, goes, |place| {
-            if matches!(place, Place::Resolved(other) if *other == number) {
+        let goes = |_: &Location| false;
+        let removed = self.lists.edit(key, goes, |location| {
+            if matches!(location, Location::Resolved(other) if *other == number) {
                 retired = retire();
             }
             Entry::remove_if(retired.is_some())
         });
+        drop_user_value((removed, retired));
     }
 
     /// Visits every key and its watchers, one shard at a time under its lock.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, Address)) {
-        self.places.for_each(|key, place| {
+        self.lists.for_each(|key, location| {
             let mut all = |list: &WatchList| list.for_each(|watcher| visit(key, watcher));
-            match place {
-                Place::Here(list) => all(list),
-                Place::Resolved(number) => self.resolved.get(*number).read_all(all),
+            match location {
+                Location::Here(list) => all(list),
+                Location::Resolved(number) => self.resolved.get(*number).read_all(all),
             }
         });
     }
@@ -276,10 +291,10 @@ impl<K: Eq + Hash + Clone, S: BuildHasher + Clone> WatchMap<K, S> {
     /// Number of keys that somebody watches.
     pub(crate) fn keys(&self) -> usize {
         let mut keys = 0;
-        self.places.for_each(|_, place| {
-            keys += usize::from(match place {
-                Place::Here(_) => true,
-                Place::Resolved(number) => self.resolved.get(*number).is_watched(),
+        self.lists.for_each(|_, location| {
+            keys += usize::from(match location {
+                Location::Here(_) => true,
+                Location::Resolved(number) => self.resolved.get(*number).is_watched(),
             });
         });
         keys

@@ -3,8 +3,9 @@
 mod support;
 
 use request_purgatory::{
-    Clock, Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, ReaperThread,
-    Rejected, Timestamp, Waker, Watch,
+    Admission, Completion, DelayedOperation, Purgatory, RejectReason, Rejected, threads::Dispatch,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
+    time::WakeFn,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -37,7 +38,10 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
                 let keys = [Fragile(1), Fragile(2)];
                 purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys)
             });
-            assert!(matches!(refused, Ok(Err(Rejected::Panicked(_)))));
+            assert!(matches!(
+                refused,
+                Ok(Err(ref rejected) if rejected.reason() == RejectReason::Panicked)
+            ));
             assert_eq!(purgatory.watched_keys(), 1);
         }
         for leaving in leaving {
@@ -58,10 +62,13 @@ fn a_key_whose_hash_panics_gives_the_operation_back_and_leaves_nothing_behind() 
             purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys.clone().map(Fragile))
         });
         assert!(
-            matches!(refused, Ok(Err(Rejected::Panicked(_)))),
+            matches!(
+                refused,
+                Ok(Err(ref rejected) if rejected.reason() == RejectReason::Panicked)
+            ),
             "{keys:?}: {refused:?}"
         );
-        assert_eq!(purgatory.delayed(), 0, "{keys:?}");
+        assert_eq!(purgatory.len(), 0, "{keys:?}");
         assert_eq!(purgatory.watched_keys(), 0, "{keys:?}");
     }
     let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Fragile(3)]);
@@ -86,7 +93,7 @@ fn a_key_whose_hooks_panic_at_the_end_costs_no_sibling_its_completion() {
         for (number, probe) in probes.iter().enumerate().filter(|(number, _)| *number != 5) {
             assert_eq!(probe.ending(), Some(Completion::Expired), "{number}");
         }
-        assert_eq!(purgatory.delayed(), 0);
+        assert_eq!(purgatory.len(), 0);
     }
 }
 
@@ -133,11 +140,13 @@ fn an_operation_that_panics_at_its_second_look_is_given_back() {
         })
         .then(move |completion| ending.end(completion));
     match purgatory.try_complete_else_watch(op, [1]) {
-        Err(Rejected::Panicked(_)) => assert_eq!(probe.ending(), None),
-        Ok(Watch::Completed) => assert!(probe.ending().is_some(), "it never completed"),
+        Err(ref rejected) if rejected.reason() == RejectReason::Panicked => {
+            assert_eq!(probe.ending(), None)
+        }
+        Ok(Admission::Completed) => assert!(probe.ending().is_some(), "it never completed"),
         other => panic!("{other:?}"),
     }
-    assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+    assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
 }
 
 /// Nobody ever took the keys out again.
@@ -180,7 +189,7 @@ impl Clock for Faulty {
         self.clock.time_until(deadline)
     }
 
-    fn subscribe(&self, waker: Waker) {
+    fn subscribe(&self, waker: WakeFn) {
         self.clock.subscribe(waker);
     }
 }
@@ -334,7 +343,7 @@ fn two_purgatories_may_shut_each_other_down_from_their_callbacks() {
         let pair = [0, 1].map(|_| {
             Purgatory::<Op>::builder("crossing")
                 .clock(clock.clone())
-                .completions(Completions::Inline)
+                .dispatch(Dispatch::Inline)
                 .build()
                 .expect("threads are to be had")
         });
@@ -456,9 +465,9 @@ impl Drop for Explosive {
 #[test]
 fn operations_whose_destructor_panics_cost_only_themselves() {
     within(PATIENCE, || {
-        for completions in [Completions::Inline, Completions::OwnThread] {
+        for completions in [Dispatch::Inline, Dispatch::OwnThread] {
             let purgatory = Purgatory::<Explosive>::builder("explosive")
-                .completions(completions)
+                .dispatch(completions)
                 .build()
                 .expect("threads are to be had");
             let probes = (0..20).map(|_| Probe::new()).collect::<Vec<_>>();
@@ -475,7 +484,7 @@ fn operations_whose_destructor_panics_cost_only_themselves() {
                 probes.iter().all(|probe| probe.ending().is_some())
             });
             eventually("all panics counted", || purgatory.stats().panicked == 10);
-            assert_eq!(purgatory.delayed(), 0);
+            assert_eq!(purgatory.len(), 0);
         }
     });
 }
@@ -486,7 +495,7 @@ fn an_executor_and_a_completion_may_both_panic() {
     within(PATIENCE, || {
         let panicking = |_job| panic!("no room in the pool");
         let purgatory = Purgatory::<Op>::builder("unlucky")
-            .completions(Completions::Executor(Arc::new(panicking)))
+            .dispatch(Dispatch::Executor(Arc::new(panicking)))
             .build()
             .expect("threads are to be had");
         let ended = Tally::new();
@@ -502,7 +511,7 @@ fn an_executor_and_a_completion_may_both_panic() {
         }
         eventually("all expiries", || ended.count() == 10);
         eventually("all panics counted", || purgatory.stats().panicked == 20);
-        assert_eq!(purgatory.delayed(), 0);
+        assert_eq!(purgatory.len(), 0);
     });
 }
 
@@ -514,7 +523,7 @@ fn an_operation_that_is_due_again_at_once_does_not_starve_the_others_of_a_reaper
         let build = || {
             Purgatory::<Op>::builder("shared")
                 .reaper(Reaper::Shared(reaper.clone()))
-                .completions(Completions::Inline)
+                .dispatch(Dispatch::Inline)
                 .build()
                 .expect("threads are to be had")
         };
@@ -548,10 +557,10 @@ fn an_operation_that_is_due_again_at_once_does_not_starve_the_others_of_a_reaper
 #[test]
 fn a_purgatory_whose_last_face_goes_in_any_callback_ends_in_peace() {
     within(PATIENCE, || {
-        for completions in [Completions::Inline, Completions::OwnThread] {
+        for completions in [Dispatch::Inline, Dispatch::OwnThread] {
             for in_look in [false, true] {
                 let purgatory = Purgatory::<Op>::builder("parting")
-                    .completions(completions.clone())
+                    .dispatch(completions.clone())
                     .build()
                     .expect("threads are to be had");
                 let last = Arc::new(Mutex::new(None::<Purgatory<Op>>));

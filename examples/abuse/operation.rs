@@ -1,6 +1,8 @@
 //! The operation that is parked: small, and with an end of the scenario's choice.
 
-use request_purgatory::{Clock, Completion, DelayedOperation, SystemClock, Timestamp};
+use request_purgatory::{
+    Completion, DelayedOperation, time::Clock, time::SystemClock, time::Timestamp,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;

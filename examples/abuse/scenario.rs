@@ -14,7 +14,7 @@ use crate::innocent::{self, Found, Innocents, Round};
 use crate::operation::{Kind, Operation};
 use crate::table;
 use anyhow::{Result, anyhow, ensure};
-use request_purgatory::{Clock, Purgatory, SystemClock};
+use request_purgatory::{Purgatory, time::Clock, time::SystemClock};
 use std::thread;
 use std::time::{Duration, Instant};
 

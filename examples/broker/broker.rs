@@ -12,7 +12,7 @@ use crate::request::{Body, Request};
 use crate::response::Response;
 use crate::topics::Topics;
 use kafka_protocol::messages::{FetchRequest, ProduceRequest};
-use request_purgatory::{BuildError, Handle, Watch};
+use request_purgatory::{Admission, Handle, purgatory::BuildError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -142,8 +142,8 @@ impl Broker {
         let purgatory = &self.purgatories.fetch;
         let watches = partitions.iter().map(|partition| partition.for_fetches());
         match purgatory.try_complete_else_watch_on(delayed, watches) {
-            Ok(Watch::Parked(handle)) => Reply::parked(receiver, Parked::Fetch(handle)),
-            Ok(Watch::Completed) => Reply::completed(receiver),
+            Ok(Admission::Parked(handle)) => Reply::parked(receiver, Parked::Fetch(handle)),
+            Ok(Admission::Completed) => Reply::completed(receiver),
             // No partitions to wait on, no room to wait in, or shutting down: answer with what is there.
             Err(rejected) => {
                 rejected.into_operation().answer_now();
@@ -187,8 +187,8 @@ impl Broker {
             .map(|required| required.partition.for_produces(required.offset));
         let purgatory = &self.purgatories.produce;
         match purgatory.try_complete_else_watch_on(delayed, watches) {
-            Ok(Watch::Parked(handle)) => Reply::parked(receiver, Parked::Produce(handle)),
-            Ok(Watch::Completed) => Reply::completed(receiver),
+            Ok(Admission::Parked(handle)) => Reply::parked(receiver, Parked::Produce(handle)),
+            Ok(Admission::Completed) => Reply::completed(receiver),
             // No room to wait in, or shutting down: what is not replicated yet has timed out.
             Err(rejected) => {
                 rejected.into_operation().answer_now();

@@ -8,7 +8,7 @@ use crate::producers::Producers;
 use crate::purgatories::Purgatories;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
-use request_purgatory::{ResolvedKey, WatchOn};
+use request_purgatory::{ResolvedKey, Watch};
 use std::sync::Arc;
 
 /// What delayed requests are keyed by.
@@ -71,13 +71,13 @@ impl Partition {
     }
 
     /// What a fetch waits on.
-    pub(crate) fn for_fetches(&self) -> WatchOn<'_, DelayedFetch> {
-        WatchOn::resolved(&self.fetches)
+    pub(crate) fn for_fetches(&self) -> Watch<'_, DelayedFetch> {
+        Watch::resolved(&self.fetches)
     }
 
     /// What a produce waits on that needs the high watermark to reach `offset`.
-    pub(crate) fn for_produces(&self, offset: i64) -> WatchOn<'_, DelayedProduce> {
-        WatchOn::resolved(&self.produces).at_rank(rank(offset))
+    pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, DelayedProduce> {
+        Watch::resolved(&self.produces).at_rank(rank(offset))
     }
 
     pub(crate) fn high_watermark(&self) -> i64 {

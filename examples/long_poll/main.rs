@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
-use request_purgatory::{Purgatory, WaitError, Waits};
+use request_purgatory::{Purgatory, Waits, future::WaitError};
 use std::collections::HashMap;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,7 @@
 //! The client: one thread writes calls, one reads responses, and each call waits for its own.
 
 use crate::frame::Frame;
-use request_purgatory::{Request, Requests, Unanswered};
+use request_purgatory::{tracker::RequestError, tracker::Requests, tracker::ResponseFuture};
 use std::io::{self, BufReader, BufWriter, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
@@ -50,7 +50,7 @@ pub(crate) fn make_calls(
                 outcome.answered += 1;
                 outcome.wrong += u64::from(response != number * number);
             }
-            Err(Unanswered::TimedOut) => outcome.timed_out += 1,
+            Err(RequestError::TimedOut) => outcome.timed_out += 1,
             Err(other) => return Err(io::Error::other(other)),
         }
     }
@@ -71,7 +71,7 @@ fn send(
     stream: &TcpStream,
     calls: u64,
     timeout: Duration,
-) -> io::Result<Vec<Request<u64, u64>>> {
+) -> io::Result<Vec<ResponseFuture<u64, u64>>> {
     let mut stream = BufWriter::new(stream);
     let mut requests = Vec::new();
     for id in 0..calls {

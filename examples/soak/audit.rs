@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::rest::{eventually, settle};
 use crate::stage::Stage;
 use crate::temper::Temper;
-use request_purgatory::{Purgatory, Stats};
+use request_purgatory::{Purgatory, stats::Stats};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;

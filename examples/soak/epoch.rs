@@ -11,7 +11,7 @@ use crate::random::Random;
 use crate::report::{self, Memory, Monitor};
 use crate::rest;
 use crate::stage::{Stage, lock};
-use request_purgatory::ReaperThread;
+use request_purgatory::threads::ReaperThread;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};

@@ -5,8 +5,9 @@ use crate::panics;
 use crate::plan::{Driver, Place};
 use crate::stage::{Stage, lock};
 use request_purgatory::{
-    BuildError, Clock, Completions, Executor, Job, Purgatory, Reaper, ReaperThread, SystemClock,
-    Waker, WeakPurgatory,
+    Purgatory, purgatory::BuildError, purgatory::WeakPurgatory, threads::Dispatch,
+    threads::Executor, threads::Job, threads::Reaper, threads::ReaperThread, time::Clock,
+    time::SystemClock, time::WakeFn,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -41,10 +42,10 @@ impl Helpers {
         let mut threads = Vec::new();
         let pool = (plan.place == Place::Executor).then(|| Pool::start(stage, &mut threads));
         match (plan.place, &pool) {
-            (Place::Inline, _) => builder = builder.completions(Completions::Inline),
-            (Place::OwnThread, _) => builder = builder.completions(Completions::OwnThread),
+            (Place::Inline, _) => builder = builder.dispatch(Dispatch::Inline),
+            (Place::OwnThread, _) => builder = builder.dispatch(Dispatch::OwnThread),
             (_, Some(pool)) => {
-                builder = builder.completions(Completions::Executor(pool.clone()));
+                builder = builder.dispatch(Dispatch::Executor(pool.clone()));
             }
             (_, None) => {}
         }
@@ -53,7 +54,7 @@ impl Helpers {
             Driver::Own => builder.build()?,
             Driver::Shared => builder.reaper(Reaper::Shared(shared.clone())).build()?,
             Driver::Reactor => {
-                let waker = Waker::new(move || wake.send(()).is_ok());
+                let waker = WakeFn::new(move || wake.send(()).is_ok());
                 builder.reaper(Reaper::Reactor(waker)).build()?
             }
             Driver::Polled => builder.reaper(Reaper::Manual).build()?,

@@ -8,7 +8,8 @@ use crate::plan::Plan;
 use crate::random::Random;
 use crate::record::{NEVER, Record};
 use request_purgatory::{
-    BuildError, Clock, Handle, Purgatory, ReaperThread, SystemClock, WeakPurgatory,
+    Handle, Purgatory, purgatory::BuildError, purgatory::WeakPurgatory, threads::ReaperThread,
+    time::Clock, time::SystemClock,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

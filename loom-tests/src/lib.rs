@@ -4,7 +4,8 @@
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};
 use request_purgatory::{
-    Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, Waker,
+    Completion, DelayedOperation, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
+    time::WakeFn,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -133,7 +134,7 @@ pub fn driven(clock: &ManualClock, reaper: Reaper) -> Purgatory<Probe> {
     Purgatory::builder("model")
         .clock(clock.clone())
         .reaper(reaper)
-        .completions(Completions::Inline)
+        .dispatch(Dispatch::Inline)
         .build()
         .expect("the settings are sound")
 }
@@ -160,9 +161,9 @@ impl Bed {
         *woken = false;
     }
 
-    pub fn waker(&self) -> Waker {
+    pub fn waker(&self) -> WakeFn {
         let bed = self.0.clone();
-        Waker::new(move || {
+        WakeFn::new(move || {
             let (woken, changed) = &*bed;
             *woken.lock().unwrap() = true;
             changed.notify_one();
@@ -172,7 +173,7 @@ impl Bed {
 }
 
 /// A task's waker that gets the model's driver out of its bed.
-pub struct Rouse(pub Waker);
+pub struct Rouse(pub WakeFn);
 
 impl std::task::Wake for Rouse {
     fn wake(self: Arc<Self>) {

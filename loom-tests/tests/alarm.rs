@@ -3,7 +3,7 @@
 
 use loom::thread;
 use loom_tests::{Bed, Fate, Probe, assert_empty, bounded, driven};
-use request_purgatory::{ManualClock, Purgatory, Reaper};
+use request_purgatory::{Purgatory, threads::Reaper, time::ManualClock};
 use std::time::Duration;
 
 const NEAR: Duration = Duration::from_millis(2);

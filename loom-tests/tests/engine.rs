@@ -5,7 +5,8 @@
 use loom::thread;
 use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
 use request_purgatory::{
-    Completion, Completions, DelayedOperation, Handle, ManualClock, Purgatory, Reaper,
+    Completion, DelayedOperation, Handle, Purgatory, threads::Dispatch, threads::Reaper,
+    time::ManualClock,
 };
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ fn with_small_wheel(clock: &ManualClock) -> Purgatory<Probe> {
     Purgatory::builder("model")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .completions(Completions::Inline)
+        .dispatch(Dispatch::Inline)
         .wheel_size(2)
         .build()
         .expect("the settings are sound")

@@ -6,7 +6,8 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use loom_tests::{Bed, bounded};
 use request_purgatory::{
-    Completions, ManualClock, Purgatory, Reaper, Wait, WaitError, Waiter, Waits,
+    Purgatory, Waits, future::WaitError, future::WaitFuture, future::WaitOperation,
+    threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::future::Future;
 use std::pin::Pin;
@@ -27,10 +28,10 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let waits = Purgatory::<Waiter<u64>>::builder("model")
+        let waits = Purgatory::<WaitOperation<u64>>::builder("model")
             .clock(clock.clone())
             .reaper(Reaper::Manual)
-            .completions(Completions::Inline)
+            .dispatch(Dispatch::Inline)
             .build()
             .expect("the settings are sound");
         Self {
@@ -41,7 +42,7 @@ impl World {
         }
     }
 
-    fn wait(&self) -> Wait<u64, u32> {
+    fn wait(&self) -> WaitFuture<u64, u32> {
         let (event, payload) = (self.event.clone(), self.payload.clone());
         self.waits.wait([1], TIMEOUT, move || {
             let _ = &payload;

@@ -4,7 +4,7 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
-use request_purgatory::{ManualClock, Rejected, WatchOn};
+use request_purgatory::{RejectReason, Rejected, Watch, time::ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn g01_parker_races_a_check_of_a_resolved_key() {
             })
         };
         purgatory
-            .try_complete_else_watch_on(Probe::new(&fate), [WatchOn::resolved(&key)])
+            .try_complete_else_watch_on(Probe::new(&fate), [Watch::resolved(&key)])
             .expect("it may park");
         checker.join().unwrap();
         purgatory.advance();
@@ -207,7 +207,7 @@ fn g15_shutdown_races_park() {
             thread::spawn(
                 move || match purgatory.try_complete_else_watch(Probe::new(&fate), [1]) {
                     Ok(_) => {}
-                    Err(Rejected::ShutDown(_)) => {
+                    Err(ref rejected) if rejected.reason() == RejectReason::ShutDown => {
                         refused.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(other) => panic!("{other}"),

@@ -6,7 +6,8 @@ use loom::thread;
 use loom_tests::{Bed, bounded};
 use request_purgatory::model::ReaperLoop;
 use request_purgatory::{
-    Completion, Completions, DelayedOperation, ManualClock, Purgatory, Reaper, Waker,
+    Completion, DelayedOperation, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
+    time::WakeFn,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 struct Op {
     timeout: Duration,
     satisfied: Arc<AtomicBool>,
-    ended: Waker,
+    ended: WakeFn,
     ends: Arc<Mutex<Vec<Completion>>>,
 }
 
@@ -51,7 +52,7 @@ impl World {
         let purgatory = Purgatory::builder("model")
             .clock(ManualClock::new())
             .reaper(reaper)
-            .completions(Completions::Inline)
+            .dispatch(Dispatch::Inline)
             .build();
         Self {
             purgatory: purgatory.expect("the settings are sound"),

@@ -8,7 +8,7 @@ use loom::thread;
 use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
 use request_purgatory::model::{By, Resolution, Watchers};
 use request_purgatory::{
-    Completion, DelayedOperation, ManualClock, Purgatory, Reaper, ResolvedKey, WatchOn,
+    Completion, DelayedOperation, Purgatory, ResolvedKey, Watch, threads::Reaper, time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,8 @@ fn parker_races_checker(
                 check(&purgatory, &key)
             })
         };
-        let watch = WatchOn::resolved(&key);
-        let watch = rank.into_iter().fold(watch, WatchOn::at_rank);
+        let watch = Watch::resolved(&key);
+        let watch = rank.into_iter().fold(watch, Watch::at_rank);
         purgatory
             .try_complete_else_watch_on(Probe::new(&fate), [watch])
             .expect("it may park");
@@ -122,7 +122,7 @@ fn parker_races_glance(under_lock: bool) {
             fate: fate.clone(),
         };
         purgatory
-            .try_complete_else_watch_on(op, [WatchOn::resolved(&key)])
+            .try_complete_else_watch_on(op, [Watch::resolved(&key)])
             .expect("it may park");
         checker.join().unwrap();
         purgatory.advance();

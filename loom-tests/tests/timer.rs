@@ -4,7 +4,9 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Bed, bounded};
-use request_purgatory::{Completions, ManualClock, Reaper, Rejected, Timer};
+use request_purgatory::{
+    RejectReason, Rejected, Timer, threads::Dispatch, threads::Reaper, time::ManualClock,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ fn driven(clock: &ManualClock, reaper: Reaper) -> (Timer<usize>, Arc<[AtomicUsiz
     let timer = Timer::builder("model")
         .clock(clock.clone())
         .reaper(reaper)
-        .completions(Completions::Inline)
+        .dispatch(Dispatch::Inline)
         .build(move |number: usize| {
             counts[number].fetch_add(1, Ordering::Relaxed);
         });
@@ -164,11 +166,13 @@ fn g15_shutdown_races_start_and_expiry() {
         clock.advance(NEAR);
         let starter = {
             let timer = timer.clone();
-            thread::spawn(move || match timer.start(FAR, 1) {
-                Ok(_) => 0,
-                Err(Rejected::ShutDown(1)) => 1,
-                Err(other) => panic!("{other}"),
-            })
+            thread::spawn(
+                move || match timer.start(FAR, 1).map_err(Rejected::into_parts) {
+                    Ok(_) => 0,
+                    Err((RejectReason::ShutDown, 1)) => 1,
+                    Err(other) => panic!("{other}"),
+                },
+            )
         };
         let reaper = {
             let timer = timer.clone();

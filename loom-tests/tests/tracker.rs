@@ -5,7 +5,8 @@
 use loom::thread;
 use loom_tests::bounded;
 use request_purgatory::{
-    Completions, ManualClock, Reaper, Rejected, Requests, Tracker, Unanswered,
+    RejectReason, Rejected, Tracker, threads::Dispatch, threads::Reaper, time::ManualClock,
+    tracker::RequestError, tracker::Requests,
 };
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -54,7 +55,7 @@ impl World {
         let tracker = Tracker::builder("model")
             .clock(clock.clone())
             .reaper(Reaper::Manual)
-            .completions(Completions::Inline)
+            .dispatch(Dispatch::Inline)
             .build(move |_, value| log.lock().unwrap().push(value));
         Self {
             tracker: tracker.expect("the settings are sound"),
@@ -71,9 +72,13 @@ impl World {
 
     /// Tracks, and books what comes back.
     fn track(&self, value: u32, timeout: Duration) {
-        match self.tracker.track(self.key(1), value, timeout) {
+        match self
+            .tracker
+            .track(self.key(1), value, timeout)
+            .map_err(Rejected::into_parts)
+        {
             Ok(replaced) => self.book(replaced),
-            Err(Rejected::ShutDown(value)) => self.book([value]),
+            Err((RejectReason::ShutDown, value)) => self.book([value]),
             Err(other) => panic!("{other}"),
         }
     }
@@ -207,7 +212,7 @@ fn g05_a_response_races_the_timeout() {
         let taken = responder.join().unwrap();
         let expected = match taken {
             true => (Ok(7), 0, 0),
-            false => (Err(Unanswered::TimedOut), 1, 1),
+            false => (Err(RequestError::TimedOut), 1, 1),
         };
         let Poll::Ready(answer) = poll(&mut request) else {
             panic!("it has ended");
@@ -261,7 +266,7 @@ fn g18_an_old_ending_does_not_touch_a_new_request() {
         let mut new = match requests.request(key.clone(), Duration::MAX) {
             Ok(request) => request,
             // The reaper has it in its hands.
-            Err(Rejected::Duplicate(_)) => {
+            Err(ref rejected) if rejected.reason() == RejectReason::Duplicate => {
                 reaper.join().unwrap();
                 return;
             }

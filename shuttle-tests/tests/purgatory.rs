@@ -2,7 +2,7 @@
 //! that call back.
 #![cfg(shuttle)]
 
-use request_purgatory::{Handle, ManualClock, Purgatory, Reaper, WatchOn};
+use request_purgatory::{Handle, Purgatory, Watch, threads::Reaper, time::ManualClock};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;
@@ -78,10 +78,10 @@ impl Stage {
             let count = random.gen_range(1..=KEYS);
             let watches = (0..count).map(|step| {
                 let watch = match &resolved {
-                    Some(key) if step == 0 => WatchOn::from(key),
-                    _ => WatchOn::key((first + step) % KEYS),
+                    Some(key) if step == 0 => Watch::from(key),
+                    _ => Watch::key((first + step) % KEYS),
                 };
-                rank.into_iter().fold(watch, WatchOn::at_rank)
+                rank.into_iter().fold(watch, Watch::at_rank)
             });
             let handle = Arc::<std::sync::OnceLock<_>>::default();
             self.known.lock().unwrap().push(Known {

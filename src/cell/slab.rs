@@ -6,29 +6,29 @@
 //!
 //! | part | who may touch it |
 //! |---|---|
-//! | `state` | everybody, through [`State`]'s transitions |
-//! | `payload` | the holder only: whoever inserted it, or got [`Begin::Held`], until it lets go. [`Held`] is the proof, and cannot be copied |
-//! | `fields` | whoever has the slab's lock. [`SlabGuard`] is the proof |
-//! | `aside` | everybody (it is atomic): the holder's thread while held, a link of the deferred or free list once ended |
+//! | `state` | every thread, through [`State`]'s transitions |
+//! | `payload` | the holder only: the thread that filled the slot, or got [`Begin::Held`], until it lets go. [`Held`] is the proof, and cannot be copied |
+//! | `fields` | the thread that has the slab's lock. [`SlabGuard`] is the proof |
+//! | `link` | every thread (it is atomic); it means something only while the slot is on a free list |
 //!
 //! Slots are never freed before the slab, and each is initialised before its index is given out, so any index below
 //! `initialised` may be followed at any time, by any thread, with however stale a reference: the generation in the
-//! state word tells the tenants apart.
+//! state word tells the occupants apart.
 //!
-//! An ended slot comes back as an [`Ended`] token: by [`SlabGuard::free`] under the lock or, when the lock is taken,
-//! by [`Slab::defer`], which pushes it on a lock-free list for the next one who gets the lock.
+//! An ended slot comes back as an [`Ended`] token: under the lock ([`SlabGuard::reuse`], [`SlabGuard::put_back`]) or,
+//! when another thread has the lock, by [`Slab::free_remotely`], which pushes it on a lock-free list for the next
+//! thread that gets the lock. Tokens ([`Vacant`], [`Ended`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
 
 use super::state::{Acquire, Mark, Marked, Release, State};
 use crate::sync::{
     AtomicU32, AtomicU64, CachePadded, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell,
-    thread_token,
 };
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32 as Aside};
+use std::sync::atomic::{AtomicPtr, AtomicU32 as Link};
 
 /// Chunks of doubling size: enough for every index.
 const CHUNKS: usize = 32;
@@ -36,10 +36,10 @@ const CHUNKS: usize = 32;
 const LINE: usize = 64;
 /// End of a list of slots.
 const NIL: u32 = u32::MAX;
-/// An empty deferred list.
-const NONE_DEFERRED: u64 = NIL as u64;
+/// An empty remote free list.
+const NONE_REMOTE: u64 = NIL as u64;
 
-/// Names one tenant of one slot.
+/// Names one occupant of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SlotRef {
     pub(crate) index: u32,
@@ -63,7 +63,7 @@ struct Slot<P> {
     state: State,
     fields: UnsafeCell<Fields>,
     /// Not modelled by loom: all its uses are Relaxed, and what orders them is.
-    aside: Aside,
+    link: Link,
     payload: UnsafeCell<MaybeUninit<P>>,
 }
 
@@ -75,15 +75,15 @@ pub(crate) struct Slab<P, G> {
     /// Slots below this index are initialised.
     initialised: AtomicU32,
     // What every park writes, on cache lines of its own.
-    /// Ended slots that wait for the next one who gets the lock: the first of them, and how many.
-    deferred: CachePadded<AtomicU64>,
+    /// The remote free list: ended slots that wait for the next thread that gets the lock. First slot and length.
+    remote: CachePadded<AtomicU64>,
     locked: CachePadded<Mutex<Locked<G>>>,
     slots: PhantomData<Slot<P>>,
 }
 
 struct Locked<G> {
     free: u32,
-    /// What was taken of the deferred list, and has not been given back yet.
+    /// What was taken of the remote free list, and is not on the free list yet.
     chain: u32,
     beside: G,
 }
@@ -98,17 +98,17 @@ unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
 pub(crate) enum Begin<'a, P> {
     /// The caller has the operation.
     Held(Held<'a, P>),
-    /// Somebody else has it, and will act on the mark.
+    /// Another thread has it, and will act on the mark.
     Marked,
     /// It has ended.
-    Gone,
+    Stale,
 }
 
 /// Answer of [`Held::release`].
 pub(crate) enum Released<'a, P> {
-    /// Others may have it now. If another look was asked for, somebody has to arrange it.
-    Parked { asked: bool },
-    /// Not released: look again.
+    /// Other threads may hold it now. If it was to be examined again (`unexamined`), the caller must arrange for that.
+    Parked { unexamined: bool },
+    /// Not released: examine it again.
     Recheck(Held<'a, P>),
     /// Not released: end it so.
     End(Held<'a, P>, Mark),
@@ -119,7 +119,7 @@ impl<P, G> Slab<P, G> {
         Self {
             chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
             initialised: AtomicU32::new(0),
-            deferred: CachePadded::new(AtomicU64::new(NONE_DEFERRED)),
+            remote: CachePadded::new(AtomicU64::new(NONE_REMOTE)),
             locked: CachePadded::new(Mutex::new(Locked {
                 free: NIL,
                 chain: NIL,
@@ -135,32 +135,26 @@ impl<P, G> Slab<P, G> {
         SlabGuard { slab: self, locked }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<SlabGuard<'_, P, G>> {
         let locked = self.locked.try_lock()?;
         Some(SlabGuard { slab: self, locked })
     }
 
-    /// Takes hold of the operation at `at`, or leaves `mark` for whoever holds it.
-    ///
-    /// A recheck is not left by a thread for itself: from inside `try_complete`, a check of the same operation would
-    /// otherwise be repeated for ever.
+    /// Takes hold of the operation at `at`, or leaves `mark` for the thread that holds it.
     #[inline(always)]
     pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, P> {
         let Some(slot) = self.slot(at.index) else {
-            return Begin::Gone;
+            return Begin::Stale;
         };
         loop {
             match slot.state.acquire(at.generation) {
-                Acquire::Held => return Begin::Held(Held { slot, at }.signed()),
-                Acquire::Gone => return Begin::Gone,
-                Acquire::Busy if mark == Mark::Recheck && slot.held_by_me() => {
-                    return Begin::Marked;
-                }
+                Acquire::Held => return Begin::Held(Held { slot, at }),
+                Acquire::Stale => return Begin::Stale,
                 Acquire::Busy => match slot.state.mark(at.generation, mark) {
                     Marked::Left => return Begin::Marked,
-                    Marked::Gone => return Begin::Gone,
+                    Marked::Stale => return Begin::Stale,
                     Marked::Unheld => {}
                 },
             }
@@ -175,17 +169,17 @@ impl<P, G> Slab<P, G> {
     }
 
     /// The operation in the slot at `index`, if it has not ended.
-    pub(crate) fn tenant(&self, index: u32) -> Option<SlotRef> {
-        let generation = self.slot(index)?.state.tenant()?;
+    pub(crate) fn occupant(&self, index: u32) -> Option<SlotRef> {
+        let generation = self.slot(index)?.state.occupant()?;
         Some(SlotRef { index, generation })
     }
 
-    /// Loads the slots at `indices`, which are about to be worked on one after the other. They lie far apart; in a loop of
-    /// their own, these loads do not wait for one another.
+    /// Loads the slots at `indices`, which the caller is about to work on one after the other. They lie far apart; in a
+    /// loop of their own, these loads do not wait for one another.
     #[inline(always)]
-    pub(crate) fn look_ahead(&self, indices: impl Iterator<Item = u32>) {
+    pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
-            std::hint::black_box(self.tenant(index));
+            std::hint::black_box(self.occupant(index));
         }
     }
 
@@ -195,29 +189,29 @@ impl<P, G> Slab<P, G> {
         self.initialised.load(Ordering::Acquire)
     }
 
-    /// For tests: as if the vacant slot at `index` had had so many tenants.
+    /// For tests: as if the vacant slot at `index` had had so many occupants.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn age(&self, index: u32, tenants: u32) {
+    pub(super) fn age(&self, index: u32, occupants: u32) {
         if let Some(slot) = self.slot(index) {
-            slot.state.skip_to_generation(tenants);
+            slot.state.skip_to_generation(occupants);
         }
     }
 
-    /// Leaves an ended slot for the next one who gets the lock. Returns how many wait for that now.
-    pub(crate) fn defer(&self, ended: Ended) -> usize {
+    /// Leaves an ended slot for the next thread that gets the lock. Returns how many slots wait for that now.
+    pub(crate) fn free_remotely(&self, ended: Ended) -> usize {
         let Some(slot) = self.slot(ended.index) else {
             return 0;
         };
         // ORDERING: Relaxed: the exchange below checks it.
-        let mut head = self.deferred.load(Ordering::Relaxed);
+        let mut head = self.remote.load(Ordering::Relaxed);
         loop {
             let (first, count) = Self::decode(head);
             // ORDERING: Relaxed: published by the Release below.
-            slot.aside.store(first, Ordering::Relaxed);
+            slot.link.store(first, Ordering::Relaxed);
             let count = count.saturating_add(1);
-            // ORDERING: Release pairs with the Acquire in `next_deferred`: the link, and everything that the ending
+            // ORDERING: Release pairs with the Acquire in `next_remote`: the link, and everything that the ending
             // thread did with the slot, come before its reuse.
-            match self.deferred.compare_exchange_weak(
+            match self.remote.compare_exchange_weak(
                 head,
                 Self::encode(ended.index, count),
                 Ordering::Release,
@@ -229,7 +223,7 @@ impl<P, G> Slab<P, G> {
         }
     }
 
-    /// First slot and length of a deferred list, in one word.
+    /// First slot and length of a remote free list, in one word.
     #[inline(always)]
     fn encode(first: u32, count: u32) -> u64 {
         u64::from(count) << 32 | u64::from(first)
@@ -240,7 +234,7 @@ impl<P, G> Slab<P, G> {
         (word as u32, (word >> 32) as u32)
     }
 
-    /// What a chunk takes. It begins with a cache line, so that as few slots as can be lie in two.
+    /// The memory of a chunk. It begins with a cache line, so that few slots lie in two lines.
     pub(super) fn layout(chunk: usize) -> Layout {
         Layout::array::<Slot<P>>((FIRST_CHUNK as usize) << chunk)
             .and_then(|layout| layout.align_to(LINE))
@@ -277,7 +271,7 @@ impl<P, G> Slab<P, G> {
 impl<P, G> Drop for Slab<P, G> {
     fn drop(&mut self) {
         for index in 0..self.used() {
-            let Some(at) = self.tenant(index) else {
+            let Some(at) = self.occupant(index) else {
                 continue;
             };
             if let Begin::Held(held) = self.begin(at, Mark::ShutDown) {
@@ -288,26 +282,17 @@ impl<P, G> Drop for Slab<P, G> {
             let chunk = *chunk.get_mut();
             if !chunk.is_null() {
                 // SAFETY: `add_slot` allocated it with this layout. What the slots themselves own was dropped above
-                // (loom's instrumentation aside, no part of a slot has a destructor).
+                // (loom's instrumentation link, no part of a slot has a destructor).
                 unsafe { dealloc(chunk.cast(), Self::layout(number)) };
             }
         }
     }
 }
 
-impl<P> Slot<P> {
-    /// Whether the calling thread is the holder, further up on its own stack.
-    fn held_by_me(&self) -> bool {
-        // ORDERING: Relaxed. A thread finds its own token here only if its own last write put it there, and it takes
-        // the token away before it lets go (`Held::release`). An ended slot may hold anything, but then nobody waits
-        // for an examination of it.
-        self.aside.load(Ordering::Relaxed) == thread_token()
-    }
-}
-
 /// Exclusive access to the operation in one slot.
 ///
-/// Must be [released](Held::release) or [ended](Held::end): dropped without, the operation stays held for ever.
+/// Must be [released](Held::release) or [ended](Held::end): dropped without, the operation stays held for ever. In a
+/// build with debug assertions, that panics.
 #[must_use = "an operation that is neither released nor ended stays held for ever"]
 pub(crate) struct Held<'a, P> {
     slot: &'a Slot<P>,
@@ -324,30 +309,33 @@ impl<'a, P> Held<'a, P> {
     pub(crate) fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {
             // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
-            // initialised from `insert` until `end`, which consumes the proof.
+            // initialised from `fill` until `end`, which consumes the proof.
             access(unsafe { &mut *payload.cast::<P>() })
         })
     }
 
-    /// Lets go, unless somebody left a mark; if it is only for another look, unless the caller wants to `look_again`.
+    /// Lets go, unless another thread left a mark; if the mark only asks for another examination, lets go of it too
+    /// unless the caller will `examine_again`.
     #[inline(always)]
-    pub(crate) fn release(self, look_again: bool) -> Released<'a, P> {
-        // ORDERING: Relaxed, see `held_by_me`.
-        self.slot.aside.store(0, Ordering::Relaxed);
-        match self.slot.state.release(look_again) {
-            Release::Parked => Released::Parked { asked: false },
-            Release::PutOff => Released::Parked { asked: true },
-            Release::Recheck => Released::Recheck(self.signed()),
+    pub(crate) fn release(self, examine_again: bool) -> Released<'a, P> {
+        match self.slot.state.release(examine_again) {
+            Release::Parked => {
+                self.defuse();
+                Released::Parked { unexamined: false }
+            }
+            Release::ParkedUnexamined => {
+                self.defuse();
+                Released::Parked { unexamined: true }
+            }
+            Release::Recheck => Released::Recheck(self),
             Release::End(mark) => Released::End(self, mark),
         }
     }
 
-    /// Writes down which thread holds the operation.
+    /// The proof is used up.
     #[inline(always)]
-    fn signed(self) -> Self {
-        // ORDERING: Relaxed, see `held_by_me`.
-        self.slot.aside.store(thread_token(), Ordering::Relaxed);
-        self
+    fn defuse(self) {
+        std::mem::forget(self);
     }
 
     /// Ends the operation: moves it out and makes every reference to it stale. The slot itself comes back as a token.
@@ -360,7 +348,33 @@ impl<'a, P> Held<'a, P> {
         });
         self.slot.state.end();
         let index = self.at.index;
+        self.defuse();
         (payload, Ended { index })
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<P> Drop for Held<'_, P> {
+    fn drop(&mut self) {
+        assert!(
+            std::thread::panicking(),
+            "an operation in slot {} was neither released nor ended",
+            self.at.index
+        );
+    }
+}
+
+/// A slot without an occupant, off the free list.
+#[must_use = "a vacant slot that is neither filled nor put back is lost"]
+pub(crate) struct Vacant<'a, P> {
+    slot: &'a Slot<P>,
+    index: u32,
+}
+
+impl<P> Vacant<'_, P> {
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        self.index
     }
 }
 
@@ -391,84 +405,78 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         (&mut self.locked.beside, fields)
     }
 
-    /// Puts `payload` into a slot; `fields` says what the timer keeps with it, unless it refuses. The caller holds the
-    /// new tenant.
-    ///
-    /// Gives the payload back, with the refusal, or without one if `limit` slots exist and none is free.
+    /// Takes a vacant slot off the free list. `None` if `limit` slots exist and none is free.
     #[inline(always)]
-    pub(crate) fn insert<E>(
-        &mut self,
-        payload: P,
-        limit: u32,
-        fields: impl FnOnce(&mut G, FieldsView<'_, P, G>, u32) -> Result<Fields, E>,
-    ) -> Result<Held<'a, P>, (P, Option<E>)> {
+    pub(crate) fn take_vacant(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
         if self.locked.free == NIL && !self.add_slot(limit) {
-            return Err((payload, None));
+            return None;
         }
         let index = self.locked.free;
-        let Some(slot) = self.slab.slot(index) else {
-            return Err((payload, None));
-        };
-        let (beside, view) = self.split();
-        let fields = match fields(beside, view, index) {
-            Ok(fields) => fields,
-            Err(refusal) => return Err((payload, Some(refusal))),
-        };
-        // ORDERING: Relaxed: the link was written under this lock, or acquired by `next_deferred`.
-        self.locked.free = slot.aside.load(Ordering::Relaxed);
-        slot.fields.with_mut(|vacant| {
+        let slot = self.slab.slot(index)?;
+        // ORDERING: Relaxed: the link was written under this lock, or acquired by `next_remote`.
+        self.locked.free = slot.link.load(Ordering::Relaxed);
+        Some(Vacant { slot, index })
+    }
+
+    /// Moves `payload` into a vacant slot of this slab. The caller holds the new occupant.
+    #[inline(always)]
+    pub(crate) fn fill(
+        &mut self,
+        vacant: Vacant<'a, P>,
+        payload: P,
+        fields: Fields,
+    ) -> Held<'a, P> {
+        let Vacant { slot, index } = vacant;
+        slot.fields.with_mut(|place| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
-            unsafe { *vacant = fields };
+            let place = unsafe { &mut *place };
+            // (Field by field: read back whole, a record that was written whole is not waited for.)
+            place.deadline = fields.deadline;
+            place.parked_at = fields.parked_at;
+            place.position = fields.position;
         });
-        slot.payload.with_mut(|vacant| {
-            // SAFETY: the slot is vacant, so nobody holds it, and nothing initialised is overwritten; we have the
-            // lock, so nobody else takes the same slot.
-            unsafe { (*vacant).write(payload) };
+        slot.payload.with_mut(|place| {
+            // SAFETY: the slot is vacant, so no thread holds it, and nothing initialised is overwritten; `vacant` was
+            // the only token of it, so no other thread fills the same slot.
+            unsafe { (*place).write(payload) };
         });
         let generation = slot.state.occupy();
         let at = SlotRef { index, generation };
-        Ok(Held { slot, at }.signed())
+        Held { slot, at }
     }
 
-    /// Takes an ended slot back; `stop` gets what the timer kept with it.
+    /// Puts a vacant slot back on the free list.
     #[inline(always)]
-    pub(crate) fn free(
-        &mut self,
-        ended: Ended,
-        stop: impl FnOnce(&mut G, Fields, FieldsView<'_, P, G>),
-    ) {
-        let Some(slot) = self.slab.slot(ended.index) else {
-            return;
-        };
-        let fields = slot.fields.with_mut(|fields| {
-            // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
-            unsafe { *fields }
-        });
-        let (beside, view) = self.split();
-        stop(beside, fields, view);
-        if !slot.state.is_retired() {
-            // ORDERING: Relaxed: read under this lock only.
-            slot.aside.store(self.locked.free, Ordering::Relaxed);
-            self.locked.free = ended.index;
-        }
+    pub(crate) fn put_back(&mut self, vacant: Vacant<'a, P>) {
+        // ORDERING: Relaxed: read under this lock only.
+        vacant.slot.link.store(self.locked.free, Ordering::Relaxed);
+        self.locked.free = vacant.index;
     }
 
-    /// One of the slots that others ended while the lock was taken, to be given back.
+    /// The ended slot as a vacant one; `None` after its last generation.
     #[inline(always)]
-    pub(crate) fn next_deferred(&mut self) -> Option<Ended> {
+    pub(crate) fn reuse(&self, ended: Ended) -> Option<Vacant<'a, P>> {
+        let Ended { index } = ended;
+        let slot = self.slab.slot(index)?;
+        (!slot.state.is_retired()).then_some(Vacant { slot, index })
+    }
+
+    /// One of the slots on the remote free list, to be freed.
+    #[inline(always)]
+    pub(crate) fn next_remote(&mut self) -> Option<Ended> {
         if self.locked.chain == NIL {
-            // ORDERING: Relaxed: an entry pushed just now may as well wait for the next holder.
-            if self.slab.deferred.load(Ordering::Relaxed) == NONE_DEFERRED {
+            // ORDERING: Relaxed: a slot pushed just now may as well wait for the next holder.
+            if self.slab.remote.load(Ordering::Relaxed) == NONE_REMOTE {
                 return None;
             }
-            // ORDERING: Acquire pairs with the Release of every push in `defer` (each is a read-modify-write, so
+            // ORDERING: Acquire pairs with the Release of every push in `free_remotely` (each is a read-modify-write, so
             // the last one continues the release sequences of those before it).
-            let word = self.slab.deferred.swap(NONE_DEFERRED, Ordering::Acquire);
+            let word = self.slab.remote.swap(NONE_REMOTE, Ordering::Acquire);
             (self.locked.chain, _) = Slab::<P, G>::decode(word);
         }
         let index = self.locked.chain;
         // ORDERING: Relaxed: the whole chain was acquired with its first link, by this holder of the lock or another.
-        self.locked.chain = self.slab.slot(index)?.aside.load(Ordering::Relaxed);
+        self.locked.chain = self.slab.slot(index)?.link.load(Ordering::Relaxed);
         Some(Ended { index })
     }
 
@@ -496,7 +504,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let vacant = Slot {
             state: State::vacant(),
             fields: UnsafeCell::new(Fields::default()),
-            aside: Aside::new(NIL),
+            link: Link::new(NIL),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         };
         // SAFETY: memory for a slot, and we have the lock, so no other thread writes it; nobody reads a slot that is
@@ -543,7 +551,7 @@ impl<P, G> FieldsView<'_, P, G> {
 
     /// The operation in the slot at `index`, if it has not ended.
     #[inline(always)]
-    pub(crate) fn tenant(&self, index: u32) -> Option<SlotRef> {
-        self.slab.tenant(index)
+    pub(crate) fn occupant(&self, index: u32) -> Option<SlotRef> {
+        self.slab.occupant(index)
     }
 }

@@ -4,24 +4,28 @@
 //! |---|---|---|---|
 //! | 0 | `PARKED` | insert | the slot holds an operation |
 //! | 1 | `CHECKING` | insert, acquire | one thread, the *holder*, has exclusive access |
-//! | 2 | `RECHECK` | mark | something happened since the holder began to look: it must look again |
+//! | 2 | `RECHECK` | mark | an event happened since the holder's examination began: it must examine again |
 //! | 3 | `FORCED` | mark | the holder must end it as satisfied |
 //! | 4 | `CANCELLED` | mark | the holder must end it as cancelled |
 //! | 5 | `EXPIRED` | mark | the deadline has passed: the holder must end it as expired |
 //! | 6 | `SHUT_DOWN` | mark | the holder must end it as shut down |
-//! | 32.. | generation | end | which tenant of the slot: a reference with another generation is stale |
+//! | 32.. | generation | end | which occupant of the slot: a reference with another generation is stale |
 //!
 //! Truth table (`-` is 0):
 //!
 //! | PARKED | CHECKING | marks | state | who may touch the operation |
 //! |---|---|---|---|---|
-//! | - | - | - | vacant | nobody: there is none |
-//! | 1 | - | - | parked | whoever acquires |
+//! | - | - | - | vacant | no thread: there is none |
+//! | 1 | - | - | parked | the thread that acquires it |
 //! | 1 | 1 | - | held | the holder |
-//! | 1 | 1 | any | held, with orders | the holder, who finds the orders when it lets go |
+//! | 1 | 1 | any | held, with orders | the holder, which finds the orders when it lets go |
 //!
-//! Nobody waits for a holder. Whoever comes while the operation is held leaves a mark, and the holder cannot let go
+//! No thread waits for a holder. A thread that finds the operation held leaves a mark, and the holder cannot let go
 //! past a mark: its release fails, and it acts on the mark. That is the whole handoff.
+//!
+//! INVARIANT: a check is consumed only by an examination that begins after it, or by a mark that forces one. A thread
+//! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
+//! call, see `trampoline`), so a mark is always left by another thread or before the holder lets go.
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
 
@@ -29,13 +33,13 @@ const PARKED: u64 = 1;
 const CHECKING: u64 = 1 << 1;
 const RECHECK: u64 = 1 << 2;
 const GENERATION: u32 = 32;
-/// The generation after the last. (It is the first one again, but no slot ends before its first tenant came.)
+/// The generation after the last. (It is the first one again, but no slot ends before its first occupant came.)
 const RETIRED: u32 = 0;
 
 /// What a thread that finds the operation held asks of the holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Look once more.
+    /// Examine it once more.
     Recheck,
     /// End it as satisfied.
     Force,
@@ -67,10 +71,10 @@ impl Mark {
 pub(crate) enum Acquire {
     /// The caller is the holder now.
     Held,
-    /// Somebody else is.
+    /// Another thread is.
     Busy,
     /// The reference is stale: that operation has ended.
-    Gone,
+    Stale,
 }
 
 /// Answer of [`State::mark`].
@@ -81,7 +85,7 @@ pub(crate) enum Marked {
     /// There is no holder any more: acquire instead.
     Unheld,
     /// The reference is stale: that operation has ended.
-    Gone,
+    Stale,
 }
 
 /// Answer of [`State::release`].
@@ -89,9 +93,9 @@ pub(crate) enum Marked {
 pub(crate) enum Release {
     /// The operation is parked and free for others.
     Parked,
-    /// So it is, but somebody has asked for another look.
-    PutOff,
-    /// The caller still is the holder, and must look again.
+    /// The same, and another examination was asked for that the caller did not make.
+    ParkedUnexamined,
+    /// The caller still is the holder, and must examine the operation again.
     Recheck,
     /// The caller still is the holder, and must end the operation so.
     End(Mark),
@@ -147,7 +151,7 @@ impl State {
     /// The only compare-and-swap loop on the word.
     #[inline(always)]
     fn transition<A>(&self, step: impl Fn(Snapshot) -> Next<A>) -> A {
-        // ORDERING: Acquire, so that a stale answer (`Gone`) is as good as having seen the ending; pairs with `end`.
+        // ORDERING: Acquire, so that a stale answer (`Stale`) is as good as having seen the ending; pairs with `end`.
         let mut now = self.0.load(Ordering::Acquire);
         loop {
             let (next, answer) = match step(Snapshot(now)) {
@@ -168,11 +172,11 @@ impl State {
         }
     }
 
-    /// vacant -> held. The caller has the slot from the free list; returns the tenant's generation.
+    /// vacant -> held. The caller has the slot from the free list; returns the occupant's generation.
     pub(crate) fn occupy(&self) -> u32 {
-        // ORDERING: Relaxed on both. The free list's lock ordered the last tenant's end before this, and nobody can
-        // name the new tenant before its reference is published: under the lock of its home or of a list, or by the
-        // compare-and-swap of a resolved list's word (`Resolved::swap`).
+        // ORDERING: Relaxed on both. The free list's lock ordered the last occupant's end before this, and no thread can
+        // name the new occupant before its reference is published: under the lock of its timer shard or of a list, or
+        // by the compare-and-swap of a resolved list's word (`Resolved::swap`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | CHECKING));
         self.0
@@ -185,7 +189,7 @@ impl State {
     pub(crate) fn acquire(&self, generation: u32) -> Acquire {
         self.transition(|now| {
             if !now.is(generation) {
-                Next::Stay(Acquire::Gone)
+                Next::Stay(Acquire::Stale)
             } else if now.has(CHECKING) {
                 Next::Stay(Acquire::Busy)
             } else {
@@ -198,33 +202,36 @@ impl State {
     pub(crate) fn mark(&self, generation: u32, mark: Mark) -> Marked {
         self.transition(|now| {
             if !now.is(generation) {
-                Next::Stay(Marked::Gone)
+                Next::Stay(Marked::Stale)
             } else if !now.has(CHECKING) {
                 Next::Stay(Marked::Unheld)
             } else {
                 // Written even when the mark is there already: it is this write that hands *our* event to the
-                // holder, not the one of whoever came before us.
+                // holder, not the write of the thread that came before.
                 Next::To(now.with(mark.bit()), Marked::Left)
             }
         })
     }
 
-    /// held -> parked, unless a mark forbids it. Only the holder calls this, after it found nothing to complete.
+    /// held -> parked, unless a mark forbids it. Only the holder calls this, after an examination that completed
+    /// nothing.
     ///
-    /// A holder that does not want to `look_again` lets go even if it is asked to, and is told so by
-    /// [`Release::PutOff`]: it must arrange for another look.
+    /// A holder that will not `examine_again` lets go of an operation with a recheck mark, and the answer says so
+    /// ([`Release::ParkedUnexamined`]): it must arrange for another examination.
     #[inline(always)]
-    pub(crate) fn release(&self, look_again: bool) -> Release {
+    pub(crate) fn release(&self, examine_again: bool) -> Release {
         self.transition(|now| {
             debug_assert!(now.has(PARKED) && now.has(CHECKING));
             let asked = now.has(RECHECK);
-            // A recheck comes first: an event that was reported before the ending deserves its look.
-            if asked && look_again {
+            // A recheck comes first: an event that was reported before the ending is examined before it.
+            if asked && examine_again {
                 return Next::To(now.without(RECHECK), Release::Recheck);
             }
             match Mark::ENDING.into_iter().find(|mark| now.has(mark.bit())) {
                 Some(mark) => Next::Stay(Release::End(mark)),
-                None if asked => Next::To(now.without(CHECKING | RECHECK), Release::PutOff),
+                None if asked => {
+                    Next::To(now.without(CHECKING | RECHECK), Release::ParkedUnexamined)
+                }
                 None => Next::To(now.without(CHECKING), Release::Parked),
             }
         })
@@ -233,10 +240,10 @@ impl State {
     /// held -> vacant, whatever marks there are. Only the holder calls this.
     #[inline(always)]
     pub(crate) fn end(&self) {
-        // ORDERING: Relaxed: between `acquire` and here nobody but the holder changes the generation.
+        // ORDERING: Relaxed: between `acquire` and here no thread but the holder changes the generation.
         let generation = Snapshot(self.0.load(Ordering::Relaxed)).generation();
-        // ORDERING: Release pairs with the Acquire in `transition` and `is_parked`: whoever sees the end also sees
-        // what the holder did before. A plain store may overwrite a mark just being left; the end answers every mark.
+        // ORDERING: Release pairs with the Acquire in `transition` and `is_parked`: a thread that sees the end
+        // also sees what the holder did before. A plain store may overwrite a mark just being left; the end answers every mark.
         let next = match generation {
             LAST_GENERATION => RETIRED,
             _ => generation + 1,
@@ -244,7 +251,7 @@ impl State {
         overwrite(&self.0, Snapshot::of(next, 0).0);
     }
 
-    /// Whether the vacant slot has had its last tenant: another one could be mistaken for an earlier one.
+    /// Whether the vacant slot has had its last occupant: another one could be mistaken for an earlier one.
     pub(crate) fn is_retired(&self) -> bool {
         // ORDERING: Relaxed: asked under the lock that brought the slot back.
         Snapshot(self.0.load(Ordering::Relaxed)).generation() == RETIRED
@@ -257,8 +264,8 @@ impl State {
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)
     }
 
-    /// The generation of the present tenant, if there is one, held or not.
-    pub(crate) fn tenant(&self) -> Option<u32> {
+    /// The generation of the present occupant, if there is one, held or not.
+    pub(crate) fn occupant(&self) -> Option<u32> {
         // ORDERING: Acquire pairs with `end`, as in `is_parked`.
         let now = Snapshot(self.0.load(Ordering::Acquire));
         now.has(PARKED).then(|| now.generation())

@@ -8,14 +8,14 @@ use std::sync::Arc;
 type Cells = Slab<Arc<u32>, ()>;
 
 fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<SlotRef> {
-    let inserted = cells
-        .lock()
-        .insert(payload, limit, |(), _, _| Ok::<_, ()>(Fields::default()));
-    let held = inserted.ok()?;
+    let mut guard = cells.lock();
+    let vacant = guard.take_vacant(limit)?;
+    let held = guard.fill(vacant, payload, Fields::default());
+    drop(guard);
     let at = held.at();
     assert!(matches!(
         held.release(true),
-        Released::Parked { asked: false }
+        Released::Parked { unexamined: false }
     ));
     Some(at)
 }
@@ -23,13 +23,16 @@ fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<SlotRef> {
 fn hold(cells: &Cells, at: SlotRef) -> Option<Held<'_, Arc<u32>>> {
     match cells.begin(at, Mark::Cancel) {
         Begin::Held(held) => Some(held),
-        Begin::Marked | Begin::Gone => None,
+        Begin::Marked | Begin::Stale => None,
     }
 }
 
 fn end(cells: &Cells, at: SlotRef) -> Option<Arc<u32>> {
     let (payload, ended) = hold(cells, at)?.end();
-    cells.lock().free(ended, |(), _, _| ());
+    let mut guard = cells.lock();
+    if let Some(vacant) = guard.reuse(ended) {
+        guard.put_back(vacant);
+    }
     Some(payload)
 }
 

@@ -1,121 +1,75 @@
-//! What the passing of time does, and the shutdown: the same for every facility.
+//! What the passing of time does, and the shutdown: the same for every handler.
 
-use super::deliver::{Ready, Site, deliver};
-use super::pass::{Gone, Heap, clear_away, pass};
-use super::{Engine, Tenant};
+use super::dispatch::RunOn;
+use super::endings::Endings;
+use super::expire::{pass, reclaim};
+use super::handler::Handler;
 use crate::cell::state::Mark;
 use crate::reaper::{Driven, Rest};
-use crate::scheme::{Scheme, Tick};
+use crate::scheme::Tick;
 use crate::sync::{Arc, Weak};
 use crate::time::ticks::NEVER;
-use crate::turn::Turn;
+use crate::trampoline::Trampoline;
 use std::time::Duration;
 
-/// What stands on an engine, and gives meaning to its payloads.
-pub(crate) trait Facility: Send + Sync + Sized + 'static {
-    /// What lies in the slots.
-    type Payload: Send + 'static;
-    /// How deadlines are kept.
-    type Scheme: Scheme;
-    /// What has ended and is on its way to the user's code.
-    type Ended: Send + 'static;
-    /// What one that has expired leaves behind elsewhere than in the engine.
-    type Trace: Send;
-
-    fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
-
-    /// What has expired and is still to be cleared away.
-    fn gone(&self) -> &Heap<Self::Trace>;
-
-    /// Ends one whose deadline has passed.
-    fn expire(
-        self: &Arc<Self>,
-        tenant: Tenant<'_, Self::Payload, Self::Scheme>,
-        ready: &mut Ready<Self::Ended>,
-    ) -> Gone<Self::Trace>;
-
-    /// Clears the traces of those that have expired.
-    fn clear(&self, gone: &[Gone<Self::Trace>]);
-
-    /// Ends one because of the shutdown.
-    fn abandon(
-        self: &Arc<Self>,
-        tenant: Tenant<'_, Self::Payload, Self::Scheme>,
-        ready: &mut Ready<Self::Ended>,
-    );
-
-    /// Whether the user chose where the code for this one runs, as for all that expired.
-    fn has_expired(ended: &Self::Ended) -> bool;
-
-    /// Runs the user's code for one that has ended.
-    fn complete(&self, ended: Self::Ended);
-
-    /// Whether something was put off until the engine is driven.
-    fn is_behind(&self) -> bool {
-        false
-    }
-
-    /// Does what was put off.
-    fn catch_up(self: &Arc<Self>) {}
-
-    /// Forgets what was put off.
-    fn give_up(&self) {}
-}
-
-/// Lets the facility's reaper drive it from now on, and its clock wake whoever does.
-pub(super) fn start<F: Facility>(facility: &Arc<F>) {
-    let driven: Weak<dyn Driven> = Arc::<F>::downgrade(facility);
-    let engine = facility.engine();
+/// Lets the handler's reaper drive it from now on, and its clock wake the thread that does.
+pub(super) fn start<H: Handler>(handler: &Arc<H>) {
+    let driven: Weak<dyn Driven> = Arc::<H>::downgrade(handler);
+    let engine = handler.engine();
     engine.threads.drive(driven, &*engine.clock);
 }
 
-/// Does everything that is due now. Returns how many payloads this expired.
+/// Does all that is to be done by now. Returns how many payloads expired.
 ///
-/// What user code makes due meanwhile, however close, is left for the next call, so that this one ends.
-pub(crate) fn advance<F: Facility>(facility: &Arc<F>) -> usize {
-    let expired = pass(facility);
-    while clear_away(facility) {}
+/// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends.
+pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
+    let expired = pass(handler);
+    while reclaim(handler) {}
+    rearm_for_caller(&**handler);
     expired
 }
 
-/// Sets the alarm to what is to be done next, if that is earlier. Returns it, and whether it could be earlier than the
-/// sleeper knows.
-fn set_alarm<F: Facility>(facility: &F) -> (Tick, bool) {
-    let engine = facility.engine();
-    let put_off = facility.is_behind().then_some(0);
-    let buckets = engine.homes.iter().filter_map(|home| home.next_deadline());
+/// Sets the alarm to the next thing to do, if that is earlier. Returns its tick, and whether it could be earlier than
+/// the reaper knows.
+fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
+    let engine = handler.engine();
+    let deferred = (handler.deferred() > 0).then_some(0);
+    let buckets = engine
+        .shards
+        .iter()
+        .filter_map(|shard| shard.next_deadline());
     let mut next = NEVER;
     let mut earlier = false;
-    for deadline in put_off.into_iter().chain(buckets) {
+    for deadline in deferred.into_iter().chain(buckets) {
         next = next.min(deadline);
         earlier |= engine.alarm.set(deadline);
     }
     (next, earlier)
 }
 
-/// The same by the sleeper, who forgets what the alarm was set to before. Returns that as well.
-fn rearm<F: Facility>(facility: &F) -> (Tick, Tick) {
-    let alarm = &facility.engine().alarm;
+/// The same by the thread that sleeps until the alarm, which forgets what it was set to before. Returns that as well.
+fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
+    let alarm = &handler.engine().alarm;
     let before = alarm.reset();
-    let (next, _) = set_alarm(facility);
-    // Others may have set the alarm to what they knew: the earlier one counts.
+    let (next, _) = set_alarm(handler);
+    // Other threads may have set the alarm to deadlines of their own: the earlier one counts.
     (next.min(alarm.time()), before)
 }
 
-/// For a caller who has driven the facility, or asks when to.
-pub(crate) fn rearm_for_caller<F: Facility>(facility: &F) -> Tick {
-    let engine = facility.engine();
+/// For a caller that has driven the handler, or asks when to.
+pub(crate) fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
+    let engine = handler.engine();
     let (next, tell) = if engine.threads.has_reaper() {
-        // The caller is not the sleeper, and leaves an alarm that is too early as it is: between a reset and what follows
-        // it the caller may be kept from going on, and a reaper that wakes then would find nothing to do, nor to wait
-        // for.
-        set_alarm(facility)
+        // The caller is not the thread that sleeps, and leaves an alarm that is too early as it is: the scheduler may
+        // stop the caller between a reset and what follows it, and a reaper that wakes then would find nothing to do,
+        // nor to wait for.
+        set_alarm(handler)
     } else {
-        // One at a time, or they would not know of each other's alarms whether they are the reactor's.
+        // One caller at a time, or they would not know whether the reactor knows of each other's alarms.
         let _alone = engine.rearming.lock();
-        let (next, before) = rearm(facility);
+        let (next, before) = rearm(handler);
         // The caller may not be the reactor, which only knows what it was told in here; and the deadline may be filed and
-        // not announced yet: whoever announces it finds the alarm set, and wakes nobody.
+        // not announced yet: the thread that announces it finds the alarm set, and wakes no thread.
         (next, next < before)
     };
     if tell {
@@ -125,36 +79,37 @@ pub(crate) fn rearm_for_caller<F: Facility>(facility: &F) -> Tick {
 }
 
 /// Ends every payload and the threads, once. Returns whether this call did it.
-pub(crate) fn shut_down<F: Facility>(facility: &Arc<F>) -> bool {
-    let engine = facility.engine();
+pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
+    let engine = handler.engine();
     if !engine.close() {
         return false;
     }
-    let turn = Turn::enter();
-    for home in &engine.homes {
-        // After this nobody gets a slot here. Who has one and is still being registered is held, and will find the
-        // mark.
-        home.close();
-        let mut ready = Ready::new();
-        for at in home.tenants() {
-            if let Some(tenant) = engine.begin(home.address(at), Mark::ShutDown) {
-                facility.abandon(tenant, &mut ready);
+    let trampoline = Trampoline::enter();
+    for shard in &engine.shards {
+        // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
+        // holder will find the mark.
+        shard.close();
+        let mut endings = Endings::new(handler, &trampoline, RunOn::Caller);
+        for at in shard.occupants() {
+            if let Some(claim) = engine.claim(shard.address(at), Mark::ShutDown) {
+                if let Some(ended) = handler.on_shutdown(claim) {
+                    endings.push(ended);
+                }
             }
         }
-        deliver(facility, &turn, ready, Site::Here);
     }
-    facility.give_up();
-    while clear_away(facility) {}
-    drop(turn);
+    handler.close_deferred();
+    while reclaim(handler) {}
+    drop(trampoline);
     engine.stop_threads();
     true
 }
 
-impl<F: Facility> Driven for F {
+impl<H: Handler> Driven for H {
     fn drive(self: Arc<Self>) -> Rest {
         let engine = self.engine();
         if engine.is_closed() {
-            while clear_away(&self) {}
+            while reclaim(&self) {}
             return Rest::Done;
         }
         let mut next = engine.alarm.time();
@@ -162,11 +117,11 @@ impl<F: Facility> Driven for F {
             pass(&self);
             (next, _) = rearm(&*self);
         }
-        // Whoever waits came first. The traces are cleared away while nothing is due.
-        if clear_away(&self) {
+        // Completions came first. What is left of expired payloads is reclaimed while no timer is due.
+        if reclaim(&self) {
             return Rest::For(Duration::ZERO);
         }
-        // What no reading of the clock can reach is never due.
+        // A deadline that no reading of the clock can reach never passes.
         if next == NEVER || !engine.scale.can_come(next) {
             return Rest::UntilWoken;
         }

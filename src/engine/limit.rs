@@ -1,4 +1,4 @@
-//! The bound on parked operations.
+//! The bound on payloads that are parked, or whose completion has not run yet.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,7 +27,7 @@ impl Limit {
             .is_ok()
     }
 
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn free(&self) {
         // ORDERING: Relaxed, as in `take`.
         self.taken.fetch_sub(1, Ordering::Relaxed);
     }

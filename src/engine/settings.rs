@@ -1,6 +1,6 @@
-//! The choices that all facilities share, and the builder methods that make them.
+//! The settings that purgatory, timer and tracker share, and the builder methods that make them.
 
-use crate::completions::Completions;
+use crate::dispatch::Dispatch;
 use crate::error::BuildError;
 use crate::reaper::Reaper;
 use crate::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) max_parked: Option<usize>,
     pub(crate) max_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) completions: Option<Completions>,
+    pub(crate) dispatch: Option<Dispatch>,
     pub(crate) reaper: Reaper,
 }
 
@@ -30,12 +30,12 @@ impl Settings {
             max_parked: None,
             max_timeout: Duration::MAX,
             clock: Arc::new(SystemClock::new()),
-            completions: None,
+            dispatch: None,
             reaper: Reaper::Own,
         }
     }
 
-    /// The slots of a level, if there can be so many.
+    /// The slots of a level, if the wheel can have that many.
     pub(super) fn slots(&self) -> Result<u32, BuildError> {
         u32::try_from(self.wheel_size)
             .ok()
@@ -57,16 +57,16 @@ impl fmt::Debug for Settings {
             .field("wheel_size", &self.wheel_size)
             .field("max_parked", &self.max_parked)
             .field("max_timeout", &self.max_timeout)
-            .field("completions", &self.completions)
+            .field("dispatch", &self.dispatch)
             .field("reaper", &self.reaper)
             .finish_non_exhaustive()
     }
 }
 
 /// The builder methods for [`Settings`], written once for every builder that has them in a field `settings`.
-macro_rules! knobs {
+macro_rules! setters {
     () => {
-        /// The grain of the timer: what is due fires at its deadline or up to one tick later. More than zero, and at
+        /// The resolution of the timer: a timeout fires at its deadline or up to one tick later. More than zero, and at
         /// most 584 years. Default: 1 ms.
         pub fn tick(mut self, tick: Duration) -> Self {
             self.settings.tick = tick;
@@ -80,9 +80,10 @@ macro_rules! knobs {
             self
         }
 
-        /// Refuses more while so many wait ([`Rejected::Full`](crate::Rejected::Full)). The bound is exact, and costs a
-        /// counter that every thread writes.
-        /// Default: none.
+        /// The most that may be parked at a time: beyond, parking is refused
+        /// ([`RejectReason::Full`](crate::RejectReason::Full)). A place is free again when your code for the ended one
+        /// has run, wherever it runs, so this bounds memory. The bound is exact, and costs a counter that every thread
+        /// writes. Default: none.
         pub fn max_parked(mut self, count: usize) -> Self {
             self.settings.max_parked = Some(count);
             self
@@ -94,24 +95,24 @@ macro_rules! knobs {
             self
         }
 
-        /// Where the time comes from. Default: [`SystemClock`](crate::SystemClock).
+        /// The source of time. Default: [`SystemClock`](crate::time::SystemClock).
         pub fn clock(mut self, clock: impl Clock) -> Self {
             self.settings.clock = Arc::new(clock);
             self
         }
 
-        /// Where your code runs for what has expired, or was completed by a check put off. Default:
-        /// [`Completions::OwnThread`], or [`Completions::Inline`] without a reaper of the library's.
-        pub fn completions(mut self, completions: Completions) -> Self {
-            self.settings.completions = Some(completions);
+        /// Where your code runs for what has expired, or was completed by a deferred check. Default:
+        /// [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper of the library's.
+        pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
+            self.settings.dispatch = Some(dispatch);
             self
         }
 
-        /// Who drives the timer. Default: [`Reaper::Own`].
+        /// Which thread drives the timer. Default: [`Reaper::Own`].
         pub fn reaper(mut self, reaper: Reaper) -> Self {
             self.settings.reaper = reaper;
             self
         }
     };
 }
-pub(crate) use knobs;
+pub(crate) use setters;

@@ -1,8 +1,8 @@
-//! How long a home's lock is held, and what a pass that has begun fires.
+//! How long the lock of a timer shard is held, and which timers a pass that has begun fires.
 
-use super::Span;
-use super::home::{Admission, Home, Rescheduled};
-use super::pass::Heap;
+use super::reclaim::ReclaimQueue;
+use super::shard::{Rescheduled, Shard};
+use super::timing::Timing;
 use crate::address::SLOTS;
 use crate::cell::slab::{Held, Released};
 use crate::observe::Since;
@@ -11,8 +11,8 @@ use crate::stats::Ending;
 use crate::sync::SLICE;
 
 /// From `present` to `deadline`.
-fn span(deadline: Tick, present: Tick) -> Span {
-    Span {
+fn timing(deadline: Tick, present: Tick) -> Timing {
+    Timing {
         start: present,
         deadline,
         present,
@@ -21,11 +21,13 @@ fn span(deadline: Tick, present: Tick) -> Span {
 }
 
 /// Parks so many, and holds them.
-fn parked<W: Scheme>(home: &Home<(), W>, count: usize, span: Span) -> Vec<Held<'_, ()>> {
-    let held = (0..count).map(|_| match home.park(&mut home.lock(), (), 0, span, SLOTS) {
-        Admission::Admitted(held, _) => held,
-        _ => panic!("there is room"),
-    });
+fn parked<W: Scheme>(shard: &Shard<(), W>, count: usize, timing: Timing) -> Vec<Held<'_, ()>> {
+    let held = (0..count).map(
+        |_| match shard.park(&mut shard.lock(), (), 0, timing, SLOTS) {
+            Ok((held, _)) => held,
+            Err((refusal, ())) => panic!("{refusal:?}"),
+        },
+    );
     held.collect()
 }
 
@@ -35,17 +37,17 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
     // Two levels up from the present.
     const DEADLINE: u64 = 64 * 64;
-    let home = Home::<(), HierarchicalWheel>::new(0, 64);
-    for held in parked(&home, SLICES * SLICE, span(DEADLINE + 1, 0)) {
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    for held in parked(&shard, SLICES * SLICE, timing(DEADLINE + 1, 0)) {
         assert!(matches!(held.release(false), Released::Parked { .. }));
     }
-    home.begin_pass(DEADLINE + 1);
+    shard.begin_pass(DEADLINE + 1);
     let (mut holds, mut fired) = (0, 0);
     loop {
         let mut due = Vec::new();
-        let more = home.drain(DEADLINE + 1, &mut due);
+        let more = shard.drain(DEADLINE + 1, &mut due);
         assert!(due.len() <= SLICE, "{} in one hold", due.len());
-        assert!(home.try_lock().is_some());
+        assert!(shard.try_lock().is_some());
         holds += 1;
         fired += due.len();
         if !more {
@@ -63,91 +65,91 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
 #[test]
 fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
     const SLOTS_OF_WHEEL: u32 = 10;
-    let home = Home::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL);
-    let held = parked(&home, 1, span(1, 0)).remove(0);
+    let shard = Shard::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL);
+    let held = parked(&shard, 1, timing(1, 0)).remove(0);
     let at = held.at();
     assert!(matches!(held.release(false), Released::Parked { .. }));
-    home.begin_pass(20);
-    let beyond = span(20 + u64::from(SLOTS_OF_WHEEL), 20);
-    assert_eq!(home.reschedule(at, beyond), Rescheduled::TooLong);
+    shard.begin_pass(20);
+    let beyond = timing(20 + u64::from(SLOTS_OF_WHEEL), 20);
+    assert_eq!(shard.reschedule(at, beyond), Rescheduled::TooLong);
     let mut due = Vec::new();
-    home.drain(20, &mut due);
+    shard.drain(20, &mut due);
     assert_eq!(due, [(at, 1)]);
 }
 
 /// What other threads end comes back: with the next hold of the lock, and by slices if nobody takes it.
 #[test]
 fn g06_slots_that_are_ended_from_afar_come_back() {
-    let home = Home::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
     let count = SLICE + 2;
-    let held = parked(&home, count, span(1_000, 0));
+    let held = parked(&shard, count, timing(1_000, 0));
     let mut held = held.into_iter().map(|held| held.end().1);
     // (The beginning of a pass says how many timers there are, whatever is deferred.)
     for ended in held.by_ref().take(SLICE - 1) {
-        home.give_back_from_afar(ended);
-        assert_eq!(home.begin_pass(0), count);
+        shard.free_from_other_shard(ended);
+        assert_eq!(shard.begin_pass(0), count);
     }
     held.by_ref()
         .take(1)
-        .for_each(|ended| home.give_back_from_afar(ended));
-    assert_eq!(home.begin_pass(0), count - SLICE);
-    held.for_each(|ended| home.give_back_from_afar(ended));
-    assert_eq!(home.begin_pass(0), 2);
-    assert_eq!(home.next_deadline(), None);
-    assert_eq!(home.begin_pass(0), 0);
+        .for_each(|ended| shard.free_from_other_shard(ended));
+    assert_eq!(shard.begin_pass(0), count - SLICE);
+    held.for_each(|ended| shard.free_from_other_shard(ended));
+    assert_eq!(shard.begin_pass(0), 2);
+    assert_eq!(shard.next_deadline(), None);
+    assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// What is left of a storm comes back as well when its home is locked just then.
+/// What is left of a storm comes back as well when its shard is locked just then.
 #[test]
 fn g06_a_slice_of_slots_whose_home_is_locked_comes_back() {
-    let home = Home::<(), HierarchicalWheel>::new(0, 64);
-    let held = parked(&home, SLICE, span(1_000, 0)).into_iter();
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let held = parked(&shard, SLICE, timing(1_000, 0)).into_iter();
     let mut ended = held.map(|held| (held.end().1, 0)).collect();
-    let locked = home.lock();
-    home.give_back_booked(&mut ended);
+    let locked = shard.lock();
+    shard.free_counted(&mut ended);
     drop(locked);
     assert!(ended.is_empty());
-    assert_eq!(home.begin_pass(0), SLICE);
-    assert_eq!(home.next_deadline(), None);
-    assert_eq!(home.begin_pass(0), 0);
+    assert_eq!(shard.begin_pass(0), SLICE);
+    assert_eq!(shard.next_deadline(), None);
+    assert_eq!(shard.begin_pass(0), 0);
 }
 
 /// While somebody has the lock and stands still, others end many. They come back a slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
-    let home = Home::<(), HierarchicalWheel>::new(0, 64);
-    let held = parked(&home, 4 * SLICE, span(1_000, 0));
-    let locked = home.lock();
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let held = parked(&shard, 4 * SLICE, timing(1_000, 0));
+    let locked = shard.lock();
     for held in held {
-        home.give_back(held.end().1, Ending::Cancelled, 0);
+        shard.free(held.end().1, Ending::Cancelled, 0);
     }
     drop(locked);
     let mut due = Vec::new();
     for left in [3, 2] {
-        assert!(!home.drain(0, &mut due));
-        assert_eq!(home.begin_pass(0), left * SLICE);
+        assert!(!shard.drain(0, &mut due));
+        assert_eq!(shard.begin_pass(0), left * SLICE);
     }
     // One that wants to know of all has the lock several times.
-    assert_eq!(home.next_deadline(), None);
-    assert_eq!((home.begin_pass(0), due), (0, Vec::new()));
+    assert_eq!(shard.next_deadline(), None);
+    assert_eq!((shard.begin_pass(0), due), (0, Vec::new()));
 }
 
 /// While more and more expire, each part that is cleared away is larger.
 #[test]
-fn g06_a_heap_stops_growing_under_a_lasting_storm() {
+fn g06_a_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 5;
-    let heap = Heap::<()>::new();
+    let queue = ReclaimQueue::<()>::new();
     let (mut added, mut taken) = (0, 0);
     for _ in 0..10_000 {
-        (0..EACH_PASS).for_each(|_| heap.add(Vec::new()));
+        (0..EACH_PASS).for_each(|_| queue.add(Vec::new()));
         added += EACH_PASS;
-        taken += heap.take().len();
+        taken += queue.take().len();
         assert!(added - taken < EACH_PASS * 256, "{} left", added - taken);
     }
     while added > taken {
-        let part = heap.take().len();
+        let part = queue.take().len();
         assert!(part > 0);
         taken += part;
     }
-    assert!(heap.take().is_empty());
+    assert!(queue.take().is_empty());
 }

@@ -1,12 +1,13 @@
 //! Waiting for the end of an operation.
 
-use super::reply::{Awaiting, Lost, Reply};
-use crate::RandomState;
+use super::reply::{Awaiting, CompletionError, Reply};
 use crate::error::Rejected;
-use crate::operation::{Completion, DelayedOperation, KeyHasher};
+use crate::hash::KeyHasher;
+use crate::hash::RandomState;
+use crate::operation::{Completion, DelayedOperation};
 use crate::promise::block_on;
-use crate::purgatory::{Handle, Purgatory, Watch, WatchOn};
-use crate::turn::Turn;
+use crate::purgatory::{Admission, Handle, Purgatory, Watch};
+use crate::trampoline::Trampoline;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +22,8 @@ use std::time::Duration;
 /// `on_complete` as ever; so one purgatory can hold both.
 ///
 /// ```
-/// use request_purgatory::{Awaited, Completion, DelayedOperation, Purgatory};
+/// use request_purgatory::future::Awaited;
+/// use request_purgatory::{Completion, DelayedOperation, Purgatory};
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
 /// use std::time::Duration;
 ///
@@ -47,7 +49,7 @@ use std::time::Duration;
 /// ```
 pub struct Awaited<Op> {
     op: Op,
-    reply: Option<Reply<(Op, Completion), Lost>>,
+    reply: Option<Reply<(Op, Completion), CompletionError>>,
 }
 
 impl<Op> Awaited<Op> {
@@ -56,7 +58,7 @@ impl<Op> Awaited<Op> {
         Self { op, reply: None }
     }
 
-    /// The operation, for instance of one that was cancelled. Whoever awaits it gets [`Lost::Cancelled`].
+    /// The operation, for instance of one that was cancelled. Whoever awaits it gets [`CompletionError::Cancelled`].
     pub fn into_operation(self) -> Op {
         self.op
     }
@@ -106,7 +108,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
         &self,
         op: Op,
         keys: impl IntoIterator<Item = Op::Key>,
-    ) -> Result<Completing<Op, S>, Rejected<Op>> {
+    ) -> Result<CompletionFuture<Op, S>, Rejected<Op>> {
         begin(op, |awaited| self.try_complete_else_watch(awaited, keys))
     }
 
@@ -118,28 +120,28 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     pub fn completion_on<'a>(
         &self,
         op: Op,
-        watches: impl IntoIterator<Item = WatchOn<'a, Awaited<Op>, S>>,
-    ) -> Result<Completing<Op, S>, Rejected<Op>> {
+        watches: impl IntoIterator<Item = Watch<'a, Awaited<Op>, S>>,
+    ) -> Result<CompletionFuture<Op, S>, Rejected<Op>> {
         begin(op, |awaited| {
             self.try_complete_else_watch_on(awaited, watches)
         })
     }
 }
 
-type Parked<Op, S> = Result<Watch<Awaited<Op>, S>, Rejected<Awaited<Op>>>;
+type Parked<Op, S> = Result<Admission<Awaited<Op>, S>, Rejected<Awaited<Op>>>;
 
 /// Parks an operation, and makes the future of its end.
 fn begin<Op: DelayedOperation, S: KeyHasher>(
     op: Op,
     park: impl FnOnce(Awaited<Op>) -> Parked<Op, S>,
-) -> Result<Completing<Op, S>, Rejected<Op>> {
+) -> Result<CompletionFuture<Op, S>, Rejected<Op>> {
     let (reply, promise) = Reply::new();
     let awaited = Awaited {
         op,
         reply: Some(reply),
     };
     match park(awaited) {
-        Ok(watch) => Ok(Completing(Awaiting::new(promise, watch))),
+        Ok(watch) => Ok(CompletionFuture(Awaiting::new(promise, watch))),
         Err(rejected) => Err(rejected.map(Awaited::into_operation)),
     }
 }
@@ -155,11 +157,11 @@ fn begin<Op: DelayedOperation, S: KeyHasher>(
 /// when `try_complete` returns.) To have the operation back, use [`handle`](Self::handle) and
 /// [`Handle::cancel`].
 #[must_use = "an operation whose end is not awaited is cancelled"]
-pub struct Completing<Op: DelayedOperation, S: KeyHasher = RandomState>(
-    Awaiting<(Op, Completion), Lost, Awaited<Op>, S>,
+pub struct CompletionFuture<Op: DelayedOperation, S: KeyHasher = RandomState>(
+    Awaiting<(Op, Completion), CompletionError, Awaited<Op>, S>,
 );
 
-impl<Op: DelayedOperation, S: KeyHasher> Completing<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> CompletionFuture<Op, S> {
     /// The handle of the parked operation. `None` if it ended before it was parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<Awaited<Op>, S>> {
         self.0.handle()
@@ -168,22 +170,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Completing<Op, S> {
     /// Waits on this thread, which sleeps meanwhile.
     ///
     /// # Errors
-    /// [`Lost`], if the operation was cancelled or panicked.
+    /// [`CompletionError`], if the operation was cancelled or panicked.
     ///
     /// # Panics
     /// If it is called from a callback of the library: what ends the operation may be due on the very thread that
     /// sleeps.
-    pub fn wait(self) -> Result<(Op, Completion), Lost> {
+    pub fn wait_blocking(self) -> Result<(Op, Completion), CompletionError> {
         assert!(
-            !Turn::in_progress(),
-            "a callback of the purgatory must not block in wait"
+            !Trampoline::in_progress(),
+            "a callback of the purgatory must not block in `wait_blocking`"
         );
         block_on(self)
     }
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Future for Completing<Op, S> {
-    type Output = Result<(Op, Completion), Lost>;
+impl<Op: DelayedOperation, S: KeyHasher> Future for CompletionFuture<Op, S> {
+    type Output = Result<(Op, Completion), CompletionError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.get_mut().0.poll(cx)
@@ -191,11 +193,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Future for Completing<Op, S> {
 }
 
 /// Nothing in it is ever pinned.
-impl<Op: DelayedOperation, S: KeyHasher> Unpin for Completing<Op, S> {}
+impl<Op: DelayedOperation, S: KeyHasher> Unpin for CompletionFuture<Op, S> {}
 
-impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Completing<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for CompletionFuture<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Completing")
+        f.debug_struct("CompletionFuture")
             .field("handle", &self.handle())
             .finish_non_exhaustive()
     }

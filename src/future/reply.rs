@@ -3,9 +3,10 @@
 //! Whatever becomes of the operation, the future learns it: if the operation's end is dropped, that tells so. Whatever
 //! becomes of the future, the operation does: dropping the future's end cancels it.
 
-use crate::operation::{DelayedOperation, KeyHasher};
+use crate::hash::KeyHasher;
+use crate::operation::DelayedOperation;
 use crate::promise::Promise;
-use crate::purgatory::{Handle, Watch};
+use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use std::error::Error;
 use std::fmt;
@@ -15,7 +16,7 @@ use std::task::{Context, Poll};
 /// Why an awaited operation ended without a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Lost {
+pub enum CompletionError {
     /// It was taken back: by [`Purgatory::cancel_for_key`](crate::Purgatory::cancel_for_key) or
     /// [`Handle::cancel`].
     Cancelled,
@@ -23,7 +24,7 @@ pub enum Lost {
     Panicked,
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for CompletionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Cancelled => "it was cancelled",
@@ -32,17 +33,17 @@ impl fmt::Display for Lost {
     }
 }
 
-impl Error for Lost {}
+impl Error for CompletionError {}
 
 /// The operation's end.
-pub(super) struct Reply<T, E: From<Lost>> {
+pub(super) struct Reply<T, E: From<CompletionError>> {
     /// Until it is told.
     promise: Option<Arc<Promise<Result<T, E>>>>,
     /// The user's code is running; if it is not any more, it panicked.
     asking: bool,
 }
 
-impl<T, E: From<Lost>> Reply<T, E> {
+impl<T, E: From<CompletionError>> Reply<T, E> {
     pub(super) fn new() -> (Self, Arc<Promise<Result<T, E>>>) {
         let promise = Arc::new(Promise::new());
         let reply = Self {
@@ -68,14 +69,14 @@ impl<T, E: From<Lost>> Reply<T, E> {
     }
 }
 
-impl<T, E: From<Lost>> Drop for Reply<T, E> {
+impl<T, E: From<CompletionError>> Drop for Reply<T, E> {
     fn drop(&mut self) {
         let Some(promise) = self.promise.take() else {
             return;
         };
         let lost = match self.asking {
-            true => Lost::Panicked,
-            false => Lost::Cancelled,
+            true => CompletionError::Panicked,
+            false => CompletionError::Cancelled,
         };
         // This may run while another destructor of the user's unwinds: a waker that panics too must not abort.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(promise.keep(Err(lost.into())))));
@@ -90,7 +91,7 @@ pub(super) struct Awaiting<T, E, Op: DelayedOperation, S: KeyHasher> {
 }
 
 impl<T, E, Op: DelayedOperation, S: KeyHasher> Awaiting<T, E, Op, S> {
-    pub(super) fn new(promise: Arc<Promise<Result<T, E>>>, watch: Watch<Op, S>) -> Self {
+    pub(super) fn new(promise: Arc<Promise<Result<T, E>>>, watch: Admission<Op, S>) -> Self {
         Self {
             promise,
             handle: watch.into_handle(),

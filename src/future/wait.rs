@@ -1,13 +1,14 @@
 //! Waiting for what a predicate finds.
 
-use super::reply::{Awaiting, Lost, Reply};
-use crate::RandomState;
-use crate::error::Rejected;
-use crate::operation::{Completion, DelayedOperation, KeyHasher};
+use super::reply::{Awaiting, CompletionError, Reply};
+use crate::error::{RejectReason, Rejected};
+use crate::hash::KeyHasher;
+use crate::hash::RandomState;
+use crate::operation::{Completion, DelayedOperation};
 use crate::promise::block_on;
-use crate::purgatory::{Handle, Purgatory, Watch, WatchOn};
+use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::tracker::TrackedKey;
-use crate::turn::Turn;
+use crate::trampoline::Trampoline;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -23,7 +24,7 @@ use std::time::Duration;
 /// bounds, clocks.
 ///
 /// ```
-/// use request_purgatory::{WaitError, Waits};
+/// use request_purgatory::future::{WaitError, Waits};
 /// use std::sync::{Arc, Mutex};
 /// use std::thread;
 /// use std::time::Duration;
@@ -48,7 +49,7 @@ use std::time::Duration;
 /// let never = topics.wait_blocking(["quiet"], Duration::from_millis(5), || None::<()>);
 /// assert_eq!(never, Err(WaitError::Expired));
 /// ```
-pub type Waits<K, S = RandomState> = Purgatory<Waiter<K>, S>;
+pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
 
 /// Why a wait ended without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +69,8 @@ pub enum WaitError {
     Forced,
     /// It was cancelled, by key or handle.
     Cancelled,
+    /// It was begun inside a predicate, inside another, and so on: more than eight deep. It never waited.
+    Nested,
 }
 
 impl fmt::Display for WaitError {
@@ -75,7 +78,8 @@ impl fmt::Display for WaitError {
         f.write_str(match self {
             Self::Expired => "nothing was found within the timeout",
             Self::ShutDown => "shut down before anything was found",
-            Self::Full => "as many wait as may",
+            Self::Full => "the limit of parked operations (`max_parked`) is reached",
+            Self::Nested => "more than eight waits are nested in one another's predicates",
             Self::NoKeys => "a wait needs at least one key to watch",
             Self::Panicked => "the predicate panicked",
             Self::Forced => "forced to end before anything was found",
@@ -86,23 +90,24 @@ impl fmt::Display for WaitError {
 
 impl Error for WaitError {}
 
-impl From<Lost> for WaitError {
-    fn from(lost: Lost) -> Self {
+impl From<CompletionError> for WaitError {
+    fn from(lost: CompletionError) -> Self {
         match lost {
-            Lost::Cancelled => Self::Cancelled,
-            Lost::Panicked => Self::Panicked,
+            CompletionError::Cancelled => Self::Cancelled,
+            CompletionError::Panicked => Self::Panicked,
         }
     }
 }
 
 impl WaitError {
     fn of<Op>(rejected: &Rejected<Op>) -> Self {
-        match rejected {
-            Rejected::NoKeys(_) => Self::NoKeys,
+        match rejected.reason() {
+            RejectReason::NoKeys => Self::NoKeys,
             // (The wheel of a purgatory takes every timeout, and every key any number of times.)
-            Rejected::Full(_) | Rejected::TooLong(_) | Rejected::Duplicate(_) => Self::Full,
-            Rejected::ShutDown(_) => Self::ShutDown,
-            Rejected::Panicked(_) => Self::Panicked,
+            RejectReason::Full | RejectReason::TooLong | RejectReason::Duplicate => Self::Full,
+            RejectReason::ShutDown => Self::ShutDown,
+            RejectReason::Panicked => Self::Panicked,
+            RejectReason::Nested => Self::Nested,
         }
     }
 }
@@ -110,8 +115,8 @@ impl WaitError {
 /// What is parked in [`Waits`]: a predicate, and the way to whoever waits for it.
 ///
 /// Only [`Purgatory::wait`] and its kin make one. It comes out when it is cancelled by key or handle; dropped, it tells
-/// its [`Wait`] so.
-pub struct Waiter<K> {
+/// its [`WaitFuture`] so.
+pub struct WaitOperation<K> {
     timeout: Duration,
     question: Box<dyn Question>,
     key: PhantomData<fn() -> K>,
@@ -161,7 +166,7 @@ where
     }
 }
 
-impl<K: TrackedKey> DelayedOperation for Waiter<K> {
+impl<K: TrackedKey> DelayedOperation for WaitOperation<K> {
     type Key = K;
 
     fn timeout(&self) -> Duration {
@@ -177,15 +182,15 @@ impl<K: TrackedKey> DelayedOperation for Waiter<K> {
     }
 }
 
-impl<K> fmt::Debug for Waiter<K> {
+impl<K> fmt::Debug for WaitOperation<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiter")
+        f.debug_struct("WaitOperation")
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }
 
-impl<K: TrackedKey, S: KeyHasher> Purgatory<Waiter<K>, S> {
+impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `predicate` finds a value, for at most `timeout` from this call on ([`Duration::MAX`]: for ever). It
     /// is asked at once, when any of `keys` is checked, and last when the timeout has passed (unless another thread is
     /// just asking it).
@@ -198,7 +203,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<Waiter<K>, S> {
     /// this thread before the call returns, then on each thread that checks one of the keys. Keep it short, and hold
     /// no lock here or there that it takes. It is never run by a poll. Once it has found something it is dropped, and
     /// the future is woken by the thread that asked it; at the timeout by that of
-    /// [`Builder::completions`](crate::Builder::completions).
+    /// [`Builder::dispatch`](crate::Builder::dispatch).
     ///
     /// Values may be of another type in each call. Does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last face of that is dropped.
@@ -210,23 +215,23 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<Waiter<K>, S> {
         keys: impl IntoIterator<Item = K>,
         timeout: Duration,
         predicate: impl FnMut() -> Option<T> + Send + 'static,
-    ) -> Wait<K, T, S> {
+    ) -> WaitFuture<K, T, S> {
         begin(timeout, predicate, |waiter| {
             self.try_complete_else_watch(waiter, keys)
         })
     }
 
-    /// The same with watches of all kinds: plain and [resolved](Self::key) keys, and any of them
-    /// [at a rank](WatchOn::at_rank), such as the offset that is waited for.
+    /// The same with watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
+    /// [at a rank](Watch::at_rank), such as the offset that is waited for.
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
     pub fn wait_on<'a, T: Send + 'static>(
         &self,
-        watches: impl IntoIterator<Item = WatchOn<'a, Waiter<K>, S>>,
+        watches: impl IntoIterator<Item = Watch<'a, WaitOperation<K>, S>>,
         timeout: Duration,
         predicate: impl FnMut() -> Option<T> + Send + 'static,
-    ) -> Wait<K, T, S> {
+    ) -> WaitFuture<K, T, S> {
         begin(timeout, predicate, |waiter| {
             self.try_complete_else_watch_on(waiter, watches)
         })
@@ -247,7 +252,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<Waiter<K>, S> {
         predicate: impl FnMut() -> Option<T> + Send + 'static,
     ) -> Result<T, WaitError> {
         assert!(
-            !Turn::in_progress(),
+            !Trampoline::in_progress(),
             "a callback of the purgatory must not block in wait_blocking"
         );
         block_on(self.wait(keys, timeout, predicate))
@@ -258,10 +263,12 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<Waiter<K>, S> {
 fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
     timeout: Duration,
     predicate: impl FnMut() -> Option<T> + Send + 'static,
-    park: impl FnOnce(Waiter<K>) -> Result<Watch<Waiter<K>, S>, Rejected<Waiter<K>>>,
-) -> Wait<K, T, S> {
+    park: impl FnOnce(
+        WaitOperation<K>,
+    ) -> Result<Admission<WaitOperation<K>, S>, Rejected<WaitOperation<K>>>,
+) -> WaitFuture<K, T, S> {
     let (reply, promise) = Reply::new();
-    let waiter = Waiter {
+    let waiter = WaitOperation {
         timeout,
         question: Box::new(Asked {
             predicate,
@@ -273,9 +280,9 @@ fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
     let watch = park(waiter).unwrap_or_else(|rejected| {
         // Before the waiter is dropped, which would only say that it is lost.
         let _ = promise.keep(Err(WaitError::of(&rejected)));
-        Watch::Completed
+        Admission::Completed
     });
-    Wait(Awaiting::new(promise, watch))
+    WaitFuture(Awaiting::new(promise, watch))
 }
 
 /// A wait in [`Waits`]: a [`Future`] of what the predicate finds, or of why it found nothing.
@@ -288,17 +295,19 @@ fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
 /// value that was found but not polled yet is dropped with the future: a predicate that takes what it finds, from a
 /// queue for instance, should return a guard that puts it back.
 #[must_use = "a wait that is dropped is cancelled"]
-pub struct Wait<K: TrackedKey, T, S: KeyHasher = RandomState>(Awaiting<T, WaitError, Waiter<K>, S>);
+pub struct WaitFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(
+    Awaiting<T, WaitError, WaitOperation<K>, S>,
+);
 
-impl<K: TrackedKey, T, S: KeyHasher> Wait<K, T, S> {
+impl<K: TrackedKey, T, S: KeyHasher> WaitFuture<K, T, S> {
     /// The handle of what is parked, to look at the deadline or to move it. `None` if the wait ended before it was
     /// parked, or has resolved.
-    pub fn handle(&self) -> Option<&Handle<Waiter<K>, S>> {
+    pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.0.handle()
     }
 }
 
-impl<K: TrackedKey, T, S: KeyHasher> Future for Wait<K, T, S> {
+impl<K: TrackedKey, T, S: KeyHasher> Future for WaitFuture<K, T, S> {
     type Output = Result<T, WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -307,11 +316,11 @@ impl<K: TrackedKey, T, S: KeyHasher> Future for Wait<K, T, S> {
 }
 
 /// Nothing in it is ever pinned.
-impl<K: TrackedKey, T, S: KeyHasher> Unpin for Wait<K, T, S> {}
+impl<K: TrackedKey, T, S: KeyHasher> Unpin for WaitFuture<K, T, S> {}
 
-impl<K: TrackedKey, T, S: KeyHasher> fmt::Debug for Wait<K, T, S> {
+impl<K: TrackedKey, T, S: KeyHasher> fmt::Debug for WaitFuture<K, T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wait")
+        f.debug_struct("WaitFuture")
             .field("handle", &self.handle())
             .finish_non_exhaustive()
     }

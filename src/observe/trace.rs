@@ -24,8 +24,8 @@ impl Tracer {
 
     /// The span of an operation that just came, within that of whoever parks it.
     #[inline(never)]
-    pub(super) fn span(&self) -> OperationSpan {
-        OperationSpan(tracing::debug_span!(
+    pub(super) fn span(&self) -> TracingSpan {
+        TracingSpan(tracing::debug_span!(
             target: "request_purgatory",
             "delayed_operation",
             purgatory = self.name.as_str()
@@ -41,7 +41,7 @@ pub(super) fn is_on() -> bool {
 
 /// The span of one operation.
 #[derive(Debug, Clone)]
-pub(super) struct OperationSpan(Span);
+pub(super) struct TracingSpan(Span);
 
 /// Writes an event into a span, if anybody listens to that.
 macro_rules! event {
@@ -52,7 +52,7 @@ macro_rules! event {
     };
 }
 
-impl OperationSpan {
+impl TracingSpan {
     #[inline(never)]
     pub(super) fn completed_at_once(&self) {
         event!(self.0, "completed at once");
@@ -83,13 +83,13 @@ impl OperationSpan {
     }
 }
 
-impl Default for OperationSpan {
+impl Default for TracingSpan {
     fn default() -> Self {
         Self(Span::none())
     }
 }
 
-impl Drop for OperationSpan {
+impl Drop for TracingSpan {
     /// The subscriber hears of it, and may panic, here or wherever an operation is dropped.
     fn drop(&mut self) {
         if !self.0.is_disabled() {

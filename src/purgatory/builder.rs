@@ -1,14 +1,9 @@
 //! Building a purgatory.
 
-use super::Purgatory;
-use super::core::Core;
-use crate::RandomState;
-use crate::completions::Completions;
-use crate::engine::Engine;
-use crate::engine::owner::Face;
-use crate::engine::settings::{Settings, knobs};
-use crate::error::BuildError;
-use crate::operation::{DelayedOperation, KeyHasher};
+use crate::dispatch::Dispatch;
+use crate::engine::settings::{Settings, setters};
+use crate::hash::{KeyHasher, RandomState};
+use crate::operation::DelayedOperation;
 use crate::reaper::Reaper;
 use crate::sync::Arc;
 use crate::time::Clock;
@@ -16,10 +11,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// The knobs of a purgatory, each with a sensible default.
+/// The settings of a purgatory, each with a default.
 pub struct Builder<Op, S = RandomState> {
-    settings: Settings,
-    hasher: S,
+    pub(super) settings: Settings,
+    pub(super) hasher: S,
     operation: PhantomData<fn() -> Op>,
 }
 
@@ -34,7 +29,7 @@ impl<Op: DelayedOperation> Builder<Op> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
-    knobs!();
+    setters!();
 
     /// How keys are hashed. Default: a fast hasher with a random seed, since keys are often chosen by clients.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Op, H> {
@@ -43,21 +38,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
             hasher,
             operation: PhantomData,
         }
-    }
-
-    /// Builds the purgatory and starts its threads. With the feature `metrics`, it tells the recorder that is installed
-    /// now.
-    ///
-    /// # Errors
-    /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
-        let core = Core::new(Engine::new(self.settings)?.observed(), self.hasher);
-        Ok(Purgatory {
-            face: Face::start(core),
-        })
     }
 }
 

@@ -1,136 +1,131 @@
-//! Checks, and the other things that can be done to the operations on a key or behind a handle.
+//! Checks: examining the operations on a key, or behind a handle.
 
-use super::core::Core;
-use super::end::{Examined, Outcome};
+use super::complete::Examined;
+use super::deferred::Deferred;
+use super::inner::Inner;
 use crate::address::Address;
-use crate::cell::state::Mark;
-use crate::engine::deliver::{Outbox, Ready, Site, deliver};
-use crate::engine::home::Rescheduled;
-use crate::operation::{DelayedOperation, KeyHasher};
+use crate::engine::dispatch::{RunOn, dispatch};
+use crate::engine::endings::Endings;
+use crate::hash::KeyHasher;
+use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::turn::Turn;
+use crate::trampoline::{Examining, Trampoline};
 use crate::watch::list::Rank;
 use crate::watch::resolved::Resolved;
-use crate::watch::{Few, Found};
-use std::any::Any;
+use crate::watch::{Copied, Found};
 use std::borrow::Borrow;
 use std::hash::Hash;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
-/// A panic, on its way.
-type Panic = Box<dyn Any + Send>;
-
-/// Visits the watchers of a key. `Hash` and `Eq` of that are the user's, and a long list is looked up more than once: a
-/// panic on the way comes back, to [go on](pass_on) when everybody whose operation was ended before has been told.
-fn visiting(visit: impl FnOnce()) -> Result<(), Panic> {
-    catch_unwind(AssertUnwindSafe(visit))
-}
-
-fn pass_on(visited: Result<(), Panic>) {
-    if let Err(panic) = visited {
-        resume_unwind(panic);
-    }
-}
-
-/// A check in progress.
-struct Check<O> {
-    turn: Turn,
+/// A check of several operations. When it is dropped, the completions run.
+struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
+    inner: &'a Arc<Inner<Op, S>>,
+    endings: Endings<'a, Inner<Op, S>>,
+    /// Operations found satisfied.
     completed: usize,
     in_vain: u64,
-    outbox: O,
 }
 
-impl<O> Check<O> {
-    #[inline(always)]
-    fn new(outbox: O) -> Self {
+impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
+    fn new(inner: &'a Arc<Inner<Op, S>>, trampoline: &'a Trampoline, run_on: RunOn) -> Self {
         Self {
-            turn: Turn::enter(),
+            inner,
+            endings: Endings::new(inner, trampoline, run_on),
             completed: 0,
             in_vain: 0,
-            outbox,
         }
     }
 
-    /// Examines one operation, or has its holder do so.
     #[inline(always)]
-    fn examine<Op, S>(&mut self, core: &Arc<Core<Op, S>>, address: Address)
-    where
-        Op: DelayedOperation,
-        S: KeyHasher,
-        O: Outbox<Outcome<Op>>,
-    {
-        let Some(mut tenant) = core.engine.begin(address, Mark::Recheck) else {
-            return;
-        };
-        let answer = core.look(&mut tenant);
-        match core.settle(tenant, answer, &mut self.outbox) {
-            Examined::Ended(Ending::Satisfied) => self.completed += 1,
-            Examined::Ended(_) => {}
-            Examined::Aborted(op) => core.discard(op),
-            Examined::Parked => self.in_vain += 1,
+    fn examine(&mut self, address: Address) {
+        match self.inner.examine(address) {
+            Some(Examined::Ended(ended)) => {
+                self.completed += usize::from(ended.ending == Ending::Satisfied);
+                self.endings.push(ended);
+            }
+            Some(Examined::Parked) => self.in_vain += 1,
+            None => {}
         }
-    }
-
-    /// Runs the completions. Returns how many operations were found satisfied.
-    #[inline(always)]
-    fn conclude<Op, S>(self, core: &Arc<Core<Op, S>>, site: Site) -> usize
-    where
-        Op: DelayedOperation,
-        S: KeyHasher,
-        O: Outbox<Outcome<Op>>,
-    {
-        if self.in_vain > 0 {
-            let home = core.engine.my_home();
-            home.events.vain_checks.add(self.in_vain);
-        }
-        deliver(core, &self.turn, self.outbox, site);
-        self.completed
     }
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
+    fn drop(&mut self) {
+        if self.in_vain > 0 {
+            let shard = self.inner.engine.my_shard();
+            shard.events.vain_checks.add(self.in_vain);
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks every operation on `key`; of those that watch it at a rank, only up to `up_to`. Returns how many this
     /// completed.
     #[inline(always)]
-    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, up_to: Rank, site: Site) -> usize
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, up_to: Rank, run_on: RunOn) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut few = Few::default();
-        match self.watch.find(key, &mut few) {
-            // Most checks find nobody.
-            None => 0,
-            Some(Found::One(watcher)) => usize::from(self.check_one(watcher, site)),
-            Some(found) => self.check_found(key, (found, &few), up_to, site),
+        if Examining::current().is_some() {
+            return self.check_key_nested(key, up_to);
         }
+        let mut copied = Copied::default();
+        match self.watch.find(key, &mut copied) {
+            // Most checks find no watcher.
+            None => 0,
+            Some(Found::One(watcher)) => usize::from(self.check_one(watcher, run_on)),
+            Some(found) => self.check_found(key, (found, &copied), up_to, run_on, || ()),
+        }
+    }
+
+    /// The same for the thread that drives the timer: `pause` is called between slices.
+    pub(crate) fn check_key_in_slices(
+        self: &Arc<Self>,
+        key: &Op::Key,
+        up_to: Rank,
+        pause: &mut dyn FnMut(),
+    ) {
+        let mut copied = Copied::default();
+        if let Some(found) = self.watch.find(key, &mut copied) {
+            self.check_found(key, (found, &copied), up_to, RunOn::Executor, pause);
+        }
+    }
+
+    #[cold]
+    fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, up_to: Rank) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        // (A key that is not in the map is watched by no operation.)
+        if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
+            self.check_nested(Deferred::Key(key), up_to, cause);
+        }
+        0
     }
 
     #[inline(never)]
     fn check_found<Q>(
         self: &Arc<Self>,
         key: &Q,
-        found: (Found, &Few),
+        found: (Found, &Copied),
         up_to: Rank,
-        site: Site,
+        run_on: RunOn,
+        pause: impl FnMut(),
     ) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut check = Check::new(Ready::new());
-        let visited = visiting(|| {
-            self.watch
-                .visit(key, found, up_to, |watcher| check.examine(self, watcher));
-        });
-        let completed = check.conclude(self, site);
-        pass_on(visited);
-        completed
+        let trampoline = Trampoline::enter();
+        let mut check = Check::new(self, &trampoline, run_on);
+        self.watch
+            .visit(key, found, up_to, |watcher| check.examine(watcher), pause);
+        check.completed
     }
 
-    /// The same for a resolved key, in whose list `only` was seen.
+    /// Checks the operations on a resolved key, in whose list `only` was seen.
     #[inline(never)]
     pub(crate) fn check_resolved(
         self: &Arc<Self>,
@@ -139,106 +134,40 @@ impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
         up_to: Rank,
     ) -> usize {
         if let Some(Some(watcher)) = only {
-            return usize::from(self.check_one(watcher, Site::Here));
+            return usize::from(self.check_one(watcher, RunOn::Caller));
         }
-        let mut check = Check::new(Ready::new());
-        list.visit(only, up_to, |watcher| check.examine(self, watcher));
-        check.conclude(self, Site::Here)
+        let trampoline = Trampoline::enter();
+        let mut check = Check::new(self, &trampoline, RunOn::Caller);
+        list.visit(only, up_to, |watcher| check.examine(watcher));
+        check.completed
     }
 
     /// Checks one operation. Returns whether this completed it.
     #[inline(never)]
-    pub(crate) fn check_one(self: &Arc<Self>, address: Address, site: Site) -> bool {
-        let mut check = Check::new(None);
-        check.examine(self, address);
-        check.conclude(self, site) == 1
-    }
-
-    /// Completes one operation whether it can or not. Returns whether this call did it.
-    pub(crate) fn force_one(self: &Arc<Self>, address: Address) -> bool {
-        let turn = Turn::enter();
-        let mut ended = None;
-        let forced = self.force_into(address, &mut ended);
-        deliver(self, &turn, ended, Site::Here);
-        forced
-    }
-
-    /// The same for every operation on `key`. Returns how many this call did.
-    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q) -> usize
-    where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let turn = Turn::enter();
-        let mut ready = Ready::new();
-        let mut forced = 0;
-        let visited = visiting(|| {
-            self.watch.visit_all(key, |watcher| {
-                forced += usize::from(self.force_into(watcher, &mut ready));
-            });
-        });
-        deliver(self, &turn, ready, Site::Here);
-        drop(turn);
-        pass_on(visited);
-        forced
-    }
-
-    fn force_into(
-        self: &Arc<Self>,
-        address: Address,
-        outbox: &mut impl Outbox<Outcome<Op>>,
-    ) -> bool {
-        match self.engine.begin(address, Mark::Force) {
-            Some(tenant) => {
-                self.end_into(tenant, Ending::Forced, outbox);
-                true
+    pub(crate) fn check_one(self: &Arc<Self>, address: Address, run_on: RunOn) -> bool {
+        if let Some(cause) = Examining::current() {
+            self.check_nested(Deferred::Operation(address), Rank::MAX, cause);
+            return false;
+        }
+        let trampoline = Trampoline::enter();
+        match self.examine(address) {
+            Some(Examined::Ended(ended)) => {
+                let satisfied = ended.ending == Ending::Satisfied;
+                dispatch(self, &trampoline, ended, run_on);
+                satisfied
+            }
+            Some(Examined::Parked) => {
+                self.engine.my_shard().events.vain_checks.add(1);
+                false
             }
             None => false,
         }
     }
 
-    /// Takes one operation back without a completion.
-    pub(crate) fn cancel_one(&self, address: Address) -> Option<Op> {
-        let tenant = self.engine.begin(address, Mark::Cancel)?;
-        Some(self.end(tenant, Ending::Cancelled))
-    }
-
-    /// The same for every operation on `key`. If that panics, nobody gets back what was taken: it is told so instead.
-    pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
-    where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let mut cancelled = Vec::new();
-        let visited = visiting(|| {
-            self.watch.visit_all(key, |watcher| {
-                cancelled.extend(self.cancel_one(watcher));
-            });
-        });
-        if visited.is_err() {
-            let turn = Turn::enter();
-            let mut ready = Ready::new();
-            for op in cancelled.drain(..) {
-                ready.push(Outcome::of(op, Ending::Cancelled));
-            }
-            deliver(self, &turn, ready, Site::Here);
+    /// Leaves a check to the thread that drives the timer.
+    pub(crate) fn defer(&self, check: Deferred<Op::Key>, up_to: Rank) {
+        if self.deferred.add(check, up_to) {
+            self.engine.announce(Some(0));
         }
-        pass_on(visited);
-        cancelled
-    }
-
-    /// Gives every operation on `key` another deadline. Returns how many got it.
-    pub(crate) fn reschedule_key<Q>(&self, key: &Q, timeout: Duration) -> usize
-    where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let mut rescheduled = std::collections::HashSet::new();
-        self.watch.visit_all(key, |watcher| {
-            if let Rescheduled::Done(_) = self.engine.reschedule(watcher, timeout) {
-                rescheduled.insert(watcher);
-            }
-        });
-        rescheduled.len()
     }
 }

@@ -1,39 +1,41 @@
 //! Parking an operation.
 //!
-//! 1. It is asked once on the stack: what can complete at once never parks.
-//! 2. It gets a slot and a timer, under one hold of a home's lock. From the first moment this thread holds it.
-//! 3. Its keys are watched. Whoever checks one of them now finds it held and leaves a mark.
-//! 4. It is asked again: an event before its key was watched is seen now; one after left a mark.
+//! 1. It is examined once on the stack: an operation that can complete at once never parks.
+//! 2. It gets a slot and a timer, under one hold of a timer shard's lock. From the first moment this thread holds it.
+//! 3. Its keys are watched. A thread that checks one of them now finds it held and leaves a mark.
+//! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
 //! 5. It is let go, which fails while there is a mark.
 
-use super::core::{Core, Tenant};
-use super::end::{Examined, Outcome};
+use super::complete::{Ended, Examined};
 use super::handle::Handle;
-use super::keys::{Keys, WatchOn};
-use super::{Parked, Purgatory};
+use super::inner::{Claim, Inner, Parked};
+use super::keys::Keys;
+use super::watch::Watch;
+use crate::address::Address;
 use crate::engine::UserPanic;
-use crate::engine::deliver::{Outbox, Site, deliver};
-use crate::error::Rejected;
-use crate::observe::{Observer, Stay};
-use crate::operation::{Completion, DelayedOperation, KeyHasher};
+use crate::engine::dispatch::{RunOn, dispatch};
+use crate::error::{RejectReason, Rejected};
+use crate::hash::{KeyHasher, RandomState};
+use crate::observe::{Observer, OperationSpan};
+use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::time::Timestamp;
-use crate::turn::Turn;
+use crate::trampoline::{Examining, NestedPark, Trampoline, drop_user_value};
 use std::fmt;
 
 /// What became of an operation that was to park.
-pub enum Watch<Op: DelayedOperation, S = crate::RandomState> {
+pub enum Admission<Op: DelayedOperation, S = RandomState> {
     /// It did not stay: it could complete at once, or ended while it was being registered (a check found it
     /// satisfied, it was forced or cancelled by key, its timeout fired, the purgatory was shut down). Its
     /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if it
-    /// expired, where [`Builder::completions`](crate::Builder::completions) says.
+    /// expired, where [`Builder::dispatch`](crate::Builder::dispatch) says.
     Completed,
     /// It is parked.
     Parked(Handle<Op, S>),
 }
 
-impl<Op: DelayedOperation, S> Watch<Op, S> {
+impl<Op: DelayedOperation, S> Admission<Op, S> {
     /// Whether the operation has ended.
     pub fn is_completed(&self) -> bool {
         matches!(self, Self::Completed)
@@ -53,7 +55,7 @@ impl<Op: DelayedOperation, S> Watch<Op, S> {
     }
 }
 
-impl<Op: DelayedOperation, S> fmt::Debug for Watch<Op, S> {
+impl<Op: DelayedOperation, S> fmt::Debug for Admission<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Completed => f.write_str("Completed"),
@@ -62,15 +64,14 @@ impl<Op: DelayedOperation, S> fmt::Debug for Watch<Op, S> {
     }
 }
 
-/// Parks operations whose time of arrival is known; see [`Purgatory::at`].
-#[derive(Debug)]
-pub struct Arrival<'a, Op: DelayedOperation, S: KeyHasher = crate::RandomState> {
-    pub(super) purgatory: &'a Purgatory<Op, S>,
+/// Parks operations whose time of arrival is known; see [`Purgatory::at`](crate::Purgatory::at).
+pub struct Arrival<'a, Op: DelayedOperation, S: KeyHasher = RandomState> {
+    pub(super) inner: &'a Arc<Inner<Op, S>>,
     pub(super) arrival: Timestamp,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Arrival<'_, Op, S> {
-    /// As [`Purgatory::try_complete_else_watch`], without reading the clock.
+    /// As [`Purgatory::try_complete_else_watch`](crate::Purgatory::try_complete_else_watch), without reading the clock.
     ///
     /// # Errors
     /// The same.
@@ -79,12 +80,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Arrival<'_, Op, S> {
         &self,
         op: Op,
         keys: impl IntoIterator<Item = Op::Key>,
-    ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let core = &self.purgatory.face.core;
-        core.park(op, || Keys::collect(keys, &core.hasher), Some(self.arrival))
+    ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        let keys = Keys::collect(keys, &self.inner.hasher);
+        self.inner.park(op, keys, Some(self.arrival))
     }
 
-    /// As [`Purgatory::try_complete_else_watch_on`], without reading the clock.
+    /// As [`Purgatory::try_complete_else_watch_on`](crate::Purgatory::try_complete_else_watch_on), without reading the
+    /// clock.
     ///
     /// # Errors
     /// The same.
@@ -92,115 +94,148 @@ impl<Op: DelayedOperation, S: KeyHasher> Arrival<'_, Op, S> {
     pub fn try_complete_else_watch_on<'a>(
         &self,
         op: Op,
-        watches: impl IntoIterator<Item = WatchOn<'a, Op, S>>,
-    ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let core = &self.purgatory.face.core;
-        core.park(op, || core.keys_of(watches), Some(self.arrival))
+        watches: impl IntoIterator<Item = Watch<'a, Op, S>>,
+    ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        let keys = self.inner.collect_watches(watches);
+        self.inner.park(op, keys, Some(self.arrival))
     }
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
-    /// Parks `op`, which came at `arrival` if that is known already. `keys` says what to watch.
+impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Arrival<'_, Op, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arrival")
+            .field("arrival", &self.arrival)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An operation that is parked, or has ended instead.
+enum Outcome<Op> {
+    Parked(Address),
+    Ended(Ended<Op>),
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// Parks `op`, which came at `arrival` if that is known already.
     #[inline(always)]
     pub(crate) fn park(
         self: &Arc<Self>,
         op: Op,
-        keys: impl FnOnce() -> Option<Keys<Op::Key>>,
+        keys: Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
-    ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let turn = Turn::enter();
-        let mut ended = None;
-        let stay = self.engine.observe(Observer::arrived);
-        let watch = self.park_into(op, keys, arrival, &stay, &mut ended);
-        deliver(self, &turn, ended, Site::Here);
-        watch.inspect_err(|rejected| {
-            self.engine.my_home().events.rejected.add(1);
-            self.engine
-                .observe(|observer| observer.rejected(&stay, rejected.variant()));
-        })
+    ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        let trampoline = Trampoline::enter();
+        let span = self.engine.observe(Observer::arrived);
+        let parked = if trampoline.is_outermost() {
+            self.park_or_complete(op, keys, arrival, &span)
+        } else {
+            match NestedPark::enter() {
+                Some(_nested) => self.park_or_complete(op, keys, arrival, &span),
+                None => Err(Rejected::new(RejectReason::Nested, op)),
+            }
+        };
+        match parked {
+            Ok(Outcome::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
+            Ok(Outcome::Ended(ended)) => {
+                dispatch(self, &trampoline, ended, RunOn::Caller);
+                Ok(Admission::Completed)
+            }
+            Err(rejected) => {
+                self.engine.my_shard().events.rejected.add(1);
+                self.engine
+                    .observe(|observer| observer.rejected(&span, rejected.reason().variant()));
+                Err(rejected)
+            }
+        }
     }
 
     #[inline(always)]
-    fn park_into(
+    fn park_or_complete(
         self: &Arc<Self>,
         mut op: Op,
-        keys: impl FnOnce() -> Option<Keys<Op::Key>>,
+        keys: Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
-        stay: &Stay,
-        outbox: &mut impl Outbox<Outcome<Op>>,
-    ) -> Result<Watch<Op, S>, Rejected<Op>> {
+        span: &OperationSpan,
+    ) -> Result<Outcome<Op>, Rejected<Op>> {
         if self.engine.is_closed() {
-            return Err(Rejected::ShutDown(op));
+            return Err(Rejected::new(RejectReason::ShutDown, op));
         }
-        // The keys, the first look and the clock: all that may panic before anything is done.
-        let asked = self.engine.guarded(|| {
-            let keys = keys()?;
+        let Some(keys) = keys else {
+            return Err(Rejected::new(RejectReason::NoKeys, op));
+        };
+        // The first examination, and the clock: user code that may panic before anything is done.
+        let examined = self.engine.guarded(|| {
+            let _examining = Examining::enter(Examining::UNPARKED);
             if op.try_complete() {
-                return Some((keys, None));
+                return None;
             }
-            let span = match arrival {
-                Some(reading) => self.engine.span_from(reading, op.timeout()),
-                None => self.engine.span(op.timeout()),
-            };
-            Some((keys, Some(span)))
+            Some(match arrival {
+                Some(reading) => self.engine.timing_from(reading, op.timeout()),
+                None => self.engine.timing(op.timeout()),
+            })
         });
-        let (keys, span) = match asked {
-            Ok(Some((keys, Some(span)))) => (keys, span),
-            Ok(Some((_, None))) => {
-                self.engine.my_home().events.completed_at_once.add(1);
+        let timing = match examined {
+            Ok(Some(timing)) => timing,
+            Ok(None) => {
+                self.engine.my_shard().events.completed_at_once.add(1);
                 self.engine
-                    .observe(|observer| observer.completed_at_once(stay));
-                outbox.push(Outcome::Completed(op, Completion::Satisfied));
-                return Ok(Watch::Completed);
+                    .observe(|observer| observer.completed_at_once(span));
+                return Ok(Outcome::Ended(Ended {
+                    op,
+                    ending: Ending::Satisfied,
+                    was_parked: false,
+                }));
             }
-            Ok(None) => return Err(Rejected::NoKeys(op)),
-            Err(UserPanic) => return Err(Rejected::Panicked(op)),
+            Err(UserPanic) => return Err(Rejected::new(RejectReason::Panicked, op)),
         };
         let watches = keys.len();
-        let kept = self.engine.observe(|_| stay.since(span.since));
         let parked = Parked {
             op,
             keys,
-            stay: kept,
+            span: self.engine.observe(|_| span.since(timing.since)),
         };
-        match self.engine.admit(parked, watches, span) {
-            Ok(tenant) => {
-                // (While it is held: nobody can tell of its end before.)
+        match self.engine.admit(parked, watches, timing) {
+            Ok(claim) => {
+                // (While it is held: no thread can report its end before.)
                 self.engine
-                    .observe(|observer| observer.parked(stay, watches));
-                self.register(tenant, outbox)
+                    .observe(|observer| observer.parked(span, watches));
+                self.register(claim)
             }
             Err(rejected) => Err(rejected.map(|parked| parked.op)),
         }
     }
 
-    /// Watches the keys of an operation that this thread holds, asks it again, and lets go of it.
+    /// Watches the keys of an operation that this thread holds, examines it again, and lets go of it.
     #[inline(always)]
-    fn register(
-        self: &Arc<Self>,
-        mut tenant: Tenant<'_, Op>,
-        outbox: &mut impl Outbox<Outcome<Op>>,
-    ) -> Result<Watch<Op, S>, Rejected<Op>> {
-        let address = tenant.address();
+    fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
+        let address = claim.address();
         let mut watched = 0;
-        let answer = self.engine.guarded(|| {
-            tenant.held.with(|parked| {
+        let watching = self.engine.guarded(|| {
+            claim.held.with(|parked| {
                 parked.keys.for_each(0, |target, rank| {
                     let spare = self.watch.add(target, rank, address);
                     watched += 1;
-                    drop(spare);
+                    drop_user_value(spare);
                 });
-                parked.op.try_complete()
-            })
+            });
         });
-        if answer.is_err() {
-            let op = self.end_watching(tenant, Ending::Aborted, watched);
-            return Err(Rejected::Panicked(op));
-        }
-        match self.settle(tenant, answer, outbox) {
-            Examined::Aborted(op) => Err(Rejected::Panicked(op)),
-            Examined::Parked => Ok(Watch::Parked(Handle::new(self, address))),
-            Examined::Ended(_) => Ok(Watch::Completed),
+        let answer = match watching {
+            Ok(()) => self.ask(&mut claim),
+            Err(UserPanic) => {
+                // (What is dropped here are keys.)
+                let _ = self
+                    .engine
+                    .guarded(|| claim.held.with(|parked| parked.keys.truncate(watched)));
+                Err(UserPanic)
+            }
+        };
+        match self.release_or_end(claim, answer) {
+            Examined::Parked => Ok(Outcome::Parked(address)),
+            Examined::Ended(ended) if ended.ending == Ending::Aborted => {
+                let op = self.give_back(ended);
+                Err(Rejected::new(RejectReason::Panicked, op))
+            }
+            Examined::Ended(ended) => Ok(Outcome::Ended(ended)),
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Keys that are resolved once, and found without hashing from then on.
 
-use super::core::Core;
+use super::inner::Inner;
 use crate::address::Address;
-use crate::operation::{DelayedOperation, KeyHasher};
+use crate::engine::dispatch::RunOn;
+use crate::hash::{KeyHasher, RandomState};
+use crate::operation::DelayedOperation;
 use crate::sync::Arc;
+use crate::trampoline::{Examining, Trampoline};
 use crate::watch::list::Rank;
 use crate::watch::resolved::{Number, Resolved};
 use std::fmt;
@@ -15,20 +18,22 @@ use std::fmt;
 /// nobody watches the key. The key is forgotten when it is neither resolved nor watched; the memory of its list is
 /// reused for other resolved keys, and freed with the purgatory.
 ///
-/// It does not keep the purgatory running: once that is shut down, it finds nobody.
-pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = crate::RandomState> {
-    core: Arc<Core<Op, S>>,
+/// It does not keep the purgatory running: once that is shut down, it finds no operation.
+pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
+    inner: Arc<Inner<Op, S>>,
     list: Arc<Resolved<Op::Key>>,
     number: Number,
     key: Arc<Op::Key>,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
-    pub(super) fn new(core: &Arc<Core<Op, S>>, key: Op::Key) -> Self {
+    pub(super) fn new(inner: &Arc<Inner<Op, S>>, key: Op::Key) -> Self {
         let key = Arc::new(key);
-        let (number, list) = core.watch.resolve(&key);
+        // (Within a call of the library: a spare copy of the key may be dropped.)
+        let _trampoline = Trampoline::enter();
+        let (number, list) = inner.watch.resolve(&key);
         Self {
-            core: core.clone(),
+            inner: inner.clone(),
             list,
             number,
             key,
@@ -40,37 +45,37 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         &self.key
     }
 
-    /// Its number, if it belongs to `core`.
-    pub(super) fn number_in(&self, core: &Core<Op, S>) -> Option<Number> {
-        std::ptr::eq(&*self.core, core).then_some(self.number)
+    /// Its number, if it belongs to `inner`.
+    pub(super) fn number_in(&self, inner: &Inner<Op, S>) -> Option<Number> {
+        std::ptr::eq(&*self.inner, inner).then_some(self.number)
     }
 
     /// Examines every operation that watches the key, as
-    /// [`Purgatory::check_and_complete`](super::Purgatory::check_and_complete) does, without hashing the key. If none
-    /// does, it costs one locked instruction. Takes no lock if the only one that watches it came without a rank to an
-    /// empty list of the resolved key, and nobody since; else that of the list. For what it completes, it takes those
-    /// of the other keys, and that of the home only if it is free.
+    /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
+    /// operation watches it, it costs one locked instruction. It takes no lock while at most one operation has watched
+    /// the key at a time, without a rank; else that of the key's list. For each operation that it completes, it takes the
+    /// locks of the other keys, and that of the timer shard only if it is free.
     #[inline]
     pub fn check_and_complete(&self) -> usize {
-        self.check(self.list.look(), Rank::MAX)
+        self.check(self.list.peek_published(), Rank::MAX)
     }
 
     /// The same for a caller who has just published the event **under a lock that `try_complete` takes as well** (and
-    /// released it, as [always](super::Purgatory::check_and_complete)). That lock puts the event and the operation's
+    /// released it, as [always](crate::Purgatory::check_and_complete)). That lock puts the event and the operation's
     /// examination in order, and so spares this check the locked instruction: if nobody watches, it is one load.
     ///
     /// Without such a lock the check may not find an operation that is just being parked, which then waits for the
     /// next check or its timeout.
     #[inline]
     pub fn check_and_complete_after_lock(&self) -> usize {
-        self.check(self.list.glance(), Rank::MAX)
+        self.check(self.list.peek(), Rank::MAX)
     }
 
     /// Examines those that watch the key at a rank up to `rank`, in that order, and all that watch it without one, as
-    /// [`Purgatory::check_and_complete_up_to`](super::Purgatory::check_and_complete_up_to) does.
+    /// [`Purgatory::check_and_complete_up_to`](crate::Purgatory::check_and_complete_up_to) does.
     #[inline]
     pub fn check_and_complete_up_to(&self, rank: u64) -> usize {
-        self.check(self.list.look(), rank)
+        self.check(self.list.peek_published(), rank)
     }
 
     /// `only` is what was seen in the list.
@@ -78,7 +83,11 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     fn check(&self, only: Option<Option<Address>>, up_to: Rank) -> usize {
         match only {
             Some(None) => 0,
-            only => self.core.check_resolved(&self.list, only, up_to),
+            // Inside a `try_complete`, the check waits for the end of the outermost call.
+            _ if Examining::current().is_some() => {
+                self.inner.check_key(&*self.key, up_to, RunOn::Caller)
+            }
+            only => self.inner.check_resolved(&self.list, only, up_to),
         }
     }
 }
@@ -88,7 +97,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     fn clone(&self) -> Self {
         self.list.pin();
         Self {
-            core: self.core.clone(),
+            inner: self.inner.clone(),
             list: self.list.clone(),
             number: self.number,
             key: self.key.clone(),
@@ -101,10 +110,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     fn drop(&mut self) {
         // `Hash` or `Eq` of the key may panic: then the key stays in the map.
-        let core = &self.core;
-        let _ = core
+        let inner = &self.inner;
+        let _trampoline = Trampoline::enter();
+        let _ = inner
             .engine
-            .guarded(|| core.watch.release(&self.key, self.number));
+            .guarded(|| inner.watch.release(&self.key, self.number));
     }
 }
 

@@ -1,12 +1,13 @@
 //! What is parked, for an operator who asks what hangs.
 
-use super::core::Core;
-use crate::operation::{DelayedOperation, KeyHasher};
+use super::inner::Inner;
+use crate::hash::KeyHasher;
+use crate::operation::DelayedOperation;
 use crate::time::ticks::NEVER;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// One parked operation, as [`Purgatory::snapshot`](super::Purgatory::snapshot) saw it.
+/// One parked operation, as [`Purgatory::snapshot`](crate::Purgatory::snapshot) saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParkedOperation<K> {
@@ -18,7 +19,7 @@ pub struct ParkedOperation<K> {
     pub remaining: Option<Duration>,
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Core<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
         // stand in the way of its completion.

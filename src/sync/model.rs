@@ -1,10 +1,10 @@
-//! Stand-ins for model checking: loom's atomics and locks, or shuttle's, and small maps and queues built on them.
+//! Stand-ins for model checking: loom's atomics and locks, or shuttle's, and a small map built on them.
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
 use super::Entry;
 use std::borrow::Borrow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) use shuttle as checker;
 
 #[cfg(shuttle)]
 pub(crate) use super::cell::UnsafeCell;
-pub(crate) use checker::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use checker::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
@@ -31,10 +31,10 @@ pub(crate) const FIRST_CHUNK: u32 = 1;
 pub(crate) const BLOCK: usize = 1;
 pub(crate) const PLACES: usize = 1;
 pub(crate) const SHORT_LIST: usize = 1;
-pub(crate) const FEW: usize = 1;
+pub(crate) const COPIED: usize = 1;
 pub(crate) const SLICE: usize = 1;
-pub(crate) const LOOKS: u32 = 2;
-pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 1..=1;
+pub(crate) const MAX_EXAMINATIONS: u32 = 2;
+pub(crate) const SHARDS: std::ops::RangeInclusive<usize> = 1..=1;
 pub(crate) const LAST_GENERATION: u32 = 1;
 
 /// A lock with parking_lot's face, on an atomic of the checker's.
@@ -142,7 +142,7 @@ pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
 }
 
 /// A number of its own for each thread of the model, the same in every execution. Never 0.
-pub(crate) fn thread_token() -> u32 {
+pub(crate) fn thread_number() -> u32 {
     /// `ThreadId` shows its number only to a hasher.
     struct Last(u64);
     impl Hasher for Last {
@@ -218,52 +218,6 @@ impl Unparker {
     }
 }
 
-/// An unbounded queue: a list under a lock.
-///
-/// Whether there is anything in it is asked without the lock, and orders nothing: the library must not rely on more
-/// than that what was pushed before is there.
-#[derive(Debug)]
-pub(crate) struct Queue<T> {
-    waiting: Mutex<VecDeque<T>>,
-    len: AtomicU64,
-}
-
-impl<T> Queue<T> {
-    pub(crate) fn new() -> Self {
-        Self {
-            waiting: Mutex::new(VecDeque::new()),
-            len: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn push(&self, value: T) {
-        let mut waiting = self.waiting.lock();
-        waiting.push_back(value);
-        // ORDERING: Relaxed: the least that a queue can promise.
-        self.len.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn pop(&self) -> Option<T> {
-        if self.is_empty() {
-            return None;
-        }
-        let mut waiting = self.waiting.lock();
-        let value = waiting.pop_front()?;
-        // ORDERING: Relaxed, as in `push`.
-        self.len.fetch_sub(1, Ordering::Relaxed);
-        Some(value)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        // ORDERING: Relaxed, as in `push`.
-        self.len.load(Ordering::Relaxed) as usize
-    }
-}
-
 /// A change to an entry of the map.
 #[derive(Debug)]
 pub(crate) struct Edit<'k, K, T> {
@@ -291,6 +245,17 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         Q: Hash + Eq + ?Sized,
     {
         self.0.lock().get(key).map(read)
+    }
+
+    pub(crate) fn read_key<Q, R>(&self, key: &Q, read: impl FnOnce(&K) -> R) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.0
+            .lock()
+            .get_key_value(key)
+            .map(|(stored, _)| read(stored))
     }
 
     pub(crate) fn place(
@@ -331,13 +296,16 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         key: &Q,
         goes: impl Fn(&V) -> bool,
         edit: impl FnOnce(&mut V) -> Entry,
-    ) where
+    ) -> Option<K>
+    where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let mut map = self.0.lock();
-        if map.get(key).is_some_and(goes) || map.get_mut(key).map(edit) == Some(Entry::Remove) {
-            map.remove(key);
+        let goes = map.get(key).is_some_and(goes);
+        match goes || map.get_mut(key).map(edit) == Some(Entry::Remove) {
+            true => map.remove_entry(key).map(|(key, _)| key),
+            false => None,
         }
     }
 
@@ -348,7 +316,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
-        _look: impl Fn(&V) -> bool,
+        _prefetch: impl Fn(&V) -> bool,
         mut edit: impl FnMut(&mut V, T) -> Entry,
         done: &mut usize,
         removed: &mut Vec<(K, V)>,

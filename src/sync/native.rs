@@ -7,11 +7,10 @@ use std::sync::atomic::AtomicU32 as StdAtomicU32;
 use std::time::Duration;
 
 pub(crate) use super::cell::UnsafeCell;
-pub(crate) use crossbeam::queue::SegQueue as Queue;
 pub(crate) use crossbeam::utils::CachePadded;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use sharded_map::{Edit, ShardedMap};
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::thread_local;
 
 /// Slots in the first chunk of a slab; each further chunk doubles it.
@@ -22,14 +21,14 @@ pub(crate) const BLOCK: usize = 60;
 pub(crate) const PLACES: usize = 3;
 /// Watch lists up to this length are searched, longer ones count their dead.
 pub(crate) const SHORT_LIST: usize = 256;
-/// Watchers that a visit copies to the stack.
-pub(crate) const FEW: usize = 8;
+/// Watchers of a short list that a check copies to the stack.
+pub(crate) const COPIED: usize = 8;
 /// Watchers examined, and timers drained, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
-/// How often in a row a holder looks.
-pub(crate) const LOOKS: u32 = 16;
-/// How many homes a purgatory may have.
-pub(crate) const HOMES: std::ops::RangeInclusive<usize> = 8..=16;
+/// How often in a row a holder examines its operation.
+pub(crate) const MAX_EXAMINATIONS: u32 = 16;
+/// How many timer shards an engine may have.
+pub(crate) const SHARDS: std::ops::RangeInclusive<usize> = 8..=16;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
@@ -43,16 +42,16 @@ pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
 
 /// A number that no other thread of this process has ever had. Never 0.
 #[inline]
-pub(crate) fn thread_token() -> u32 {
+pub(crate) fn thread_number() -> u32 {
     static NEXT: StdAtomicU32 = StdAtomicU32::new(1);
     thread_local! {
-        static TOKEN: Cell<u32> = const { Cell::new(0) };
+        static NUMBER: Cell<u32> = const { Cell::new(0) };
     }
-    TOKEN.with(|token| match token.get() {
+    NUMBER.with(|number| match number.get() {
         0 => {
             // ORDERING: Relaxed: all that counts is that no two are equal.
             let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
-            token.set(fresh);
+            number.set(fresh);
             fresh
         }
         known => known,

@@ -50,12 +50,12 @@ impl TickScale {
     /// The last tick at or before `at`, and the first one at or after `timeout` past `at`. The latter is [`NEVER`] if
     /// it is beyond all counting, or if the timeout is [`Duration::MAX`].
     #[inline(always)]
-    pub(crate) fn span(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
+    pub(crate) fn start_and_deadline(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let (Some(reading), Some(wait)) = (nanos(at.since_origin()), nanos(timeout)) else {
-            return self.span_wide(at, timeout);
+            return self.start_and_deadline_wide(at, timeout);
         };
         let Some(present) = reading.checked_sub(self.origin_nanos) else {
-            return self.span_wide(at, timeout);
+            return self.start_and_deadline_wide(at, timeout);
         };
         let (ticks, exact) = self.divide_nanos(present + wait);
         (self.divide_nanos(present).0, ticks + u64::from(!exact))
@@ -63,7 +63,7 @@ impl TickScale {
 
     /// The same for all that does not fit, and for readings before the origin.
     #[cold]
-    fn span_wide(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
+    fn start_and_deadline_wide(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let since = at.saturating_since(self.origin);
         let timeout = match timeout {
             Duration::MAX => timeout,
@@ -166,7 +166,7 @@ mod tests {
             let tick = Duration::from_nanos(tick);
             let (at, timeout) = (Duration::new(at, a), Duration::new(timeout, b));
             let scale = TickScale::new(tick, Timestamp::default()).unwrap();
-            let (now, deadline) = scale.span(Timestamp::from_origin(at), timeout);
+            let (now, deadline) = scale.start_and_deadline(Timestamp::from_origin(at), timeout);
             prop_assert_eq!(now, wide(at, tick).0);
             let exact = at.checked_add(timeout).map(|sum| sum.as_nanos().div_ceil(tick.as_nanos()));
             prop_assert_eq!(deadline, exact.map_or(NEVER, |ticks| u64::try_from(ticks).unwrap_or(NEVER)));
@@ -188,14 +188,31 @@ mod tests {
         assert_eq!(scale.floor(at(3)), 0, "before the origin");
         assert_eq!(scale.floor(at(14)), 0);
         assert_eq!(scale.floor(at(15)), 1);
-        assert_eq!(scale.span(at(15), Duration::ZERO).1, 1);
-        assert_eq!(scale.span(at(15), Duration::from_nanos(1)).1, 2);
-        assert_eq!(scale.span(at(15), Duration::from_millis(10)).1, 2);
-        assert_eq!(scale.span(at(15), Duration::MAX).1, NEVER);
-        assert_eq!(scale.span(at(2), Duration::from_millis(13)), (0, 1));
-        assert_eq!(scale.span(at(2), Duration::from_millis(14)), (0, 2));
-        assert_eq!(scale.span(at(2), Duration::from_millis(2)), (0, 0));
-        assert_eq!(scale.span(at(2), Duration::MAX).1, NEVER);
+        assert_eq!(scale.start_and_deadline(at(15), Duration::ZERO).1, 1);
+        assert_eq!(
+            scale.start_and_deadline(at(15), Duration::from_nanos(1)).1,
+            2
+        );
+        assert_eq!(
+            scale
+                .start_and_deadline(at(15), Duration::from_millis(10))
+                .1,
+            2
+        );
+        assert_eq!(scale.start_and_deadline(at(15), Duration::MAX).1, NEVER);
+        assert_eq!(
+            scale.start_and_deadline(at(2), Duration::from_millis(13)),
+            (0, 1)
+        );
+        assert_eq!(
+            scale.start_and_deadline(at(2), Duration::from_millis(14)),
+            (0, 2)
+        );
+        assert_eq!(
+            scale.start_and_deadline(at(2), Duration::from_millis(2)),
+            (0, 0)
+        );
+        assert_eq!(scale.start_and_deadline(at(2), Duration::MAX).1, NEVER);
         assert_eq!(scale.timestamp(2), at(25));
     }
 
@@ -213,7 +230,7 @@ mod tests {
         let border = Duration::from_nanos(u64::MAX / 2).as_secs();
         for secs in border - 3..=border + 3 {
             let since = Duration::new(secs, 999_999_999);
-            let (now, deadline) = scale.span(Timestamp::from_origin(since), since);
+            let (now, deadline) = scale.start_and_deadline(Timestamp::from_origin(since), since);
             assert_eq!(now, wide(since, tick).0);
             assert_eq!(deadline, wide(since + since, tick).0 + 1);
         }
@@ -230,8 +247,11 @@ mod tests {
             Duration::from_secs(1),
         ] {
             let at = Timestamp::from_origin(at);
-            assert_eq!(scale.span(at, Duration::MAX).1, NEVER);
-            assert_ne!(scale.span(at, Duration::from_secs(1)).1, NEVER);
+            assert_eq!(scale.start_and_deadline(at, Duration::MAX).1, NEVER);
+            assert_ne!(
+                scale.start_and_deadline(at, Duration::from_secs(1)).1,
+                NEVER
+            );
         }
     }
 

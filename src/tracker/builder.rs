@@ -1,14 +1,9 @@
 //! Building a tracker.
 
-use super::core::Core;
-use super::{TrackedKey, Tracker};
-use crate::RandomState;
-use crate::completions::Completions;
-use crate::engine::Engine;
-use crate::engine::owner::Face;
-use crate::engine::settings::{Settings, knobs};
-use crate::error::BuildError;
-use crate::operation::KeyHasher;
+use super::TrackedKey;
+use crate::dispatch::Dispatch;
+use crate::engine::settings::{Settings, setters};
+use crate::hash::{KeyHasher, RandomState};
 use crate::reaper::Reaper;
 use crate::sync::Arc;
 use crate::time::Clock;
@@ -16,10 +11,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// The knobs of a [`Tracker`], each with a sensible default.
+/// The settings of a [`Tracker`](super::Tracker), each with a default.
 pub struct TrackerBuilder<K, V, S = RandomState> {
-    settings: Settings,
-    hasher: S,
+    pub(super) settings: Settings,
+    pub(super) hasher: S,
     tracker: PhantomData<fn() -> (K, V)>,
 }
 
@@ -38,29 +33,11 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
         }
     }
 
-    knobs!();
+    setters!();
 
-    /// How keys are hashed. Default: a fast hasher with a random seed, since keys are often chosen by others.
+    /// How keys are hashed. Default: a fast hasher with a random seed, since clients often choose the keys.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> TrackerBuilder<K, V, H> {
         TrackerBuilder::with(self.settings, hasher)
-    }
-
-    /// Builds the tracker and starts its threads. `on_expiry` gets each value whose timeout has passed, with its key,
-    /// on the thread that [`completions`](Self::completions) says.
-    ///
-    /// # Errors
-    /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build(
-        self,
-        on_expiry: impl Fn(K, V) + Send + Sync + 'static,
-    ) -> Result<Tracker<K, V, S>, BuildError> {
-        let engine = Engine::new(self.settings)?;
-        Ok(Tracker {
-            face: Face::start(Core::new(engine, self.hasher, on_expiry)),
-        })
     }
 }
 

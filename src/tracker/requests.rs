@@ -4,17 +4,15 @@ mod builder;
 
 pub use builder::RequestsBuilder;
 
-use super::core::Core;
-use super::{TrackedKey, Tracker};
-use crate::RandomState;
+use super::{TrackedKey, Tracker, TrackerBuilder, WeakTracker};
 use crate::address::Address;
-use crate::engine::owner::WeakFace;
-use crate::error::Rejected;
-use crate::operation::KeyHasher;
+use crate::error::{BuildError, RejectReason, Rejected};
+use crate::hash::{KeyHasher, RandomState};
 use crate::promise::{Promise, block_on};
 use crate::stats::{Count, Stats};
 use crate::sync::Arc;
 use crate::time::Timestamp;
+use crate::trampoline::Trampoline;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -26,14 +24,14 @@ use std::time::Duration;
 /// Why a request has no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Unanswered {
+pub enum RequestError {
     /// Its timeout passed first.
     TimedOut,
     /// The [`Requests`] were shut down, or dropped.
     ShutDown,
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TimedOut => "no response within the timeout",
@@ -42,13 +40,13 @@ impl fmt::Display for Unanswered {
     }
 }
 
-impl Error for Unanswered {}
+impl Error for RequestError {}
 
 /// The side of a promise that answers. If it is lost, the request is not: it learns of a shutdown.
-struct Caller<R>(Arc<Promise<Result<R, Unanswered>>>);
+struct Caller<R>(Arc<Promise<Result<R, RequestError>>>);
 
 impl<R> Caller<R> {
-    fn answer(self, answer: Result<R, Unanswered>) {
+    fn answer(self, answer: Result<R, RequestError>) {
         // (Nothing else keeps this promise while the caller exists.)
         let _ = self.0.keep(answer);
     }
@@ -58,38 +56,41 @@ impl<R> Drop for Caller<R> {
     fn drop(&mut self) {
         // Refused, and rightly so, if there is an answer. (A shutdown drops many, and the waker of one may panic: the
         // others must hear of it. The panic hook has reported it.)
-        let _ = catch_unwind(AssertUnwindSafe(|| self.0.keep(Err(Unanswered::ShutDown))));
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            self.0.keep(Err(RequestError::ShutDown))
+        }));
     }
 }
 
 /// The pending requests of a client: matches responses to them by id, and times them out.
 ///
-/// [`request`](Self::request) gives a [`Future`], which needs no runtime, and can [wait](Request::wait) on a thread as
-/// well. Whoever reads responses hands them to [`respond`](Self::respond).
+/// [`request`](Self::request) gives a [`Future`], which needs no runtime, and can also be waited for
+/// [on a thread](ResponseFuture::wait_blocking). The code that reads responses hands them to
+/// [`respond`](Self::respond).
 ///
 /// ```
-/// use request_purgatory::{Requests, Unanswered};
+/// use request_purgatory::tracker::{RequestError, Requests};
 /// use std::time::Duration;
 ///
 /// let calls = Requests::<u64, String>::new("calls");
 /// let answered = calls.request(1, Duration::from_secs(5))?;
 /// let forgotten = calls.request(2, Duration::from_millis(5))?;
 /// assert!(calls.respond(&1, "pong".into()));
-/// assert_eq!(answered.wait()?, "pong");
-/// assert_eq!(forgotten.wait(), Err(Unanswered::TimedOut));
+/// assert_eq!(answered.wait_blocking()?, "pong");
+/// assert_eq!(forgotten.wait_blocking(), Err(RequestError::TimedOut));
 /// assert!(!calls.respond(&2, "too late".into()));
 /// assert_eq!(calls.late(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// Cloning is cheap, and clones are the same requests. When the last one is dropped, those that wait end with
-/// [`Unanswered::ShutDown`].
+/// [`RequestError::ShutDown`].
 pub struct Requests<K: TrackedKey, R: Send + 'static, S: KeyHasher = RandomState> {
     tracker: Tracker<K, Caller<R>, S>,
     late: Arc<Late<K, R>>,
 }
 
-/// Responses that nobody waits for.
+/// Responses to requests that are not pending.
 struct Late<K, R> {
     count: Count,
     report: Option<Report<K, R>>,
@@ -117,28 +118,33 @@ impl<K: TrackedKey, R: Send + 'static> Requests<K, R> {
 
 impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Expects a response to request `id` within `timeout`. Call it before the request is sent: a response that
-    /// overtakes it is late. Dropping the [`Request`] forgets it.
+    /// overtakes it is late. Dropping the [`ResponseFuture`] forgets it.
     ///
-    /// Takes the lock of the id's shard and, within it, that of a home. Reads the clock once.
+    /// Takes the lock of the id's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending
-    /// ([`Duplicate`](Rejected::Duplicate)), there are too many, they are shut down, or `Hash`, `Eq` or `Clone` of an
+    /// ([`Duplicate`](RejectReason::Duplicate)), there are too many, they are shut down, or `Hash`, `Eq` or `Clone` of an
     /// id or the clock panicked.
-    pub fn request(&self, id: K, timeout: Duration) -> Result<Request<K, R, S>, Rejected<K>> {
+    pub fn request(
+        &self,
+        id: K,
+        timeout: Duration,
+    ) -> Result<ResponseFuture<K, R, S>, Rejected<K>> {
         let promise = Arc::new(Promise::new());
-        let core = &self.tracker.face.core;
-        let copy = match core.engine.guarded(|| id.clone()) {
+        let timers = &self.tracker.shared.inner;
+        let copy = match timers.engine.guarded(|| id.clone()) {
             Ok(copy) => copy,
             Err(_) => {
-                core.engine.my_home().events.rejected.add(1);
-                return Err(Rejected::Panicked(id));
+                timers.count_rejected();
+                return Err(Rejected::new(RejectReason::Panicked, id));
             }
         };
-        match core.track(copy, Caller(promise.clone()), timeout, false) {
-            Ok((address, _)) => Ok(Request {
+        let entries = &self.tracker.entries;
+        match entries.track(timers, copy, Caller(promise.clone()), timeout, false) {
+            Ok((address, _)) => Ok(ResponseFuture {
                 promise,
-                tracker: self.tracker.face.downgrade(),
+                tracker: self.tracker.downgrade(),
                 id,
                 address,
                 answered: false,
@@ -147,10 +153,10 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
     }
 
-    /// Hands over the response to request `id`. Returns whether somebody was waiting for it; if not, it is counted
+    /// Hands over the response to request `id`. Returns whether the request was pending; if not, the response is counted
     /// as [late](Self::late) and reported to [`on_late`](RequestsBuilder::on_late).
     ///
-    /// Takes the lock of the id's shard, and then that of a home only if it is free. Wakes the future on this thread,
+    /// Takes the lock of the id's map shard, and then that of a timer shard only if it is free. Wakes the future on this thread,
     /// or calls `on_late`, with no lock held; if that panics, so does this call.
     pub fn respond(&self, id: &K, response: R) -> bool {
         match self.tracker.complete(id) {
@@ -168,18 +174,23 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
     }
 
-    /// Lets the request `id` time out `timeout` from now instead: the server says that it is still at work. `false`
-    /// if there is none. Locks, and reads the clock, as [`Tracker::touch`] does.
+    /// Lets the request `id` time out `timeout` from now instead: the server has said that it is still at work. `false`
+    /// if no such request is pending. Locks, and reads the clock, as [`Tracker::touch`] does.
     pub fn touch(&self, id: &K, timeout: Duration) -> bool {
         self.tracker.touch(id, timeout)
     }
 
-    /// Requests that wait now. Exact when no call is in progress. Takes no lock.
-    pub fn pending(&self) -> usize {
+    /// The number of requests pending now. Exact when no call is in progress. Takes no lock.
+    pub fn len(&self) -> usize {
         self.tracker.len()
     }
 
-    /// Responses so far that nobody waited for: their requests had timed out, were dropped, or never were.
+    /// Whether no request is pending now. Takes no lock.
+    pub fn is_empty(&self) -> bool {
+        self.tracker.is_empty()
+    }
+
+    /// Responses so far to requests that were not pending: they had timed out, were dropped, or never were.
     pub fn late(&self) -> u64 {
         self.late.count.read()
     }
@@ -190,7 +201,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.tracker.stats()
     }
 
-    /// Times out what is due, for requests without a reaper; see [`Tracker::advance`].
+    /// Times out requests whose deadline has passed; for use without a reaper. See [`Tracker::advance`].
     pub fn advance(&self) -> usize {
         self.tracker.advance()
     }
@@ -200,7 +211,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.tracker.next_deadline()
     }
 
-    /// Refuses requests from now on, and ends those that wait with [`Unanswered::ShutDown`]: futures are woken on this
+    /// Refuses requests from now on, and ends those that wait with [`RequestError::ShutDown`]: futures are woken on this
     /// thread. Then joins the threads; see [`Tracker::shutdown`].
     pub fn shutdown(&self) {
         // Dropping them tells their requests.
@@ -232,15 +243,15 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> fmt::Debug for Requests<K, 
 /// Any executor will do; dropping it forgets the request, so that a response is late. It does not keep the
 /// [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
-pub struct Request<K: TrackedKey, R: Send + 'static, S: KeyHasher = RandomState> {
-    promise: Arc<Promise<Result<R, Unanswered>>>,
-    tracker: WeakFace<Core<K, Caller<R>, S>>,
+pub struct ResponseFuture<K: TrackedKey, R: Send + 'static, S: KeyHasher = RandomState> {
+    promise: Arc<Promise<Result<R, RequestError>>>,
+    tracker: WeakTracker<K, Caller<R>, S>,
     id: K,
     address: Address,
     answered: bool,
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Request<K, R, S> {
+impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
     /// Its id.
     pub fn id(&self) -> &K {
         &self.id
@@ -248,18 +259,22 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Request<K, R, S> {
 
     /// Waits on this thread, which sleeps meanwhile.
     ///
-    /// Not in a callback of the library: what answers may be due on the very thread that sleeps, which then does so for
-    /// ever. (Nothing looks out for that.)
-    ///
     /// # Errors
-    /// [`Unanswered`], when the timeout has passed or the requests were shut down.
-    pub fn wait(self) -> Result<R, Unanswered> {
+    /// [`RequestError`], when the timeout has passed or the requests were shut down.
+    ///
+    /// # Panics
+    /// If it is called from a callback of the library: the response may have to come by the very thread that sleeps.
+    pub fn wait_blocking(self) -> Result<R, RequestError> {
+        assert!(
+            !Trampoline::in_progress(),
+            "a callback of the library must not block in `wait_blocking`"
+        );
         block_on(self)
     }
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Future for Request<K, R, S> {
-    type Output = Result<R, Unanswered>;
+impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S> {
+    type Output = Result<R, RequestError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -270,26 +285,51 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Future for Request<K, R, S>
 }
 
 /// Nothing in it is ever pinned.
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Unpin for Request<K, R, S> {}
+impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Unpin for ResponseFuture<K, R, S> {}
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for Request<K, R, S> {
+impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
     fn drop(&mut self) {
         if self.answered {
             return;
         }
         // The task that drops it need not be woken to hear that it is gone.
         self.promise.forget();
-        if let Some(face) = self.tracker.upgrade() {
-            drop(face.core.withdraw(&self.id, self.address));
+        if let Some(tracker) = self.tracker.upgrade() {
+            drop(tracker.withdraw(&self.id, self.address));
         }
     }
 }
 
-impl<K: TrackedKey + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug for Request<K, R, S> {
+impl<K: TrackedKey + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug
+    for ResponseFuture<K, R, S>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
+        f.debug_struct("ResponseFuture")
             .field("id", &self.id)
             .field("answered", &self.answered)
             .finish_non_exhaustive()
+    }
+}
+
+impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
+    /// Builds them and starts the threads.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
+        let tracker = TrackerBuilder::with(self.settings, self.hasher);
+        Ok(Requests {
+            tracker: tracker.build(|_, caller: Caller<R>| {
+                caller.answer(Err(RequestError::TimedOut));
+            })?,
+            late: Arc::new(Late {
+                count: Count::default(),
+                report: self.on_late,
+            }),
+        })
     }
 }

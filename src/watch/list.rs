@@ -219,6 +219,7 @@ impl Walk {
     pub(crate) fn visit(
         mut self,
         mut each: impl FnMut(Address),
+        mut pause: impl FnMut(),
         read: impl Fn(&mut dyn FnMut(&WatchList)),
     ) {
         let mut slice = Vec::with_capacity(SLICE);
@@ -230,6 +231,7 @@ impl Walk {
                 return;
             }
             slice.iter().copied().for_each(&mut each);
+            pause();
         }
     }
 }
@@ -492,6 +494,7 @@ mod tests {
         let (met, copied) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
         Walk::new(Rank::MAX).visit(
             |_| met.set(met.get() + 1),
+            || (),
             |read| {
                 // All that was copied so far has been met, and the lock was not held meanwhile.
                 assert!(

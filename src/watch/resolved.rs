@@ -125,7 +125,7 @@ impl<K> Resolved<K> {
         match &locked.key {
             Some(key) if locked.pins == 0 => Unwatched::Orphaned(key.clone()),
             _ => {
-                // It is a swap, although nobody else replaces `MANY`: a store would cut off the event that a `look`
+                // It is a swap, although nobody else replaces `MANY`: a store would cut off the event that a `peek_published`
                 // at `MANY` has left here for the next parker.
                 self.swap(MANY, EMPTY);
                 Unwatched::Kept
@@ -136,7 +136,7 @@ impl<K> Resolved<K> {
     #[inline(always)]
     fn swap(&self, from: u64, to: u64) -> bool {
         // ORDERING: AcqRel. Release: whoever finds the watcher finds its slot as it was when it was added. Acquire
-        // pairs with the Release in `look`: a parker who adds its watch after a check has looked in vain then sees the
+        // pairs with the Release in `peek_published`: a parker who adds its watch after a check has looked in vain then sees the
         // event that the check was about.
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
@@ -146,7 +146,7 @@ impl<K> Resolved<K> {
     /// The only watcher, if any; `None` if the list is behind the lock. What happened before this call is seen by
     /// whoever adds a watcher that this call does not find.
     #[inline(always)]
-    pub(crate) fn look(&self) -> Option<Option<Address>> {
+    pub(crate) fn peek_published(&self) -> Option<Option<Address>> {
         // ORDERING: Relaxed: the exchange below checks it.
         let mut word = self.word.load(Ordering::Relaxed);
         // ORDERING: AcqRel, a read-modify-write that changes nothing. It comes before or after the swap of any parker:
@@ -164,7 +164,7 @@ impl<K> Resolved<K> {
     /// The same, but only for what happened under a lock that the watcher's `try_complete` takes as well: that lock
     /// orders the two, and a load is enough.
     #[inline(always)]
-    pub(crate) fn glance(&self) -> Option<Option<Address>> {
+    pub(crate) fn peek(&self) -> Option<Option<Address>> {
         // ORDERING: Acquire pairs with the Release in `swap`.
         Self::decode(self.word.load(Ordering::Acquire))
     }
@@ -190,7 +190,7 @@ impl<K> Resolved<K> {
         match only {
             Some(None) => {}
             Some(Some(watcher)) => each(watcher),
-            None => Walk::new(up_to).visit(each, |read| self.read(read)),
+            None => Walk::new(up_to).visit(each, || (), |read| self.read(read)),
         }
     }
 
@@ -203,7 +203,7 @@ impl<K> Resolved<K> {
 
     /// Shows the list wherever it is, if it is not empty.
     pub(crate) fn read_all(&self, read: impl FnOnce(&WatchList)) {
-        match self.glance() {
+        match self.peek() {
             Some(None) => {}
             Some(Some(only)) => read(&WatchList::One(only)),
             None => self.read(read),

@@ -5,9 +5,10 @@
 
 use super::list::Rank;
 use super::resolved::Number;
-use super::{Place, Target, WatchMap};
+use super::{Location, Target, WatchMap};
 use crate::address::Address;
 use crate::sync::{Arc, Edit, Entry, SLICE};
+use crate::trampoline::drop_user_value;
 use std::hash::{BuildHasher, Hash};
 
 /// One watch that ends.
@@ -27,12 +28,12 @@ pub(crate) struct Sweep<'m, K, S> {
     edits: Vec<Edit<'m, K, Leaving>>,
     done: usize,
     /// Entries of keys that nobody watches any more, to be dropped.
-    removed: Vec<(K, Place)>,
+    removed: Vec<(K, Location)>,
     /// Resolved lists that can be retired.
     orphans: Vec<(Arc<K>, Number)>,
 }
 
-impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
+impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S> {
     /// With room for so many.
     pub(crate) fn of(map: &'m WatchMap<K, S>, watches: usize) -> Self {
         Self {
@@ -55,7 +56,7 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
         match target {
             Target::Key(key) => {
                 let leaving = Leaving { watcher, rank };
-                self.edits.push(self.map.places.prepare(key, leaving));
+                self.edits.push(self.map.lists.prepare(key, leaving));
             }
             Target::Resolved(_) => self.map.remove(target, rank, watcher, is_live),
         }
@@ -77,10 +78,11 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
         self.take_off(is_live);
         // No lock is held. What panics is out of its vector already, and the others wait for the next step.
         while let Some(entry) = self.removed.pop() {
-            drop(entry);
+            drop_user_value(entry);
         }
         while let Some((key, number)) = self.orphans.pop() {
             self.map.retire(&key, number);
+            drop_user_value(key);
         }
     }
 
@@ -92,12 +94,12 @@ impl<'m, K: Eq + Hash + Clone, S: BuildHasher + Clone> Sweep<'m, K, S> {
         let same = |edit: &&Edit<'_, K, Leaving>| edit.shard() == first.shard();
         let together = left.iter().take(SLICE).take_while(same).count();
         let (map, orphans) = (self.map, &mut self.orphans);
-        map.places.edit_all(
+        map.lists.edit_all(
             &left[..together],
-            |place| matches!(place, Place::Here(_)),
-            |place, Leaving { watcher, rank }| match place {
-                Place::Here(list) => Entry::remove_if(list.remove(watcher, rank, &is_live)),
-                Place::Resolved(number) => {
+            |location| matches!(location, Location::Here(_)),
+            |location, Leaving { watcher, rank }| match location {
+                Location::Here(list) => Entry::remove_if(list.remove(watcher, rank, &is_live)),
+                Location::Resolved(number) => {
                     orphans.extend(map.remove_resolved(*number, rank, watcher, &is_live));
                     Entry::Keep
                 }

@@ -4,17 +4,18 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe};
 use crate::{assert_empty, now};
 use request_purgatory::{
-    Awaited, Completion, Completions, Lost, ManualClock, Purgatory, Reaper, Rejected,
+    Completion, Purgatory, RejectReason, Rejected, future::Awaited, future::CompletionError,
+    threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;
 
-fn fetches(completions: Completions) -> (Purgatory<Awaited<Op>>, ManualClock) {
+fn fetches(completions: Dispatch) -> (Purgatory<Awaited<Op>>, ManualClock) {
     let clock = ManualClock::new();
     let fetches = Purgatory::builder("fetches")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .completions(completions)
+        .dispatch(completions)
         .max_parked(2)
         .build()
         .expect("no threads to refuse");
@@ -39,7 +40,7 @@ fn g05_a_completion_gives_the_operation_back_and_calls_nothing() {
         (Completion::ShutDown, |fetches, _, _| fetches.shutdown()),
     ];
     for (expected, end) in endings {
-        let (fetches, clock) = fetches(Completions::Inline);
+        let (fetches, clock) = fetches(Dispatch::Inline);
         let (probe, bell) = (Probe::new(), Bell::new());
         let op = probe.op(Duration::from_secs(1));
         let mut fetch = fetches.completion(op, [1, 2]).expect("there is room");
@@ -57,7 +58,7 @@ fn g05_a_completion_gives_the_operation_back_and_calls_nothing() {
 
 #[test]
 fn an_operation_that_is_lost_says_why() {
-    let (fetches, _clock) = fetches(Completions::Inline);
+    let (fetches, _clock) = fetches(Dispatch::Inline);
     let probe = Probe::new();
 
     let cancelled = fetches.completion(probe.op(NEVER_IN_A_TEST), [1]);
@@ -65,7 +66,7 @@ fn an_operation_that_is_lost_says_why() {
     let op = taken.into_operation();
     assert_eq!(
         now(cancelled.expect("there is room")).err(),
-        Some(Lost::Cancelled)
+        Some(CompletionError::Cancelled)
     );
     drop(op);
 
@@ -81,18 +82,18 @@ fn an_operation_that_is_lost_says_why() {
     fetches.check_and_complete(&1);
     assert_eq!(
         now(panics.expect("there is room")).err(),
-        Some(Lost::Panicked)
+        Some(CompletionError::Panicked)
     );
 
     // Taken back by handle.
     let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1]);
     let fetch = fetch.expect("there is room");
     assert!(fetch.handle().and_then(|handle| handle.cancel()).is_some());
-    assert_eq!(now(fetch).err(), Some(Lost::Cancelled));
+    assert_eq!(now(fetch).err(), Some(CompletionError::Cancelled));
 
     // Dropped.
     let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1, 2]);
-    assert_eq!(fetches.delayed(), 1);
+    assert_eq!(fetches.len(), 1);
     drop(fetch);
     assert_eq!((probe.ending(), Arc::strong_count(&probe)), (None, 1));
     assert_empty(&fetches);
@@ -100,24 +101,33 @@ fn an_operation_that_is_lost_says_why() {
 
 #[test]
 fn a_refused_operation_comes_back() {
-    let (fetches, _clock) = fetches(Completions::Inline);
+    let (fetches, _clock) = fetches(Dispatch::Inline);
     let refused = fetches.completion(Op::new(NEVER_IN_A_TEST), []);
-    assert!(matches!(refused, Err(Rejected::NoKeys(Op { .. }))));
+    assert!(matches!(
+        refused.map_err(Rejected::into_parts),
+        Err((RejectReason::NoKeys, Op { .. }))
+    ));
     let parked = [1, 2].map(|key| {
         let parked = fetches.completion(Op::new(NEVER_IN_A_TEST), [key]);
         parked.expect("there is room")
     });
     let refused = fetches.completion(Op::new(NEVER_IN_A_TEST), [1]);
-    assert!(matches!(refused, Err(Rejected::Full(Op { .. }))));
+    assert!(matches!(
+        refused.map_err(Rejected::into_parts),
+        Err((RejectReason::Full, Op { .. }))
+    ));
     drop(parked);
     fetches.shutdown();
     let refused = fetches.completion(Op::new(NEVER_IN_A_TEST), [1]);
-    assert!(matches!(refused, Err(Rejected::ShutDown(Op { .. }))));
+    assert!(matches!(
+        refused.map_err(Rejected::into_parts),
+        Err((RejectReason::ShutDown, Op { .. }))
+    ));
 }
 
 #[test]
 fn an_operation_that_nobody_awaits_has_its_callback() {
-    let (fetches, _clock) = fetches(Completions::Inline);
+    let (fetches, _clock) = fetches(Dispatch::Inline);
     let probe = Probe::new();
     let op = Awaited::new(probe.op(NEVER_IN_A_TEST));
     let watch = fetches.try_complete_else_watch(op, [1]);

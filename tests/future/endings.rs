@@ -3,7 +3,10 @@
 use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Tally};
 use crate::{Slot, assert_empty, by_hand, now, put, take};
-use request_purgatory::{ManualClock, Reaper, Wait, WaitError, Waiter, Waits, WatchOn};
+use request_purgatory::{
+    Waits, Watch, future::WaitError, future::WaitFuture, future::WaitOperation, threads::Reaper,
+    time::ManualClock,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
@@ -135,7 +138,7 @@ fn a_refused_wait_resolves_at_once() {
     assert_eq!(Arc::strong_count(&payload), 2);
     drop(held);
     let held = wait(&[1]);
-    assert_eq!(waits.delayed(), 1, "the place is free again");
+    assert_eq!(waits.len(), 1, "the place is free again");
     let panics = waits.wait([1], NEVER_IN_A_TEST, || -> Option<u8> {
         panic!("on purpose")
     });
@@ -187,10 +190,10 @@ fn a_handle_moves_the_deadline() {
 fn waits_on_resolved_keys_and_at_ranks() {
     let (waits, _clock) = by_hand();
     let end = Arc::new(AtomicUsize::new(0));
-    let topic = waits.key(9);
+    let topic = waits.resolve(9);
     let [near, far] = [10, 20].map(|offset| {
         let end = end.clone();
-        let watches = [WatchOn::resolved(&topic).at_rank(offset as u64)];
+        let watches = [Watch::resolved(&topic).at_rank(offset as u64)];
         waits.wait_on(watches, NEVER_IN_A_TEST, move || {
             Some(end.load(Ordering::SeqCst)).filter(|&end| end >= offset)
         })
@@ -207,9 +210,9 @@ fn waits_on_resolved_keys_and_at_ranks() {
 #[test]
 fn futures_are_send_and_debug() {
     fn check<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
-    check::<Wait<u64, u8>>();
+    check::<WaitFuture<u64, u8>>();
     check::<Waits<u64>>();
     fn sendable<T: Send + Unpin + 'static>() {}
-    sendable::<request_purgatory::Completing<Op>>();
-    sendable::<Waiter<u64>>();
+    sendable::<request_purgatory::future::CompletionFuture<Op>>();
+    sendable::<WaitOperation<u64>>();
 }

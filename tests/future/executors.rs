@@ -2,7 +2,7 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
 use crate::{Slot, now, put, take};
-use request_purgatory::{Awaited, Completion, Purgatory, WaitError, Waits};
+use request_purgatory::{Completion, Purgatory, Waits, future::Awaited, future::WaitError};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ async fn on_any_executor() {
     });
     assert_eq!(first.await, Err(WaitError::Expired));
     drop(slow);
-    assert_eq!((waits.delayed(), waits.watched_keys()), (0, 0));
+    assert_eq!((waits.len(), waits.watched_keys()), (0, 0));
 
     let last = waits.wait([3], NEVER_IN_A_TEST, || None::<u8>);
     let closer = thread::spawn({
@@ -120,7 +120,7 @@ fn blocking() {
         let setter = thread::spawn({
             let (waits, slot) = (waits.clone(), slot.clone());
             move || {
-                eventually("the wait", || waits.delayed() == 1);
+                eventually("the wait", || waits.len() == 1);
                 put(&slot, 7);
                 waits.check_and_complete(&1)
             }
@@ -133,7 +133,10 @@ fn blocking() {
 
         let fetches = Purgatory::<Awaited<Op>>::new("blocking");
         let fetch = fetches.completion(Op::new(Duration::from_millis(2)), [1]);
-        let (_, completion) = fetch.expect("there is room").wait().expect("it ends");
+        let (_, completion) = fetch
+            .expect("there is room")
+            .wait_blocking()
+            .expect("it ends");
         assert_eq!(completion, Completion::Expired);
     });
 }
@@ -148,6 +151,6 @@ fn blocking_in_a_callback_panics_and_does_not_hang() {
             inner.wait_blocking([2], NEVER_IN_A_TEST, || Some(1)).ok()
         });
         assert_eq!(now(outer), Err(WaitError::Panicked));
-        assert_eq!(waits.delayed(), 0);
+        assert_eq!(waits.len(), 0);
     });
 }

@@ -10,7 +10,7 @@ mod executors;
 mod model;
 mod stress;
 
-use request_purgatory::{ManualClock, Purgatory, Reaper, Waits};
+use request_purgatory::{Purgatory, Waits, threads::Reaper, time::ManualClock};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -41,7 +41,7 @@ fn by_hand() -> (Waits<u64>, ManualClock) {
 }
 
 fn assert_empty<T: request_purgatory::DelayedOperation>(purgatory: &Purgatory<T>) {
-    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
     assert_eq!(purgatory.watched_keys(), 0);
     assert_eq!(purgatory.next_deadline(), None, "and no timer");
 }

@@ -5,7 +5,9 @@ use crate::support::bell::Bell;
 use crate::support::lock;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
-use request_purgatory::{Clock, ManualClock, Wait, WaitError, Waits, WatchOn};
+use request_purgatory::{
+    Waits, Watch, future::WaitError, future::WaitFuture, time::Clock, time::ManualClock,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
@@ -18,7 +20,7 @@ type Pick = u16;
 
 #[derive(Debug, Clone)]
 enum Call {
-    Wait(Vec<u8>, Starting),
+    WaitFuture(Vec<u8>, Starting),
     /// At ranks.
     WaitOn(Vec<(u8, Option<u64>)>, Starting),
     /// From now on the predicate answers so.
@@ -60,7 +62,7 @@ type End = Result<usize, WaitError>;
 
 /// Whoever waits, and what is known of that.
 struct Task {
-    wait: Wait<u8, usize>,
+    wait: WaitFuture<u8, usize>,
     bell: Arc<Bell>,
     /// It was polled and told to wait, and the wait has not ended since.
     awaited: bool,
@@ -171,7 +173,7 @@ impl Pair {
                 }
                 let on = on
                     .into_iter()
-                    .map(|(key, rank)| rank.into_iter().fold(WatchOn::key(key), WatchOn::at_rank));
+                    .map(|(key, rank)| rank.into_iter().fold(Watch::key(key), Watch::at_rank));
                 self.wait(watched, starting, |real, timeout, predicate| {
                     real.wait_on(on, timeout, predicate)
                 });
@@ -252,7 +254,7 @@ impl Pair {
     fn call_handle(
         &self,
         pick: Pick,
-        call: impl FnOnce(&Wait<u8, usize>) -> bool,
+        call: impl FnOnce(&WaitFuture<u8, usize>) -> bool,
     ) -> Option<(usize, bool)> {
         let number = self.pick(pick)?;
         let done = call(&self.tasks[number].as_ref()?.wait);
@@ -264,7 +266,7 @@ impl Pair {
         &mut self,
         keys: BTreeMap<u8, Option<u64>>,
         starting: Starting,
-        begin: impl FnOnce(&Waits<u8>, std::time::Duration, Predicate) -> Wait<u8, usize>,
+        begin: impl FnOnce(&Waits<u8>, std::time::Duration, Predicate) -> WaitFuture<u8, usize>,
     ) {
         let number = self.tasks.len();
         let Starting {
@@ -343,7 +345,7 @@ impl Pair {
 
     /// All that can be asked without changing anything.
     fn compare(&self) {
-        assert_eq!(self.real.delayed(), self.parked.len());
+        assert_eq!(self.real.len(), self.parked.len());
         assert_eq!(Arc::strong_count(&self.predicates), 1 + self.parked.len());
         let watched = self.parked.values().flat_map(|wait| wait.keys.keys());
         let keys = watched.clone().collect::<BTreeSet<_>>();

@@ -1,7 +1,7 @@
 //! Many tasks against many checkers.
 
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, within};
-use request_purgatory::{WaitError, Waits};
+use request_purgatory::{Waits, future::WaitError};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn g01_many_tasks_many_checkers() {
             checker.join().expect("it does not panic");
         }
         eventually("the end of all", || {
-            (waits.delayed(), waits.watched_keys()) == (0, 0) && Arc::strong_count(&payload) == 1
+            (waits.len(), waits.watched_keys()) == (0, 0) && Arc::strong_count(&payload) == 1
         });
         assert_eq!(waits.stats().panicked, 0);
     });

@@ -3,7 +3,8 @@
 
 use crate::support::{Op, Probe, Tally, manual};
 use request_purgatory::{
-    Clock, Completion, Handle, ManualClock, Purgatory, Reaper, Timestamp, Waker, Watch, WatchOn,
+    Admission, Completion, Handle, Purgatory, Watch, threads::Reaper, time::Clock,
+    time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +44,7 @@ impl Clock for Counting {
         self.0.time_until(deadline)
     }
 
-    fn subscribe(&self, waker: Waker) {
+    fn subscribe(&self, waker: WakeFn) {
         self.0.subscribe(waker);
     }
 }
@@ -56,17 +57,17 @@ fn g10_parking_with_a_reading_reads_no_clock() {
         .reaper(Reaper::Manual)
         .build()
         .expect("no threads to refuse");
-    let key = purgatory.key(1);
+    let key = purgatory.resolve(1);
     let arrival = clock.now();
     let before = clock.1.count();
     let ready = || Op::new(MS).when(|| true);
     let at = purgatory.at(arrival);
     for _ in 0..10 {
         assert!(at.try_complete_else_watch(Op::new(MS), [1, 2]).is_ok());
-        let watches = [WatchOn::from(&key).at_rank(3)];
+        let watches = [Watch::from(&key).at_rank(3)];
         assert!(at.try_complete_else_watch_on(Op::new(MS), watches).is_ok());
         let watch = at.try_complete_else_watch(ready(), [1]);
-        assert!(matches!(watch, Ok(Watch::Completed)));
+        assert!(matches!(watch, Ok(Admission::Completed)));
     }
     purgatory.check_and_complete(&1);
     key.check_and_complete();

@@ -1,7 +1,7 @@
 //! G14: completions that cause one another, on whatever thread they run.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, lock, within};
-use request_purgatory::{Completion, Completions, Purgatory, Reaper};
+use request_purgatory::{Completion, Purgatory, threads::Dispatch, threads::Reaper};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -41,7 +41,7 @@ fn chain(links: u64, stack: usize) {
     };
     assert_eq!(runner.join().expect("the stack suffices"), 1);
     assert_eq!((ended.count(), nested.count()), (links, 0));
-    assert_eq!(purgatory.delayed(), 0);
+    assert_eq!(purgatory.len(), 0);
 }
 
 #[test]
@@ -96,10 +96,10 @@ fn g14_a_chain_that_begins_on_a_thread_for_completions_does_not_nest() {
         drop(purgatory.try_complete_else_watch(op, [left]));
     }
     within(PATIENCE, || {
-        let executor = Completions::Executor(Arc::new(|job| drop(thread::spawn(job))));
-        for completions in [Completions::OwnThread, executor] {
+        let executor = Dispatch::Executor(Arc::new(|job| drop(thread::spawn(job))));
+        for completions in [Dispatch::OwnThread, executor] {
             let purgatory = Purgatory::<Op>::builder("g14-elsewhere")
-                .completions(completions)
+                .dispatch(completions)
                 .build()
                 .expect("threads are to be had");
             let (inside, ended) = (Arc::default(), Tally::new());
@@ -116,7 +116,7 @@ fn g14_what_expires_in_a_callback_after_the_shutdown_does_not_nest() {
     within(PATIENCE, || {
         let (purgatory, clock) = crate::support::manual(|builder| {
             // (There is no reaper, but such a thread.)
-            builder.completions(Completions::OwnThread)
+            builder.dispatch(Dispatch::OwnThread)
         });
         let inside = Arc::new(AtomicBool::new(false));
         let (nested, ending) = (inside.clone(), Arc::new(Mutex::new(None)));

@@ -3,7 +3,9 @@
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, manual, within,
 };
-use request_purgatory::{Completion, Completions, Handle, ManualClock, Purgatory, Rejected};
+use request_purgatory::{
+    Completion, Handle, Purgatory, RejectReason, Rejected, threads::Dispatch, time::ManualClock,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -31,7 +33,7 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
                         let op = Op::new(NEVER_IN_A_TEST);
                         match purgatory.try_complete_else_watch(op, keys) {
                             Ok(watch) => lock(&handles).extend(watch.into_handle()),
-                            Err(Rejected::Full(_)) => {
+                            Err(ref rejected) if rejected.reason() == RejectReason::Full => {
                                 refused.fetch_add(1, Ordering::SeqCst);
                             }
                             Err(other) => panic!("{other:?}"),
@@ -58,7 +60,7 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
             }
             let parked = lock(&handles).len();
             let stats = purgatory.stats();
-            assert_eq!(purgatory.delayed(), parked);
+            assert_eq!(purgatory.len(), parked);
             assert_eq!(purgatory.snapshot().len(), parked);
             let listed = purgatory.snapshot();
             let watched = listed.iter().map(|op| op.keys.len()).sum::<usize>();
@@ -73,7 +75,7 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
                 assert_eq!(result.is_ok(), number < fits, "{number} of {fits}");
             }
             assert_eq!(purgatory.cancel_for_key(&0).len(), 1_000);
-            assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+            assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
             assert_eq!(purgatory.next_deadline(), None, "and no timer");
         }
     });
@@ -115,22 +117,25 @@ fn g17_full_means_full_and_each_ending_makes_room_for_one() {
                 .expect("it cannot complete yet");
             let refused = Probe::new();
             let result = purgatory.try_complete_else_watch(refused.op(NEVER_IN_A_TEST), [1]);
-            let Err(rejected @ Rejected::Full(_)) = result else {
+            let Err(rejected) = result else {
                 panic!("{result:?}");
             };
             // Refused is not touched: it can be tried again.
-            let op = rejected.into_operation();
+            let op = rejected.into_inner();
             assert_eq!((refused.looks(), refused.ending()), (1, None));
-            assert_eq!(purgatory.delayed(), max);
+            assert_eq!(purgatory.len(), max);
             end(&purgatory, &handle, &probe);
-            assert_eq!(purgatory.delayed(), max - 1);
+            assert_eq!(purgatory.len(), max - 1);
             let handle = purgatory
                 .try_complete_else_watch(op, [1])
                 .expect("one has gone")
                 .into_handle()
                 .expect("it cannot complete yet");
             let again = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
-            assert!(matches!(again, Err(Rejected::Full(_))), "only one has gone");
+            assert!(
+                matches!(again, Err(ref rejected) if rejected.reason() == RejectReason::Full),
+                "only one has gone"
+            );
             assert!(handle.cancel().is_some());
         }
     }
@@ -142,7 +147,7 @@ fn g17_a_full_purgatory_still_completes_at_once() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(0));
     let probe = Probe::new();
     let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
-    assert!(matches!(refused, Err(Rejected::Full(_))));
+    assert!(matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::Full));
     probe.satisfy();
     let watch = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
     assert!(watch.expect("it needs no place").is_completed());
@@ -207,7 +212,7 @@ fn g18_a_stale_handle_does_nothing() {
         }
         assert!(handle.is_parked());
         assert_eq!(probe.looks(), 2, "the two of the park");
-        assert_eq!(purgatory.delayed(), 1);
+        assert_eq!(purgatory.len(), 1);
         assert!(handle.cancel().is_some());
         assert!(handle.cancel().is_none());
         stale.push(handle);
@@ -247,11 +252,11 @@ fn g16_the_sum_of_latenesses_stops_at_its_end() {
 #[test]
 fn g16_who_hears_of_an_ending_in_a_storm_finds_it_in_the_books() {
     within(PATIENCE, || {
-        for completions in [Completions::Inline, Completions::OwnThread] {
+        for completions in [Dispatch::Inline, Dispatch::OwnThread] {
             let clock = ManualClock::new();
             let purgatory = Purgatory::<Op>::builder("g16-storm")
                 .clock(clock.clone())
-                .completions(completions)
+                .dispatch(completions)
                 .build()
                 .expect("threads are to be had");
             let count = 5_000;
@@ -276,7 +281,7 @@ fn g16_who_hears_of_an_ending_in_a_storm_finds_it_in_the_books() {
                 heard.load(Ordering::SeqCst) as u64 == count
             });
             assert_eq!(missing.load(Ordering::SeqCst), 0);
-            assert_eq!(purgatory.delayed(), 0);
+            assert_eq!(purgatory.len(), 0);
             eventually("the rest", || {
                 (purgatory.watched(), purgatory.watched_keys()) == (0, 0)
             });

@@ -54,7 +54,7 @@ fn g01_an_event_during_the_park_is_not_lost() {
         }
         drop(probes);
         checker.join().expect("the checker did not panic");
-        assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+        assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
     });
 }
 
@@ -138,7 +138,7 @@ fn g01_many_threads_bring_events_to_many_operations() {
             completed, OPERATIONS,
             "each counted by whoever completed it"
         );
-        assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+        assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
     });
 }
 
@@ -226,7 +226,7 @@ fn melee(seed: u64, operations: usize) {
         returned,
         ..
     } = &*melee;
-    eventually("the end of all", || purgatory.delayed() == 0);
+    eventually("the end of all", || purgatory.len() == 0);
     purgatory.shutdown();
     let ended = probes.iter().filter(|probe| probe.ending().is_some());
     let (ended, returned) = (ended.count(), returned.load(Ordering::SeqCst));
@@ -297,7 +297,7 @@ fn g05_an_operation_ends_once_whoever_comes_together() {
             returned += usize::from(cancelled);
             assert!(!cancelled || probe.ending().is_none());
         }
-        eventually("the end of all", || purgatory.delayed() == 0);
+        eventually("the end of all", || purgatory.len() == 0);
         purgatory.shutdown();
         let ended = expected.iter().filter(|probe| probe.ending().is_some());
         assert_eq!(ended.count() + returned, 2_000);
@@ -360,7 +360,7 @@ fn g05_looks_that_act_in_the_middle_of_a_storm_end_nobody_twice() {
             let ended = heard.count() + returned.load(Ordering::SeqCst);
             let aborted = purgatory.stats().aborted as usize;
             assert_eq!(ended + aborted, probes.len());
-            assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+            assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
             assert_eq!(purgatory.watched_keys(), 0);
         }
     });

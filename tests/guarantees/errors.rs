@@ -1,7 +1,9 @@
 //! What is refused, and G21: a forgotten check shows.
 
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual};
-use request_purgatory::{BuildError, Purgatory, Reaper, Rejected};
+use request_purgatory::{
+    Purgatory, RejectReason, Rejected, purgatory::BuildError, threads::Reaper,
+};
 use std::error::Error;
 use std::time::Duration;
 
@@ -44,25 +46,25 @@ fn a_refused_operation_comes_back_untouched() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(1));
     let probe = Probe::new();
     let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), []);
-    let Err(rejected @ Rejected::NoKeys(_)) = refused else {
+    let Err(rejected) = refused else {
         panic!("{refused:?}");
     };
     assert!(!rejected.to_string().is_empty() && format!("{rejected:?}").contains("NoKeys"));
     assert_eq!(probe.looks(), 0);
     let handle = purgatory
-        .try_complete_else_watch(rejected.into_operation(), [1])
+        .try_complete_else_watch(rejected.into_inner(), [1])
         .expect("there is room for one")
         .into_handle()
         .expect("it cannot complete yet");
     let second = Probe::new();
     let refused = purgatory.try_complete_else_watch(second.op(NEVER_IN_A_TEST), [1]);
-    let Err(Rejected::Full(op)) = refused else {
-        panic!("{refused:?}");
+    let Err((RejectReason::Full, op)) = refused.map_err(Rejected::into_parts) else {
+        panic!("a park beyond the limit");
     };
     assert!(handle.cancel().is_some());
     purgatory.shutdown();
     let refused = purgatory.try_complete_else_watch(op, [1]);
-    assert!(matches!(refused, Err(Rejected::ShutDown(_))));
+    assert!(matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::ShutDown));
     assert_eq!((probe.ending(), second.ending()), (None, None));
     assert_eq!(purgatory.stats().rejected, 3);
 }

@@ -3,13 +3,13 @@
 
 use crate::support::keys::{Fragile, Hook, with_fuse, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
-use request_purgatory::{Completion, Handle, Purgatory, Rejected, WatchOn};
+use request_purgatory::{Completion, Handle, Purgatory, RejectReason, Rejected};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-type Watch<'a> = WatchOn<'a, Op<Fragile>>;
+type Watch<'a> = request_purgatory::Watch<'a, Op<Fragile>>;
 
 const HOOKS: [Hook; 4] = [Hook::Clone, Hook::Hash, Hook::Eq, Hook::Drop];
 
@@ -27,11 +27,11 @@ fn park<'a>(
 
 /// Everything works on the key as if nothing had happened.
 fn assert_works(purgatory: &Purgatory<Op<Fragile>>, number: u32) {
-    let key = purgatory.key(Fragile(number));
+    let key = purgatory.resolve(Fragile(number));
     let probes = [(); 3].map(|()| Probe::new());
-    park(purgatory, &probes[0], [WatchOn::from(&key)]);
-    park(purgatory, &probes[1], [WatchOn::from(&key).at_rank(1)]);
-    park(purgatory, &probes[2], [WatchOn::key(Fragile(number))]);
+    park(purgatory, &probes[0], [Watch::from(&key)]);
+    park(purgatory, &probes[1], [Watch::from(&key).at_rank(1)]);
+    park(purgatory, &probes[2], [Watch::key(Fragile(number))]);
     probes.iter().for_each(|probe| probe.satisfy());
     assert_eq!(key.check_and_complete_up_to(0), 2);
     assert_eq!(purgatory.check_and_complete(&Fragile(number)), 1);
@@ -45,11 +45,11 @@ fn g12_a_key_that_panics_while_it_is_resolved_or_released() {
         for hook in HOOKS {
             for watchers in 0..4 {
                 let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
-                let (kept, other) = (purgatory.key(Fragile(2)), Probe::new());
-                park(&purgatory, &other, [WatchOn::from(&kept)]);
+                let (kept, other) = (purgatory.resolve(Fragile(2)), Probe::new());
+                park(&purgatory, &other, [Watch::from(&kept)]);
                 let probes = (0..watchers).map(|rank| {
                     let probe = Probe::new();
-                    let watch = WatchOn::key(Fragile(1));
+                    let watch = Watch::key(Fragile(1));
                     let watch = if rank % 2 == 0 {
                         watch
                     } else {
@@ -61,11 +61,11 @@ fn g12_a_key_that_panics_while_it_is_resolved_or_released() {
                 let probes = probes.collect::<Vec<_>>();
                 // The key is new, and then resolved already.
                 for _ in 0..3 {
-                    let key = with_fuse(1, hook, || purgatory.key(Fragile(1)));
+                    let key = with_fuse(1, hook, || purgatory.resolve(Fragile(1)));
                     drop(with_fuse(1, hook, || {
                         drop(key.inspect(|key| drop(key.clone())))
                     }));
-                    let key = purgatory.key(Fragile(1));
+                    let key = purgatory.resolve(Fragile(1));
                     drop(with_fuse(1, hook, || drop(key.clone())));
                     let released = with_fuse(1, hook, || drop(key));
                     // (The destructor of the key itself is its owner's affair.)
@@ -88,17 +88,17 @@ fn g12_a_key_that_panics_while_an_operation_is_parked() {
     within(PATIENCE, || {
         for hook in HOOKS {
             let (purgatory, _clock) = manual::<Fragile>(|builder| builder.max_parked(2));
-            let (one, two) = (purgatory.key(Fragile(1)), purgatory.key(Fragile(2)));
+            let (one, two) = (purgatory.resolve(Fragile(1)), purgatory.resolve(Fragile(2)));
             let sibling = Probe::new();
             let (stranger, _clock) = manual::<Fragile>(|builder| builder);
-            let strange = stranger.key(Fragile(1));
+            let strange = stranger.resolve(Fragile(1));
             park(&purgatory, &sibling, [&one, &two].map(Watch::from));
             let all = |turn: usize| {
                 let mut watches = vec![
-                    WatchOn::from(&two),
-                    WatchOn::key(Fragile(3)),
-                    WatchOn::from(&strange).at_rank(4),
-                    WatchOn::key(Fragile(1)),
+                    Watch::from(&two),
+                    Watch::key(Fragile(3)),
+                    Watch::from(&strange).at_rank(4),
+                    Watch::key(Fragile(1)),
                 ];
                 watches.rotate_left(turn);
                 watches
@@ -107,16 +107,16 @@ fn g12_a_key_that_panics_while_an_operation_is_parked() {
                 let result = with_fuse(1, hook, || {
                     let op = Op::new(NEVER_IN_A_TEST);
                     let result = purgatory.try_complete_else_watch_on(op, all(turn));
-                    result.map_err(|rejected| assert!(matches!(rejected, Rejected::Panicked(_))))
+                    result.map_err(|rejected| assert!(rejected.reason() == RejectReason::Panicked))
                 });
                 let parked = matches!(result, Ok(Ok(_)));
-                assert_eq!(purgatory.delayed(), 1 + usize::from(parked), "{hook:?}");
+                assert_eq!(purgatory.len(), 1 + usize::from(parked), "{hook:?}");
                 assert_eq!(purgatory.watched(), 2 + 3 * usize::from(parked));
                 assert_eq!(
                     purgatory.cancel_for_key(&Fragile(3)).len(),
                     usize::from(parked)
                 );
-                assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (1, 2));
+                assert_eq!((purgatory.len(), purgatory.watched_keys()), (1, 2));
             }
             sibling.satisfy();
             assert_eq!(two.check_and_complete(), 1);
@@ -140,16 +140,16 @@ fn g12_a_key_that_panics_at_the_end_of_an_operation() {
         for hook in HOOKS {
             for released_before in [false, true] {
                 let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
-                let (one, two) = (purgatory.key(Fragile(1)), purgatory.key(Fragile(2)));
+                let (one, two) = (purgatory.resolve(Fragile(1)), purgatory.resolve(Fragile(2)));
                 let probes = [(); 6].map(|()| Probe::new());
                 for (rank, probe) in probes.iter().enumerate() {
-                    let own = WatchOn::from(&one);
+                    let own = Watch::from(&one);
                     let own = if rank < 3 {
                         own
                     } else {
                         own.at_rank(rank as u64)
                     };
-                    park(&purgatory, probe, [own, WatchOn::from(&two)]);
+                    park(&purgatory, probe, [own, Watch::from(&two)]);
                     probe.satisfy();
                 }
                 let one = Some(one).filter(|_| !released_before);
@@ -158,7 +158,7 @@ fn g12_a_key_that_panics_at_the_end_of_an_operation() {
                 for probe in &probes {
                     assert_eq!(probe.ending(), Some(Completion::Satisfied));
                 }
-                assert_eq!((purgatory.watched(), purgatory.delayed()), (0, 0));
+                assert_eq!((purgatory.watched(), purgatory.len()), (0, 0));
                 assert_eq!(purgatory.watched_keys(), 0);
                 drop(one);
                 assert_works(&purgatory, 1);
@@ -172,7 +172,7 @@ fn g12_a_key_that_panics_at_the_end_of_an_operation() {
 /// others nothing: neither their entries nor the places of those that were resolved once.
 #[test]
 fn g06_a_key_that_panics_in_a_storm_leaves_no_entry_but_its_own() {
-    use request_purgatory::{ManualClock, Reaper};
+    use request_purgatory::{threads::Reaper, time::ManualClock};
     use std::cell::Cell;
     use std::hash::{BuildHasherDefault, Hash, Hasher};
 
@@ -225,7 +225,7 @@ fn g06_a_key_that_panics_in_a_storm_leaves_no_entry_but_its_own() {
         let census = Arc::new(());
         for number in 0..100 {
             let key = || Rotten(number, census.clone());
-            let resolved = (number != ROTTEN).then(|| purgatory.key(key()));
+            let resolved = (number != ROTTEN).then(|| purgatory.resolve(key()));
             let op = Op::new(Duration::from_millis(1));
             purgatory
                 .try_complete_else_watch(op, [key()])
@@ -238,7 +238,7 @@ fn g06_a_key_that_panics_in_a_storm_leaves_no_entry_but_its_own() {
         LIT.set(false);
         assert_eq!(expired, 100);
         assert_eq!(purgatory.stats().panicked, 1);
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+        assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
         assert_eq!(Arc::strong_count(&census), 2, "the one that panicked");
     });
 }
@@ -314,7 +314,7 @@ fn g03_no_lock_is_held_while_a_key_is_dropped() {
                 .and_then(|purgatory| purgatory.clone());
             if let (true, Some(purgatory)) = (self.1, purgatory) {
                 purgatory.check_and_complete(&Self(self.0, false));
-                drop(purgatory.key(Self(self.0, false)));
+                drop(purgatory.resolve(Self(self.0, false)));
                 purgatory.watched_keys();
             }
         }
@@ -324,15 +324,15 @@ fn g03_no_lock_is_held_while_a_key_is_dropped() {
         let (purgatory, _clock) = manual::<Busy>(|builder| builder);
         *PURGATORY.lock().expect("no test panics") = Some(purgatory.clone());
         for number in 0..3 {
-            let key = purgatory.key(Busy(number, true));
-            let again = purgatory.key(Busy(number, true));
+            let key = purgatory.resolve(Busy(number, true));
+            let again = purgatory.resolve(Busy(number, true));
             let park = |watch| {
                 let op = Op::new(NEVER_IN_A_TEST);
                 let parked = purgatory.try_complete_else_watch_on(op, [watch]);
                 parked.ok().and_then(|watch| watch.into_handle())
             };
-            let first = park(WatchOn::from(&key));
-            let second = park(WatchOn::key(Busy(number, true)).at_rank(1));
+            let first = park(request_purgatory::Watch::from(&key));
+            let second = park(request_purgatory::Watch::key(Busy(number, true)).at_rank(1));
             drop((key, again));
             assert!(first.is_some_and(|handle| handle.force_complete()));
             assert!(second.is_some_and(|handle| handle.cancel().is_some()));
@@ -376,17 +376,17 @@ fn g12_a_key_that_panics_in_the_middle_of_a_visit_loses_no_ending() {
                 let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
                 let probes = (0..WATCHERS).map(|_| Probe::new()).collect::<Vec<_>>();
                 for probe in &probes {
-                    park(&purgatory, probe, [WatchOn::key(Fragile(1))]);
+                    park(&purgatory, probe, [Watch::key(Fragile(1))]);
                     probe.satisfy();
                 }
                 let returned = with_fuse_after(calls, 1, hook, || call(&purgatory));
                 let returned = returned.unwrap_or(0);
                 let heard = probes.iter().filter_map(|probe| probe.ending());
                 let heard = heard.inspect(|ending| assert_eq!(*ending, told)).count();
-                let parked = purgatory.delayed();
+                let parked = purgatory.len();
                 assert_eq!(heard + returned + parked, WATCHERS, "{hook:?} {calls}");
                 assert_eq!(purgatory.check_and_complete(&Fragile(1)), parked);
-                assert_eq!(purgatory.delayed(), 0);
+                assert_eq!(purgatory.len(), 0);
             }
         }
     });
@@ -468,10 +468,10 @@ fn g12_a_plain_key_whose_destructor_panics_is_counted_at_every_end() {
         ];
         for end in ends {
             let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
-            let handle = park(&purgatory, &Probe::new(), [WatchOn::key(Fragile(1))]);
+            let handle = park(&purgatory, &Probe::new(), [Watch::key(Fragile(1))]);
             let ended = with_fuse(1, Hook::Drop, || end(&purgatory, &handle));
             assert_eq!(ended.ok(), Some(true));
-            assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+            assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
             // The one in the list and the one of the operation.
             assert_eq!(purgatory.stats().panicked, 2);
         }
@@ -491,7 +491,7 @@ fn g12_a_key_that_panics_in_a_check_put_off_costs_only_that_check() {
             let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
             let probes = [1, 2].map(|number| {
                 let probe = Probe::new();
-                park(&purgatory, &probe, [WatchOn::key(Fragile(number))]);
+                park(&purgatory, &probe, [Watch::key(Fragile(number))]);
                 probe.satisfy();
                 purgatory.check_later(Fragile(number));
                 probe

@@ -1,7 +1,9 @@
 //! G6: nothing is left behind. (Memory over a million operations is measured in the target `memory`.)
 
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, manual, within};
-use request_purgatory::{Completion, DelayedOperation, ManualClock, Purgatory, Reaper};
+use request_purgatory::{
+    Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
+};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -63,12 +65,12 @@ fn g06_every_ending_drops_the_payload_and_leaves_every_key() {
                 park(&purgatory, &keys, Duration::from_millis(number))
             })
             .collect::<Vec<_>>();
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (1_000, 3_000));
+        assert_eq!((purgatory.len(), purgatory.watched()), (1_000, 3_000));
         assert_eq!(purgatory.watched_keys(), 1_002);
         assert!(payloads.iter().all(|payload| payload.strong_count() == 1));
         end(&purgatory, &clock);
         assert!(payloads.iter().all(|payload| payload.strong_count() == 0));
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+        assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
         assert_eq!(purgatory.watched_keys(), 0);
         assert_eq!(purgatory.next_deadline(), None, "and no timer");
         assert!(purgatory.snapshot().is_empty());
@@ -87,10 +89,7 @@ fn g06_one_that_expires_alone_leaves_every_key() {
     for (left, keys) in [(2, 3), (1, 2)] {
         clock.advance(second * 2);
         assert_eq!(purgatory.advance(), 1);
-        assert_eq!(
-            (purgatory.delayed(), purgatory.watched_keys()),
-            (left, keys)
-        );
+        assert_eq!((purgatory.len(), purgatory.watched_keys()), (left, keys));
     }
     let examined = purgatory.stats().checks;
     purgatory.check_and_complete("shared");

@@ -34,7 +34,7 @@ fn g01_a_look_put_off_is_made_when_time_is_driven() {
             purgatory.advance();
         }
         assert_eq!((events.count(), ended.count()), (EVENTS, 1));
-        assert_eq!(purgatory.delayed(), 0);
+        assert_eq!(purgatory.len(), 0);
     });
 }
 

@@ -3,7 +3,7 @@
 
 use crate::support::keys::{Census, Counted};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, within};
-use request_purgatory::{Completion, Handle, Purgatory, ResolvedKey, WatchOn};
+use request_purgatory::{Completion, Handle, Purgatory, ResolvedKey, Watch};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -68,7 +68,7 @@ impl Worker {
         let scene = &self.scene;
         let place = &mut self.resolved[number as usize];
         place
-            .get_or_insert_with(|| scene.purgatory.key(scene.census.key(number)))
+            .get_or_insert_with(|| scene.purgatory.resolve(scene.census.key(number)))
             .clone()
     }
 
@@ -85,10 +85,10 @@ impl Worker {
         }
         let watches = choices.iter().map(|(number, rank, resolved)| {
             let watch = match resolved {
-                Some(key) => WatchOn::from(key),
-                None => WatchOn::key(self.scene.census.key(*number)),
+                Some(key) => Watch::from(key),
+                None => Watch::key(self.scene.census.key(*number)),
             };
-            rank.iter().copied().fold(watch, WatchOn::at_rank)
+            rank.iter().copied().fold(watch, Watch::at_rank)
         });
         let probe = Probe::new();
         let timeout = match self.random.below(8) {
@@ -184,7 +184,7 @@ fn assert_round(scene: &Scene) {
         let short = |left: Duration| left < NEVER_IN_A_TEST / 2;
         let expiring = |entry: &Entry| entry.handle.remaining().is_some_and(short);
         let parked = entries.iter().filter(|entry| entry.handle.is_parked());
-        !entries.iter().any(expiring) && parked.count() == purgatory.delayed()
+        !entries.iter().any(expiring) && parked.count() == purgatory.len()
     });
     let parked = entries.iter().filter(|entry| entry.handle.is_parked());
     let parked = parked.collect::<Vec<_>>();
@@ -210,7 +210,7 @@ fn assert_round(scene: &Scene) {
             expected
         );
     }
-    assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+    assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
     assert_eq!(purgatory.watched_keys(), 0);
     // (The reaper may still have the last one.)
     eventually("the end of all keys", || scene.census.count() == 0);

@@ -2,7 +2,9 @@
 
 use crate::support::threads_named;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, within};
-use request_purgatory::{Completion, Completions, Purgatory, Reaper, Rejected, Waker};
+use request_purgatory::{
+    Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper, time::WakeFn,
+};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -26,10 +28,10 @@ enum By {
     Shutdown,
 }
 
-fn every_seventh_panics(at: At, by: By, completions: Completions) {
+fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
     quietly();
     let purgatory = Purgatory::<Op>::builder("g12")
-        .completions(completions)
+        .dispatch(completions)
         .build()
         .expect("threads are to be had");
     let timeout = match by {
@@ -64,7 +66,7 @@ fn every_seventh_panics(at: At, by: By, completions: Completions) {
             });
         match purgatory.try_complete_else_watch(op, [1, 2 + number]) {
             Ok(_) => {}
-            Err(Rejected::Panicked(_)) => refused += 1,
+            Err(ref rejected) if rejected.reason() == RejectReason::Panicked => refused += 1,
             Err(other) => panic!("{other:?}"),
         }
         probe
@@ -97,7 +99,7 @@ fn every_seventh_panics(at: At, by: By, completions: Completions) {
         By::Shutdown => Completion::ShutDown,
         _ => Completion::Satisfied,
     };
-    eventually("the end of all", || purgatory.delayed() == 0);
+    eventually("the end of all", || purgatory.len() == 0);
     for (number, probe) in probes.iter().enumerate() {
         let bad = number % 7 == 0;
         let dropped = bad
@@ -150,7 +152,7 @@ fn g12_a_panic_in_any_hook_ends_that_operation_only() {
                 By::Force,
                 By::Shutdown,
             ] {
-                for completions in [Completions::OwnThread, Completions::Inline] {
+                for completions in [Dispatch::OwnThread, Dispatch::Inline] {
                     every_seventh_panics(at, by, completions);
                 }
             }
@@ -181,7 +183,10 @@ fn g12_a_panic_in_timeout_gives_the_operation_back() {
         .expect("no threads to refuse");
     for _ in 0..3 {
         let refused = purgatory.try_complete_else_watch(Endless, [1]);
-        assert!(matches!(refused, Err(Rejected::Panicked(Endless))));
+        assert!(matches!(
+            refused.map_err(Rejected::into_parts),
+            Err((RejectReason::Panicked, Endless))
+        ));
     }
     let stats = purgatory.stats();
     assert_eq!((stats.panicked, stats.rejected, stats.parked), (3, 3, 0));
@@ -192,14 +197,14 @@ fn g12_a_panic_in_timeout_gives_the_operation_back() {
 fn g12_a_bad_executor_loses_no_operation() {
     within(PATIENCE, || {
         quietly();
-        let bad: [fn(request_purgatory::Job); 3] = [
+        let bad: [fn(request_purgatory::threads::Job); 3] = [
             |_| std::panic::panic_any("intended"),
             |job| drop(job),
             |job| job(),
         ];
         for executor in bad {
             let purgatory = Purgatory::<Op>::builder("g12-executor")
-                .completions(Completions::Executor(Arc::new(executor)))
+                .dispatch(Dispatch::Executor(Arc::new(executor)))
                 .build()
                 .expect("threads are to be had");
             let probes = (0..100).map(|key| {
@@ -223,10 +228,10 @@ fn g12_a_waker_of_a_reactor_that_panics_harms_nobody() {
         quietly();
         for drop_it in [false, true] {
             let purgatory = Purgatory::<Op>::builder("g12-waker")
-                .reaper(Reaper::Reactor(Waker::new(|| {
+                .reaper(Reaper::Reactor(WakeFn::new(|| {
                     std::panic::panic_any("intended")
                 })))
-                .completions(Completions::OwnThread)
+                .dispatch(Dispatch::OwnThread)
                 .build()
                 .expect("threads are to be had");
             let probe = Probe::new();
@@ -306,10 +311,13 @@ fn g12_a_panic_at_the_look_asked_for_during_the_park_gives_the_operation_back() 
             false
         });
         let refused = purgatory.try_complete_else_watch(op, [1]);
-        assert!(matches!(refused, Err(Rejected::Panicked(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::Panicked),
+            "{refused:?}"
+        );
         let stats = purgatory.stats();
         assert_eq!((stats.aborted, stats.rejected, stats.panicked), (1, 1, 1));
-        assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+        assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
     });
 }
 

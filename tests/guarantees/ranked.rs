@@ -1,7 +1,7 @@
 //! Ranked watches (G1, G2, G6): a check up to a rank examines those up to it, in its order, and all without one.
 
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, lock, manual};
-use request_purgatory::{Completion, Handle, Purgatory, WatchOn};
+use request_purgatory::{Completion, Handle, Purgatory, Watch};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn park(
     purgatory: &Purgatory<Op>,
     looks: &Looks,
     number: u64,
-    watches: impl IntoIterator<Item = WatchOn<'static, Op>>,
+    watches: impl IntoIterator<Item = Watch<'static, Op>>,
 ) -> Handle<Op> {
     let looks = looks.clone();
     let mut first = 2;
@@ -33,8 +33,8 @@ fn park(
         .expect("it cannot complete yet")
 }
 
-fn at(rank: u64) -> [WatchOn<'static, Op>; 1] {
-    [WatchOn::key(KEY).at_rank(rank)]
+fn at(rank: u64) -> [Watch<'static, Op>; 1] {
+    [Watch::key(KEY).at_rank(rank)]
 }
 
 fn looked_at(looks: &Looks) -> Vec<u64> {
@@ -46,7 +46,7 @@ type Check = fn(&Purgatory<Op>, u64);
 
 const CHECKS: [Check; 2] = [
     |purgatory, rank| assert_eq!(purgatory.check_and_complete_up_to(&KEY, rank), 0),
-    |purgatory, rank| assert_eq!(purgatory.key(KEY).check_and_complete_up_to(rank), 0),
+    |purgatory, rank| assert_eq!(purgatory.resolve(KEY).check_and_complete_up_to(rank), 0),
 ];
 
 #[test]
@@ -59,7 +59,7 @@ fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() 
         for (place, rank) in ranks.into_iter().enumerate() {
             park(&purgatory, &looks, rank * 10 + place as u64, at(rank));
         }
-        let unranked = park(&purgatory, &looks, 7, [WatchOn::key(KEY)]);
+        let unranked = park(&purgatory, &looks, 7, [Watch::key(KEY)]);
         for (up_to, expected) in [
             (0, vec![1, 7]),
             (2, vec![1, 7]),
@@ -73,7 +73,7 @@ fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() 
         }
         purgatory.check_and_complete(&KEY);
         assert_eq!(looked_at(&looks).len(), 7, "a full check meets all");
-        purgatory.key(KEY).check_and_complete();
+        purgatory.resolve(KEY).check_and_complete();
         assert_eq!(looked_at(&looks).len(), 7);
         assert!(unranked.cancel().is_some());
         check(&purgatory, 3);
@@ -118,7 +118,7 @@ fn g05_completions_come_in_the_order_of_ranks() {
                 ending.end(completion);
                 lock(&ended).push(rank);
             });
-        let watch = WatchOn::key(KEY);
+        let watch = Watch::key(KEY);
         let watch = match rank % 10 {
             0 => watch,
             _ => watch.at_rank(rank),
@@ -135,7 +135,7 @@ fn g05_completions_come_in_the_order_of_ranks() {
     let ranks = (0..100).filter(|rank| rank % 10 > 0);
     assert_eq!(order[..90], ranks.collect::<Vec<u64>>());
     assert!(order[90..].iter().all(|rank| rank % 10 == 0));
-    assert_eq!(purgatory.delayed(), 90);
+    assert_eq!(purgatory.len(), 90);
     assert_eq!(purgatory.reschedule_for_key(&KEY, Duration::MAX), 90);
     assert_eq!(purgatory.force_complete_for_key(&KEY), 90);
     for probe in &probes {
@@ -152,7 +152,7 @@ fn g01_those_above_are_not_examined() {
     for number in 0..10_000 {
         park(&purgatory, &looks, number, at(1_000 + number % 50));
     }
-    let key = purgatory.key(KEY);
+    let key = purgatory.resolve(KEY);
     for number in 0..10 {
         park(&purgatory, &looks, number, at(number));
     }
@@ -173,7 +173,7 @@ fn g01_a_check_below_takes_no_longer_with_many_above() {
             let parked = purgatory.try_complete_else_watch_on(op, at(10 + number));
             assert!(parked.is_ok());
         }
-        let key = purgatory.key(KEY);
+        let key = purgatory.resolve(KEY);
         let once = || {
             let start = Instant::now();
             for _ in 0..2_000 {
@@ -192,9 +192,9 @@ fn g01_a_check_below_takes_no_longer_with_many_above() {
 #[test]
 fn g16_a_key_given_at_several_ranks_counts_once() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
-    let (key, other) = (purgatory.key(KEY), purgatory.key(2));
+    let (key, other) = (purgatory.resolve(KEY), purgatory.resolve(2));
     let (stranger, _clock) = manual::<u64>(|builder| builder);
-    let strange = stranger.key(KEY);
+    let strange = stranger.resolve(KEY);
     let resolved = [&key, &strange];
     for mask in 1_u32..1 << 9 {
         let mut lowest = Some(u64::MAX);
@@ -203,18 +203,18 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
         for bit in (0..9).filter(|bit| mask >> bit & 1 == 1) {
             let (way, rank) = (bit / 3, [None, Some(4), Some(2)][bit % 3]);
             let watch = match way {
-                0 => WatchOn::key(KEY),
-                _ => WatchOn::resolved(resolved[way - 1]),
+                0 => Watch::key(KEY),
+                _ => Watch::resolved(resolved[way - 1]),
             };
-            let watch = rank.into_iter().fold(watch, WatchOn::at_rank);
+            let watch = rank.into_iter().fold(watch, Watch::at_rank);
             lowest = lowest.min(rank);
             watches.push(watch);
             // So many more that duplicates are found by hashing.
             if mask % 3 == 0 {
-                watches.extend((10..30).map(|key| WatchOn::key(key).at_rank(key)));
+                watches.extend((10..30).map(|key| Watch::key(key).at_rank(key)));
             }
         }
-        watches.push(WatchOn::from(&other));
+        watches.push(Watch::from(&other));
         let more = if mask % 3 == 0 { 20 } else { 0 };
         let probe = Probe::new();
         let handle = purgatory
@@ -273,7 +273,7 @@ fn g01_a_check_ends_though_each_look_parks_another() {
             park_next(&purgatory, (10, step), ENOUGH);
             for parked in 3..6 {
                 check(&purgatory, up_to);
-                assert_eq!(purgatory.delayed(), parked, "step {step} up to {up_to}");
+                assert_eq!(purgatory.len(), parked, "step {step} up to {up_to}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::support::keys::{Census, Counted};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, manual, within};
-use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, WatchOn};
+use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ type Place = Purgatory<Op<Counted>>;
 fn park<'a>(
     purgatory: &Place,
     probe: &Arc<Probe>,
-    watches: impl IntoIterator<Item = WatchOn<'a, Op<Counted>>>,
+    watches: impl IntoIterator<Item = Watch<'a, Op<Counted>>>,
 ) -> Handle<Op<Counted>> {
     purgatory
         .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), watches)
@@ -47,23 +47,23 @@ fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
             let mut probes = Vec::new();
             for number in 0..watchers {
                 if number == resolved_after {
-                    key = Some(purgatory.key(census.key(1)));
+                    key = Some(purgatory.resolve(census.key(1)));
                 }
                 let probe = Probe::new();
                 let watch = match &key {
-                    Some(key) if number % 2 == 0 => WatchOn::resolved(key),
-                    _ => WatchOn::key(census.key(1)),
+                    Some(key) if number % 2 == 0 => Watch::resolved(key),
+                    _ => Watch::key(census.key(1)),
                 };
                 park(&purgatory, &probe, [watch]);
                 probes.push(probe);
             }
-            let key = key.unwrap_or_else(|| purgatory.key(census.key(1)));
+            let key = key.unwrap_or_else(|| purgatory.resolve(census.key(1)));
             assert_eq!(check(&purgatory, &key, way), 0);
             assert!(probes.iter().all(|probe| probe.looks() == 3));
             probes.iter().step_by(3).for_each(|probe| probe.satisfy());
             assert_eq!(check(&purgatory, &key, way), watchers.div_ceil(3));
-            assert_eq!(purgatory.delayed(), watchers - watchers.div_ceil(3));
-            assert_eq!(purgatory.snapshot().len(), purgatory.delayed());
+            assert_eq!(purgatory.len(), watchers - watchers.div_ceil(3));
+            assert_eq!(purgatory.snapshot().len(), purgatory.len());
             probes.iter().for_each(|probe| probe.satisfy());
             assert_eq!(
                 check(&purgatory, &key, way),
@@ -83,18 +83,18 @@ fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
 fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
     let census = Census::default();
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
-    type Watch<'a> = WatchOn<'a, Op<Counted>>;
+    type Watch<'a> = request_purgatory::Watch<'a, Op<Counted>>;
     for rank in [None, Some(3)] {
-        let on = |watch: Watch<'static>| rank.into_iter().fold(watch, WatchOn::at_rank);
+        let on = |watch: Watch<'static>| rank.into_iter().fold(watch, Watch::at_rank);
         let on_resolved = |key: &ResolvedKey<_>| {
-            let watch = WatchOn::resolved(key);
-            let watch = rank.into_iter().fold(watch, WatchOn::at_rank);
+            let watch = Watch::resolved(key);
+            let watch = rank.into_iter().fold(watch, Watch::at_rank);
             park(&purgatory, &Probe::new(), [watch])
         };
-        let on_plain = || park(&purgatory, &Probe::new(), [on(WatchOn::key(census.key(1)))]);
+        let on_plain = || park(&purgatory, &Probe::new(), [on(Watch::key(census.key(1)))]);
 
         // The resolution goes first.
-        let key = purgatory.key(census.key(1));
+        let key = purgatory.resolve(census.key(1));
         let copies = [(); 3].map(|()| key.clone());
         let (first, second) = (on_resolved(&key), on_plain());
         drop((key, copies));
@@ -107,10 +107,10 @@ fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
         assert_eq!(census.count(), 0);
 
         // It is resolved again while the watchers of the first resolution are there.
-        let key = purgatory.key(census.key(1));
+        let key = purgatory.resolve(census.key(1));
         let first = on_resolved(&key);
         drop(key);
-        let key = purgatory.key(census.key(1));
+        let key = purgatory.resolve(census.key(1));
         let second = on_resolved(&key);
         assert_eq!((purgatory.watched(), purgatory.watched_keys()), (2, 1));
         assert!(first.cancel().is_some() && second.cancel().is_some());
@@ -131,11 +131,11 @@ fn g18_a_place_that_goes_to_another_key_takes_nobody_along() {
     let mut random = Random::new(7);
     let mut kept = Vec::<(u64, ResolvedKey<_>, Vec<Arc<Probe>>)>::new();
     for number in 0..2_000 {
-        let key = purgatory.key(census.key(number));
+        let key = purgatory.resolve(census.key(number));
         assert_eq!(key.check_and_complete(), 0);
         let probes = (0..random.below(4)).map(|_| {
             let probe = Probe::new();
-            park(&purgatory, &probe, [WatchOn::from(&key)]);
+            park(&purgatory, &probe, [Watch::from(&key)]);
             probe.satisfy();
             probe
         });
@@ -170,20 +170,15 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
     let (stranger, _clock) = manual::<Counted>(|builder| builder);
     // (So that the two have different places for the key.)
-    let first = stranger.key(census.key(2));
-    let (own, strange) = (purgatory.key(census.key(1)), stranger.key(census.key(1)));
+    let first = stranger.resolve(census.key(2));
+    let (own, strange) = (
+        purgatory.resolve(census.key(1)),
+        stranger.resolve(census.key(1)),
+    );
     let probe = Probe::new();
-    park(&purgatory, &probe, [WatchOn::from(&strange)]);
-    park(
-        &purgatory,
-        &Probe::new(),
-        [&own, &strange].map(WatchOn::from),
-    );
-    park(
-        &purgatory,
-        &Probe::new(),
-        [&strange, &own].map(WatchOn::from),
-    );
+    park(&purgatory, &probe, [Watch::from(&strange)]);
+    park(&purgatory, &Probe::new(), [&own, &strange].map(Watch::from));
+    park(&purgatory, &Probe::new(), [&strange, &own].map(Watch::from));
     assert_eq!((purgatory.watched(), purgatory.watched_keys()), (3, 1));
     assert_eq!((stranger.watched(), stranger.watched_keys()), (0, 0));
     probe.satisfy();
@@ -199,17 +194,17 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
 fn g18_a_resolved_key_outlives_its_purgatory() {
     let census = Census::default();
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
-    let key = purgatory.key(census.key(1));
+    let key = purgatory.resolve(census.key(1));
     let probe = Probe::new();
-    park(&purgatory, &probe, [WatchOn::from(&key)]);
+    park(&purgatory, &probe, [Watch::from(&key)]);
     purgatory.shutdown();
     assert_eq!(probe.ending(), Some(Completion::ShutDown));
     probe.satisfy();
     assert!((0..6).all(|way| check(&purgatory, &key, way) == 0));
     let refused =
-        purgatory.try_complete_else_watch_on(Op::new(NEVER_IN_A_TEST), [WatchOn::from(&key)]);
+        purgatory.try_complete_else_watch_on(Op::new(NEVER_IN_A_TEST), [Watch::from(&key)]);
     assert!(refused.is_err());
-    let late = purgatory.key(census.key(2));
+    let late = purgatory.resolve(census.key(2));
     drop(purgatory);
     for key in [&key, &late] {
         assert_eq!(key.clone().check_and_complete(), 0);
@@ -253,16 +248,16 @@ fn g06_operations_that_keep_resolved_keys_are_no_cycle() {
             let purgatory = Purgatory::<Keeper>::new("g06-cycle");
             let load = Arc::new(());
             for number in 0..10 {
-                let key = purgatory.key(number % 3);
+                let key = purgatory.resolve(number % 3);
                 let keeper = Keeper {
                     key: Mutex::new(key.clone()),
                     load: load.clone(),
                 };
                 purgatory
-                    .try_complete_else_watch_on(keeper, [WatchOn::from(&key)])
+                    .try_complete_else_watch_on(keeper, [Watch::from(&key)])
                     .expect("there is room");
             }
-            let outside = purgatory.key(1);
+            let outside = purgatory.resolve(1);
             assert_eq!(outside.check_and_complete(), 0);
             if shut_down {
                 purgatory.shutdown();
@@ -288,12 +283,12 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
                     let mut random = Random::new(1 + thread + THREADS * round);
                     for _ in 0..2_000 {
                         let number = random.below(2);
-                        let key = purgatory.key(census.key(number));
+                        let key = purgatory.resolve(census.key(number));
                         let probe = Probe::new();
                         let watch = match random.below(3) {
-                            0 => WatchOn::from(&key),
-                            1 => WatchOn::from(&key).at_rank(random.below(3)),
-                            _ => WatchOn::key(census.key(number)),
+                            0 => Watch::from(&key),
+                            1 => Watch::from(&key).at_rank(random.below(3)),
+                            _ => Watch::key(census.key(number)),
                         };
                         let handle = park(&purgatory, &probe, [watch]);
                         let key = Some(key).filter(|_| random.below(2) == 0);
@@ -315,7 +310,7 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
                 worker.join().expect("nobody is lost");
             }
             purgatory.advance();
-            assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+            assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
             assert_eq!((purgatory.watched_keys(), census.count()), (0, 0));
         }
     });

@@ -5,7 +5,7 @@
 //! a run that exceeds the bound is repeated, and only what exceeds it every time has failed.
 
 use crate::support::{NEVER_IN_A_TEST, Op, manual};
-use request_purgatory::{Handle, ManualClock, Purgatory};
+use request_purgatory::{Handle, Purgatory, time::ManualClock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

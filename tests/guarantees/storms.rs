@@ -2,7 +2,7 @@
 
 use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, within};
-use request_purgatory::{Clock, Completion, WatchOn};
+use request_purgatory::{Completion, Watch, time::Clock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ const STORM: usize = 3_000;
 fn g06_a_storm_leaves_no_watch_of_any_kind() {
     within(PATIENCE, || {
         let (purgatory, clock) = manual::<u64>(|builder| builder);
-        let resolved = [0, 1, 2].map(|key| purgatory.key(key));
+        let resolved = [0, 1, 2].map(|key| purgatory.resolve(key));
         for number in 0..STORM as u64 {
             let shared = &resolved[number as usize % resolved.len()];
-            let shared = WatchOn::from(shared);
+            let shared = Watch::from(shared);
             let shared = match number % 2 {
                 0 => shared,
                 _ => shared.at_rank(number),
             };
             let watches = [
                 shared,
-                WatchOn::key(10 + number % 7),
-                WatchOn::key(20 + number % 5).at_rank(number),
-                WatchOn::key(1_000 + number),
+                Watch::key(10 + number % 7),
+                Watch::key(20 + number % 5).at_rank(number),
+                Watch::key(1_000 + number),
             ];
             drop(purgatory.try_complete_else_watch_on(Op::new(SOON), watches));
         }
-        let late = [10, 20, 1_000].map(|key| purgatory.key(key));
+        let late = [10, 20, 1_000].map(|key| purgatory.resolve(key));
         let (stays, other) = (Probe::new(), 1_000_000);
         let keys = [0, 10, 20, 1_001, other];
         drop(purgatory.try_complete_else_watch(stays.op(NEVER_IN_A_TEST), keys));
@@ -40,7 +40,7 @@ fn g06_a_storm_leaves_no_watch_of_any_kind() {
         clock.advance(2 * SOON);
         assert_eq!(purgatory.advance(), STORM);
         // The one that stays is still found under each of its keys, and nobody else is.
-        assert_eq!((purgatory.delayed(), purgatory.watched()), (1, keys.len()));
+        assert_eq!((purgatory.len(), purgatory.watched()), (1, keys.len()));
         assert_eq!(purgatory.watched_keys(), keys.len());
         for key in keys {
             assert_eq!(purgatory.check_and_complete(&key), 0);
@@ -86,7 +86,7 @@ fn g16_what_is_dropped_for_a_panic_at_its_deadline_finds_that_in_the_books() {
         clock.advance(SOON);
         assert_eq!(purgatory.advance(), 0);
         assert_eq!(*lock(&found), Some((0, 0, 1, true)));
-        assert_eq!(purgatory.delayed(), 1);
+        assert_eq!(purgatory.len(), 1);
     });
 }
 
@@ -106,7 +106,7 @@ fn g12_a_key_that_panics_while_a_storm_is_cleared_away() {
             assert_eq!(expired.ok(), Some(probes.len()), "{hook:?}");
             let expired = Some(Completion::Expired);
             assert!(probes.iter().all(|probe| probe.ending() == expired));
-            assert_eq!((purgatory.delayed(), purgatory.watched()), (0, 0));
+            assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
             assert!(purgatory.stats().panicked >= 1, "{hook:?}");
             assert!(purgatory.watched_keys() <= 1, "{hook:?}");
             // And everything works on that key, and on one of the others.
@@ -139,7 +139,7 @@ fn g17_each_ending_in_a_storm_makes_room_for_one() {
         }
         clock.advance(2 * SOON);
         assert_eq!(purgatory.advance(), STORM);
-        assert_eq!((*lock(&refused), purgatory.delayed()), (0, STORM));
+        assert_eq!((*lock(&refused), purgatory.len()), (0, STORM));
     });
 }
 

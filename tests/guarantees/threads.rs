@@ -3,7 +3,8 @@
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
-    Completion, Completions, ManualClock, Purgatory, Reaper, ReaperThread, Rejected,
+    Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper,
+    threads::ReaperThread, time::ManualClock,
 };
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -52,7 +53,7 @@ fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
                         let op = probe.op(timeout);
                         match purgatory.try_complete_else_watch(op, [seed, random.below(5)]) {
                             Ok(_) => parked.push(probe),
-                            Err(Rejected::ShutDown(_)) => {
+                            Err(ref rejected) if rejected.reason() == RejectReason::ShutDown => {
                                 assert_eq!(probe.ending(), None);
                                 break;
                             }
@@ -81,7 +82,7 @@ fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
                     .count();
             }
             assert_eq!(ended + returned, all);
-            assert_eq!((purgatory.delayed(), purgatory.watched_keys()), (0, 0));
+            assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
             // A joined thread is listed for a moment longer.
             eventually("the end of its threads", || {
                 threads_named("g15-any").is_empty()
@@ -146,7 +147,7 @@ fn g15_a_shutdown_is_legal_from_every_callback() {
         ShutDown,
     ];
     for from in froms {
-        for completions in [Completions::OwnThread, Completions::Inline] {
+        for completions in [Dispatch::OwnThread, Dispatch::Inline] {
             for drop_it in [false, true] {
                 let completions = completions.clone();
                 within(PATIENCE / 2, move || end_from(from, completions, drop_it));
@@ -156,10 +157,10 @@ fn g15_a_shutdown_is_legal_from_every_callback() {
 }
 
 /// Ends the purgatory in a callback: by `shutdown`, or by dropping the last strong face of it.
-fn end_from(from: Moment, completions: Completions, drop_it: bool) {
+fn end_from(from: Moment, completions: Dispatch, drop_it: bool) {
     let name = format!("g15-{}{}", from as u8, u8::from(drop_it));
     let purgatory = Purgatory::<Op>::builder(&*name)
-        .completions(completions)
+        .dispatch(completions)
         .build()
         .expect("threads are to be had");
     let weak = purgatory.downgrade();
@@ -239,7 +240,7 @@ fn end_from(from: Moment, completions: Completions, drop_it: bool) {
     });
     match result {
         // Neither parked nor completed: handed back.
-        Err(rejected) => assert!(matches!(rejected, Rejected::ShutDown(_)), "{from:?}"),
+        Err(rejected) => assert!(rejected.reason() == RejectReason::ShutDown, "{from:?}"),
         Ok(_) => eventually("its end", || probe.ending().is_some()),
     }
     eventually("the end of its threads", || threads_named(&name).is_empty());
@@ -257,8 +258,8 @@ fn g15_after_a_shutdown_every_call_is_answered() {
         let probe = Probe::new();
         probe.satisfy();
         let result = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
-        let Err(Rejected::ShutDown(op)) = result else {
-            panic!("{result:?}");
+        let Err((RejectReason::ShutDown, op)) = result.map_err(Rejected::into_parts) else {
+            panic!("a park after the shutdown");
         };
         drop(op);
         assert_eq!((probe.looks(), probe.ending()), (0, None));
@@ -289,7 +290,7 @@ fn g15_completions_under_way_are_waited_for() {
                 .try_complete_else_watch(op, [key])
                 .expect("there is room");
         }
-        eventually("the expiry of all", || purgatory.delayed() == 0);
+        eventually("the expiry of all", || purgatory.len() == 0);
         purgatory.shutdown();
         assert_eq!(ended.count(), 20);
     });
@@ -304,7 +305,7 @@ fn g13_completions_of_a_check_put_off_go_where_they_were_sent() {
         let executor = Arc::new(move |job| lock(&sent).push(job));
         let (purgatory, _clock) = crate::support::manual(|builder| {
             // (A clone of the executor stays with the purgatory.)
-            builder.completions(Completions::Executor(executor))
+            builder.dispatch(Dispatch::Executor(executor))
         });
         let ended = Tally::new();
         for _ in 0..count {
@@ -320,11 +321,11 @@ fn g13_completions_of_a_check_put_off_go_where_they_were_sent() {
         }
         purgatory.check_later(1);
         purgatory.advance();
-        assert_eq!((purgatory.delayed(), ended.count()), (0, 0));
+        assert_eq!((purgatory.len(), ended.count()), (0, 0));
         let jobs = std::mem::take(&mut *lock(&jobs));
         assert_eq!(jobs.len() as u64, count);
         jobs.into_iter()
-            .for_each(|job: request_purgatory::Job| job());
+            .for_each(|job: request_purgatory::threads::Job| job());
         assert_eq!(ended.count(), count);
     }
 }
@@ -341,7 +342,7 @@ fn g19_idle_means_idle() {
             let watch = purgatory.try_complete_else_watch(Op::new(Duration::from_millis(5)), [key]);
             assert!(watch.is_ok(), "there is room");
         }
-        eventually("the expiry of all", || purgatory.delayed() == 0);
+        eventually("the expiry of all", || purgatory.len() == 0);
         thread::sleep(Duration::from_millis(100));
         let named = || [threads_named("g19-idle"), threads_named("g19-far")].concat();
         eventually("four named threads", || named().len() == 4);
@@ -430,7 +431,7 @@ fn g15_a_shutdown_in_the_middle_of_a_storm_leaves_nothing_behind() {
         let clock = ManualClock::new();
         let purgatory = Purgatory::<Op>::builder("g15-storm")
             .clock(clock.clone())
-            .completions(Completions::Inline)
+            .dispatch(Dispatch::Inline)
             .build()
             .expect("threads are to be had");
         let ended = Tally::new();

@@ -3,7 +3,8 @@
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
 use crate::support::{manual, patience_times, within};
 use request_purgatory::{
-    Clock, Completion, Completions, ManualClock, Purgatory, Reaper, SystemClock, Waker,
+    Completion, Purgatory, threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock,
+    time::SystemClock, time::WakeFn,
 };
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -32,7 +33,7 @@ fn g07_an_earlier_deadline_wakes_the_reaper() {
                 eventually("the expiry", || probe.ending().is_some());
             }
         }
-        assert_eq!(purgatory.delayed(), 4);
+        assert_eq!(purgatory.len(), 4);
     });
 }
 
@@ -106,7 +107,7 @@ fn g07_no_mixture_of_calls_puts_the_reaper_to_sleep() {
             for worker in workers.collect::<Vec<_>>() {
                 worker.join().expect("no call panics");
             }
-            eventually("the end of all", || purgatory.delayed() == 0);
+            eventually("the end of all", || purgatory.len() == 0);
         }
     });
 }
@@ -196,7 +197,7 @@ fn g08_what_is_parked_while_a_bucket_drains_is_neither_lost_nor_early() {
     let fired = lock(&fired);
     assert_eq!(fired.len() as u64, MANY);
     assert!(fired.iter().all(|(asked, after)| asked == after));
-    assert_eq!((purgatory.delayed(), purgatory.next_deadline()), (0, None));
+    assert_eq!((purgatory.len(), purgatory.next_deadline()), (0, None));
 }
 
 /// Uptimes around which other timers broke: powers of two of ticks, and the end of the count.
@@ -254,7 +255,7 @@ fn g09_fires_exactly_at_every_level_border_at_any_uptime() {
                     purgatory.advance();
                     assert_eq!(far.ending(), Some(Completion::Expired));
                 }
-                assert_eq!(purgatory.delayed(), 0);
+                assert_eq!(purgatory.len(), 0);
             }
         }
     });
@@ -285,7 +286,7 @@ fn g09_any_timeout_is_accepted_and_the_longest_is_never() {
             for probe in &probes {
                 assert_eq!(probe.ending(), None, "{tick:?} from {start:?}");
             }
-            assert_eq!(purgatory.delayed(), long.len());
+            assert_eq!(purgatory.len(), long.len());
             let listed = purgatory.snapshot();
             assert!(listed.iter().any(|op| op.remaining.is_none()), "never");
             // They end like others.
@@ -366,7 +367,7 @@ fn g09_a_reaper_follows_a_clock_moved_by_hand() {
 fn g10_fires_after_the_deadline_and_soon() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::builder("g10")
-            .completions(Completions::Inline)
+            .dispatch(Dispatch::Inline)
             .build()
             .expect("threads are to be had");
         let mut random = Random::new(10);
@@ -384,7 +385,7 @@ fn g10_fires_after_the_deadline_and_soon() {
                 .try_complete_else_watch(op, [key])
                 .expect("there is room");
         }
-        eventually("all expiries", || purgatory.delayed() == 0);
+        eventually("all expiries", || purgatory.len() == 0);
         purgatory.shutdown();
         assert_eq!(early.count(), 0);
         let mut lateness = lock(&lateness);
@@ -421,7 +422,7 @@ fn g11_a_long_jump_costs_little() {
 fn g07_an_earlier_deadline_wakes_a_reactor() {
     within(PATIENCE, || {
         let (wake, woken) = std::sync::mpsc::channel();
-        let waker = Waker::new(move || wake.send(()).is_ok());
+        let waker = WakeFn::new(move || wake.send(()).is_ok());
         let clock = SystemClock::new();
         let purgatory = Purgatory::<Op>::builder("g07-reactor")
             .clock(clock)
@@ -458,7 +459,7 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
         purgatory.check_later(1);
         eventually("the check put off", || checked.ending().is_some());
         assert_eq!(purgatory.reschedule_for_key(&1, TICK), 2);
-        eventually("the expiry of all", || purgatory.delayed() == 0);
+        eventually("the expiry of all", || purgatory.len() == 0);
         drop(purgatory);
         reactor.join().expect("the reactor hears of the end");
     });
@@ -471,7 +472,7 @@ fn g09_a_reactor_follows_a_clock_moved_by_hand() {
     let count = woken.clone();
     let purgatory = Purgatory::<Op>::builder("g09-reactor")
         .clock(clock.clone())
-        .reaper(Reaper::Reactor(Waker::new(move || {
+        .reaper(Reaper::Reactor(WakeFn::new(move || {
             count.add();
             true
         })))

@@ -8,7 +8,7 @@ use metrics::{
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use request_purgatory::{Purgatory, Timer, WeakPurgatory};
+use request_purgatory::{Purgatory, Timer, purgatory::WeakPurgatory};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -246,7 +246,7 @@ fn g12_a_recorder_that_panics_does_not_end_the_reaper() {
         drop(purgatory.try_complete_else_watch(op, [1]));
         eventually("it expires", || purgatory.stats().expired == round);
     }
-    assert_eq!(purgatory.delayed(), 0);
+    assert_eq!(purgatory.len(), 0);
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn g03_a_recorder_may_take_the_users_locks() {
             purgatory.check_and_complete(&1);
         }
         others.join().expect("it does not panic");
-        eventually("all have expired", || purgatory.delayed() == 0);
+        eventually("all have expired", || purgatory.len() == 0);
         assert!(*lock(&users) > 2_000);
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::scenario::{LATE, STAY, Scenario, TIMEOUT};
 use crate::support::{Op, PATIENCE, Probe, eventually, lock, quietly, within};
-use request_purgatory::{Purgatory, WeakPurgatory};
+use request_purgatory::{Purgatory, purgatory::WeakPurgatory};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -325,7 +325,7 @@ fn g12_a_subscriber_that_panics_does_not_end_the_reaper() {
             drop(purgatory.try_complete_else_watch(op, [1]));
             eventually("it expires", || purgatory.stats().expired == round);
         }
-        assert_eq!(purgatory.delayed(), 0);
+        assert_eq!(purgatory.len(), 0);
     });
 }
 

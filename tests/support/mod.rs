@@ -7,7 +7,9 @@ pub(crate) mod keys;
 pub(crate) mod program;
 pub(crate) mod spans;
 
-use request_purgatory::{Builder, Completion, DelayedOperation, ManualClock, Purgatory, Reaper};
+use request_purgatory::{
+    Builder, Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
+};
 use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;

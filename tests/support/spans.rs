@@ -1,7 +1,7 @@
 //! Stretches of time for the property tests, and the arithmetic of ticks that they expect.
 
 use proptest::prelude::*;
-use request_purgatory::Timestamp;
+use request_purgatory::time::Timestamp;
 use std::time::Duration;
 
 /// What a property test chooses for the builder.
@@ -20,13 +20,13 @@ pub(crate) struct Choices {
 macro_rules! chosen {
     ($builder:expr, $choices:expr) => {{
         let choices: &$crate::support::spans::Choices = &$choices;
-        let clock = request_purgatory::ManualClock::starting_at(choices.start);
+        let clock = request_purgatory::time::ManualClock::starting_at(choices.start);
         let builder = $builder
             .tick(choices.tick)
             .wheel_size(choices.wheel_size)
             .max_timeout(choices.max_timeout)
             .clock(clock.clone())
-            .reaper(request_purgatory::Reaper::Manual);
+            .reaper(request_purgatory::threads::Reaper::Manual);
         let builder = match choices.max_parked {
             Some(max) => builder.max_parked(max),
             None => builder,

@@ -2,7 +2,10 @@
 
 use crate::support::{PATIENCE, Tally, eventually, lock, quietly, within};
 use crate::{Tested, builder, manual};
-use request_purgatory::{Completions, Job, ManualClock, Reaper, Waker, WeakTimer};
+use request_purgatory::{
+    threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock, time::WakeFn,
+    timer::WeakTimer,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -41,15 +44,15 @@ pub(crate) fn g12_a_panic_ends_that_payload_only<W: Tested>() {
             thread::spawn(job);
         });
         let places = [
-            Completions::OwnThread,
-            Completions::Inline,
-            Completions::Executor(executor),
+            Dispatch::OwnThread,
+            Dispatch::Inline,
+            Dispatch::Executor(executor),
         ];
         for completions in places {
             let received = Arc::new(Mutex::new(Vec::new()));
             let log = received.clone();
             let timer = builder::<u64, W>("g12")
-                .completions(completions)
+                .dispatch(completions)
                 .build(move |number| {
                     if number % 7 == 0 {
                         std::panic::panic_any("intended");
@@ -102,7 +105,7 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
         let (clock, found) = (ManualClock::new(), place.clone());
         let time = clock.clone();
         let wakes = AtomicUsize::new(0);
-        let waker = Waker::new(move || {
+        let waker = WakeFn::new(move || {
             // (The clock wakes as well. It is told to forget this waker, which it would otherwise keep, and be kept by.)
             let first = wakes.fetch_add(1, Ordering::SeqCst) == 0;
             if first {
@@ -122,7 +125,7 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
         let timer = builder::<u32, W>("g13")
             .clock(clock.clone())
             .reaper(Reaper::Reactor(waker))
-            .completions(Completions::Inline)
+            .dispatch(Dispatch::Inline)
             .build(move |_| lock(&log).push(thread::current().name().map(String::from)))
             .expect("no threads to refuse");
         place.set(timer.downgrade()).expect("set once");

@@ -2,7 +2,10 @@
 
 use crate::support::{Mint, PATIENCE, Tally, busy, eventually, sleeps, threads_named, within};
 use crate::{Tested, builder, unique};
-use request_purgatory::{Clock, ManualClock, Reaper, ReaperThread, SystemClock, Waker};
+use request_purgatory::{
+    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::SystemClock,
+    time::WakeFn,
+};
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::Duration;
@@ -26,7 +29,7 @@ pub(crate) fn g19_idle_means_idle<W: Tested>() {
             let id = idle.start(Duration::from_millis(5), number);
             let id = id.expect("it fits");
             if number % 2 == 0 {
-                assert_eq!(idle.reset(id, Duration::from_millis(20)), Ok(()));
+                assert_eq!(idle.reschedule(id, Duration::from_millis(20)), Ok(()));
             }
         }
         eventually("the expiry of all", || ran.count() == 100);
@@ -78,7 +81,7 @@ pub(crate) fn a_shared_reaper_serves_many_timers<W: Tested>() {
 pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
     within(PATIENCE, || {
         let (wake, woken) = std::sync::mpsc::channel();
-        let waker = Waker::new(move || wake.send(()).is_ok());
+        let waker = WakeFn::new(move || wake.send(()).is_ok());
         let clock = SystemClock::new();
         let (timer, expired) = builder::<u32, W>("reactor")
             .clock(clock)
@@ -111,7 +114,7 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
         assert_eq!(expired.recv_timeout(patience), Ok(1));
         let late = timer.start(Duration::from_secs(50), 2).expect("it fits");
         thread::sleep(Duration::from_millis(5));
-        assert_eq!(timer.reset(late, Duration::ZERO), Ok(()));
+        assert_eq!(timer.reschedule(late, Duration::ZERO), Ok(()));
         assert_eq!(expired.recv_timeout(patience), Ok(2));
         drop(timer);
         reactor.join().expect("the reactor hears of the end");

@@ -2,7 +2,10 @@
 
 use crate::support::{NEVER_IN_A_TEST, Random, quietly};
 use crate::{Tested, builder, manual};
-use request_purgatory::{BuildError, Clock, ManualClock, Rejected, ResetError, Timestamp};
+use request_purgatory::{
+    RejectReason, Rejected, purgatory::BuildError, time::Clock, time::ManualClock, time::Timestamp,
+    timer::RescheduleError,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +21,9 @@ pub(crate) fn g17_the_bound_is_exact<W: Tested>() {
         let ids = [1, 2, 3].map(|number| timer.start(TICK, number).expect("there is room"));
         for number in [4, 5] {
             let refused = timer.start(TICK, number);
-            assert!(matches!(refused, Err(Rejected::Full(back)) if back == number));
+            assert!(
+                matches!(refused.map_err(Rejected::into_parts), Err((RejectReason::Full, back)) if back == number)
+            );
         }
         assert_eq!((timer.len(), timer.stats().rejected), (3, 2 * round));
         match round % 3 {
@@ -39,7 +44,10 @@ pub(crate) fn g17_the_bound_is_exact<W: Tested>() {
     assert_eq!(timer.shutdown(), [1]);
     // Refused for the better reason, and counted.
     let refused = timer.start(TICK, 9);
-    assert!(matches!(refused, Err(Rejected::ShutDown(9))));
+    assert!(matches!(
+        refused.map_err(Rejected::into_parts),
+        Err((RejectReason::ShutDown, 9))
+    ));
     assert_eq!(timer.stats().rejected, 41);
 }
 
@@ -66,7 +74,11 @@ pub(crate) fn g12_a_clock_that_panics_gives_the_payload_back<W: Tested>() {
     broken.store(true, Ordering::SeqCst);
     let refused = timer.start(TICK, 1);
     broken.store(false, Ordering::SeqCst);
-    assert!(matches!(refused, Err(Rejected::Panicked(1))), "{refused:?}");
+    let refused = refused.map_err(Rejected::into_parts);
+    assert!(
+        matches!(refused, Err((RejectReason::Panicked, 1))),
+        "{refused:?}"
+    );
     let stats = timer.stats();
     assert_eq!((stats.panicked, stats.rejected, stats.parked), (1, 1, 0));
     timer.start(TICK, 2).expect("there is room");
@@ -89,7 +101,10 @@ pub(crate) fn g18_stale_and_foreign_ids_do_nothing<W: Tested>() {
             .expect("there is room");
         for id in stale.iter().chain(&foreign) {
             assert_eq!(timer.stop(*id), None);
-            assert_eq!(timer.reset(*id, Duration::ZERO), Err(ResetError::Gone));
+            assert_eq!(
+                timer.reschedule(*id, Duration::ZERO),
+                Err(RescheduleError::Ended)
+            );
             assert!(!timer.is_running(*id));
             assert_eq!((timer.remaining(*id), timer.deadline(*id)), (None, None));
         }

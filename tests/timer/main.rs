@@ -15,7 +15,7 @@ mod stress;
 mod time;
 
 use request_purgatory::scheme::{self, Scheme};
-use request_purgatory::{ManualClock, Reaper, Timer, TimerBuilder};
+use request_purgatory::{Timer, threads::Reaper, time::ManualClock, timer::TimerBuilder};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A scheme under test.

@@ -7,8 +7,11 @@ use crate::{Tested, builder};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
-use request_purgatory::{Clock, ManualClock, Rejected, ResetError, Timer, TimerId};
-use request_purgatory::{Timestamp, WeakTimer};
+use request_purgatory::{
+    RejectReason, Rejected, Timer, time::Clock, time::ManualClock, timer::RescheduleError,
+    timer::TimerId,
+};
+use request_purgatory::{time::Timestamp, timer::WeakTimer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -44,7 +47,7 @@ enum Event {
     Expired(usize),
     Started(usize, Duration, Result<TimerId, Refusal>),
     Stopped(usize, Option<usize>),
-    Reset(usize, Duration, Result<(), ResetError>),
+    Reset(usize, Duration, Result<(), RescheduleError>),
 }
 
 /// Why a start was refused.
@@ -56,10 +59,10 @@ enum Refusal {
 }
 
 fn refusal(rejected: Rejected<Payload>) -> Refusal {
-    match rejected {
-        Rejected::Full(_) => Refusal::Full,
-        Rejected::ShutDown(_) => Refusal::ShutDown,
-        Rejected::TooLong(_) => Refusal::TooLong,
+    match rejected.reason() {
+        RejectReason::Full => Refusal::Full,
+        RejectReason::ShutDown => Refusal::ShutDown,
+        RejectReason::TooLong => Refusal::TooLong,
         other => panic!("{other:?}"),
     }
 }
@@ -97,7 +100,7 @@ impl<W: Tested> Shared<W> {
             Some(Plan::Reset(index, span)) => match self.pick(index) {
                 Some((number, id)) => {
                     let timeout = span.of(self.tick);
-                    Event::Reset(number, timeout, timer.reset(id, timeout))
+                    Event::Reset(number, timeout, timer.reschedule(id, timeout))
                 }
                 None => return,
             },
@@ -186,9 +189,9 @@ impl<W: Tested> Pair<W> {
             Call::Reset(index, span) => {
                 if let Some((number, id)) = self.shared.pick(index) {
                     let timeout = span.of(tick);
-                    let result = self.real.reset(id, timeout);
+                    let result = self.real.reschedule(id, timeout);
                     let running = self.running.contains_key(&number);
-                    assert_eq!(result == Err(ResetError::Gone), !running);
+                    assert_eq!(result == Err(RescheduleError::Ended), !running);
                     self.was_reset(number, timeout, result);
                 }
             }
@@ -222,14 +225,14 @@ impl<W: Tested> Pair<W> {
         }
     }
 
-    fn was_reset(&mut self, number: usize, timeout: Duration, result: Result<(), ResetError>) {
+    fn was_reset(&mut self, number: usize, timeout: Duration, result: Result<(), RescheduleError>) {
         let deadline = self.deadline(timeout);
         match result {
             Ok(()) => {
                 let old = self.running.insert(number, deadline);
                 assert!(old.is_some(), "it was gone");
             }
-            Err(ResetError::TooLong) => assert!(!W::ENDLESS),
+            Err(RescheduleError::TooLong) => assert!(!W::ENDLESS),
             Err(_) => {}
         }
     }
@@ -270,7 +273,7 @@ impl<W: Tested> Pair<W> {
                     let running = self.running.contains_key(&number);
                     let expiring = must.contains(&number);
                     assert!(running || result.is_err());
-                    assert!(result != Err(ResetError::Gone) || !running || expiring);
+                    assert!(result != Err(RescheduleError::Ended) || !running || expiring);
                     self.was_reset(number, timeout, result);
                     if result.is_ok() {
                         must.remove(&number);

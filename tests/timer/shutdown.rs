@@ -3,7 +3,7 @@
 use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock};
 use crate::support::{threads_named, within};
 use crate::{Tested, builder, manual, unique};
-use request_purgatory::{Completions, Reaper, Rejected, Timer};
+use request_purgatory::{RejectReason, Rejected, Timer, threads::Dispatch, threads::Reaper};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,7 +34,10 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
             assert!(timer.shutdown().is_empty(), "returned twice");
             drop(remains);
             assert_eq!(mint.living(), 0);
-            let Err(Rejected::ShutDown(back)) = timer.start(LONG, mint.token(7)) else {
+            let Err((RejectReason::ShutDown, back)) = timer
+                .start(LONG, mint.token(7))
+                .map_err(Rejected::into_parts)
+            else {
                 panic!("a start after the shutdown");
             };
             assert_eq!((back.number, timer.advance()), (7, 0));
@@ -93,7 +96,7 @@ pub(crate) fn g15_what_remains_is_returned_to_the_first_who_shuts_down<W: Tested
 
 /// By `shutdown`, or by dropping the last strong face, on whatever thread the callback runs.
 pub(crate) fn g15_a_shutdown_is_legal_from_the_callback<W: Tested>() {
-    for completions in [Completions::OwnThread, Completions::Inline] {
+    for completions in [Dispatch::OwnThread, Dispatch::Inline] {
         for drop_it in [false, true] {
             let completions = completions.clone();
             within(PATIENCE / 2, move || {
@@ -103,14 +106,14 @@ pub(crate) fn g15_a_shutdown_is_legal_from_the_callback<W: Tested>() {
     }
 }
 
-fn end_from_callback<W: Tested>(completions: Completions, drop_it: bool) {
+fn end_from_callback<W: Tested>(completions: Dispatch, drop_it: bool) {
     let mint = Mint::default();
     let place = Arc::new(Mutex::new(None::<Timer<Token, W>>));
     let returned = Arc::new(Mutex::new(None));
     let (taken, result) = (place.clone(), returned.clone());
     let name = unique("callback");
     let timer = builder::<Token, W>(&name)
-        .completions(completions)
+        .dispatch(completions)
         .build(move |token| {
             if token.number > 0 {
                 return;
@@ -120,7 +123,7 @@ fn end_from_callback<W: Tested>(completions: Completions, drop_it: bool) {
                 let remains = timer.shutdown();
                 *lock(&result) = Some(remains.len());
                 let refused = timer.start(LONG, token);
-                assert!(matches!(refused, Err(Rejected::ShutDown(_))));
+                assert!(matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::ShutDown));
             }
         })
         .expect("threads are to be had");
@@ -160,9 +163,9 @@ pub(crate) fn g15_a_shutdown_at_any_moment_loses_nothing<W: Tested>() {
                     for number in 0.. {
                         let token = mint.token(number * 3 + seed);
                         let timeout = Duration::from_millis(random.below(10));
-                        match timer.start(timeout, token) {
+                        match timer.start(timeout, token).map_err(Rejected::into_parts) {
                             Ok(id) => ids.push(id),
-                            Err(Rejected::ShutDown(token)) => {
+                            Err((RejectReason::ShutDown, token)) => {
                                 back.push(token.number);
                                 return (back, number + 1);
                             }

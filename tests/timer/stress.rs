@@ -2,7 +2,7 @@
 
 use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
 use crate::{Tested, builder};
-use request_purgatory::{ManualClock, Reaper, Timer, TimerId};
+use request_purgatory::{Timer, threads::Reaper, time::ManualClock, timer::TimerId};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn work<W: Tested>(timer: &Timer<Token, W>, ids: &Ids, mint: &Mint, seed: u64) -
         };
         match random.below(4) {
             0 => back.extend(timer.stop(pick).map(|token| token.number)),
-            1 => drop(timer.reset(pick, timeout)),
+            1 => drop(timer.reschedule(pick, timeout)),
             2 => drop(timer.remaining(pick)),
             _ => {}
         }

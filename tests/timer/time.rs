@@ -3,7 +3,7 @@
 use crate::support::spans::Choices;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, patience_times, within};
 use crate::{Tested, builder, manual};
-use request_purgatory::{Clock, Completions, ManualClock, Reaper};
+use request_purgatory::{threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -126,13 +126,13 @@ pub(crate) fn g09_never_may_become_soon_and_soon_never<W: Tested>() {
     let (timer, expired) = builder.build_with_channel().expect("no threads to refuse");
     let id = timer.start(Duration::MAX, 7).expect("there is room");
     assert_eq!((timer.remaining(id), timer.deadline(id)), (None, None));
-    assert_eq!(timer.reset(id, TICK), Ok(()));
+    assert_eq!(timer.reschedule(id, TICK), Ok(()));
     assert_eq!(timer.remaining(id), Some(TICK));
-    assert_eq!(timer.reset(id, Duration::MAX), Ok(()));
+    assert_eq!(timer.reschedule(id, Duration::MAX), Ok(()));
     assert_eq!((timer.remaining(id), timer.next_deadline()), (None, None));
     clock.advance(Duration::from_secs(5));
     assert_eq!((timer.advance(), timer.is_running(id)), (0, true));
-    assert_eq!(timer.reset(id, TICK), Ok(()));
+    assert_eq!(timer.reschedule(id, TICK), Ok(()));
     clock.advance(TICK);
     assert_eq!(timer.advance(), 1);
     assert_eq!((expired.try_recv(), timer.is_running(id)), (Ok(7), false));
@@ -144,7 +144,7 @@ pub(crate) fn g10_fires_after_the_deadline_and_soon<W: Tested>() {
         let lateness = Arc::new(Mutex::new(Vec::new()));
         let log = lateness.clone();
         let timer = builder::<(Instant, Duration), W>("g10")
-            .completions(Completions::Inline)
+            .dispatch(Dispatch::Inline)
             .build(move |(start, timeout)| {
                 let took = start.elapsed();
                 lock(&log).push((took.checked_sub(timeout), timeout));
@@ -222,7 +222,7 @@ pub(crate) fn g07_an_earlier_deadline_wakes_the_reaper<W: Tested>() {
             .zip([far, Duration::from_secs(50), Duration::MAX])
         {
             thread::sleep(Duration::from_millis(20));
-            assert_eq!(timer.reset(id, soon), Ok(()));
+            assert_eq!(timer.reschedule(id, soon), Ok(()));
             assert_eq!(expired.recv_timeout(patience), Ok(timeout));
         }
     });

@@ -1,7 +1,10 @@
 //! G5, G12, G17: how a value ends, one at a time, and what the callback may do.
 
 use crate::support::{Mint, PATIENCE, Token, eventually, lock, quietly, within};
-use request_purgatory::{BuildError, ManualClock, Reaper, Rejected, Tracker, WeakTracker};
+use request_purgatory::{
+    RejectReason, Rejected, Tracker, purgatory::BuildError, threads::Reaper, time::ManualClock,
+    tracker::WeakTracker,
+};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -35,7 +38,9 @@ fn g05_each_value_ends_in_one_way() {
     let replaced = tracker.track(1, mint.token(11), TICK * 2).expect("room");
     assert_eq!(replaced.expect("the first one").number, 10);
     let refused = tracker.try_track(1, mint.token(12), TICK * 9);
-    assert!(matches!(refused, Err(Rejected::Duplicate(back)) if back.number == 12));
+    assert!(
+        matches!(refused.map_err(Rejected::into_parts), Err((RejectReason::Duplicate, back)) if back.number == 12)
+    );
     // The deadline of the first one passes, and nothing happens to the second.
     clock.advance(TICK);
     assert_eq!((tracker.advance(), tracker.contains(&1)), (0, true));
@@ -84,11 +89,14 @@ fn g17_the_bound_is_exact() {
         .expect("no threads to refuse");
     for round in 0..20 {
         assert!(tracker.track(1, 1, TICK).is_ok() && tracker.track(2, 2, TICK).is_ok());
-        assert!(matches!(tracker.track(3, 3, TICK), Err(Rejected::Full(3))));
+        assert!(matches!(
+            tracker.track(3, 3, TICK).map_err(Rejected::into_parts),
+            Err((RejectReason::Full, 3))
+        ));
         // A duplicate takes no place, and leaves none taken.
         assert!(matches!(
-            tracker.try_track(1, 4, TICK),
-            Err(Rejected::Duplicate(4))
+            tracker.try_track(1, 4, TICK).map_err(Rejected::into_parts),
+            Err((RejectReason::Duplicate, 4))
         ));
         match round % 2 {
             0 => assert!(tracker.complete(&1).is_some() && tracker.complete(&2).is_some()),

@@ -4,7 +4,9 @@ use crate::support::bell::Bell;
 use crate::support::{PATIENCE, within};
 use futures::executor::block_on;
 use futures::future::join_all;
-use request_purgatory::{Reaper, Request, Requests, Unanswered};
+use request_purgatory::{
+    threads::Reaper, tracker::RequestError, tracker::Requests, tracker::ResponseFuture,
+};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
@@ -39,13 +41,13 @@ async fn exchange(calls: Calls) {
     };
     for (id, answer) in join_all(requests).await.into_iter().enumerate() {
         let expected = match id % 3 {
-            0 => Err(Unanswered::TimedOut),
+            0 => Err(RequestError::TimedOut),
             _ => Ok(id as u32 * 2),
         };
         assert_eq!(answer, expected);
     }
     responder.join().expect("all were waiting");
-    assert_eq!((calls.pending(), calls.late()), (0, 0));
+    assert_eq!((calls.len(), calls.late()), (0, 0));
 }
 
 #[test]
@@ -76,12 +78,15 @@ fn a_request_dropped_by_its_task_wakes_nobody() {
     let mut request = Box::pin(calls.request(1, LONG).expect("room"));
     assert!(poll(request.as_mut(), &waker).is_pending());
     drop(request);
-    assert_eq!((calls.pending(), bell.rung()), (0, 0));
+    assert_eq!((calls.len(), bell.rung()), (0, 0));
     drop(waker);
     assert_eq!(Arc::strong_count(&bell), 1, "the waker is let go");
 }
 
-fn poll(request: Pin<&mut Request<u32, u32>>, waker: &Waker) -> Poll<Result<u32, Unanswered>> {
+fn poll(
+    request: Pin<&mut ResponseFuture<u32, u32>>,
+    waker: &Waker,
+) -> Poll<Result<u32, RequestError>> {
     request.poll(&mut Context::from_waker(waker))
 }
 

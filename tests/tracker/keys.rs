@@ -1,7 +1,10 @@
 //! G12: keys whose `Hash`, `Eq` or `Clone` panics. The value comes back, stays, or expires; nothing is lost.
 
 use crate::support::{Mint, Token, lock, quietly};
-use request_purgatory::{KeyHasher, ManualClock, Reaper, Rejected, Requests, Tracker};
+use request_purgatory::{
+    RejectReason, Rejected, Tracker, purgatory::KeyHasher, threads::Reaper, time::ManualClock,
+    tracker::Requests,
+};
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -122,9 +125,12 @@ fn g12_a_panicking_key_loses_no_value() {
                 let called = catch_unwind(AssertUnwindSafe(|| match method {
                     0 | 1 => {
                         let key = if method == 0 { 2 } else { 9 };
-                        match tracker.track(Key(key), mint.token(99), TICK) {
+                        match tracker
+                            .track(Key(key), mint.token(99), TICK)
+                            .map_err(Rejected::into_parts)
+                        {
                             Ok(replaced) => back.extend(replaced),
-                            Err(Rejected::Panicked(value)) => {
+                            Err((RejectReason::Panicked, value)) => {
                                 assert_eq!(value.number, 99);
                                 back.push(value);
                             }
@@ -177,9 +183,12 @@ fn g12_a_panic_while_the_map_grows_loses_no_value() {
             // A few calls later than the one that looks for the key: only growing gets there.
             set((key >= after).then_some((Hook::Hash, after)));
             let value = mint.token(u64::from(key));
-            match tracker.track(Key(key), value, TICK) {
+            match tracker
+                .track(Key(key), value, TICK)
+                .map_err(Rejected::into_parts)
+            {
                 Ok(replaced) => assert!(replaced.is_none()),
-                Err(Rejected::Panicked(value)) => back.push(value.number),
+                Err((RejectReason::Panicked, value)) => back.push(value.number),
                 Err(other) => panic!("{other:?}"),
             }
             set(None);
@@ -211,15 +220,15 @@ fn g12_a_panicking_id_comes_back() {
             set(Some((hook, after)));
             let request = requests.request(Key(7), Duration::MAX);
             set(None);
-            match request {
-                Err(Rejected::Panicked(id)) => {
+            match request.map_err(Rejected::into_parts) {
+                Err((RejectReason::Panicked, id)) => {
                     assert_eq!(id.0, 7);
                     refused += 1;
                 }
                 Ok(request) => drop(request),
                 Err(other) => panic!("{other:?}"),
             }
-            assert_eq!(requests.pending(), 0);
+            assert_eq!(requests.len(), 0);
             assert_eq!(requests.stats().rejected, refused);
         }
     }

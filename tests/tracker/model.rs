@@ -4,7 +4,9 @@
 use crate::support::lock;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
-use request_purgatory::{Clock, ManualClock, Rejected, Timestamp, Tracker};
+use request_purgatory::{
+    RejectReason, Rejected, Tracker, time::Clock, time::ManualClock, time::Timestamp,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -108,11 +110,11 @@ impl Pair {
             true => self.real.track(key, value, timeout),
             false => self.real.try_track(key, value, timeout).map(|()| None),
         };
-        match result {
-            Err(Rejected::ShutDown(back)) if self.closed => assert_eq!(back, value),
-            Err(Rejected::Duplicate(back)) if duplicate => assert_eq!(back, value),
+        match result.map_err(Rejected::into_parts) {
+            Err((RejectReason::ShutDown, back)) if self.closed => assert_eq!(back, value),
+            Err((RejectReason::Duplicate, back)) if duplicate => assert_eq!(back, value),
             // (One that would be replaced takes its place until then.)
-            Err(Rejected::Full(back)) if full && !duplicate => assert_eq!(back, value),
+            Err((RejectReason::Full, back)) if full && !duplicate => assert_eq!(back, value),
             Ok(replaced) if !self.closed && !duplicate && !full => {
                 let before = self.kept.insert(key, (value, self.deadline(timeout)));
                 assert_eq!(replaced, before.map(|(value, _)| value));

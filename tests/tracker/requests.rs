@@ -1,7 +1,10 @@
 //! What `Requests` answer: responses, timeouts, late responses, forgotten requests.
 
 use crate::support::{PATIENCE, lock, within};
-use request_purgatory::{ManualClock, Reaper, Rejected, Requests, RequestsBuilder, Unanswered};
+use request_purgatory::{
+    RejectReason, Rejected, threads::Reaper, time::ManualClock, tracker::RequestError,
+    tracker::Requests, tracker::RequestsBuilder,
+};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -33,7 +36,7 @@ fn each_request_is_answered_or_times_out() {
     let (calls, clock, late) = reporting();
     let answered = calls.request(1, TICK).expect("room");
     let silent = calls.request(2, TICK).expect("room");
-    assert_eq!((*answered.id(), calls.pending()), (1, 2));
+    assert_eq!((*answered.id(), calls.len()), (1, 2));
     assert!(calls.respond(&1, "one".into()));
     // The second response to one request is late.
     assert!(!calls.respond(&1, "again".into()));
@@ -42,8 +45,8 @@ fn each_request_is_answered_or_times_out() {
     assert!(!calls.respond(&2, "two".into()));
     // An id that nobody ever asked with.
     assert!(!calls.respond(&3, "three".into()));
-    assert_eq!(answered.wait(), Ok("one".into()));
-    assert_eq!(silent.wait(), Err(Unanswered::TimedOut));
+    assert_eq!(answered.wait_blocking(), Ok("one".into()));
+    assert_eq!(silent.wait_blocking(), Err(RequestError::TimedOut));
     let reported = [(1, "again"), (2, "two"), (3, "three")];
     let reported = reported.map(|(id, text)| (id, text.to_owned()));
     assert_eq!((lock(&late).as_slice(), calls.late()), (&reported[..], 3));
@@ -61,7 +64,7 @@ fn a_touched_request_waits_longer() {
     assert!(calls.next_deadline().is_some());
     clock.advance(TICK);
     assert_eq!(calls.advance(), 1);
-    assert_eq!(request.wait(), Err(Unanswered::TimedOut));
+    assert_eq!(request.wait_blocking(), Err(RequestError::TimedOut));
 }
 
 #[test]
@@ -69,22 +72,25 @@ fn an_id_in_use_is_refused() {
     let (calls, _, _) = reporting();
     let first = calls.request(1, TICK).expect("room");
     let refused = calls.request(1, TICK);
-    assert!(matches!(refused, Err(Rejected::Duplicate(1))));
+    assert!(matches!(
+        refused.map_err(Rejected::into_parts),
+        Err((RejectReason::Duplicate, 1))
+    ));
     // The refusal did nothing to the first.
     assert!(calls.respond(&1, "first".into()));
-    assert_eq!(first.wait(), Ok("first".into()));
+    assert_eq!(first.wait_blocking(), Ok("first".into()));
     // Answered, it frees its id before anyone has looked at the answer.
     let kept = calls.request(1, TICK).expect("free");
     assert!(calls.respond(&1, "kept".into()));
     let next = calls.request(1, TICK).expect("free again");
     drop(kept);
     assert_eq!(
-        calls.pending(),
+        calls.len(),
         1,
         "the drop of an answered one forgets nothing"
     );
     assert!(calls.respond(&1, "next".into()));
-    assert_eq!(next.wait(), Ok("next".into()));
+    assert_eq!(next.wait_blocking(), Ok("next".into()));
 }
 
 #[test]
@@ -92,13 +98,13 @@ fn a_dropped_request_is_forgotten() {
     let (calls, clock, late) = reporting();
     let dropped = calls.request(1, TICK).expect("room");
     drop(dropped);
-    assert_eq!((calls.pending(), calls.stats().cancelled), (0, 1));
+    assert_eq!((calls.len(), calls.stats().cancelled), (0, 1));
     assert!(!calls.respond(&1, "nobody".into()));
     assert_eq!(lock(&late).len(), 1);
     let again = calls.request(1, TICK * 9).expect("the id is free at once");
     // The timeout of the forgotten one is gone with it.
     clock.advance(TICK);
-    assert_eq!((calls.advance(), calls.pending()), (0, 1));
+    assert_eq!((calls.advance(), calls.len()), (0, 1));
     drop(again);
     assert_eq!(calls.next_deadline(), None);
 }
@@ -112,9 +118,9 @@ fn an_old_request_does_not_touch_a_new_one_with_its_id() {
     assert_eq!(calls.advance(), 1);
     let new = calls.request(1, TICK * 5).expect("free");
     drop(old);
-    assert_eq!(calls.pending(), 1);
+    assert_eq!(calls.len(), 1);
     assert!(calls.respond(&1, "new".into()));
-    assert_eq!(new.wait(), Ok("new".into()));
+    assert_eq!(new.wait_blocking(), Ok("new".into()));
 }
 
 #[test]
@@ -124,7 +130,10 @@ fn g17_the_bound_is_exact() {
     for round in 0..30 {
         let one = calls.request(1, TICK).expect("room");
         let two = calls.request(2, TICK).expect("room");
-        assert!(matches!(calls.request(3, TICK), Err(Rejected::Full(3))));
+        assert!(matches!(
+            calls.request(3, TICK).map_err(Rejected::into_parts),
+            Err((RejectReason::Full, 3))
+        ));
         match round % 3 {
             0 => drop((one, two)),
             1 => {
@@ -133,7 +142,7 @@ fn g17_the_bound_is_exact() {
             }
             _ => assert!(calls.respond(&1, String::new()) && calls.respond(&2, String::new())),
         }
-        assert_eq!(calls.pending(), 0);
+        assert_eq!(calls.len(), 0);
     }
 }
 
@@ -143,11 +152,12 @@ fn a_thread_can_wait() {
         let calls = Requests::<u32, u32>::new("wait");
         let answered = calls.request(1, Duration::from_secs(60)).expect("room");
         let silent = calls.request(2, Duration::from_millis(30)).expect("room");
-        let waiters = [answered, silent].map(|request| thread::spawn(move || request.wait()));
+        let waiters =
+            [answered, silent].map(|request| thread::spawn(move || request.wait_blocking()));
         thread::sleep(Duration::from_millis(10));
         assert!(calls.respond(&1, 7));
         let answers = waiters.map(|waiter| waiter.join().expect("no panic"));
-        assert_eq!(answers, [Ok(7), Err(Unanswered::TimedOut)]);
+        assert_eq!(answers, [Ok(7), Err(RequestError::TimedOut)]);
     });
 }
 

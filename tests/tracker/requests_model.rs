@@ -4,7 +4,10 @@
 use crate::support::bell::Bell;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
-use request_purgatory::{Clock, ManualClock, Rejected, Request, Requests, Unanswered};
+use request_purgatory::{
+    RejectReason, Rejected, time::Clock, time::ManualClock, tracker::RequestError,
+    tracker::Requests, tracker::ResponseFuture,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
@@ -30,13 +33,13 @@ enum Call {
 
 /// One request, and what is known of it.
 struct Asked {
-    request: Request<u8, usize>,
+    request: ResponseFuture<u8, usize>,
     bell: Arc<Bell>,
     /// It was polled and told to wait, and has not been answered since.
     awaited: bool,
     /// Wake-ups that were due so far.
     wakes: usize,
-    answer: Option<Result<usize, Unanswered>>,
+    answer: Option<Result<usize, RequestError>>,
 }
 
 /// What `Stats` should say.
@@ -83,7 +86,7 @@ impl Pair {
     }
 
     /// Who asked hears of `answer` with the next poll.
-    fn answer(&mut self, number: usize, answer: Result<usize, Unanswered>) {
+    fn answer(&mut self, number: usize, answer: Result<usize, RequestError>) {
         if let Some(asked) = &mut self.asked[number] {
             asked.wakes += usize::from(std::mem::take(&mut asked.awaited));
             asked.answer = Some(answer);
@@ -141,7 +144,7 @@ impl Pair {
                 self.closed = true;
                 for (number, _) in std::mem::take(&mut self.pending).into_values() {
                     self.books.shut_down += 1;
-                    self.answer(number, Err(Unanswered::ShutDown));
+                    self.answer(number, Err(RequestError::ShutDown));
                 }
             }
         }
@@ -154,10 +157,10 @@ impl Pair {
         let full = max.is_some_and(|max| self.pending.len() >= max);
         let request = self.real.request(id, span.of(self.choices.tick));
         self.books.rejected += u64::from(request.is_err());
-        let asked = match request {
-            Err(Rejected::ShutDown(back)) if self.closed => (back, None),
-            Err(Rejected::Duplicate(back)) if duplicate => (back, None),
-            Err(Rejected::Full(back)) if full && !duplicate => (back, None),
+        let asked = match request.map_err(Rejected::into_parts) {
+            Err((RejectReason::ShutDown, back)) if self.closed => (back, None),
+            Err((RejectReason::Duplicate, back)) if duplicate => (back, None),
+            Err((RejectReason::Full, back)) if full && !duplicate => (back, None),
             Ok(request) if !self.closed && !duplicate && !full => {
                 self.pending.insert(id, (number, self.deadline(span)));
                 let asked = Asked {
@@ -205,7 +208,7 @@ impl Pair {
         assert_eq!(self.real.advance(), timed_out.len());
         for number in timed_out {
             self.books.timed_out += 1;
-            self.answer(number, Err(Unanswered::TimedOut));
+            self.answer(number, Err(RequestError::TimedOut));
         }
     }
 
@@ -221,7 +224,7 @@ impl Pair {
             late: self.real.late(),
         };
         assert_eq!(books, self.books);
-        assert_eq!(self.real.pending(), self.pending.len());
+        assert_eq!(self.real.len(), self.pending.len());
         for asked in self.asked.iter().flatten() {
             assert_eq!(asked.bell.rung(), asked.wakes);
         }

@@ -2,7 +2,10 @@
 
 use crate::support::within;
 use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, quietly, threads_named};
-use request_purgatory::{Completions, Reaper, Rejected, Requests, Tracker, Unanswered};
+use request_purgatory::{
+    RejectReason, Rejected, Tracker, threads::Dispatch, threads::Reaper, tracker::RequestError,
+    tracker::Requests,
+};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -29,7 +32,9 @@ fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
             assert_eq!((remains.len(), tracker.len()), (1_000, 0));
             assert!(tracker.shutdown().is_empty(), "returned twice");
             let refused = tracker.track(7, mint.token(7), Duration::MAX);
-            assert!(matches!(refused, Err(Rejected::ShutDown(_))));
+            assert!(
+                matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::ShutDown)
+            );
             drop((remains, refused));
             assert_eq!(mint.living(), 0);
             assert!(!tracker.contains(&1) && tracker.complete(&1).is_none());
@@ -47,13 +52,13 @@ fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
 #[test]
 fn g15_a_shutdown_is_legal_from_the_callback() {
     within(PATIENCE, || {
-        for completions in [Completions::OwnThread, Completions::Inline] {
+        for completions in [Dispatch::OwnThread, Dispatch::Inline] {
             for drop_it in [false, true] {
                 let mint = Mint::default();
                 let place = Arc::new(Mutex::new(None::<Tracker<u64, Token>>));
                 let taken = place.clone();
                 let tracker = Tracker::builder("g15-cb")
-                    .completions(completions.clone())
+                    .dispatch(completions.clone())
                     .build(move |_, _: Token| {
                         let tracker = lock(&taken).take().expect("it was put there");
                         if !drop_it {
@@ -90,7 +95,7 @@ fn g15_pending_requests_hear_of_the_end() {
             let requests = Requests::<u32, u32>::new("g15-req");
             let request = |id| requests.request(id, Duration::MAX).expect("room");
             let waiting = request(1);
-            let waiter = thread::spawn(move || waiting.wait());
+            let waiter = thread::spawn(move || waiting.wait_blocking());
             let unpolled = request(2);
             let mut polled = pin!(request(3));
             let mut cx = Context::from_waker(Waker::noop());
@@ -102,14 +107,20 @@ fn g15_pending_requests_hear_of_the_end() {
                 requests.shutdown();
                 requests.shutdown();
                 let refused = requests.request(4, Duration::MAX);
-                assert!(matches!(refused, Err(Rejected::ShutDown(4))));
+                assert!(matches!(
+                    refused.map_err(Rejected::into_parts),
+                    Err((RejectReason::ShutDown, 4))
+                ));
                 assert!(!requests.respond(&1, 1));
-                assert_eq!((requests.pending(), requests.late()), (0, 1));
+                assert_eq!((requests.len(), requests.late()), (0, 1));
             }
-            assert_eq!(waiter.join().expect("no panic"), Err(Unanswered::ShutDown));
-            assert_eq!(unpolled.wait(), Err(Unanswered::ShutDown));
+            assert_eq!(
+                waiter.join().expect("no panic"),
+                Err(RequestError::ShutDown)
+            );
+            assert_eq!(unpolled.wait_blocking(), Err(RequestError::ShutDown));
             let poll = polled.as_mut().poll(&mut cx);
-            assert_eq!(poll, Poll::Ready(Err(Unanswered::ShutDown)));
+            assert_eq!(poll, Poll::Ready(Err(RequestError::ShutDown)));
             eventually("the end of its threads", || {
                 threads_named("g15-req").is_empty()
             });
@@ -147,11 +158,11 @@ fn g15_a_shutdown_is_legal_from_a_waker() {
                 1 => assert!(requests.respond(&1, 7)),
                 _ => requests.shutdown(),
             }
-            assert_eq!(other.wait(), Err(Unanswered::ShutDown));
+            assert_eq!(other.wait_blocking(), Err(RequestError::ShutDown));
             let expected = match how {
-                0 => Err(Unanswered::TimedOut),
+                0 => Err(RequestError::TimedOut),
                 1 => Ok(7),
-                _ => Err(Unanswered::ShutDown),
+                _ => Err(RequestError::ShutDown),
             };
             assert_eq!(first.as_mut().poll(&mut cx), Poll::Ready(expected));
             eventually("the end of its threads", || {
@@ -185,7 +196,7 @@ fn g12_panicking_wakers_at_the_shutdown_harm_nobody() {
         let mut cx = Context::from_waker(Waker::noop());
         for mut request in pending {
             let poll = request.as_mut().poll(&mut cx);
-            assert_eq!(poll, Poll::Ready(Err(Unanswered::ShutDown)));
+            assert_eq!(poll, Poll::Ready(Err(RequestError::ShutDown)));
         }
     }
 }
@@ -209,9 +220,12 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
                     for number in 0.. {
                         let value = mint.token(number * 3 + seed);
                         let timeout = Duration::from_millis(random.below(10));
-                        match tracker.track(random.below(3), value, timeout) {
+                        match tracker
+                            .track(random.below(3), value, timeout)
+                            .map_err(Rejected::into_parts)
+                        {
                             Ok(replaced) => back.extend(replaced.map(|value| value.number)),
-                            Err(Rejected::ShutDown(value)) => {
+                            Err((RejectReason::ShutDown, value)) => {
                                 back.push(value.number);
                                 return (back, number + 1);
                             }

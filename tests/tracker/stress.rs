@@ -1,7 +1,10 @@
 //! G5, G6, G16 under load: many threads on few keys, and ten thousand calls at once.
 
 use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
-use request_purgatory::{ManualClock, Reaper, Rejected, Requests, Tracker, Unanswered};
+use request_purgatory::{
+    RejectReason, Rejected, Tracker, threads::Reaper, time::ManualClock, tracker::RequestError,
+    tracker::Requests,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -24,9 +27,12 @@ fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
                 let replaced = tracker.track(key, value, timeout).expect("room");
                 back.extend(replaced.map(|value| value.number));
             }
-            _ => match tracker.try_track(key, value, timeout) {
+            _ => match tracker
+                .try_track(key, value, timeout)
+                .map_err(Rejected::into_parts)
+            {
                 Ok(()) => {}
-                Err(Rejected::Duplicate(value)) => back.push(value.number),
+                Err((RejectReason::Duplicate, value)) => back.push(value.number),
                 Err(other) => panic!("{other:?}"),
             },
         }
@@ -160,7 +166,10 @@ fn g06_no_key_is_left_in_the_map() {
             _ => {
                 assert!(tracker.track(key.clone(), 1, tick).is_ok());
                 let refused = tracker.try_track(key.clone(), 2, tick);
-                assert!(matches!(refused, Err(Rejected::Duplicate(2))));
+                assert!(matches!(
+                    refused.map_err(Rejected::into_parts),
+                    Err((RejectReason::Duplicate, 2))
+                ));
             }
         }
     }
@@ -189,7 +198,7 @@ fn g06_no_key_is_left_in_the_map() {
             _ => {}
         }
     }
-    assert_eq!((calls.pending(), living.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!((calls.len(), living.load(Ordering::SeqCst)), (0, 0));
 }
 
 /// Answers from several threads around the timeouts: each call has one of a response, or a timeout and a late response.
@@ -236,12 +245,12 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
         let mut answered = Vec::new();
         let mut timed_out = Vec::new();
         for (id, request) in (0..).zip(requests) {
-            match request.wait() {
+            match request.wait_blocking() {
                 Ok(response) => {
                     assert_eq!(response, id);
                     answered.push(id);
                 }
-                Err(Unanswered::TimedOut) => timed_out.push(id),
+                Err(RequestError::TimedOut) => timed_out.push(id),
                 Err(other) => panic!("{other:?}"),
             }
         }
@@ -254,7 +263,7 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
         let mut late = lock(&reported).clone();
         late.sort_unstable();
         assert_eq!(late, timed_out, "every response to a timeout is late");
-        assert_eq!((calls.pending(), calls.late()), (0, late.len() as u64));
+        assert_eq!((calls.len(), calls.late()), (0, late.len() as u64));
         let stats = calls.stats();
         assert_eq!(
             (stats.completed, stats.expired),
@@ -283,7 +292,7 @@ fn g05_a_response_that_races_the_timeout_is_taken_or_late() {
                     calls.respond(&round, round)
                 })
             };
-            let answer = request.wait();
+            let answer = request.wait_blocking();
             let accepted = responder.join().expect("no panic");
             assert_eq!(accepted, answer.is_ok());
             assert_eq!(calls.late() - late, u64::from(!accepted));

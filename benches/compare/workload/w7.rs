@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use request_purgatory::WatchOn;
+use request_purgatory::Watch;
 
 use super::Workload;
 use super::ring::assert_empty;
@@ -53,7 +53,7 @@ impl W7 {
         let purgatory = library.purgatory();
         let park = |offset: usize, flag: &'static Flag| {
             let request = Request::new(offset as u32, flag, TIMEOUT);
-            let watch = WatchOn::key(KEY).at_rank(offset as u64);
+            let watch = Watch::key(KEY).at_rank(offset as u64);
             let parked = purgatory
                 .try_complete_else_watch_on(request, [watch])
                 .expect("neither full nor shut down");

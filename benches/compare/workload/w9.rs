@@ -7,7 +7,9 @@ use std::future::{Future, ready};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use request_purgatory::{Clock, Purgatory, ResolvedKey, SystemClock, Timestamp, WatchOn};
+use request_purgatory::{
+    Purgatory, ResolvedKey, Watch, time::Clock, time::SystemClock, time::Timestamp,
+};
 
 use super::Workload;
 use super::w1::W1;
@@ -58,7 +60,7 @@ impl Candidate for Resolved {
         let reading = Duration::from_nanos(self.reading.load(Ordering::Relaxed));
         let watches = keys
             .iter()
-            .map(|&key| WatchOn::resolved(&self.keys[key as usize]));
+            .map(|&key| Watch::resolved(&self.keys[key as usize]));
         self.purgatory
             .at(Timestamp::from_origin(reading))
             .try_complete_else_watch_on(request, watches)

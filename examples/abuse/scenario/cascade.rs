@@ -5,7 +5,7 @@ use super::{Measured, Scenario, park};
 use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Result, ensure};
-use request_purgatory::{Clock, Purgatory, SystemClock, Timestamp};
+use request_purgatory::{Purgatory, time::Clock, time::SystemClock, time::Timestamp};
 use std::thread;
 use std::time::Duration;
 

@@ -1,25 +1,25 @@
 //! Every way of running completions.
 
 use anyhow::{Result, ensure};
-use request_purgatory::{Completions, Job};
+use request_purgatory::{threads::Dispatch, threads::Job};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 /// Does this with each of them. The purgatory must be gone when it returns.
-pub(super) fn each(one: impl Fn(&str, Completions) -> Result<()>) -> Result<()> {
-    one("own thread", Completions::OwnThread)?;
+pub(super) fn each(one: impl Fn(&str, Dispatch) -> Result<()>) -> Result<()> {
+    one("own thread", Dispatch::OwnThread)?;
     let (pool, jobs) = channel();
     let workers = workers(jobs);
     one("executor", executor(pool))?;
     for worker in workers {
         ensure!(worker.join().is_ok(), "a worker panicked");
     }
-    one("inline", Completions::Inline)
+    one("inline", Dispatch::Inline)
 }
 
-fn executor(pool: Sender<Job>) -> Completions {
-    Completions::Executor(Arc::new(move |job| {
+fn executor(pool: Sender<Job>) -> Dispatch {
+    Dispatch::Executor(Arc::new(move |job| {
         // (The workers outlive the purgatory.)
         let _ = pool.send(job);
     }))

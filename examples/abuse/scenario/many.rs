@@ -4,7 +4,7 @@ use super::{Measured, Scenario, park};
 use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Context, Result};
-use request_purgatory::{Purgatory, Reaper, ReaperThread};
+use request_purgatory::{Purgatory, threads::Reaper, threads::ReaperThread};
 use std::thread;
 use std::time::{Duration, Instant};
 

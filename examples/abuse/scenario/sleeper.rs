@@ -8,7 +8,7 @@ use crate::operation::Kind;
 use crate::samples::Samples;
 use crate::table::brief;
 use anyhow::{Result, ensure};
-use request_purgatory::{Clock, Completions, Purgatory, SystemClock};
+use request_purgatory::{Purgatory, threads::Dispatch, time::Clock, time::SystemClock};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -30,15 +30,15 @@ pub(super) fn run() -> Result<()> {
     Ok(())
 }
 
-fn one(way: &str, completions: Completions, sleeps: bool) -> Result<()> {
+fn one(way: &str, completions: Dispatch, sleeps: bool) -> Result<()> {
     let promise = match completions {
-        Completions::Inline => " (promises nothing)",
+        Dispatch::Inline => " (promises nothing)",
         _ => "",
     };
     let clock = SystemClock::new();
     let purgatory = Purgatory::builder("sleeper")
         .clock(clock)
-        .completions(completions)
+        .dispatch(completions)
         .build()?;
     let base = clock.now().saturating_add(FIRST);
     let until = |moment| base.saturating_add(moment).saturating_since(clock.now());

@@ -5,7 +5,7 @@ use super::{Measured, PATIENCE, Scenario, completions, park, wait_until_gone};
 use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Context, Result, ensure};
-use request_purgatory::{Clock, Completions, Purgatory, SystemClock};
+use request_purgatory::{Purgatory, threads::Dispatch, time::Clock, time::SystemClock};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -21,11 +21,11 @@ pub(super) fn run(scenario: Scenario) -> Result<()> {
     completions::each(|way, completions| one(format!("{}, {way}", scenario.name()), completions))
 }
 
-fn one(name: String, completions: Completions) -> Result<()> {
+fn one(name: String, completions: Dispatch) -> Result<()> {
     let clock = SystemClock::new();
     let purgatory = Purgatory::builder("slow-end")
         .clock(clock)
-        .completions(completions)
+        .dispatch(completions)
         .build()?;
     let measured = Measured::alone(name, &purgatory, Round::Own)?;
     let base = clock.now().saturating_add(FIRST);

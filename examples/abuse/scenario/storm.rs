@@ -4,7 +4,7 @@ use super::{Measured, Scenario, park, wait_until_gone};
 use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Result, ensure};
-use request_purgatory::{Clock, Purgatory, SystemClock};
+use request_purgatory::{Purgatory, time::Clock, time::SystemClock};
 use std::thread;
 use std::time::Duration;
 

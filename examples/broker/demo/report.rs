@@ -4,7 +4,7 @@ use crate::broker::Broker;
 use crate::cpu::CpuTime;
 use crate::demo::load::Finished;
 use crate::histogram::Histogram;
-use request_purgatory::Stats;
+use request_purgatory::stats::Stats;
 use std::time::Duration;
 
 /// Prints what happened. False if a request got no answer or a record got lost.

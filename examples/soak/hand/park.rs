@@ -8,7 +8,7 @@ use crate::random::Random;
 use crate::record::Record;
 use crate::stage::Entry;
 use crate::temper::{At, Temper};
-use request_purgatory::{Rejected, Watch};
+use request_purgatory::{Admission, RejectReason, Rejected};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -63,8 +63,8 @@ impl Hand<'_> {
         let op = Operation::new(record.clone(), self.stage, temper, timeout, depth);
         let closed = self.stage.shutdown_over.load(Ordering::SeqCst);
         match self.purgatory.try_complete_else_watch(op, keys) {
-            Ok(Watch::Completed) => self.must_end(&record, "Watch::Completed"),
-            Ok(Watch::Parked(handle)) => {
+            Ok(Admission::Completed) => self.must_end(&record, "Admission::Completed"),
+            Ok(Admission::Parked(handle)) => {
                 if closed {
                     let what = "parked after the shutdown".to_owned();
                     self.stage.complain(what, &record);
@@ -82,17 +82,17 @@ impl Hand<'_> {
     /// Whether the reason is a good one.
     fn refused(&self, rejected: Rejected<Operation>, record: &Record, panicked: bool) {
         let plausible = match &rejected {
-            Rejected::NoKeys(_) => record.keys.is_empty(),
-            Rejected::Full(_) => self.stage.plan.max_parked.is_some(),
-            Rejected::ShutDown(_) => self.purgatory.is_shut_down(),
-            Rejected::Panicked(_) => panicked,
+            RejectReason::NoKeys => record.keys.is_empty(),
+            RejectReason::Full => self.stage.plan.max_parked.is_some(),
+            RejectReason::ShutDown => self.purgatory.is_shut_down(),
+            RejectReason::Panicked => panicked,
             _ => false,
         };
         if !plausible {
             self.stage
                 .complain(format!("refused as {rejected:?}"), record);
         }
-        let by_panic = matches!(rejected, Rejected::Panicked(_));
+        let by_panic = rejected.reason() == RejectReason::Panicked;
         let op = rejected.into_operation();
         match (by_panic, record.ending()) {
             // Its own panic is booked.

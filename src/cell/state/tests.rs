@@ -24,9 +24,9 @@ struct Table {
 }
 
 impl Table {
-    fn release(&mut self, look_again: bool) -> Release {
+    fn release(&mut self, examine_again: bool) -> Release {
         let asked = std::mem::take(&mut self.marks[0]);
-        if asked && look_again {
+        if asked && examine_again {
             return Release::Recheck;
         }
         if let Some(first) = (1..5).find(|mark| self.marks[*mark]) {
@@ -35,7 +35,7 @@ impl Table {
         }
         self.held = false;
         match asked {
-            true => Release::PutOff,
+            true => Release::ParkedUnexamined,
             false => Release::Parked,
         }
     }
@@ -43,7 +43,7 @@ impl Table {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// With a reference to the present tenant, or to the one so many before it.
+    /// With a reference to the present occupant, or to the one so many before it.
     Acquire(u32),
     Mark(u32, usize),
     Release(bool),
@@ -75,7 +75,7 @@ proptest! {
             match step {
                 Step::Acquire(back) => {
                     let expected = match () {
-                        () if !table.parked || back != 0 => Acquire::Gone,
+                        () if !table.parked || back != 0 => Acquire::Stale,
                         () if table.held => Acquire::Busy,
                         () => Acquire::Held,
                     };
@@ -84,7 +84,7 @@ proptest! {
                 }
                 Step::Mark(back, mark) => {
                     let expected = match () {
-                        () if !table.parked || back != 0 => Marked::Gone,
+                        () if !table.parked || back != 0 => Marked::Stale,
                         () if !table.held => Marked::Unheld,
                         () => Marked::Left,
                     };
@@ -92,9 +92,9 @@ proptest! {
                     let generation = table.generation.wrapping_sub(back);
                     prop_assert_eq!(word.mark(generation, MARKS[mark]), expected);
                 }
-                Step::Release(look_again) if table.held => {
-                    let expected = table.release(look_again);
-                    prop_assert_eq!(word.release(look_again), expected);
+                Step::Release(examine_again) if table.held => {
+                    let expected = table.release(examine_again);
+                    prop_assert_eq!(word.release(examine_again), expected);
                 }
                 Step::End if table.held => {
                     word.end();
@@ -114,7 +114,7 @@ proptest! {
             }
             prop_assert_eq!(word.is_parked(table.generation), table.parked);
             prop_assert!(!word.is_parked(table.generation.wrapping_sub(1)));
-            prop_assert_eq!(word.tenant(), table.parked.then_some(table.generation));
+            prop_assert_eq!(word.occupant(), table.parked.then_some(table.generation));
         }
     }
 }

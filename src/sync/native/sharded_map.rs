@@ -54,6 +54,18 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         Some(read(value.get()))
     }
 
+    /// Reads the stored key that equals `key` under the shared lock of its shard.
+    pub(crate) fn read_key<Q, R>(&self, key: &Q, read: impl FnOnce(&K) -> R) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (hash, shard) = self.locate(key);
+        let shard = self.0.shards()[shard].read();
+        let (stored, _) = shard.get(hash, |(other, _)| other.borrow() == key)?;
+        Some(read(stored))
+    }
+
     /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
     /// told what is there. Returns `key` if it is not needed.
     #[inline(always)]
@@ -72,21 +84,6 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             return Some(key);
         }
         let hasher = |(other, _): &(K, SharedValue<V>)| self.0.hasher().hash_one(other);
-        if shard.len() == shard.capacity() {
-            // Half empty, but for the traces of what was removed, a table rehashes its entries in place. If `Hash` of a
-            // key panics in there, those that have not moved yet are lost. A change of size loses nothing: the old table
-            // stays until the new one has all of them.
-            let full = match shard.buckets() {
-                few @ ..=8 => few - 1,
-                many => many / 8 * 7,
-            };
-            let half = full / 2;
-            if shard.len() < half {
-                shard.shrink_to(half, hasher);
-            } else {
-                shard.reserve(1, hasher);
-            }
-        }
         let value = match place(None) {
             Some(value) => value,
             None => return Some(key),
@@ -113,15 +110,16 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     }
 
     /// Removes the entry of `key` if it `goes`; if there is another one, changes it, and removes it if so told. All of
-    /// it happens under one hold of the exclusive lock of its shard. What was removed is dropped after the lock is
-    /// released.
+    /// it happens under one hold of the exclusive lock of its shard. Returns what was removed: destructors of keys are
+    /// the user's.
     #[inline(always)]
     pub(crate) fn edit<Q>(
         &self,
         key: &Q,
         goes: impl Fn(&V) -> bool,
         edit: impl FnOnce(&mut V) -> Entry,
-    ) where
+    ) -> Option<K>
+    where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
@@ -137,7 +135,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             }
         }
         drop(shard);
-        drop(removed);
+        removed.map(|(key, _)| key)
     }
 
     /// Prepares a change to the entry of `key`, if there is one.
@@ -153,11 +151,11 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
 
     /// Makes changes that were prepared, all in one shard, under one hold of its exclusive lock; each may remove its
     /// entry, which is added to `removed`: destructors of keys are the user's. `done` counts the changes, and among them
-    /// the one in which a panic of the key's ends the call. `look` just reads the value.
+    /// the one in which a panic of the key's ends the call. `prefetch` just reads the value.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
-        look: impl Fn(&V) -> bool,
+        prefetch: impl Fn(&V) -> bool,
         mut edit: impl FnMut(&mut V, T) -> Entry,
         done: &mut usize,
         removed: &mut Vec<(K, V)>,
@@ -170,7 +168,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         // The entries lie far apart. In a loop of their own, these loads do not wait for one another.
         for &Edit { hash, .. } in edits {
             let likely = shard.get(hash, |_| true);
-            std::hint::black_box(likely.is_some_and(|(_, value)| look(value.get())));
+            std::hint::black_box(likely.is_some_and(|(_, value)| prefetch(value.get())));
         }
         for &Edit {
             key, hash, what, ..

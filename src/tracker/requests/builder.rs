@@ -1,24 +1,21 @@
 //! Building the pending requests of a client.
 
-use super::{Caller, Late, Report, Requests, Unanswered};
-use crate::RandomState;
-use crate::completions::Completions;
-use crate::engine::settings::{Settings, knobs};
-use crate::error::BuildError;
-use crate::operation::KeyHasher;
+use super::Report;
+use crate::dispatch::Dispatch;
+use crate::engine::settings::{Settings, setters};
+use crate::hash::{KeyHasher, RandomState};
 use crate::reaper::Reaper;
-use crate::stats::Count;
 use crate::sync::Arc;
 use crate::time::Clock;
-use crate::tracker::{TrackedKey, TrackerBuilder};
+use crate::tracker::TrackedKey;
 use std::fmt;
 use std::time::Duration;
 
-/// The knobs of [`Requests`], each with a sensible default.
+/// The settings of [`Requests`](super::Requests), each with a default.
 pub struct RequestsBuilder<K, R, S = RandomState> {
-    settings: Settings,
-    hasher: S,
-    on_late: Option<Report<K, R>>,
+    pub(super) settings: Settings,
+    pub(super) hasher: S,
+    pub(super) on_late: Option<Report<K, R>>,
 }
 
 impl<K: TrackedKey, R: Send + 'static> RequestsBuilder<K, R> {
@@ -32,7 +29,7 @@ impl<K: TrackedKey, R: Send + 'static> RequestsBuilder<K, R> {
 }
 
 impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
-    knobs!();
+    setters!();
 
     /// How ids are hashed. Default: a fast hasher with a random seed.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> RequestsBuilder<K, R, H> {
@@ -43,31 +40,11 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
         }
     }
 
-    /// Gets each response that nobody waits for, on the thread that [responds](Requests::respond). Default: they are
-    /// counted and dropped.
+    /// Gets each response to a request that is not pending, on the thread that
+    /// [responds](super::Requests::respond). Default: they are counted and dropped.
     pub fn on_late(mut self, report: impl Fn(&K, R) + Send + Sync + 'static) -> Self {
         self.on_late = Some(Box::new(report));
         self
-    }
-
-    /// Builds them and starts the threads.
-    ///
-    /// # Errors
-    /// [`BuildError`] if the tick or the wheel's size make no sense, or the system refuses a thread.
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
-        let tracker = TrackerBuilder::with(self.settings, self.hasher);
-        Ok(Requests {
-            tracker: tracker.build(|_, caller: Caller<R>| {
-                caller.answer(Err(Unanswered::TimedOut));
-            })?,
-            late: Arc::new(Late {
-                count: Count::default(),
-                report: self.on_late,
-            }),
-        })
     }
 }
 

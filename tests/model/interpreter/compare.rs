@@ -2,7 +2,7 @@
 
 use super::pair::Pair;
 use crate::support::lock;
-use request_purgatory::Clock;
+use request_purgatory::time::Clock;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Pair {
     fn compare_counts(&self) {
         let model = &self.model;
         assert_eq!(self.real.is_shut_down(), model.closed);
-        assert_eq!(self.real.delayed(), model.parked.len());
+        assert_eq!(self.real.len(), model.parked.len());
         let watched = model.parked.values().map(|op| op.keys.len());
         assert_eq!(self.real.watched(), watched.sum::<usize>());
         let keys = model.parked.values().flat_map(|op| op.keys.keys());
@@ -29,7 +29,7 @@ impl Pair {
         let (stats, books) = (self.real.stats(), &model.books);
         assert_eq!(
             (stats.parked, stats.watched),
-            (self.real.delayed(), self.real.watched())
+            (self.real.len(), self.real.watched())
         );
         assert_eq!(stats.completed_at_once, books.completed_at_once);
         assert_eq!(stats.completed, books.completed);

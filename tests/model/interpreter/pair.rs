@@ -6,8 +6,9 @@ use super::sorted_map::{End, Endings, Model, Parked};
 use crate::support::lock;
 use crate::support::spans::{Choices, Span, chosen};
 use request_purgatory::{
-    Awaited, Clock, Completing, Completions, Handle, Job, ManualClock, Purgatory, Reaper, Rejected,
-    ResolvedKey, Timestamp, Watch, WatchOn,
+    Admission, Handle, Purgatory, RejectReason, Rejected, ResolvedKey, Watch, future::Awaited,
+    future::CompletionFuture, threads::Dispatch, threads::Job, threads::Reaper, time::Clock,
+    time::ManualClock, time::Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -25,7 +26,7 @@ pub(crate) struct Pair {
     pub(crate) clock: ManualClock,
     /// By number. None for those that never parked, or whose handle was dropped.
     pub(crate) handles: Vec<Option<Handle<Awaited<Op>>>>,
-    futures: BTreeMap<usize, Completing<Op>>,
+    futures: BTreeMap<usize, CompletionFuture<Op>>,
     says: Vec<Says>,
     /// Each key as often as it is resolved.
     resolved: BTreeMap<u8, Vec<ResolvedKey<Awaited<Op>>>>,
@@ -36,11 +37,11 @@ pub(crate) struct Pair {
 enum Arrived {
     Completed,
     Parked(Handle<Awaited<Op>>),
-    Awaited(Completing<Op>),
+    Awaited(CompletionFuture<Op>),
 }
 
-impl From<Watch<Awaited<Op>>> for Arrived {
-    fn from(watch: Watch<Awaited<Op>>) -> Self {
+impl From<Admission<Awaited<Op>>> for Arrived {
+    fn from(watch: Admission<Awaited<Op>>) -> Self {
         watch.into_handle().map_or(Self::Completed, Self::Parked)
     }
 }
@@ -55,21 +56,21 @@ enum Refusal {
 }
 
 fn refusal<T>(rejected: Rejected<T>, op: impl FnOnce(T) -> Op) -> (Refusal, usize) {
-    let refusal = match &rejected {
-        Rejected::NoKeys(_) => Refusal::NoKeys,
-        Rejected::Full(_) => Refusal::Full,
-        Rejected::ShutDown(_) => Refusal::ShutDown,
-        Rejected::Panicked(_) => Refusal::Panicked,
+    let refusal = match rejected.reason() {
+        RejectReason::NoKeys => Refusal::NoKeys,
+        RejectReason::Full => Refusal::Full,
+        RejectReason::ShutDown => Refusal::ShutDown,
+        RejectReason::Panicked => Refusal::Panicked,
         other => panic!("{other:?}"),
     };
-    (refusal, op(rejected.into_operation()).number)
+    (refusal, op(rejected.into_inner()).number)
 }
 
 impl Pair {
     pub(crate) fn new(choices: Choices, executor: bool) -> Self {
         let (mut builder, clock) = chosen!(Purgatory::builder("model"), choices);
         if executor {
-            builder = builder.completions(Completions::Executor(Arc::new(|job: Job| job())));
+            builder = builder.dispatch(Dispatch::Executor(Arc::new(|job: Job| job())));
         }
         let foreign = Purgatory::builder("foreign").reaper(Reaper::Manual);
         Self {
@@ -232,7 +233,7 @@ impl Pair {
     fn resolve(&mut self, key: u8) -> &ResolvedKey<Awaited<Op>> {
         let resolved = self.resolved.entry(key).or_default();
         if resolved.is_empty() {
-            resolved.push(self.real.key(key));
+            resolved.push(self.real.resolve(key));
         }
         assert_eq!(*resolved[0].key(), key);
         &resolved[0]
@@ -242,7 +243,7 @@ impl Pair {
         let resolved = self.resolved.entry(key).or_default();
         let again = match resolved.last() {
             Some(last) if resolved.len() % 2 == 0 => last.clone(),
-            _ => self.real.key(key),
+            _ => self.real.resolve(key),
         };
         resolved.push(again);
     }
@@ -312,18 +313,18 @@ impl Pair {
             match on.way {
                 Way::Plain => {}
                 Way::Resolved => drop(self.resolve(on.key)),
-                Way::Foreign => foreign.push(self.foreign.key(on.key)),
+                Way::Foreign => foreign.push(self.foreign.resolve(on.key)),
             }
         }
         let resolved = std::mem::take(&mut self.resolved);
         let mut foreigners = foreign.iter();
         let watches = on.iter().map(|on| {
             let watch = match on.way {
-                Way::Plain => WatchOn::key(on.key),
-                Way::Resolved => WatchOn::from(&resolved[&on.key][0]),
-                Way::Foreign => WatchOn::from(foreigners.next().expect("one for each")),
+                Way::Plain => Watch::key(on.key),
+                Way::Resolved => Watch::from(&resolved[&on.key][0]),
+                Way::Foreign => Watch::from(foreigners.next().expect("one for each")),
             };
-            on.rank.into_iter().fold(watch, WatchOn::at_rank)
+            on.rank.into_iter().fold(watch, Watch::at_rank)
         });
         let reading = self.reading(&arriving);
         self.park(arriving, reading, ranks, |real, op| {
@@ -491,10 +492,7 @@ impl Pair {
     pub(crate) fn finish(self) {
         let mut rest = self;
         let weak = rest.real.downgrade();
-        assert_eq!(
-            weak.upgrade().map(|real| real.delayed()),
-            Some(rest.real.delayed())
-        );
+        assert_eq!(weak.upgrade().map(|real| real.len()), Some(rest.real.len()));
         // (Another face takes its place, so that the rest can be asked.)
         drop(std::mem::replace(&mut rest.real, rest.foreign.clone()));
         rest.shut_down();
@@ -509,14 +507,16 @@ impl Pair {
 }
 
 fn plain(
-    result: Result<Watch<Awaited<Op>>, Rejected<Awaited<Op>>>,
+    result: Result<Admission<Awaited<Op>>, Rejected<Awaited<Op>>>,
 ) -> Result<Arrived, (Refusal, usize)> {
     result
         .map(Arrived::from)
         .map_err(|rejected| refusal(rejected, Awaited::into_operation))
 }
 
-fn awaited(result: Result<Completing<Op>, Rejected<Op>>) -> Result<Arrived, (Refusal, usize)> {
+fn awaited(
+    result: Result<CompletionFuture<Op>, Rejected<Op>>,
+) -> Result<Arrived, (Refusal, usize)> {
     result
         .map(Arrived::Awaited)
         .map_err(|rejected| refusal(rejected, |op| op))

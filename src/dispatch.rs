@@ -1,7 +1,7 @@
 //! Where the completions of expired operations run, and those of checks that were put off.
 
 use crate::sync::Arc;
-use crate::turn::Turn;
+use crate::trampoline::Trampoline;
 use crossbeam::channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 /// still ends the operation.
 pub type Job = Box<dyn FnOnce() + Send + 'static>;
 
-/// Runs [the completions that go elsewhere](Completions), for instance on a thread pool.
+/// Runs [the completions that go elsewhere](Dispatch), for instance on a thread pool.
 ///
 /// `execute` is called on the thread that drives the timer, or on one that had the operation in hand when its time
 /// came. It should hand the job on rather than run it: a slow executor delays the timer. Closures `Fn(Job)` are
@@ -34,7 +34,7 @@ impl<F: Fn(Job) + Send + Sync + 'static> Executor for F {
 /// completed by a check put off ([`check_later`](crate::Purgatory::check_later), or the seventeenth look in a row).
 #[derive(Clone)]
 #[non_exhaustive]
-pub enum Completions {
+pub enum Dispatch {
     /// On a thread of the purgatory's own (with a shared reaper: of that reaper's own), one after the other. A slow
     /// one delays those behind it, but never the timer. The default where there is a reaper.
     OwnThread,
@@ -50,7 +50,7 @@ pub enum Completions {
     Executor(Arc<dyn Executor>),
 }
 
-impl fmt::Debug for Completions {
+impl fmt::Debug for Dispatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OwnThread => "OwnThread",
@@ -114,7 +114,7 @@ impl Drop for CompletionThread {
 /// Waits for `thread` to end, unless this is called from a callback: that could run on this very thread, or on one
 /// that `thread` waits for in turn. It then ends on its own, and a later call may still wait for it.
 pub(crate) fn join_unless_in_callback(thread: &Mutex<Option<JoinHandle<()>>>) {
-    if Turn::in_progress() {
+    if Trampoline::in_progress() {
         return;
     }
     let handle = thread.lock().take();

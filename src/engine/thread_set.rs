@@ -1,33 +1,34 @@
-//! The threads that work for a purgatory.
+//! The threads that work for one engine.
 
-use crate::completions::{CompletionThread, Completions};
+use crate::dispatch::{CompletionThread, Dispatch};
 use crate::reaper::{Driven, Reaper, Sleeper};
 use crate::sync::{Arc, Weak};
-use crate::time::{Clock, Waker};
+use crate::time::{Clock, WakeFn};
 use std::io;
 
-pub(crate) struct Threads {
+pub(crate) struct ThreadSet {
     reaper: Option<Arc<Sleeper>>,
     completions: Option<Arc<CompletionThread>>,
-    /// Wakes whoever drives the timer.
-    waker: Option<Waker>,
-    /// Shared threads go on without this purgatory.
+    /// Wakes the thread that drives the timer.
+    waker: Option<WakeFn>,
+    /// Shared threads go on without this engine.
     own_reaper: bool,
     own_completions: bool,
 }
 
-impl Threads {
-    /// Starts what the choices ask for, or joins what is there. Returns where completions go, if that was left open.
+impl ThreadSet {
+    /// Starts the threads that the settings ask for, or joins shared ones. Returns the dispatch, also where that was left
+    /// open.
     pub(crate) fn start(
         name: &str,
         reaper: Reaper,
-        completions: Option<Completions>,
-    ) -> io::Result<(Self, Completions)> {
-        let completions = completions.unwrap_or(match reaper {
-            Reaper::Manual | Reaper::Reactor(_) => Completions::Inline,
-            Reaper::Own | Reaper::Shared(_) => Completions::OwnThread,
+        dispatch: Option<Dispatch>,
+    ) -> io::Result<(Self, Dispatch)> {
+        let dispatch = dispatch.unwrap_or(match reaper {
+            Reaper::Manual | Reaper::Reactor(_) => Dispatch::Inline,
+            Reaper::Own | Reaper::Shared(_) => Dispatch::OwnThread,
         });
-        let wants_thread = matches!(completions, Completions::OwnThread);
+        let wants_thread = matches!(dispatch, Dispatch::OwnThread);
         let own_reaper = matches!(reaper, Reaper::Own);
         let (sleeper, waker, shared_completions) = match reaper {
             Reaper::Own => {
@@ -55,7 +56,7 @@ impl Threads {
             own_reaper,
             own_completions,
         };
-        Ok((threads, completions))
+        Ok((threads, dispatch))
     }
 
     /// Lets the reaper drive `driven`, and `clock` wake the reaper.
@@ -64,13 +65,13 @@ impl Threads {
             reaper.adopt(driven.clone());
         }
         if let Some(waker) = self.waker.clone() {
-            clock.subscribe(Waker::new(move || {
+            clock.subscribe(WakeFn::new(move || {
                 waker.wake() && driven.strong_count() > 0
             }));
         }
     }
 
-    /// Wakes whoever drives the timer, if that is not left to the user altogether.
+    /// Wakes the thread that drives the timer. (With `Reaper::Manual`, there is none to wake.)
     pub(crate) fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake();
@@ -86,7 +87,7 @@ impl Threads {
         self.completions.as_deref()
     }
 
-    /// Ends the purgatory's own threads and waits for them, unless this is called from a callback: the reaper
+    /// Ends the engine's own threads and waits for them, unless this is called from a callback: the reaper
     /// first, so that it gives no more to the completion thread, which runs all that it has before it ends.
     pub(crate) fn stop(&self) {
         if let Some(reaper) = self.reaper.as_deref().filter(|_| self.own_reaper) {

@@ -1,0 +1,112 @@
+//! On which thread the user's code runs for a payload that has ended.
+
+use super::handler::Handler;
+use crate::dispatch::{Dispatch, Job};
+use crate::sync::Arc;
+use crate::trampoline::Trampoline;
+
+/// Where the user's code runs for payloads that did not expire. (For expired ones, the builder decides.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunOn {
+    /// On the thread that ended it.
+    Caller,
+    /// Where that of expired payloads runs.
+    Executor,
+}
+
+/// Runs the user's code for one payload where it belongs. No lock is held.
+#[inline(always)]
+pub(crate) fn dispatch<H: Handler>(
+    handler: &Arc<H>,
+    trampoline: &Trampoline,
+    ended: H::Ended,
+    run_on: RunOn,
+) {
+    if goes_to_executor::<H>(handler, &ended, run_on) {
+        dispatch_all(handler, trampoline, vec![ended], run_on);
+    } else {
+        run_here(handler, trampoline, ended);
+    }
+}
+
+/// The same for several.
+pub(crate) fn dispatch_all<H: Handler>(
+    handler: &Arc<H>,
+    trampoline: &Trampoline,
+    all: Vec<H::Ended>,
+    run_on: RunOn,
+) {
+    let mut for_thread = Vec::new();
+    for ended in all {
+        if !goes_to_executor::<H>(handler, &ended, run_on) {
+            run_here(handler, trampoline, ended);
+            continue;
+        }
+        match &handler.engine().dispatch {
+            // One job for each: they may run side by side.
+            Dispatch::Executor(executor) => {
+                let job = Delivery::new(handler, vec![ended]).into_job();
+                // If it panics, the unwinding drops the job, which runs it.
+                let _ = handler.engine().guarded(|| executor.execute(job));
+            }
+            // One job for all: the thread runs them one after the other anyway.
+            _ => for_thread.push(ended),
+        }
+    }
+    if !for_thread.is_empty() {
+        let job = Delivery::new(handler, for_thread).into_job();
+        // After the shutdown the thread takes no more.
+        let refused = match handler.engine().threads.completions() {
+            Some(thread) => thread.submit(job).err(),
+            None => Some(job),
+        };
+        if let Some(job) = refused {
+            trampoline.run(job);
+        }
+    }
+}
+
+#[inline(always)]
+fn goes_to_executor<H: Handler>(handler: &H, ended: &H::Ended, run_on: RunOn) -> bool {
+    (run_on == RunOn::Executor || H::has_expired(ended))
+        && !matches!(handler.engine().dispatch, Dispatch::Inline)
+}
+
+/// Runs the user's code for one payload on this thread, outside every callback.
+#[inline(always)]
+fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: H::Ended) {
+    if trampoline.is_outermost() {
+        handler.complete(ended);
+    } else {
+        trampoline.run(Delivery::new(handler, vec![ended]).into_job());
+    }
+}
+
+/// Runs the user's code when it is dropped, wherever that is: an executor that loses the job cannot lose the ending.
+struct Delivery<H: Handler> {
+    handler: Arc<H>,
+    ended: Vec<H::Ended>,
+}
+
+impl<H: Handler> Delivery<H> {
+    fn new(handler: &Arc<H>, ended: Vec<H::Ended>) -> Self {
+        Self {
+            handler: handler.clone(),
+            ended,
+        }
+    }
+
+    fn into_job(self) -> Job {
+        Box::new(move || drop(self))
+    }
+}
+
+impl<H: Handler> Drop for Delivery<H> {
+    fn drop(&mut self) {
+        // On a thread of the user's: what this causes must not nest in it.
+        let _trampoline = Trampoline::enter();
+        for ended in std::mem::take(&mut self.ended) {
+            self.handler.complete(ended);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! One pass of the time: expiring payloads, running the user's code for them, and reclaiming what they leave behind.
+//!
+//! In a storm the order counts. A payload that has expired has ended, and no thread finds it any more; but its entries
+//! in the watch lists and its slot are still there, and to reclaim them takes longer than all the rest. So when more
+//! than a slice expires, completions run first; what is left goes to the reclaim queue, a batch at a time, while no
+//! timer is due. A few are reclaimed before their completions run: then no watch is left of what these speak of.
+//!
+//! The cost of it is that of memory: a million slots and lists lie far apart. They are prefetched by slices, in loops
+//! that only load, so that many loads are under way together; then they are worked on.
+
+use super::Engine;
+use super::dispatch::{RunOn, dispatch_all};
+use super::handler::Handler;
+use super::reclaim::Unreclaimed;
+use super::shard::Shard;
+use crate::cell::slab::SlotRef;
+use crate::cell::state::Mark;
+use crate::scheme::{Scheme, Tick};
+use crate::stats::Ending;
+use crate::sync::{Arc, SLICE};
+use crate::trampoline::{Examining, Trampoline};
+use std::time::Duration;
+
+/// At most this many payloads expire before their completions run, and are reclaimed together.
+const BATCH: usize = 8 * SLICE;
+
+/// Runs the deferred calls, and expires every payload whose deadline has passed. Returns how many payloads expired.
+///
+/// A check that was deferred before the deadline is made before the expiry. But deferred calls and timers take turns:
+/// when a tick has passed, the timers that have become due fire before the next slice of a deferred call.
+pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
+    let trampoline = Trampoline::enter();
+    let mut now = handler.engine().now();
+    let mut expired = 0;
+    // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
+    // so the checks stay for the next pass.
+    let deferred = match Examining::current() {
+        Some(_) => 0,
+        None => handler.deferred(),
+    };
+    for _ in 0..deferred {
+        handler.run_deferred(&mut || {
+            // (The clock may be the user's. If it panics, the timers wait for the next slice.)
+            let later = handler.engine().guarded(|| handler.engine().now()).ok();
+            if let Some(later) = later.filter(|later| *later > now) {
+                now = later;
+                expired += expire_due(handler, &trampoline, now);
+            }
+        });
+    }
+    expired + expire_due(handler, &trampoline, now)
+}
+
+fn expire_due<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, now: Tick) -> usize {
+    let shards = handler.engine().shards.iter();
+    shards
+        .map(|shard| expire_in(handler, trampoline, shard, now))
+        .sum()
+}
+
+/// Expires the due payloads of one timer shard, batch by batch.
+fn expire_in<H: Handler>(
+    handler: &Arc<H>,
+    trampoline: &Trampoline,
+    shard: &Shard<H::Payload, H::Scheme>,
+    now: Tick,
+) -> usize {
+    let engine = handler.engine();
+    let mut expired = 0;
+    let mut left = shard.begin_pass(now);
+    let mut more = left > 0;
+    let mut fired = Vec::new();
+    while more {
+        let mut batch = Batch::new();
+        let begun = engine.guarded(|| engine.now()).ok();
+        while more && batch.unreclaimed.len() <= BATCH - SLICE {
+            more = shard.drain(now, &mut fired) && left > fired.len();
+            left = left.saturating_sub(fired.len());
+            // Timers that only move to a finer level are no reason to let completions wait.
+            if fired.is_empty() {
+                break;
+            }
+            batch.expire(handler, shard, &mut fired);
+            // Where `try_complete` takes its time, the completions of those that have expired do not wait for the
+            // others. (The clock may be the user's.)
+            if engine.guarded(|| engine.now()).ok() != begun {
+                break;
+            }
+        }
+        expired += batch.deadlines.len();
+        batch.finish(handler, trampoline, shard, more);
+    }
+    expired
+}
+
+/// Payloads that have expired together.
+struct Batch<H: Handler> {
+    ended: Vec<H::Ended>,
+    unreclaimed: Vec<Unreclaimed<H::Stale>>,
+    /// Of those that have expired.
+    deadlines: Vec<Tick>,
+}
+
+impl<H: Handler> Batch<H> {
+    fn new() -> Self {
+        Self {
+            ended: Vec::new(),
+            unreclaimed: Vec::new(),
+            deadlines: Vec::new(),
+        }
+    }
+
+    /// Expires payloads whose timers have fired.
+    fn expire(
+        &mut self,
+        handler: &Arc<H>,
+        shard: &Shard<H::Payload, H::Scheme>,
+        fired: &mut Vec<(SlotRef, Tick)>,
+    ) {
+        self.ended.reserve(fired.len());
+        self.unreclaimed.reserve(fired.len());
+        for (at, deadline) in fired.drain(..) {
+            // A payload that another thread holds is ended by that thread.
+            let Some(claim) = handler.engine().claim(shard.address(at), Mark::Expire) else {
+                continue;
+            };
+            let (ended, unreclaimed) = handler.expire(claim);
+            if H::has_expired(&ended) {
+                self.deadlines.push(deadline);
+            }
+            self.ended.push(ended);
+            self.unreclaimed.push(unreclaimed);
+        }
+    }
+
+    /// Counts them, reclaims a few and queues many, and runs the completions.
+    fn finish(
+        self,
+        handler: &Arc<H>,
+        trampoline: &Trampoline,
+        shard: &Shard<H::Payload, H::Scheme>,
+        more: bool,
+    ) {
+        let engine = handler.engine();
+        // A completion finds its ending counted.
+        let (ended, expired) = (self.ended.len(), self.deadlines.len());
+        shard.count(Ending::Expired, expired);
+        shard.count(Ending::Aborted, ended - expired);
+        count_lateness(engine, shard, &self.deadlines);
+        // (A limit bounds memory: what ended payloads leave is reclaimed before their places are free.)
+        let storm = !engine.is_limited() && (more || ended >= SLICE);
+        if ended > 0 && (storm || !handler.reclaim_queue().is_empty()) {
+            handler.reclaim_queue().add(self.unreclaimed);
+        } else {
+            reclaim_batch(handler, self.unreclaimed);
+        }
+        dispatch_all(handler, trampoline, self.ended, RunOn::Caller);
+    }
+}
+
+/// Reclaims a part of the queue. `false` if it was empty.
+pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
+    let part = handler.reclaim_queue().take();
+    let some = !part.is_empty();
+    part.into_iter()
+        .for_each(|batch| reclaim_batch(handler, batch));
+    some
+}
+
+/// Watch entries first: while they are there, the slots must not have other occupants.
+fn reclaim_batch<H: Handler>(handler: &Arc<H>, batch: Vec<Unreclaimed<H::Stale>>) {
+    let engine = handler.engine();
+    handler.reclaim(&batch);
+    let mut stale = Vec::new();
+    engine.free_counted(batch.into_iter().map(|unreclaimed| {
+        if std::mem::needs_drop::<H::Stale>() {
+            stale.push(unreclaimed.stale);
+        }
+        (unreclaimed.taken, unreclaimed.watches)
+    }));
+    for stale in stale {
+        // The user's destructors in it may panic.
+        let _ = engine.guarded(|| drop(stale));
+    }
+}
+
+/// Counts how late payloads with these deadlines have expired: all of them by now.
+fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, deadlines: &[Tick]) {
+    // (The clock may be the user's. If it panics, nothing is counted.)
+    if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
+        let (mut total, mut max) = (0_u64, 0);
+        // (Most deadlines of a bucket are equal.)
+        for same in deadlines.chunk_by(|one, next| one == next) {
+            let late = now.saturating_since(engine.timestamp(same[0]));
+            let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+            total = total.saturating_add(late.saturating_mul(same.len() as u64));
+            max = late.max(max);
+            for _ in same {
+                engine.observe(|observer| observer.late(Duration::from_nanos(late)));
+            }
+        }
+        shard.events.lateness_total.add_saturating(total);
+        shard.events.lateness_max.raise_to(max);
+    }
+}

@@ -1,0 +1,54 @@
+//! What gives meaning to the payloads of an engine.
+
+use super::reclaim::{ReclaimQueue, Unreclaimed};
+use super::{Claim, Engine};
+use crate::scheme::Scheme;
+use crate::sync::Arc;
+
+/// Ends payloads when the engine says so, and runs the user's code for them. The purgatory is one, and so is the timer.
+pub(crate) trait Handler: Send + Sync + Sized + 'static {
+    /// What lies in the slots.
+    type Payload: Send + 'static;
+    /// How deadlines are kept.
+    type Scheme: Scheme;
+    /// A payload that has ended, on its way to the user's code.
+    type Ended: Send + 'static;
+    /// What an expired payload leaves behind outside the engine.
+    type Stale: Send;
+
+    fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
+
+    fn reclaim_queue(&self) -> &ReclaimQueue<Self::Stale>;
+
+    /// Ends a payload whose deadline has passed.
+    fn expire(
+        self: &Arc<Self>,
+        claim: Claim<'_, Self::Payload, Self::Scheme>,
+    ) -> (Self::Ended, Unreclaimed<Self::Stale>);
+
+    /// Reclaims what expired payloads left behind outside the engine.
+    fn reclaim(&self, _batch: &[Unreclaimed<Self::Stale>]) {}
+
+    /// Ends a payload because of the shutdown. `None` if it is not for the user's code.
+    fn on_shutdown(
+        self: &Arc<Self>,
+        claim: Claim<'_, Self::Payload, Self::Scheme>,
+    ) -> Option<Self::Ended>;
+
+    /// Whether the payload expired (and was not aborted by a panic).
+    fn has_expired(ended: &Self::Ended) -> bool;
+
+    /// Runs the user's code for a payload that has ended.
+    fn complete(&self, ended: Self::Ended);
+
+    /// How many calls were deferred until the timer is driven.
+    fn deferred(&self) -> usize {
+        0
+    }
+
+    /// Runs one deferred call; `pause` is called between slices of a long one.
+    fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
+
+    /// Drops all deferred calls, and takes no more.
+    fn close_deferred(&self) {}
+}

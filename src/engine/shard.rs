@@ -1,0 +1,376 @@
+//! A timer shard: the slab and the timer for the payloads that some of the threads park.
+//!
+//! Each thread parks in the shard that its number names, so threads rarely meet at a lock, whatever the keys and the
+//! timeouts are. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
+
+use super::timing::Timing;
+use crate::address::Address;
+use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
+use crate::cell::state::Mark;
+use crate::scheme::{BeyondSpan, Position, Records, Scheme, Step, Tick};
+use crate::stats::{Counters, Ending, Events};
+use crate::sync::{CachePadded, SLICE};
+use crate::time::ticks::NEVER;
+
+/// What lies beside the slots, under the same lock.
+pub(crate) struct Schedule<W> {
+    timer: W,
+    /// Set by the shutdown: the shard takes no more payloads.
+    closed: bool,
+}
+
+impl<W: Scheme> Schedule<W> {
+    /// Starts the timer of the slot at `index`, unless it never expires. Returns where it is filed, and a deadline that
+    /// is earlier than any before.
+    #[inline(always)]
+    fn start(
+        &mut self,
+        records: &mut impl Records,
+        index: u32,
+        timing: Timing,
+    ) -> Result<(Position, Option<Tick>), BeyondSpan> {
+        if timing.deadline == NEVER {
+            return Ok((Position::NONE, None));
+        }
+        let started = self
+            .timer
+            .start(records, index, timing.deadline, timing.present)?;
+        Ok((started.position, started.earliest))
+    }
+}
+
+/// The lock of a shard, held.
+pub(crate) type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
+
+pub(crate) struct Shard<P, W> {
+    pub(crate) number: usize,
+    slab: Slab<P, Schedule<W>>,
+    /// Written under the slab's lock.
+    locked_counters: CachePadded<Counters>,
+    /// For threads that do not wait for the lock.
+    counters: CachePadded<Counters>,
+    pub(crate) events: CachePadded<Events>,
+}
+
+/// Why a shard did not take a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Full,
+    Closed,
+    TooLong,
+}
+
+/// Answer of [`Shard::reschedule`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rescheduled {
+    /// The payload has the new deadline, which may have to be announced.
+    Done(Option<Tick>),
+    /// The payload has ended, or its timer has fired.
+    Ended,
+    /// The scheme cannot hold the new deadline: the payload keeps the old one.
+    TooLong,
+}
+
+impl<P, G> Records for FieldsView<'_, P, G> {
+    #[inline(always)]
+    fn deadline(&self, id: u32) -> Tick {
+        self.read(id).deadline
+    }
+
+    #[inline(always)]
+    fn set_position(&mut self, id: u32, position: Position) {
+        self.update(id, |fields| fields.position = position.number());
+    }
+}
+
+impl<P, W: Scheme> Shard<P, W> {
+    pub(crate) fn new(number: usize, slots: u32) -> Self {
+        Self {
+            number,
+            slab: Slab::new(Schedule {
+                timer: W::new(slots, 0),
+                closed: false,
+            }),
+            locked_counters: CachePadded::default(),
+            counters: CachePadded::default(),
+            events: CachePadded::default(),
+        }
+    }
+
+    /// The name of the payload in a slot of this shard.
+    #[inline(always)]
+    pub(crate) fn address(&self, at: SlotRef) -> Address {
+        Address::new(self.number, at.index, at.generation)
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, P, W>> {
+        self.slab.try_lock()
+    }
+
+    pub(crate) fn lock(&self) -> Guard<'_, P, W> {
+        self.slab.lock()
+    }
+
+    /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
+    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to be
+    /// announced.
+    #[inline(always)]
+    pub(crate) fn park<'a>(
+        &'a self,
+        guard: &mut Guard<'a, P, W>,
+        payload: P,
+        watches: usize,
+        timing: Timing,
+        limit: u32,
+    ) -> Result<(Held<'a, P>, Option<Tick>), (Refusal, P)> {
+        self.free_remote(guard);
+        if guard.split().0.closed {
+            return Err((Refusal::Closed, payload));
+        }
+        let Some(vacant) = guard.take_vacant(limit) else {
+            return Err((Refusal::Full, payload));
+        };
+        let (schedule, mut records) = guard.split();
+        match schedule.start(&mut records, vacant.index(), timing) {
+            Ok((position, earliest)) => {
+                let fields = Fields {
+                    deadline: timing.deadline,
+                    parked_at: timing.start,
+                    position: position.number(),
+                };
+                let held = guard.fill(vacant, payload, fields);
+                self.locked_counters.admitted.add_exclusively(1);
+                self.locked_counters
+                    .watches_added
+                    .add_exclusively(watches as u64);
+                Ok((held, earliest))
+            }
+            Err(BeyondSpan { .. }) => {
+                guard.put_back(vacant);
+                Err((Refusal::TooLong, payload))
+            }
+        }
+    }
+
+    /// Frees an ended slot, stops its timer, and counts the ending; `watches` entries are gone from the lists.
+    ///
+    /// Never waits: if another thread has the lock, the next thread that gets it does the rest.
+    #[inline(always)]
+    pub(crate) fn free(&self, ended: Ended, ending: Ending, watches: usize) {
+        if let Some(mut guard) = self.slab.try_lock() {
+            self.locked_counters.ended(ending).add_exclusively(1);
+            self.locked_counters
+                .watches_removed
+                .add_exclusively(watches as u64);
+            Self::free_locked(&mut guard, ended);
+            self.free_remote(&mut guard);
+        } else {
+            self.count(ending, 1);
+            self.count_unwatched(watches);
+            self.slab.free_remotely(ended);
+            self.try_free_remote();
+        }
+    }
+
+    /// Frees a slot for a thread of another shard, which has counted the ending in its own.
+    ///
+    /// It does not even try to take the lock, but once for every slice of slots: the memory under the lock would move
+    /// between the two processors with every life. The next thread that parks here, or drives the timer, does the rest.
+    pub(crate) fn free_from_other_shard(&self, ended: Ended) {
+        if self.slab.free_remotely(ended) >= SLICE {
+            self.try_free_remote();
+        }
+    }
+
+    /// Counts endings, without the lock.
+    #[inline(always)]
+    pub(crate) fn count(&self, ending: Ending, endings: usize) {
+        if endings > 0 {
+            self.counters.ended(ending).add(endings as u64);
+        }
+    }
+
+    /// Counts entries that are gone from the watch lists.
+    #[inline(always)]
+    pub(crate) fn count_unwatched(&self, watches: usize) {
+        if watches > 0 {
+            self.counters.watches_removed.add(watches as u64);
+        }
+    }
+
+    /// Frees a slice of slots whose endings are counted, in one hold of the lock if that is free. With each slot comes
+    /// the number of its watch entries.
+    pub(crate) fn free_counted(&self, slice: &mut Vec<(Ended, usize)>) {
+        let watches: usize = slice.iter().map(|&(_, watches)| watches).sum();
+        self.count_unwatched(watches);
+        self.slab
+            .prefetch(slice.iter().map(|(ended, _)| ended.index()));
+        let slots = slice.drain(..).map(|(ended, _)| ended);
+        match self.slab.try_lock() {
+            Some(mut guard) => {
+                slots.for_each(|ended| Self::free_locked(&mut guard, ended));
+                self.free_remote(&mut guard);
+            }
+            None => {
+                slots.for_each(|ended| _ = self.slab.free_remotely(ended));
+                self.try_free_remote();
+            }
+        }
+    }
+
+    /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released just
+    /// before, and then no other thread is on the way.
+    fn try_free_remote(&self) {
+        if let Some(mut guard) = self.slab.try_lock() {
+            self.free_remote(&mut guard);
+        }
+    }
+
+    /// Frees a slice of the remote free list, in the hold of the lock that the caller has anyway. Returns whether there
+    /// may be more, for the next holder.
+    #[inline(always)]
+    fn free_remote(&self, guard: &mut Guard<'_, P, W>) -> bool {
+        for _ in 0..SLICE {
+            match guard.next_remote() {
+                Some(ended) => Self::free_locked(guard, ended),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn free_locked(guard: &mut Guard<'_, P, W>, ended: Ended) {
+        let (schedule, mut fields) = guard.split();
+        let position = Position::new(fields.read(ended.index()).position);
+        schedule.timer.stop(&mut fields, position);
+        if let Some(vacant) = guard.reuse(ended) {
+            guard.put_back(vacant);
+        }
+    }
+
+    /// Begins to drain the timers that are due at `now`. Returns how many timers there are at all.
+    pub(crate) fn begin_pass(&self, now: Tick) -> usize {
+        let mut guard = self.slab.lock();
+        let timer = &mut guard.split().0.timer;
+        timer.begin_pass(now);
+        timer.len()
+    }
+
+    /// Takes timers that are due at `now` out of the wheel: one slice of them, so that no thread waits long for the
+    /// lock. Adds them to `fired`, and returns whether more may be due.
+    pub(crate) fn drain(&self, now: Tick, fired: &mut Vec<(SlotRef, Tick)>) -> bool {
+        let mut guard = self.slab.lock();
+        self.free_remote(&mut guard);
+        let (schedule, mut fields) = guard.split();
+        self.slab.prefetch(schedule.timer.upcoming().take(SLICE));
+        for _ in 0..SLICE {
+            match schedule.timer.step(&mut fields, now) {
+                Step::Fired(index, deadline) => {
+                    // INVARIANT: a slot is freed only with its timer stopped, under this lock. So the timer that
+                    // fired belongs to the present occupant, unless that has ended and is about to be freed.
+                    if let Some(at) = fields.occupant(index) {
+                        fired.push((at, deadline));
+                    }
+                }
+                Step::Bookkeeping => {}
+                Step::Idle => return false,
+            }
+        }
+        true
+    }
+
+    /// When the next bucket is due.
+    pub(crate) fn next_deadline(&self) -> Option<Tick> {
+        loop {
+            let mut guard = self.slab.lock();
+            // (Timers that were stopped and are still in the wheel do not count.)
+            if !self.free_remote(&mut guard) {
+                return guard.split().0.timer.next_deadline();
+            }
+        }
+    }
+
+    /// Gives the payload at `at` another deadline.
+    pub(crate) fn reschedule(&self, at: SlotRef, timing: Timing) -> Rescheduled {
+        let mut guard = self.slab.lock();
+        let (schedule, mut fields) = guard.split();
+        if fields.occupant(at.index) != Some(at) {
+            return Rescheduled::Ended;
+        }
+        let before = fields.read(at.index);
+        let fired = before.position == Position::NONE.number() && before.deadline != NEVER;
+        if fired {
+            return Rescheduled::Ended;
+        }
+        // Asked first: a timer that is stopped and started again is for the next pass, even with its old deadline.
+        if timing.deadline != NEVER && timing.deadline > schedule.timer.latest(timing.present) {
+            return Rescheduled::TooLong;
+        }
+        let old = Position::new(before.position);
+        schedule.timer.stop(&mut fields, old);
+        let started = schedule.start(&mut fields, at.index, timing);
+        let (started, deadline, answer) = match started {
+            Ok((position, earlier)) => {
+                (Some(position), timing.deadline, Rescheduled::Done(earlier))
+            }
+            // (A scheme that promised more. The old deadline could be held before, so it can be held now.)
+            Err(BeyondSpan { .. }) => {
+                let old = Timing {
+                    deadline: before.deadline,
+                    ..timing
+                };
+                let again = schedule.start(&mut fields, at.index, old);
+                let position = again.ok().map(|(position, _)| position);
+                (position, before.deadline, Rescheduled::TooLong)
+            }
+        };
+        fields.update(at.index, |fields| {
+            fields.deadline = deadline;
+            fields.position = started.unwrap_or(Position::NONE).number();
+        });
+        answer
+    }
+
+    /// When the payload at `at` was parked, and its deadline.
+    pub(crate) fn times(&self, at: SlotRef) -> Option<(Tick, Tick)> {
+        let mut guard = self.slab.lock();
+        let (_, fields) = guard.split();
+        (fields.occupant(at.index) == Some(at)).then(|| {
+            let fields = fields.read(at.index);
+            (fields.parked_at, fields.deadline)
+        })
+    }
+
+    /// From now on the shard takes no payload.
+    pub(crate) fn close(&self) {
+        self.slab.lock().split().0.closed = true;
+    }
+
+    /// The payloads that are here now.
+    pub(crate) fn occupants(&self) -> impl Iterator<Item = SlotRef> + '_ {
+        (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, P> {
+        self.slab.begin(at, mark)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
+        self.slab.is_parked(at)
+    }
+
+    /// Slots that were ever needed.
+    #[cfg(any(loom, test))]
+    pub(crate) fn slots(&self) -> u32 {
+        self.slab.used()
+    }
+
+    /// An ending may be counted in another shard than the arrival.
+    pub(crate) fn counters(&self) -> [&Counters; 2] {
+        [&self.locked_counters, &self.counters]
+    }
+}

@@ -1,0 +1,210 @@
+//! The life of a handler: it is shut down with its last strong handle.
+
+use super::drive::{advance, rearm_for_caller, shut_down, start};
+use super::handler::Handler;
+use crate::stats::Stats;
+use crate::sync::{Arc, Weak};
+use crate::time::Timestamp;
+use crate::time::ticks::NEVER;
+
+/// Exists as long as some [`SharedHandle`] does.
+struct ShutdownOnDrop<H: Handler> {
+    inner: Arc<H>,
+}
+
+impl<H: Handler> Drop for ShutdownOnDrop<H> {
+    fn drop(&mut self) {
+        shut_down(&self.inner);
+        // Where the shutdown came from a callback, no thread has joined the threads yet.
+        self.inner.engine().stop_threads();
+    }
+}
+
+/// What a public type of the library holds. (The reaper holds the handler weakly, callbacks on their way hold it
+/// strongly: neither keeps it from being shut down.)
+pub(crate) struct SharedHandle<H: Handler> {
+    pub(crate) inner: Arc<H>,
+    shutdown: Arc<ShutdownOnDrop<H>>,
+}
+
+impl<H: Handler> SharedHandle<H> {
+    /// Sets a handler going.
+    pub(crate) fn start(inner: Arc<H>) -> Self {
+        start(&inner);
+        Self {
+            shutdown: Arc::new(ShutdownOnDrop {
+                inner: inner.clone(),
+            }),
+            inner,
+        }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakHandle<H> {
+        WeakHandle(Arc::downgrade(&self.shutdown))
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.inner.engine().stats()
+    }
+
+    pub(crate) fn advance(&self) -> usize {
+        advance(&self.inner)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
+        let next = rearm_for_caller(&*self.inner);
+        (next != NEVER).then(|| self.inner.engine().timestamp(next))
+    }
+
+    /// Returns whether this call did it.
+    pub(crate) fn shutdown(&self) -> bool {
+        shut_down(&self.inner)
+    }
+
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.inner.engine().is_closed()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.inner.engine().name
+    }
+}
+
+impl<H: Handler> Clone for SharedHandle<H> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            shutdown: self.shutdown.clone(),
+        }
+    }
+}
+
+/// A handle that does not keep its handler running.
+pub(crate) struct WeakHandle<H: Handler>(Weak<ShutdownOnDrop<H>>);
+
+impl<H: Handler> WeakHandle<H> {
+    pub(crate) fn upgrade(&self) -> Option<SharedHandle<H>> {
+        let shutdown = self.0.upgrade()?;
+        Some(SharedHandle {
+            inner: shutdown.inner.clone(),
+            shutdown,
+        })
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+impl<H: Handler> Clone for WeakHandle<H> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
+macro_rules! shared_methods {
+    ($what:literal) => {
+        #[doc = concat!("The number of ", $what, " now. Exact when no call is in progress. Takes no lock.")]
+        pub fn len(&self) -> usize {
+            self.stats().parked
+        }
+
+        #[doc = concat!("Whether there are no ", $what, " now. Takes no lock.")]
+        pub fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+
+        /// What happened so far. Takes no lock.
+        pub fn stats(&self) -> crate::stats::Stats {
+            self.shared.stats()
+        }
+
+        #[doc = concat!("Expires ", $what, " whose deadline has passed, and makes deferred checks.")]
+        /// For use without a reaper (with one, it is harmless). Returns how many expired.
+        ///
+        /// Your code runs where [`dispatch`](crate::threads::Dispatch) says; `try_complete` of the operations concerned
+        /// runs on this thread. Timers that your code starts meanwhile are left for the next call.
+        ///
+        /// Takes the lock of every timer shard in turn, for a slice of timers at a time, and those of the map shards of
+        /// the keys of what it ends. Reads the clock; if that panics, so does this call.
+        pub fn advance(&self) -> usize {
+            self.shared.advance()
+        }
+
+        /// When [`advance`](Self::advance) has something to do next, on the clock in use: at or before the first
+        /// deadline. `None`: not before something is parked.
+        ///
+        /// Takes the lock of every timer shard in turn, and may wake the reaper.
+        pub fn next_deadline(&self) -> Option<crate::time::Timestamp> {
+            self.shared.next_deadline()
+        }
+
+        /// Whether it has been shut down. Takes no lock.
+        pub fn is_shut_down(&self) -> bool {
+            self.shared.is_shut_down()
+        }
+
+        /// The name given to it.
+        pub fn name(&self) -> &str {
+            self.shared.name()
+        }
+    };
+}
+pub(crate) use shared_methods;
+
+/// `Clone` and `Debug` for a public type over a [`SharedHandle`], and its weak counterpart.
+macro_rules! shared_type {
+    ([$($generics:tt)*] $strong:ident, $weak:ident, $type:ty, $weak_type:ty) => {
+        impl<$($generics)*> $type {
+            /// A handle that does not keep it running: for callbacks.
+            pub fn downgrade(&self) -> $weak_type {
+                $weak {
+                    shared: self.shared.downgrade(),
+                }
+            }
+        }
+
+        impl<$($generics)*> Clone for $type {
+            fn clone(&self) -> Self {
+                Self {
+                    shared: self.shared.clone(),
+                }
+            }
+        }
+
+        impl<$($generics)*> std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($strong))
+                    .field("name", &self.name())
+                    .field("stats", &self.stats())
+                    .finish_non_exhaustive()
+            }
+        }
+
+        impl<$($generics)*> $weak_type {
+            /// The strong handle, if another strong handle is left.
+            pub fn upgrade(&self) -> Option<$type> {
+                let shared = self.shared.upgrade()?;
+                Some($strong { shared })
+            }
+        }
+
+        impl<$($generics)*> Clone for $weak_type {
+            fn clone(&self) -> Self {
+                Self {
+                    shared: self.shared.clone(),
+                }
+            }
+        }
+
+        impl<$($generics)*> std::fmt::Debug for $weak_type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($weak))
+                    .field("alive", &self.shared.is_alive())
+                    .finish()
+            }
+        }
+    };
+}
+pub(crate) use shared_type;

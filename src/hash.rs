@@ -1,0 +1,62 @@
+//! How keys are hashed.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+
+/// What a purgatory hashes keys with: any `BuildHasher` that can be cloned and shared. Implemented by all of them.
+pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
+
+impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}
+
+/// The default hasher of keys: fast, and seeded at random for each purgatory, since clients often choose the keys.
+///
+/// It resists collisions that an attacker prepares without knowledge of the seed. It is no cryptographic hash: where
+/// attackers can measure single calls, choose another with [`Builder::hasher`](crate::Builder::hasher). The algorithm
+/// behind it (foldhash today) may change in any version.
+#[derive(Clone, Default)]
+pub struct RandomState(foldhash::fast::RandomState);
+
+impl BuildHasher for RandomState {
+    type Hasher = DefaultHasher;
+
+    #[inline(always)]
+    fn build_hasher(&self) -> DefaultHasher {
+        DefaultHasher(self.0.build_hasher())
+    }
+}
+
+impl fmt::Debug for RandomState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RandomState").finish_non_exhaustive()
+    }
+}
+
+/// The hasher that [`RandomState`] makes.
+#[derive(Clone)]
+pub struct DefaultHasher(foldhash::fast::FoldHasher<'static>);
+
+/// Forwards each call: the inner hasher is faster for numbers than for bytes.
+macro_rules! forward {
+    ($($method:ident: $type:ty),*) => {
+        $(#[inline(always)]
+        fn $method(&mut self, value: $type) {
+            self.0.$method(value);
+        })*
+    };
+}
+
+impl Hasher for DefaultHasher {
+    forward!(write: &[u8], write_u8: u8, write_u16: u16, write_u32: u32, write_u64: u64, write_u128: u128,
+        write_usize: usize);
+
+    #[inline(always)]
+    fn finish(&self) -> u64 {
+        self.0.finish()
+    }
+}
+
+impl fmt::Debug for DefaultHasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DefaultHasher").finish_non_exhaustive()
+    }
+}

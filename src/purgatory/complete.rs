@@ -1,0 +1,230 @@
+//! Examining an operation, ending it, and completing it.
+
+use super::deferred::Deferred;
+use super::inner::{Claim, Inner, Parked, StaleWatches};
+use crate::address::Address;
+use crate::cell::slab::Released;
+use crate::cell::state::Mark;
+use crate::engine::UserPanic;
+use crate::engine::reclaim::Unreclaimed;
+use crate::hash::KeyHasher;
+use crate::observe::End;
+use crate::operation::{Completion, DelayedOperation};
+use crate::stats::Ending;
+use crate::sync::{Arc, MAX_EXAMINATIONS};
+use crate::trampoline::{Examining, drop_user_value};
+use crate::watch::Target;
+use crate::watch::list::Rank;
+
+/// An operation that has ended, on its way to [`run_on_complete`](Inner::run_on_complete).
+pub(crate) struct Ended<Op> {
+    pub(crate) op: Op,
+    pub(crate) ending: Ending,
+    /// Whether it was parked, and so has a place under the limit.
+    pub(crate) was_parked: bool,
+}
+
+/// What became of an examined operation.
+pub(crate) enum Examined<Op> {
+    /// It is parked, and no thread holds it.
+    Parked,
+    /// This thread has ended it.
+    Ended(Ended<Op>),
+}
+
+impl Ending {
+    /// What the operation is told. (After a panic, nothing.)
+    fn completion(self) -> Option<Completion> {
+        match self {
+            Self::Satisfied | Self::Forced => Some(Completion::Satisfied),
+            Self::Expired => Some(Completion::Expired),
+            Self::Cancelled => Some(Completion::Cancelled),
+            Self::ShutDown => Some(Completion::ShutDown),
+            Self::Aborted => None,
+        }
+    }
+}
+
+impl From<Mark> for Ending {
+    fn from(mark: Mark) -> Self {
+        match mark {
+            // (A recheck ends nothing by itself.)
+            Mark::Recheck => Self::Satisfied,
+            Mark::Force => Self::Forced,
+            Mark::Cancel => Self::Cancelled,
+            Mark::Expire => Self::Expired,
+            Mark::ShutDown => Self::ShutDown,
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// Examines one operation. `None` if it has ended, or if another thread holds it, which will examine it again.
+    #[inline(always)]
+    pub(crate) fn examine(self: &Arc<Self>, address: Address) -> Option<Examined<Op>> {
+        let mut claim = self.engine.claim(address, Mark::Recheck)?;
+        let answer = self.ask(&mut claim);
+        Some(self.release_or_end(claim, answer))
+    }
+
+    /// Asks a held operation whether it can complete.
+    #[inline(always)]
+    pub(crate) fn ask(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
+        let purgatory = std::ptr::from_ref(self) as usize;
+        let _examining = Examining::enter((purgatory, claim.address().to_bits()));
+        self.engine
+            .guarded(|| claim.held.with(|parked| parked.op.try_complete()))
+    }
+
+    /// Acts on the operation's answer: ends the operation, or lets go of it. If other threads have left marks meanwhile,
+    /// acts on these first.
+    #[inline(always)]
+    pub(crate) fn release_or_end(
+        self: &Arc<Self>,
+        mut claim: Claim<'_, Op>,
+        mut answer: Result<bool, UserPanic>,
+    ) -> Examined<Op> {
+        let mut examinations = 0;
+        let ending = loop {
+            match answer {
+                Ok(true) => break Ending::Satisfied,
+                Ok(false) => {}
+                Err(UserPanic) => break Ending::Aborted,
+            }
+            examinations += 1;
+            let address = claim.address();
+            let Claim { shard, held } = claim;
+            // A holder that other threads keep asking for another examination leaves that to the thread that drives the
+            // timer: its own thread has other things to do.
+            match held.release(examinations < MAX_EXAMINATIONS) {
+                Released::Parked { unexamined } => {
+                    if unexamined {
+                        self.defer(Deferred::Operation(address), Rank::MAX);
+                    }
+                    return Examined::Parked;
+                }
+                Released::Recheck(held) => {
+                    claim = Claim { shard, held };
+                    answer = self.ask(&mut claim);
+                }
+                Released::End(held, mark) => {
+                    claim = Claim { shard, held };
+                    break mark.into();
+                }
+            }
+        };
+        Examined::Ended(self.end_and_reclaim(claim, ending))
+    }
+
+    /// Ends an operation, and takes it off its watch lists and out of the timer.
+    #[inline(always)]
+    pub(crate) fn end_and_reclaim(&self, claim: Claim<'_, Op>, ending: Ending) -> Ended<Op> {
+        let (ended, left) = self.end(claim, ending, false);
+        let Unreclaimed {
+            taken,
+            watches,
+            stale,
+        } = left;
+        self.unwatch(&stale);
+        self.engine.free(taken, ending, watches);
+        if std::mem::needs_drop::<Op::Key>() {
+            let _ = self.engine.guarded(|| drop_user_value(stale.keys));
+        }
+        ended
+    }
+
+    /// THE one ending of a parked operation, whatever the reason: from here on no thread finds it, under any key or
+    /// handle or in the timer.
+    ///
+    /// The order matters. First the operation moves out and its references go stale, so that no other thread can end it;
+    /// then it leaves the watch lists, while its slot cannot have another occupant yet; last the slot and the timer are
+    /// freed, and the ending is counted. The caller does the second and third, now or (in a storm of expiries) later.
+    #[inline(always)]
+    pub(crate) fn end(
+        &self,
+        claim: Claim<'_, Op>,
+        ending: Ending,
+        missed_check: bool,
+    ) -> (Ended<Op>, Unreclaimed<StaleWatches<Op::Key>>) {
+        let watcher = claim.address();
+        let wanted = self
+            .engine
+            .observe(|observer| observer.wants_deadline(ending));
+        let deadline = wanted.then(|| self.engine.deadline(watcher)).flatten();
+        let (Parked { op, keys, span }, taken) = self.engine.take(claim);
+        let watches = keys.len();
+        let end = End {
+            ending,
+            missed_check,
+            deadline,
+        };
+        self.engine.observe(|observer| {
+            observer.ended(span, end, watches, || self.engine.clock.now());
+        });
+        let ended = Ended {
+            op,
+            ending,
+            was_parked: true,
+        };
+        let left = Unreclaimed {
+            taken,
+            watches,
+            stale: StaleWatches { watcher, keys },
+        };
+        (ended, left)
+    }
+
+    /// Takes an operation that has ended off the lists of its keys.
+    #[inline(always)]
+    pub(crate) fn unwatch(&self, stale: &StaleWatches<Op::Key>) {
+        self.for_each_watch(stale, |target, rank| {
+            self.watch
+                .remove(target, rank, stale.watcher, |other| self.is_live(other));
+        });
+    }
+
+    /// Calls `each` for every watch. If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others
+    /// follow.
+    #[inline(always)]
+    pub(crate) fn for_each_watch<'k>(
+        &self,
+        stale: &'k StaleWatches<Op::Key>,
+        mut each: impl FnMut(Target<&'k Op::Key>, Option<Rank>),
+    ) {
+        let keys = &stale.keys;
+        let mut next = 0;
+        while next < keys.len() {
+            let _ = self.engine.guarded(|| {
+                keys.for_each(next, |target, rank| {
+                    next += 1;
+                    each(target, rank);
+                });
+            });
+        }
+    }
+
+    /// Runs the user's code for an operation that has ended. The one place that calls `on_complete`.
+    #[inline(always)]
+    pub(crate) fn run_on_complete(&self, ended: Ended<Op>) {
+        let Ended {
+            op,
+            ending,
+            was_parked,
+        } = ended;
+        // A panic is counted, and concerns this operation only.
+        let _ = self.engine.guarded(|| match ending.completion() {
+            Some(completion) => op.on_complete(completion),
+            None => drop(op),
+        });
+        if was_parked {
+            self.engine.free_place();
+        }
+    }
+
+    /// Gives an ended operation to the caller: no user code runs for it.
+    #[inline(always)]
+    pub(crate) fn give_back(&self, ended: Ended<Op>) -> Op {
+        self.engine.free_place();
+        ended.op
+    }
+}

@@ -1,0 +1,84 @@
+//! Checks that wait until the timer is driven.
+
+use crate::address::Address;
+use crate::hash::KeyHasher;
+use crate::sync::Mutex;
+use crate::watch::list::Rank;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+
+/// What a deferred check is of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Deferred<K> {
+    /// All operations on a key.
+    Key(K),
+    /// One operation, whose holder was asked to examine it again too often.
+    Operation(Address),
+}
+
+/// The deferred checks of one purgatory, each once, the oldest first.
+pub(crate) struct DeferredChecks<K, S>(Mutex<Waiting<K, S>>);
+
+struct Waiting<K, S> {
+    order: VecDeque<Deferred<K>>,
+    /// Up to which rank each is. (A check that is merged with another goes as far as the farther one.)
+    up_to: HashMap<Deferred<K>, Rank, S>,
+    /// After the shutdown no check waits.
+    closed: bool,
+}
+
+impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
+    pub(crate) fn new(hasher: S) -> Self {
+        Self(Mutex::new(Waiting {
+            order: VecDeque::new(),
+            up_to: HashMap::with_hasher(hasher),
+            closed: false,
+        }))
+    }
+
+    /// Adds a check, or merges it with the one that waits already. `false` after the shutdown.
+    pub(crate) fn add(&self, check: Deferred<K>, up_to: Rank) -> bool {
+        // (Dropped after the lock is released: the destructor of a key is the user's.)
+        let mut spare = None;
+        let mut waiting = self.0.lock();
+        if waiting.closed {
+            spare = Some(check);
+        } else if let Some(known) = waiting.up_to.get_mut(&check) {
+            *known = up_to.max(*known);
+            spare = Some(check);
+        } else {
+            waiting.up_to.insert(check.clone(), up_to);
+            waiting.order.push_back(check);
+        }
+        let taken = !waiting.closed;
+        drop(waiting);
+        drop(spare);
+        taken
+    }
+
+    /// The check that has waited longest.
+    pub(crate) fn next(&self) -> Option<(Deferred<K>, Rank)> {
+        let mut waiting = self.0.lock();
+        let check = waiting.order.pop_front()?;
+        let removed = waiting.up_to.remove_entry(&check);
+        drop(waiting);
+        let (copy, up_to) = removed?;
+        drop(copy);
+        Some((check, up_to))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().order.len()
+    }
+
+    /// Takes no more checks, and gives back those that wait.
+    pub(crate) fn close(&self) -> impl Iterator<Item = Deferred<K>> {
+        let mut waiting = self.0.lock();
+        waiting.closed = true;
+        let order = std::mem::take(&mut waiting.order);
+        let copies = waiting.up_to.drain().map(|(copy, _)| copy);
+        let copies = copies.collect::<Vec<_>>();
+        drop(waiting);
+        order.into_iter().chain(copies)
+    }
+}

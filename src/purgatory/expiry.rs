@@ -1,0 +1,105 @@
+//! What the engine asks of a purgatory.
+
+use super::complete::Ended;
+use super::deferred::Deferred;
+use super::inner::{Claim, Inner, Parked, StaleWatches, Wheel};
+use crate::engine::Engine;
+use crate::engine::dispatch::RunOn;
+use crate::engine::handler::Handler;
+use crate::engine::reclaim::{ReclaimQueue, Unreclaimed};
+use crate::hash::KeyHasher;
+use crate::operation::DelayedOperation;
+use crate::stats::Ending;
+use crate::sync::Arc;
+use crate::trampoline::drop_user_value;
+use crate::watch::sweep::Sweep;
+
+impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
+    type Payload = Parked<Op>;
+    type Scheme = Wheel;
+    type Ended = Ended<Op>;
+    type Stale = StaleWatches<Op::Key>;
+
+    #[inline(always)]
+    fn engine(&self) -> &Engine<Parked<Op>, Wheel> {
+        &self.engine
+    }
+
+    fn reclaim_queue(&self) -> &ReclaimQueue<StaleWatches<Op::Key>> {
+        &self.unreclaimed
+    }
+
+    /// The operation is examined once more. The answer decides nothing, but shows a check that was not made.
+    fn expire(
+        self: &Arc<Self>,
+        mut claim: Claim<'_, Op>,
+    ) -> (Ended<Op>, Unreclaimed<StaleWatches<Op::Key>>) {
+        let answer = self.ask(&mut claim);
+        let missed_check = matches!(answer, Ok(true));
+        if missed_check {
+            claim.shard.events.missed_checks.add(1);
+        }
+        let ending = answer.map_or(Ending::Aborted, |_| Ending::Expired);
+        self.end(claim, ending, missed_check)
+    }
+
+    /// Takes expired operations off the watch lists.
+    fn reclaim(&self, batch: &[Unreclaimed<StaleWatches<Op::Key>>]) {
+        if let [Unreclaimed { stale, .. }] = batch {
+            return self.unwatch(stale);
+        }
+        let is_live = |other| self.is_live(other);
+        let watches = batch.iter().map(|left| left.watches).sum();
+        let mut sweep = Sweep::of(&self.watch, watches);
+        for Unreclaimed { stale, .. } in batch {
+            self.for_each_watch(stale, |target, rank| {
+                sweep.add(target, rank, stale.watcher, is_live);
+            });
+        }
+        sweep.sort();
+        while !sweep.is_done() {
+            // (`Eq` of a key may panic.)
+            let _ = self.engine.guarded(|| sweep.step(is_live));
+        }
+    }
+
+    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, Op>) -> Option<Ended<Op>> {
+        Some(self.end_and_reclaim(claim, Ending::ShutDown))
+    }
+
+    #[inline(always)]
+    fn has_expired(ended: &Ended<Op>) -> bool {
+        ended.ending == Ending::Expired
+    }
+
+    #[inline(always)]
+    fn complete(&self, ended: Ended<Op>) {
+        self.run_on_complete(ended);
+    }
+
+    fn deferred(&self) -> usize {
+        self.deferred.len()
+    }
+
+    fn run_deferred(self: &Arc<Self>, pause: &mut dyn FnMut()) {
+        // Only `Hash` or `Eq` of a key, or its destructor, can panic in here.
+        let _ = self.engine.guarded(|| match self.deferred.next() {
+            Some((Deferred::Key(key), up_to)) => {
+                self.check_key_in_slices(&key, up_to, pause);
+                drop_user_value(key);
+            }
+            Some((Deferred::Operation(address), _)) => {
+                self.check_one(address, RunOn::Executor);
+                pause();
+            }
+            None => {}
+        });
+    }
+
+    fn close_deferred(&self) {
+        for check in self.deferred.close() {
+            // The destructor of a key may panic.
+            let _ = self.engine.guarded(|| drop_user_value(check));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What all handles of one purgatory share.
+
+use super::deferred::DeferredChecks;
+use super::keys::Keys;
+use super::recycled_weak::RecycledWeak;
+use crate::address::Address;
+use crate::engine::reclaim::ReclaimQueue;
+use crate::engine::{self, Engine, cores};
+use crate::hash::KeyHasher;
+use crate::observe::OperationSpan;
+use crate::operation::DelayedOperation;
+use crate::scheme::HierarchicalWheel;
+use crate::sync::{Arc, Weak};
+use crate::watch::WatchMap;
+
+/// How a purgatory keeps its deadlines.
+pub(crate) type Wheel = HierarchicalWheel;
+
+/// What lies in a slot.
+pub(crate) struct Parked<Op: DelayedOperation> {
+    pub(crate) op: Op,
+    pub(crate) keys: Keys<Op::Key>,
+    pub(crate) span: OperationSpan,
+}
+
+/// A parked operation that this thread holds.
+pub(crate) type Claim<'a, Op> = engine::Claim<'a, Parked<Op>, Wheel>;
+
+/// Watch entries of an operation that has ended.
+pub(crate) struct StaleWatches<K> {
+    pub(crate) watcher: Address,
+    pub(crate) keys: Keys<K>,
+}
+
+pub(crate) struct Inner<Op: DelayedOperation, S> {
+    pub(crate) engine: Engine<Parked<Op>, Wheel>,
+    /// For handles.
+    pub(crate) weak: RecycledWeak,
+    pub(crate) watch: WatchMap<Op::Key, S>,
+    /// Checks that wait until the timer is driven.
+    pub(crate) deferred: DeferredChecks<Op::Key, S>,
+    pub(crate) unreclaimed: ReclaimQueue<StaleWatches<Op::Key>>,
+    pub(crate) hasher: S,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    pub(crate) fn new(engine: Engine<Parked<Op>, Wheel>, hasher: S) -> Arc<Self> {
+        let map_shards = (cores() * 16).next_power_of_two().clamp(64, 1024);
+        Arc::new_cyclic(|inner: &Weak<Self>| Self {
+            weak: RecycledWeak::new(inner.clone()),
+            engine,
+            watch: WatchMap::new(hasher.clone(), map_shards),
+            deferred: DeferredChecks::new(hasher.clone()),
+            unreclaimed: ReclaimQueue::new(),
+            hasher,
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_live(&self, watcher: Address) -> bool {
+        self.engine.is_parked(watcher)
+    }
+}
+
+impl<Op: DelayedOperation, S> Drop for Inner<Op, S> {
+    fn drop(&mut self) {
+        self.weak.cut();
+    }
+}

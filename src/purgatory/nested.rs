@@ -1,0 +1,103 @@
+//! Checks that an operation's `try_complete` makes.
+//!
+//! The thread that makes one holds an operation, which it cannot examine meanwhile. So such a check waits on the
+//! trampoline for the end of the outermost call, where this thread holds nothing. Checks of one key are merged.
+//!
+//! A nested check examines operations, and those may make the same check in turn: it would never end. So of the checks
+//! that are made while a nested check runs, each operation can cause one of each key until no nested check waits any
+//! more; the same check by the same operation again is ignored. n operations that check their own key in every
+//! `try_complete` so cost at most 2 n examinations.
+
+use super::deferred::Deferred;
+use super::inner::Inner;
+use crate::engine::dispatch::RunOn;
+use crate::hash::KeyHasher;
+use crate::operation::DelayedOperation;
+use crate::sync::Arc;
+use crate::trampoline::{Examinee, Examining, NestedChecks, is_in_nested_check, nested_checks};
+use crate::watch::list::Rank;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// The nested checks of one purgatory on one thread, until the outermost call returns.
+struct Nested<Op: DelayedOperation, S: KeyHasher> {
+    inner: Arc<Inner<Op, S>>,
+    state: RefCell<State<Op::Key, S>>,
+}
+
+struct State<K, S> {
+    order: VecDeque<Deferred<K>>,
+    checks: HashMap<Deferred<K>, Check, S>,
+}
+
+#[derive(Default)]
+struct Check {
+    /// Up to which rank, if it waits.
+    waiting: Option<Rank>,
+    /// Operations that have caused it.
+    causes: HashSet<Examinee>,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Nested<Op, S> {
+    /// The check that has waited longest.
+    fn next(&self) -> Option<(Deferred<Op::Key>, Rank)> {
+        let mut state = self.state.borrow_mut();
+        let Some(what) = state.order.pop_front() else {
+            let done = std::mem::replace(
+                &mut state.checks,
+                HashMap::with_hasher(self.inner.hasher.clone()),
+            );
+            drop(state);
+            drop(done);
+            return None;
+        };
+        let waiting = state.checks.get_mut(&what)?.waiting.take()?;
+        Some((what, waiting))
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> NestedChecks for Nested<Op, S> {
+    fn run_next(&self) -> bool {
+        let Some((what, up_to)) = self.next() else {
+            return false;
+        };
+        match what {
+            Deferred::Key(key) => _ = self.inner.check_key(&key, up_to, RunOn::Caller),
+            Deferred::Operation(address) => _ = self.inner.check_one(address, RunOn::Caller),
+        }
+        true
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// Has `what` checked when the outermost call of this thread is about to return. `cause` is being examined.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn check_nested(
+        self: &Arc<Self>,
+        what: Deferred<Op::Key>,
+        up_to: Rank,
+        cause: Examinee,
+    ) {
+        let nested = nested_checks(
+            |nested: &Nested<Op, S>| Arc::ptr_eq(&nested.inner, self),
+            || Nested {
+                inner: self.clone(),
+                state: RefCell::new(State {
+                    order: VecDeque::new(),
+                    checks: HashMap::with_hasher(self.hasher.clone()),
+                }),
+            },
+        );
+        let mut state = nested.state.borrow_mut();
+        let check = state.checks.entry(what.clone()).or_default();
+        let first = cause == Examining::UNPARKED || check.causes.insert(cause);
+        if first || !is_in_nested_check() {
+            let waits = check.waiting.is_some();
+            check.waiting = check.waiting.max(Some(up_to));
+            if !waits {
+                state.order.push_back(what);
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What else can be done to the operations on a key or behind a handle: force, cancel, reschedule.
+
+use super::inner::Inner;
+use crate::address::Address;
+use crate::cell::state::Mark;
+use crate::engine::dispatch::{RunOn, dispatch};
+use crate::engine::endings::Endings;
+use crate::engine::shard::Rescheduled;
+use crate::hash::KeyHasher;
+use crate::operation::DelayedOperation;
+use crate::stats::Ending;
+use crate::sync::Arc;
+use crate::trampoline::Trampoline;
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::time::Duration;
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// Completes one operation whether it can or not. Returns whether this call did it.
+    pub(crate) fn force_one(self: &Arc<Self>, address: Address) -> bool {
+        let trampoline = Trampoline::enter();
+        let Some(claim) = self.engine.claim(address, Mark::Force) else {
+            return false;
+        };
+        let ended = self.end_and_reclaim(claim, Ending::Forced);
+        dispatch(self, &trampoline, ended, RunOn::Caller);
+        true
+    }
+
+    /// The same for every operation on `key`. Returns how many this call did.
+    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let trampoline = Trampoline::enter();
+        let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+        let mut forced = 0;
+        self.watch.visit_all(key, |watcher| {
+            if let Some(claim) = self.engine.claim(watcher, Mark::Force) {
+                endings.push(self.end_and_reclaim(claim, Ending::Forced));
+                forced += 1;
+            }
+        });
+        forced
+    }
+
+    /// Takes one operation back without a completion.
+    pub(crate) fn cancel_one(self: &Arc<Self>, address: Address) -> Option<Op> {
+        let _trampoline = Trampoline::enter();
+        let claim = self.engine.claim(address, Mark::Cancel)?;
+        let ended = self.end_and_reclaim(claim, Ending::Cancelled);
+        Some(self.give_back(ended))
+    }
+
+    /// The same for every operation on `key`. If that panics, those that were taken are completed as cancelled instead.
+    pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let trampoline = Trampoline::enter();
+        let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+        self.watch.visit_all(key, |watcher| {
+            if let Some(claim) = self.engine.claim(watcher, Mark::Cancel) {
+                endings.push(self.end_and_reclaim(claim, Ending::Cancelled));
+            }
+        });
+        let cancelled = endings.into_all();
+        cancelled.map(|ended| self.give_back(ended)).collect()
+    }
+
+    /// Gives every operation on `key` another deadline. Returns how many got it.
+    pub(crate) fn reschedule_key<Q>(&self, key: &Q, timeout: Duration) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut rescheduled = HashSet::new();
+        self.watch.visit_all(key, |watcher| {
+            if let Rescheduled::Done(_) = self.engine.reschedule(watcher, timeout) {
+                rescheduled.insert(watcher);
+            }
+        });
+        rescheduled.len()
+    }
+}

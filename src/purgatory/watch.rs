@@ -1,0 +1,111 @@
+//! What an operation asks to watch.
+
+use super::inner::Inner;
+use super::keys::{Keys, distinct};
+use super::resolved_key::ResolvedKey;
+use crate::hash::{KeyHasher, RandomState};
+use crate::operation::DelayedOperation;
+use crate::watch::Target;
+use crate::watch::list::Rank;
+use std::fmt;
+
+/// One thing to watch: a key, or one that is [resolved](crate::Purgatory::resolve) already; perhaps at a rank.
+pub struct Watch<'a, Op: DelayedOperation, S: KeyHasher = RandomState> {
+    key: OnKey<'a, Op, S>,
+    rank: Option<Rank>,
+}
+
+enum OnKey<'a, Op: DelayedOperation, S: KeyHasher> {
+    Plain(Op::Key),
+    Resolved(&'a ResolvedKey<Op, S>),
+}
+
+impl<'a, Op: DelayedOperation, S: KeyHasher> Watch<'a, Op, S> {
+    /// A key.
+    pub fn key(key: Op::Key) -> Self {
+        let key = OnKey::Plain(key);
+        Self { key, rank: None }
+    }
+
+    /// A resolved key: it is found without hashing. (If another purgatory resolved it, it counts as a plain key.)
+    pub fn resolved(key: &'a ResolvedKey<Op, S>) -> Self {
+        let key = OnKey::Resolved(key);
+        Self { key, rank: None }
+    }
+
+    /// Watched at `rank`, the offset (version, epoch) that the operation waits for the key to reach:
+    /// [`check_and_complete_up_to`](crate::Purgatory::check_and_complete_up_to) examines it only from there on. All other
+    /// checks of the key examine it anyway.
+    pub fn at_rank(mut self, rank: u64) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
+    /// The key itself.
+    fn name(&self) -> &Op::Key {
+        match &self.key {
+            OnKey::Plain(key) => key,
+            OnKey::Resolved(resolved) => resolved.key(),
+        }
+    }
+
+    /// Whether both mean the same key; if so, this one counts for both.
+    fn covers(&mut self, other: &Self) -> bool {
+        let same = self.name() == other.name();
+        if same {
+            // At the lower rank it is examined earlier, and without a rank always.
+            self.rank = self.rank.min(other.rank);
+        }
+        same
+    }
+}
+
+impl<'a, Op: DelayedOperation, S: KeyHasher> From<&'a ResolvedKey<Op, S>> for Watch<'a, Op, S> {
+    fn from(key: &'a ResolvedKey<Op, S>) -> Self {
+        Self::resolved(key)
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Watch<'_, Op, S>
+where
+    Op::Key: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch")
+            .field("key", self.name())
+            .field("rank", &self.rank)
+            .finish()
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// What `watches` are on. `None` if there are none.
+    #[inline(always)]
+    pub(crate) fn collect_watches<'a>(
+        &self,
+        watches: impl IntoIterator<Item = Watch<'a, Op, S>>,
+    ) -> Option<Keys<Op::Key>> {
+        let target = |watch: Watch<'a, Op, S>| {
+            let target = match watch.key {
+                OnKey::Plain(key) => Target::Key(key),
+                OnKey::Resolved(resolved) => match resolved.number_in(self) {
+                    Some(number) => Target::Resolved(number),
+                    None => Target::Key(resolved.key().clone()),
+                },
+            };
+            (target, watch.rank)
+        };
+        let mut watches = watches.into_iter();
+        let first = watches.next()?;
+        let Some(second) = watches.next() else {
+            return Some(match target(first) {
+                (Target::Key(key), None) => Keys::One(key),
+                (Target::Resolved(number), None) => Keys::Resolved(number),
+                ranked => Keys::Mixed(Box::new(vec![ranked])),
+            });
+        };
+        let all = [first, second].into_iter().chain(watches);
+        let all = distinct(all, Watch::covers, Watch::name, &self.hasher);
+        Some(Keys::Mixed(Box::new(all.into_iter().map(target).collect())))
+    }
+}

@@ -1,0 +1,273 @@
+//! The trampoline: what user code causes while the library calls it runs after that call has returned, not inside it.
+//!
+//! User code that the library calls may call the library again. If a completion caused in there ran on the spot, a
+//! chain of operations that complete one another would recurse as deep as the chain is long, and a completion could
+//! run in the middle of another operation's `try_complete`. So calls that are caused by inner calls wait in a queue of
+//! the thread, and the outermost call runs them before it returns.
+//!
+//! Two queues exist. *Deferred calls* run once each: completions, and destructors of what has ended. *Nested checks*
+//! are checks that an operation's `try_complete` makes; they are merged by key, so they have a queue of their own
+//! ([`NestedChecks`]).
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// A call that waits for the end of the outermost call.
+pub(crate) type DeferredCall = Box<dyn FnOnce()>;
+
+/// Names the operation that a thread is examining: its purgatory, and its address there.
+pub(crate) type Examinee = (usize, u64);
+
+/// Checks that operations of one purgatory make in their `try_complete`, on one thread.
+pub(crate) trait NestedChecks: Any {
+    /// Runs the check that has waited longest. `false` if none waits, and then forgets which operations caused checks.
+    fn run_next(&self) -> bool;
+}
+
+crate::sync::thread_local! {
+    static ACTIVE: Cell<bool> = const { Cell::new(false) };
+    static WAITING: Cell<bool> = const { Cell::new(false) };
+    static EXAMINING: Cell<Option<Examinee>> = const { Cell::new(None) };
+    static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
+    static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
+    static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
+    static CALLS: RefCell<VecDeque<DeferredCall>> = const { RefCell::new(VecDeque::new()) };
+    static CHECKS: RefCell<Vec<std::rc::Rc<dyn NestedChecks>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A call of the library in progress on this thread.
+#[derive(Debug)]
+pub(crate) struct Trampoline {
+    outermost: bool,
+}
+
+impl Trampoline {
+    /// Begins a call that may run user code.
+    #[inline(always)]
+    pub(crate) fn enter() -> Self {
+        // While the thread's locals are being destroyed there is no queue: each call then is an outermost one.
+        let nested = ACTIVE.try_with(|active| active.replace(true));
+        Self {
+            outermost: !nested.unwrap_or(false),
+        }
+    }
+
+    /// Whether the calling thread is inside a call of the library.
+    pub(crate) fn in_progress() -> bool {
+        ACTIVE.try_with(Cell::get).unwrap_or(false)
+    }
+
+    /// Whether no other call of the library is below this one on the stack.
+    #[inline(always)]
+    pub(crate) fn is_outermost(&self) -> bool {
+        self.outermost
+    }
+
+    /// Runs `call` outside every callback: now, or when the outermost call is about to return. (Now in any case if the
+    /// thread is just ending.)
+    pub(crate) fn run(&self, call: DeferredCall) {
+        if self.outermost {
+            return call();
+        }
+        let mut call = Some(call);
+        let queued = CALLS.try_with(|calls| {
+            if let Some(call) = call.take() {
+                calls.borrow_mut().push_back(call);
+            }
+        });
+        if queued.is_ok() {
+            WAITING.with(|waiting| waiting.set(true));
+        } else if let Some(call) = call {
+            call();
+        }
+    }
+}
+
+impl Drop for Trampoline {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.outermost {
+            return;
+        }
+        if WAITING.try_with(Cell::get).unwrap_or(false) {
+            run_waiting();
+        }
+        // Nothing to reset where the local is gone already.
+        let _ = ACTIVE.try_with(|active| active.set(false));
+    }
+}
+
+/// Runs all that waits. If a call panics, the others still run, and the first panic goes on when the thread is outside
+/// the library again.
+#[cold]
+fn run_waiting() {
+    let mut panic = None;
+    loop {
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            run_one() || {
+                // What the checks know of this call is forgotten; with it go keys, whose destructors may add calls.
+                let checks = CHECKS.with(|checks| std::mem::take(&mut *checks.borrow_mut()));
+                !checks.is_empty()
+            }
+        }));
+        match ran {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(payload) => drop(panic.get_or_insert(payload)),
+        }
+    }
+    WAITING.with(|waiting| waiting.set(false));
+    if let Some(payload) = panic {
+        let _ = ACTIVE.try_with(|active| active.set(false));
+        if !std::thread::panicking() {
+            resume_unwind(payload);
+        }
+    }
+}
+
+/// Runs one deferred call, or else one nested check. `false` if none waits.
+fn run_one() -> bool {
+    if let Some(call) = CALLS.with(|calls| calls.borrow_mut().pop_front()) {
+        call();
+        return true;
+    }
+    let mut place = 0;
+    // (The list is not borrowed while a check runs: that may add to it.)
+    while let Some(checks) = CHECKS.with(|checks| checks.borrow().get(place).cloned()) {
+        let _in_check = InNestedCheck::enter();
+        if checks.run_next() {
+            return true;
+        }
+        place += 1;
+    }
+    false
+}
+
+/// While it exists, this thread runs a nested check.
+struct InNestedCheck;
+
+impl InNestedCheck {
+    fn enter() -> Self {
+        IN_NESTED_CHECK.with(|inside| inside.set(true));
+        Self
+    }
+}
+
+impl Drop for InNestedCheck {
+    fn drop(&mut self) {
+        IN_NESTED_CHECK.with(|inside| inside.set(false));
+    }
+}
+
+/// Whether the calling thread runs a nested check.
+pub(crate) fn is_in_nested_check() -> bool {
+    IN_NESTED_CHECK.with(Cell::get)
+}
+
+/// While it exists, this thread is inside the `try_complete` of an operation.
+#[derive(Debug)]
+pub(crate) struct Examining {
+    outer: Option<Examinee>,
+}
+
+impl Examining {
+    /// Stands for every operation that is not parked yet.
+    pub(crate) const UNPARKED: Examinee = (0, 0);
+
+    #[inline(always)]
+    pub(crate) fn enter(examinee: Examinee) -> Self {
+        let outer = EXAMINING.try_with(|examining| examining.replace(Some(examinee)));
+        Self {
+            outer: outer.unwrap_or(None),
+        }
+    }
+
+    /// The operation whose `try_complete` the calling thread is in.
+    #[inline(always)]
+    pub(crate) fn current() -> Option<Examinee> {
+        EXAMINING.try_with(Cell::get).unwrap_or(None)
+    }
+}
+
+impl Drop for Examining {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let _ = EXAMINING.try_with(|examining| examining.set(self.outer));
+    }
+}
+
+/// The nested checks of this thread that `is_wanted` picks, or those that `new` makes.
+pub(crate) fn nested_checks<C: NestedChecks>(
+    is_wanted: impl Fn(&C) -> bool,
+    new: impl FnOnce() -> C,
+) -> std::rc::Rc<C> {
+    CHECKS.with(|checks| {
+        let mut checks = checks.borrow_mut();
+        let known = checks.iter().find_map(|checks| {
+            let checks: std::rc::Rc<dyn Any> = checks.clone();
+            checks
+                .downcast::<C>()
+                .ok()
+                .filter(|checks| is_wanted(checks))
+        });
+        WAITING.with(|waiting| waiting.set(true));
+        known.unwrap_or_else(|| {
+            let fresh = std::rc::Rc::new(new());
+            checks.push(fresh.clone());
+            fresh
+        })
+    })
+}
+
+/// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the
+/// outermost call is about to return. So a destructor that ends the next operation does not nest in the destructor of
+/// what that leaves. The caller is inside a call of the library.
+#[inline(always)]
+pub(crate) fn drop_user_value<T: 'static>(value: T) {
+    if std::mem::needs_drop::<T>() {
+        drop_in_turn(value);
+    }
+}
+
+fn drop_in_turn<T: 'static>(value: T) {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            let _ = IN_DESTRUCTOR.try_with(|inside| inside.set(false));
+        }
+    }
+    let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
+    if nested == Ok(true) {
+        return Trampoline { outermost: false }.run(Box::new(move || drop_in_turn(value)));
+    }
+    let _reset = Reset;
+    drop(value);
+}
+
+/// A park that is made inside another call of the library.
+#[derive(Debug)]
+pub(crate) struct NestedPark(());
+
+impl NestedPark {
+    /// At most this many parks are nested: each takes stack.
+    const MAX: u32 = 8;
+
+    /// `None` if too many are nested already.
+    pub(crate) fn enter() -> Option<Self> {
+        NESTED_PARKS.with(|nested| {
+            let depth = nested.get();
+            (depth < Self::MAX).then(|| {
+                nested.set(depth + 1);
+                Self(())
+            })
+        })
+    }
+}
+
+impl Drop for NestedPark {
+    fn drop(&mut self) {
+        NESTED_PARKS.with(|nested| nested.set(nested.get() - 1));
+    }
+}
