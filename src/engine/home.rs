@@ -7,7 +7,7 @@ use super::Span;
 use crate::address::Address;
 use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
 use crate::cell::state::Mark;
-use crate::scheme::{BeyondSpan, Position, Records, Scheme, Step, Tick};
+use crate::scheme::{HorizonError as BeyondSpan, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Ending, Events, Ledger};
 use crate::sync::{CachePadded, SLICE};
 use crate::time::ticks::NEVER;
