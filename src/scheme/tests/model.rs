@@ -7,7 +7,7 @@ use super::Tested;
 use crate::scheme::{HorizonError, Position, Records, Started, Step, Tick};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A hundred years of milliseconds.
 pub(super) const CENTURY: Tick = 100 * 366 * 86_400_000;
@@ -33,6 +33,8 @@ pub(super) struct Model<S> {
     records: Table,
     /// The deadline of each timer, and the number of passes that had begun when it was started.
     started: BTreeMap<u32, (Tick, u32)>,
+    /// The same by deadline.
+    deadlines: BTreeSet<(Tick, u32)>,
     passes: u32,
     pub(super) present: Tick,
     ids: u32,
@@ -64,6 +66,9 @@ pub(super) enum Action {
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Act(Action),
+    /// Starts this number of timers, with deadlines scattered over the ticks to come: enough for several blocks of a
+    /// bucket and levels of a heap.
+    Crowd(u64, u64),
     /// A pass with one action after each step, as long as there are any. It is left after this number of steps, if any.
     Pass(When, Vec<Action>, Option<usize>),
     /// Steps of a pass that began before the last one, this number of ticks before the present.
@@ -77,6 +82,7 @@ impl<S: Tested> Model<S> {
             slots: Tick::from(slots.max(2)),
             records: Table::default(),
             started: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
             passes: 0,
             present: now,
             ids: 0,
@@ -88,6 +94,7 @@ impl<S: Tested> Model<S> {
         for event in events {
             match event {
                 Event::Act(action) => model.act(*action),
+                Event::Crowd(count, ticks) => model.crowd(*count, *ticks),
                 Event::Pass(to, actions, leave) => _ = model.pass(*to, actions, *leave),
                 Event::Straggle(back, steps) => model.straggle(*back, *steps),
             }
@@ -115,7 +122,7 @@ impl<S: Tested> Model<S> {
     }
 
     fn earliest(&self) -> Option<Tick> {
-        self.started.values().map(|&(deadline, _)| deadline).min()
+        self.deadlines.first().map(|&(deadline, _)| deadline)
     }
 
     /// Starts a timer. The scheme is told that it is `now`.
@@ -135,6 +142,7 @@ impl<S: Tested> Model<S> {
                 assert!(S::ENDLESS || deadline <= latest, "past the horizon");
                 self.records.0.insert(id, (deadline, position));
                 self.started.insert(id, (deadline, self.passes));
+                self.deadlines.insert((deadline, id));
                 let earlier = after.filter(|&after| before.is_none_or(|before| after < before));
                 assert_eq!(earliest, earlier, "from {before:?} to {after:?}");
             }
@@ -146,11 +154,19 @@ impl<S: Tested> Model<S> {
         self.check();
     }
 
+    fn crowd(&mut self, count: u64, ticks: u64) {
+        for n in 0..count {
+            let deadline = self.tick(When::In(n.wrapping_mul(0x9E37_79B9) % ticks));
+            self.start(deadline, self.present);
+        }
+    }
+
     fn stop(&mut self, which: Index) -> Option<u32> {
         let ids = self.started.keys().copied().collect::<Vec<_>>();
         let id = *which.get(ids.get(..).filter(|ids| !ids.is_empty())?);
         self.started.remove(&id);
-        let (_, position) = self.records.0[&id];
+        let (deadline, position) = self.records.0[&id];
+        self.deadlines.remove(&(deadline, id));
         self.scheme.stop(&mut self.records, position);
         self.records.0.remove(&id);
         self.check();
@@ -170,6 +186,7 @@ impl<S: Tested> Model<S> {
             }
             Action::StopNothing => self.scheme.stop(&mut self.records, Position::NONE),
         }
+        self.check_positions();
     }
 
     /// Begins a pass, and returns its present.
@@ -184,25 +201,26 @@ impl<S: Tested> Model<S> {
     /// Does a pass. Returns the number of its steps, which is bounded by the timers and levels, not by the ticks.
     pub(super) fn pass(&mut self, to: When, actions: &[Action], leave: Option<usize>) -> usize {
         let now = self.begin_pass(to);
+        let levels = (1..64).take_while(|&level| self.slots.checked_pow(level).is_some());
         let timers = self.started.len() + actions.len();
+        let bound = (timers + 2 * self.slots as usize) * (levels.count() + 2) + 1;
         let mut actions = actions.iter();
-        let mut steps = 0;
-        while leave != Some(steps) {
+        for steps in 0..=bound {
+            if leave == Some(steps) {
+                return steps;
+            }
             if !self.step(now) {
                 for &(deadline, pass) in self.started.values() {
                     assert!(deadline > now || pass == self.passes, "late");
                 }
-                let levels = (1..64).take_while(|&level| self.slots.checked_pow(level).is_some());
-                let bound = (timers + 2 * self.slots as usize) * (levels.count() + 2) + 1;
-                assert!(steps <= bound, "{steps} steps for {timers} timers");
-                break;
+                self.check_positions();
+                return steps;
             }
             if let Some(&action) = actions.next() {
                 self.act(action);
             }
-            steps += 1;
         }
-        steps
+        panic!("more than {bound} steps for {timers} timers");
     }
 
     fn straggle(&mut self, back: u64, steps: usize) {
@@ -216,6 +234,7 @@ impl<S: Tested> Model<S> {
         if let Step::Fired(id, deadline) = step {
             let (expected, pass) = self.started.remove(&id).expect("a timer that is started");
             assert_eq!(deadline, expected);
+            self.deadlines.remove(&(deadline, id));
             assert!(deadline <= now, "early");
             assert!(pass < self.passes, "started in this pass");
             assert_eq!(self.records.0[&id].1, Position::NONE);
@@ -233,6 +252,9 @@ impl<S: Tested> Model<S> {
         assert!(next <= earliest, "{next:?} is past {earliest:?}");
         let overdue = next.is_some_and(|next| next <= self.present);
         assert!(!S::EXACT || next == earliest || overdue, "not the earliest");
+    }
+
+    fn check_positions(&self) {
         let positions = self.started.keys().map(|id| self.records.0[id].1.number());
         let positions = positions.collect::<HashSet<_>>();
         assert_eq!(positions.len(), self.started.len(), "not distinct");
@@ -271,11 +293,13 @@ fn action() -> impl Strategy<Value = Action> {
 
 pub(super) fn event() -> impl Strategy<Value = Event> {
     let actions = prop::collection::vec(action(), 0..8);
+    let back = prop_oneof![3 => 0..5_u64, 1 => 0..70_u64];
     let leave = prop_oneof![3 => Just(None), 1 => (0..12_usize).prop_map(Some)];
     prop_oneof![
         6 => action().prop_map(Event::Act),
+        1 => (1..150_u64, 1..300_u64).prop_map(|(count, ticks)| Event::Crowd(count, ticks)),
         5 => (jump(), actions, leave).prop_map(|(to, actions, leave)| Event::Pass(to, actions, leave)),
-        1 => (0..70_u64, 1..12_usize).prop_map(|(back, steps)| Event::Straggle(back, steps)),
+        2 => (back, 1..30_usize).prop_map(|(back, steps)| Event::Straggle(back, steps)),
     ]
 }
 
