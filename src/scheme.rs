@@ -1,42 +1,44 @@
-//! Timer schemes: the seven of Varghese & Lauck, behind one face.
+//! Timer schemes: the seven of Varghese & Lauck, behind one trait.
 //!
 //! *Hashed and Hierarchical Timing Wheels: Data Structures for the Efficient Implementation of a Timer Facility*
-//! (SOSP 1987) describes seven ways to keep timers. Each is a [`Scheme`] here. They file 32-bit timer ids by deadline
-//! and count whole ticks; they know nothing of payloads, locks or clocks, which is what [`Timer`](crate::Timer) adds.
-//! The paper's four operations are [`start`](Scheme::start), [`stop`](Scheme::stop), [`advance`](Scheme::advance)
-//! (`PER_TICK_BOOKKEEPING`) and the visitor that an advance calls (`EXPIRY_PROCESSING`).
+//! (SOSP 1987) describes seven ways to keep timers. Each is a [`Scheme`] here. A scheme files 32-bit timer ids by deadline
+//! and counts whole ticks. It knows no payloads, locks or clocks: [`Timer`](crate::Timer) adds these. The paper's four
+//! operations are [`start`](Scheme::start), [`stop`](Scheme::stop), [`advance`](Scheme::advance)
+//! (`PER_TICK_BOOKKEEPING`), and the callback of an advance (`EXPIRY_PROCESSING`).
 //!
-//! | | scheme | start | stop | a tick | when |
+//! | | scheme | start | stop | tick | choose it for |
 //! |---|---|---|---|---|---|
-//! | 1 | `UnorderedList`, a reference | O(1) | O(1) | O(n) | a handful of timers |
-//! | 2 | `OrderedList`, a reference | O(n) | O(1) | O(1) | few starts, mostly the latest deadline |
+//! | 1 | `UnorderedList` † | O(1) | O(1) | O(n) | a handful of timers |
+//! | 2 | `OrderedList` † | O(n) | O(1) | O(1) | few starts, mostly with the latest deadline |
 //! | 3 | [`Heap`] | O(log n) | O(log n) | O(1) | few or sparse timers |
-//! | 4 | `SimpleWheel`, a reference | O(1) | O(1) | O(1) | all timeouts below one revolution |
-//! | 5 | `SortedHashedWheel`, a reference | O(1) to O(n) | O(1) | O(1) | fewer timers than slots |
-//! | 6 | [`HashedWheel`] | O(1) | O(1) | O(n / slots) | timeouts short and dense |
-//! | 7 | [`SteppedWheel`], tick by tick | O(1) | O(1) | O(1) | timeouts wide, a tick always at hand |
-//! | 7 | [`HierarchicalWheel`], by bucket deadlines | O(1) | O(1) | O(1), empty ticks nothing | timeouts wide and sparse: the default |
+//! | 4 | `SimpleWheel` † | O(1) | O(1) | O(1) | timeouts below one revolution |
+//! | 5 | `SortedHashedWheel` † | O(1) to O(n) | O(1) | O(1) | fewer timers than slots |
+//! | 6 | [`HashedWheel`] | O(1) | O(1) | O(n / slots) | short and dense timeouts |
+//! | 7 | [`SteppedWheel`], tick by tick | O(1) | O(1) | O(1) | wide timeouts in a program that runs at every tick |
+//! | 7 | [`HierarchicalWheel`], by bucket deadlines | O(1) | O(1) | O(1), empty ticks cost nothing | wide and sparse timeouts: the default |
 //!
-//! Those called references should not be deployed: they stand behind the feature `reference-schemes`, for tests and
-//! measurements.
+//! † In `scheme::reference`, with the feature `reference-schemes`: for tests and measurements, not for deployment.
+//!
+//! [`TimerBuilder::scheme`](crate::TimerBuilder::scheme) chooses the scheme of a timer:
+//!
+//! ```
+//! use request_purgatory::{Timer, scheme::HashedWheel};
+//!
+//! // Timeouts of up to 4 s fit one revolution: 4,096 slots of 1 ms.
+//! let timer = Timer::builder("connections")
+//!     .scheme::<HashedWheel>()
+//!     .wheel_size(4096)
+//!     .build(|connection: u64| println!("connection {connection} is idle"))?;
+//! # Ok::<(), request_purgatory::BuildError>(())
+//! ```
 
-#[cfg(any(test, feature = "reference-schemes"))]
-mod ordered_list;
-#[cfg(any(test, feature = "reference-schemes"))]
-mod simple_wheel;
-#[cfg(any(test, feature = "reference-schemes"))]
-mod sorted_hashed_wheel;
-#[cfg(any(test, feature = "reference-schemes"))]
-mod unordered_list;
-
-mod bag;
-mod blocks;
-mod dial;
 mod hashed_wheel;
 mod heap;
 mod hierarchical_wheel;
-mod links;
-mod radix;
+mod parts;
+mod record;
+#[cfg(any(test, feature = "reference-schemes"))]
+pub mod reference;
 mod stepped_wheel;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -44,161 +46,136 @@ mod tests;
 pub use hashed_wheel::HashedWheel;
 pub use heap::Heap;
 pub use hierarchical_wheel::HierarchicalWheel;
+pub use record::{HorizonError, Position, Records, Started, Step, Tick};
 pub use stepped_wheel::SteppedWheel;
 
-#[cfg(any(test, feature = "reference-schemes"))]
-pub use {
-    ordered_list::OrderedList, simple_wheel::SimpleWheel, sorted_hashed_wheel::SortedHashedWheel,
-    unordered_list::UnorderedList,
-};
-
-use std::error::Error;
 use std::fmt;
 
-/// A number of ticks since an origin that the owner of the scheme chose.
-pub type Tick = u64;
-
-/// Where a scheme has filed a timer: a number that means something to that scheme alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position(u32);
-
-impl Position {
-    /// Not filed: never started, stopped, or handed out as due.
-    pub const NONE: Self = Self(u32::MAX);
-
-    /// The position that `number` stands for, below `u32::MAX`.
-    pub const fn new(number: u32) -> Self {
-        Self(number)
-    }
-
-    /// The number that this position was made from.
-    pub const fn number(self) -> u32 {
-        self.0
-    }
+mod sealed {
+    /// Implemented by the schemes of this crate.
+    pub trait Sealed {}
 }
-
-/// The caller's records of its timers: a scheme keeps ids only, and asks here for the rest.
-pub trait Records {
-    /// The tick at which timer `id` is due.
-    fn deadline(&self, id: u32) -> Tick;
-    /// Remembers where timer `id` is filed now.
-    fn set_position(&mut self, id: u32, position: Position);
-}
-
-/// A timer that was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Started {
-    /// Where it is filed, for the caller's record.
-    pub position: Position,
-    /// What [`Scheme::next_deadline`] says from now on, if that is earlier than before: a sleeper must hear of it.
-    pub earliest: Option<Tick>,
-}
-
-impl Started {
-    /// What a start did to the scheme's next deadline.
-    fn at(position: Position, before: Option<Tick>, after: Option<Tick>) -> Self {
-        let earlier = |&after: &Tick| before.is_none_or(|before| after < before);
-        Self {
-            position,
-            earliest: after.filter(earlier),
-        }
-    }
-}
-
-/// What one step of an advance came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// This timer is due, since the given tick. It is no longer filed, and its record says so.
-    Fired(u32, Tick),
-    /// Something else was done: a timer moved closer, an empty slot was passed.
-    Bookkeeping,
-    /// Nothing more is due.
-    Idle,
-}
-
-/// The deadline lies past what the scheme can hold: one revolution of a simple wheel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BeyondSpan {
-    /// The latest deadline that can be started now.
-    pub latest: Tick,
-}
-
-impl fmt::Display for BeyondSpan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the wheel spans no deadline past tick {}", self.latest)
-    }
-}
-
-impl Error for BeyondSpan {}
 
 /// A way to keep timers by deadline.
 ///
-/// All of them fire a timer in the first advance whose present has reached its deadline, never before, and once. An
-/// advance is a *pass*: it fires what was due when it began, and leaves for the next pass what is started meanwhile,
-/// however close, so that every pass ends. Between the steps of a pass timers may be started and stopped.
+/// A timer fires in the first advance whose present has reached its deadline: never before, and exactly once. It is in
+/// the scheme from [`start`](Self::start) until it fires or is stopped.
 ///
-/// The caller keeps a record of each timer ([`Records`]), and gives the same records to every call. A timer is in the
-/// scheme from `start` until it is stopped or fired.
-pub trait Scheme: fmt::Debug + Send + 'static {
-    /// An empty one at tick `now`, with so many slots (of each level). Those without slots ignore the number; the
-    /// others take 2 for less.
+/// An advance is a *pass*: [`begin_pass`](Self::begin_pass), then [`step`](Self::step) until it returns [`Step::Idle`].
+/// A pass fires the timers that were in the scheme when it began and whose deadline it has reached. A timer that is
+/// started during the pass waits for the next one, even if its deadline has passed, so every pass ends. Between two steps
+/// the caller may start and stop timers, release a lock, begin a later pass, or leave the pass unfinished.
+///
+/// The caller keeps the [`Records`] of its timers and passes the same records to every call. An id is at most once in a
+/// scheme. Ticks are below `u64::MAX`, and the present never decreases from one pass to the next.
+///
+/// No method reads a clock, takes a lock or blocks, and none panics unless the records do.
+///
+/// # Sealed
+/// Only this crate implements the trait. A scheme runs under a lock of the timer, and the guarantees of the timer (each
+/// payload ends once, at most one tick late, with bounded time under the lock) hold only if the scheme keeps every rule
+/// above; the compiler checks none of them. Also, the methods follow the needs of the timer, and a new required method
+/// would break every implementation outside. A later release can open a sealed trait, but not seal an open one.
+///
+/// # Use without a timer
+/// A scheme also serves a program that has its own records and its own loop:
+///
+/// ```
+/// use request_purgatory::scheme::{Heap, Position, Records, Scheme, Tick};
+///
+/// /// The deadline and the position of each timer. The index is the id.
+/// struct Table(Vec<(Tick, Position)>);
+///
+/// impl Records for Table {
+///     fn deadline(&self, id: u32) -> Tick {
+///         self.0[id as usize].0
+///     }
+///
+///     fn set_position(&mut self, id: u32, position: Position) {
+///         self.0[id as usize].1 = position;
+///     }
+/// }
+///
+/// let mut table = Table(vec![(5, Position::NONE), (3, Position::NONE), (7, Position::NONE)]);
+/// let mut heap = Heap::new(0, 0);
+/// for id in 0..3 {
+///     let deadline = table.deadline(id);
+///     let started = heap.start(&mut table, id, deadline, 0)?;
+///     table.set_position(id, started.position);
+/// }
+/// let position = table.0[1].1;
+/// heap.stop(&mut table, position);
+/// table.set_position(1, Position::NONE);
+///
+/// assert_eq!(heap.next_deadline(), Some(5));
+/// let mut fired = Vec::new();
+/// heap.advance(&mut table, 6, |_, _, id, deadline| fired.push((id, deadline)));
+/// assert_eq!(fired, [(0, 5)]);
+/// assert_eq!(heap.len(), 1);
+/// # Ok::<(), request_purgatory::scheme::HorizonError>(())
+/// ```
+pub trait Scheme: sealed::Sealed + fmt::Debug + Send + 'static {
+    /// An empty scheme at tick `now`. `slots` is the number of slots per level, at least 2 (less counts as 2); a scheme
+    /// without slots ignores it.
     fn new(slots: u32, now: Tick) -> Self
     where
         Self: Sized;
 
-    /// Timers started and neither stopped nor fired.
+    /// The number of timers in the scheme.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether there is no timer in the scheme.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The latest deadline that [`start`](Self::start) takes at `now`, the present or a tick before it. A scheme that
-    /// takes any need not say so.
+    /// The latest deadline that [`start`](Self::start) accepts at `now`, the present or an earlier tick. It is
+    /// [`Tick::MAX`] for every scheme but the simple wheel.
     fn latest(&self, now: Tick) -> Tick {
         let _ = now;
         Tick::MAX
     }
 
-    /// Starts timer `id`, due at `deadline`, which may have passed. `now` is the present, or a tick before it. The
-    /// caller then remembers the position (the record need not exist before).
+    /// Starts timer `id` with this deadline, which may have passed. `now` is the present, or an earlier tick. The caller
+    /// stores the returned position in the record, which need not exist before.
     ///
     /// # Errors
-    /// If the deadline lies [beyond the span](BeyondSpan) of a simple wheel, past the [`latest`](Self::latest); the
-    /// others take any.
+    /// If the deadline is past [`latest`](Self::latest), which only a simple wheel limits. The scheme is unchanged.
     fn start(
         &mut self,
         records: &mut impl Records,
         id: u32,
         deadline: Tick,
         now: Tick,
-    ) -> Result<Started, BeyondSpan>;
+    ) -> Result<Started, HorizonError>;
 
-    /// Stops the timer at `position`, which is where its record says; nothing happens at [`Position::NONE`]. The
-    /// caller's record of it is not touched, others' may be.
+    /// Stops the timer at `position`, the one in its record; does nothing at [`Position::NONE`]. May set the positions of
+    /// other timers. The position of the stopped timer stays in its record until the caller overwrites it.
+    ///
+    /// A position that is in no record must not be passed: another timer may be there.
     fn stop(&mut self, records: &mut impl Records, position: Position);
 
-    /// Before this tick an advance has nothing to do. At or before the earliest deadline; `None` without timers.
+    /// The tick before which an advance has nothing to do: at or before the earliest deadline. `None` if the scheme is
+    /// empty.
     ///
-    /// A scheme that goes tick by tick says the next tick, whatever the deadlines.
+    /// The wheels that go tick by tick return the next tick, whatever the deadlines are.
     fn next_deadline(&mut self) -> Option<Tick>;
 
     /// Begins a pass at `now`.
     fn begin_pass(&mut self, now: Tick);
 
-    /// Does one thing that is due at `now`, in bounded time (but for scheme 1, which looks at every timer). The caller
-    /// begins a pass, and repeats this until it is [`Step::Idle`]; meanwhile it may release a lock.
+    /// Does one unit of work of a pass at `now`: fires a timer, moves a timer, or passes an empty slot. Takes bounded
+    /// time.
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step;
 
-    /// The timers that the next steps will come to, as far as that is known at once; they may lie far apart in memory,
-    /// and the caller may want to bring the records of many close together before.
+    /// The timers that the next steps will examine, as far as the scheme knows them without a search. The caller can
+    /// prefetch their records, which may lie far apart in memory.
     fn upcoming(&self) -> impl Iterator<Item = u32> {
         std::iter::empty()
     }
 
-    /// A whole pass at `now`: calls `expire` with the id and the deadline of each timer that is due. `expire` may
-    /// start and stop timers. Returns how many steps it took.
+    /// Does a whole pass at `now`: calls `expire` with the id and the deadline of each timer that fires. `expire` may
+    /// start and stop timers. Returns the number of steps.
     fn advance<R: Records>(
         &mut self,
         records: &mut R,

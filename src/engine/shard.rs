@@ -7,7 +7,7 @@ use super::timing::Timing;
 use crate::address::Address;
 use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
 use crate::cell::state::Mark;
-use crate::scheme::{BeyondSpan, Position, Records, Scheme, Step, Tick};
+use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Ending, Events};
 use crate::sync::{CachePadded, SLICE};
 use crate::time::ticks::NEVER;
@@ -28,7 +28,7 @@ impl<W: Scheme> Schedule<W> {
         records: &mut impl Records,
         index: u32,
         timing: Timing,
-    ) -> Result<(Position, Option<Tick>), BeyondSpan> {
+    ) -> Result<(Position, Option<Tick>), HorizonError> {
         if timing.deadline == NEVER {
             return Ok((Position::NONE, None));
         }
@@ -146,7 +146,7 @@ impl<P, W: Scheme> Shard<P, W> {
                     .add_exclusively(watches as u64);
                 Ok((held, earliest))
             }
-            Err(BeyondSpan { .. }) => {
+            Err(HorizonError { .. }) => {
                 guard.put_back(vacant);
                 Err((Refusal::TooLong, payload))
             }
@@ -308,29 +308,18 @@ impl<P, W: Scheme> Shard<P, W> {
         if timing.deadline != NEVER && timing.deadline > schedule.timer.latest(timing.present) {
             return Rescheduled::TooLong;
         }
-        let old = Position::new(before.position);
-        schedule.timer.stop(&mut fields, old);
-        let started = schedule.start(&mut fields, at.index, timing);
-        let (started, deadline, answer) = match started {
-            Ok((position, earlier)) => {
-                (Some(position), timing.deadline, Rescheduled::Done(earlier))
-            }
-            // (A scheme that promised more. The old deadline could be held before, so it can be held now.)
-            Err(BeyondSpan { .. }) => {
-                let old = Timing {
-                    deadline: before.deadline,
-                    ..timing
-                };
-                let again = schedule.start(&mut fields, at.index, old);
-                let position = again.ok().map(|(position, _)| position);
-                (position, before.deadline, Rescheduled::TooLong)
-            }
+        schedule
+            .timer
+            .stop(&mut fields, Position::new(before.position));
+        // INVARIANT: a scheme starts every deadline up to `latest`.
+        let Ok((position, earlier)) = schedule.start(&mut fields, at.index, timing) else {
+            unreachable!("a deadline up to `latest` was refused");
         };
         fields.update(at.index, |fields| {
-            fields.deadline = deadline;
-            fields.position = started.unwrap_or(Position::NONE).number();
+            fields.deadline = timing.deadline;
+            fields.position = position.number();
         });
-        answer
+        Rescheduled::Done(earlier)
     }
 
     /// When the payload at `at` was parked, and its deadline.

@@ -6,7 +6,7 @@ use super::timing::Timing;
 use crate::address::SLOTS;
 use crate::cell::slab::{Held, Released};
 use crate::observe::Since;
-use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
+use crate::scheme::{HierarchicalWheel, Scheme, Tick, reference::SimpleWheel};
 use crate::stats::Ending;
 use crate::sync::SLICE;
 

@@ -1,49 +1,51 @@
 //! Scheme 6 of Varghese & Lauck (1987): a hashed wheel with unordered slots.
 //!
-//! A timer waits in the slot that its deadline names modulo the number of slots. The hand looks at every timer of a
-//! slot, and passes over those that have rounds to wait for, which is to say, whose deadline is past the hand. Timers
-//! fire slot by slot, in a slot in the order of their starts; so by deadline, unless a pass comes a revolution late.
-//! Before them, in no order, those that were due when they were started.
+//! A timer lies in the slot `deadline % slots`. The hand examines every timer of a slot, and skips those whose deadline
+//! is in a later round (revolution) of the wheel. A pass fires overdue timers first, in no order, and then slot by slot;
+//! within a slot timers fire in the order in which they were started. That is the order of the deadlines, unless the
+//! pass comes more than one revolution late.
 //!
 //! | | cost |
 //! |---|---|
 //! | start, stop | O(1) |
-//! | a tick | O(n / slots) on average, O(n) at worst; a jump no more than O(n + slots) |
+//! | tick | O(n / slots) on average, O(n) at worst; a jump at most O(n + slots) |
 //! | space | the slots and the timers |
 //!
-//! *Used by* Netty's `HashedWheelTimer` and FreeBSD's callouts. *Choose it* where most timeouts are below a revolution,
-//! or are stopped before one is over: a timer that stays is looked at in each revolution.
+//! *Used by* Netty's `HashedWheelTimer` and FreeBSD's callouts. *Choose it* if most timeouts are shorter than one
+//! revolution, or if most timers are stopped within one: the wheel examines a timer once per revolution.
 
-use super::bag::Bag;
-use super::dial::Dial;
-use super::{BeyondSpan, Position, Records, Scheme, Started, Step, Tick};
+use super::parts::intrusive_lists::IntrusiveLists;
+use super::parts::ring::Ring;
+use super::{HorizonError, Position, Records, Scheme, Started, Step, Tick};
 
-/// Scheme 6: a hashed timing wheel whose slots are in no order, as Netty's.
+/// Scheme 6: a hashed timing wheel with unordered slots, as in Netty.
 #[derive(Debug)]
 pub struct HashedWheel {
-    dial: Dial,
-    /// The node that the hand looks at next; if that is no timer's, it has seen its slot.
+    ring: Ring,
+    /// The node that the hand examines next. If that node has no timer, the hand is done with its slot.
     cursor: u32,
 }
 
 #[cfg(any(test, feature = "reference-schemes"))]
 impl HashedWheel {
-    /// The latest deadline that has no round to wait for.
-    pub(super) fn latest_in_one_round(&self, now: Tick) -> Tick {
-        self.dial.latest(now)
+    /// The latest deadline in the present round.
+    pub(super) fn latest_in_this_round(&self, now: Tick) -> Tick {
+        self.ring.latest(now)
     }
 }
+
+impl super::sealed::Sealed for HashedWheel {}
 
 impl Scheme for HashedWheel {
     fn new(slots: u32, now: Tick) -> Self {
         Self {
-            dial: Dial::new(slots, now),
+            ring: Ring::new(slots, now),
             cursor: 0,
         }
     }
 
     fn len(&self) -> usize {
-        self.dial.len()
+        self.ring.len()
     }
 
     fn start(
@@ -52,22 +54,12 @@ impl Scheme for HashedWheel {
         id: u32,
         deadline: Tick,
         now: Tick,
-    ) -> Result<Started, BeyondSpan> {
-        self.dial.wind(now);
-        let before = self.next_deadline();
-        let position = if self.dial.is_due(deadline) {
-            self.dial.overdue.push(id, deadline)
-        } else {
-            let slot = self.dial.slot(deadline);
-            self.dial.links.push(slot, id, deadline)
-        };
-        Ok(Started::at(position, before, self.next_deadline()))
+    ) -> Result<Started, HorizonError> {
+        Ok(self.ring.start(id, deadline, now, IntrusiveLists::push))
     }
 
     fn stop(&mut self, records: &mut impl Records, position: Position) {
-        if Bag::owns(position) {
-            self.dial.overdue.remove(records, position);
-        } else if let Some(timer) = self.dial.links.unlink(position.number()) {
+        if let Some(timer) = self.ring.stop(records, position) {
             if self.cursor == position.number() {
                 self.cursor = timer.next;
             }
@@ -75,34 +67,32 @@ impl Scheme for HashedWheel {
     }
 
     fn next_deadline(&mut self) -> Option<Tick> {
-        self.dial.next_deadline()
+        self.ring.next_deadline()
     }
 
     fn begin_pass(&mut self, now: Tick) {
-        self.dial.begin_pass(now);
+        self.ring.overdue.begin_pass(now);
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
-        let step = self.dial.overdue.step(records, now);
-        if step != Step::Idle {
-            return step;
-        }
-        let Some(hand) = self.dial.hand(now) else {
-            return Step::Idle;
-        };
-        let Some(timer) = self.dial.links.timer(self.cursor) else {
-            let Some(slot) = self.dial.turn(now) else {
+        let step = self.ring.overdue.step(records, now);
+        step.or_else(|| {
+            let Some(hand) = self.ring.hand(now) else {
                 return Step::Idle;
             };
-            self.cursor = self.dial.links.first(slot);
-            return Step::Bookkeeping;
-        };
-        let node = std::mem::replace(&mut self.cursor, timer.next);
-        if timer.deadline > hand {
-            return Step::Bookkeeping;
-        }
-        self.dial.links.unlink(node);
-        records.set_position(timer.id, Position::NONE);
-        Step::Fired(timer.id, timer.deadline)
+            let Some(timer) = self.ring.lists.timer(self.cursor) else {
+                let Some(slot) = self.ring.turn(now) else {
+                    return Step::Idle;
+                };
+                self.cursor = self.ring.lists.first(slot);
+                return Step::Bookkeeping;
+            };
+            let node = std::mem::replace(&mut self.cursor, timer.next);
+            if timer.deadline > hand {
+                return Step::Bookkeeping;
+            }
+            self.ring.lists.unlink(node);
+            Step::fire(records, timer.id, timer.deadline)
+        })
     }
 }

@@ -1,108 +1,103 @@
 //! Scheme 7 of Varghese & Lauck (1987), driven tick by tick.
 //!
-//! The levels, slots and cascades of a [`HierarchicalWheel`](super::HierarchicalWheel), but nothing knows which buckets
-//! are empty: the wheel wants to be advanced at every tick while there is a timer, and goes through its slots one by
-//! one. What it does know is how many timers each level has. So a late pass goes through at most one revolution of a
-//! level, and then from slot to slot of the next one up. A bucket that it comes to gives its timers to the slots
-//! below, or fires them if the pass reaches so far. Timers fire by deadline at a tick's accuracy, but those that a
-//! late pass finds in a bucket of a higher level in no order; before them those that were due when they were started.
+//! The levels, slots and cascades are those of a [`HierarchicalWheel`](super::HierarchicalWheel), but there is no queue of
+//! buckets. While it holds a timer, the wheel asks for an advance at every tick, and passes its slots one by one. It
+//! counts the timers of each level. So a late pass visits at most one revolution of a level, and then goes from slot to
+//! slot of the next higher one. From each bucket that it reaches, it fires the timers whose deadline is not past the end of
+//! the pass, and moves the others to the slots below.
+//!
+//! A pass fires overdue timers first, in no order, and then the others by deadline. In a late pass the timers of one
+//! bucket of a higher level fire in no particular order.
 //!
 //! | | cost |
 //! |---|---|
 //! | start, stop | O(1) |
-//! | a tick | O(1), and O(1) per fired timer and per cascade, at most one cascade per level and timer; a jump no more than O(slots × levels) beside |
-//! | space | the slots of the levels in use |
+//! | tick | O(1), and O(1) per fired timer and per cascade, with at most one cascade per level and timer; a jump at most O(slots × levels) more |
+//! | space | the slots of the levels in use, and the timers |
 //!
-//! *Used by* Linux until 4.7, and NetBSD's callouts. (tokio's wheel has these levels, and a bitmap of the slots in use
-//! for each.) *Choose it* where a tick comes anyway and the wheel need not ask for it.
+//! *Used by* Linux until 4.7, and NetBSD's callouts. (tokio's wheel has these levels, and a bitmap of the used slots of
+//! each.) *Choose it* if the program runs at every tick anyway, so that the wheel need not ask for it.
 //!
-//! INVARIANT: `current` is never past the start of a non-empty bucket. While a bucket drains, `current` is the start of
-//! its window, and no timer started meanwhile can be filed into it.
+//! INVARIANT: `current` is never past the start of a bucket that is not empty. While a bucket drains, `current` is the
+//! start of its window, and a timer that is started meanwhile cannot be filed in it.
 
-use super::bag::Bag;
-use super::blocks::{Blocks, Bucket, Timer};
-use super::radix::{Place, Radix};
-use super::{BeyondSpan, Position, Records, Scheme, Started, Step, Tick};
+use super::parts::geometry::Location;
+use super::parts::levels::Levels;
+use super::parts::overdue::Overdue;
+use super::{HorizonError, Position, Records, Scheme, Started, Step, Tick};
 
-/// Scheme 7: a hierarchical timing wheel that is advanced through empty buckets.
+/// Scheme 7: a hierarchical timing wheel that is advanced through its empty buckets.
 #[derive(Debug)]
 pub struct SteppedWheel {
-    radix: Radix,
-    /// All buckets that start up to here are empty, but for the one being drained.
+    levels: Levels,
+    /// All buckets that start up to here are empty, except the one that is being drained.
     current: Tick,
-    /// The present of the last pass: a deadline up to here is due already.
-    seen: Tick,
     /// The bucket that starts at `current`, until it is found empty.
     draining: Option<u32>,
-    /// How many timers each level has.
-    filed: Vec<usize>,
-    /// Level by level.
-    buckets: Vec<Bucket>,
-    blocks: Blocks,
-    /// The timers that were due when they were started.
-    overdue: Bag,
+    /// The number of timers in each level. (Two slots per level make the most levels.)
+    timers: [usize; Tick::BITS as usize],
+    overdue: Overdue,
     /// Timers in the buckets.
     len: usize,
 }
 
 impl SteppedWheel {
-    /// Sets a wheel whose buckets are all empty to `now`: from the true present, a timer's level is lower.
-    fn wind(&mut self, now: Tick) {
+    /// Moves the wheel to `now` if its buckets are all empty: from the true present, the level of a timer is lower.
+    fn catch_up(&mut self, now: Tick) {
         if self.len == 0 {
             self.current = self.current.max(now);
             self.draining = None;
         }
     }
 
-    /// The place of the next bucket that `current` comes to, in the lowest level with any timer.
-    fn next_place(&self) -> Option<Place> {
-        let level = self.filed.iter().position(|&timers| timers > 0)?;
+    /// The next bucket that `current` comes to, in the lowest level with any timer.
+    fn next_bucket(&self) -> Option<Location> {
+        let level = self.timers.iter().position(|&timers| timers > 0)?;
         // INVARIANT: a timer of this level lies in a later slot of the same revolution, so its slots do not end here.
-        let start = self.radix.next_slot(self.current, level as u32);
-        Some(self.radix.locate(self.current, start))
+        let geometry = self.levels.geometry();
+        let start = geometry.next_slot(self.current, level as u32);
+        Some(geometry.locate(self.current, start))
     }
 
-    /// Puts timer `id` into its bucket, seen from `current`, which is before `deadline`.
+    /// Files timer `id` in its bucket as seen from `current`, which is before `deadline`.
     fn file(&mut self, id: u32, deadline: Tick) -> Position {
-        let place = self.radix.locate(self.current, deadline);
-        let levels = place.level as usize + 1;
-        if levels > self.filed.len() {
-            self.filed.resize(levels, 0);
-            let buckets = levels * self.radix.size() as usize;
-            self.buckets.resize(buckets, Bucket::EMPTY);
-        }
-        let number = self.number(place);
-        self.count_in(number);
-        let bucket = &mut self.buckets[number as usize];
-        self.blocks.push(bucket, number, Timer::new(id, deadline))
-    }
-
-    fn number(&self, place: Place) -> u32 {
-        place.level * self.radix.size() + place.slot
-    }
-
-    fn count_in(&mut self, number: u32) {
-        self.filed[(number / self.radix.size()) as usize] += 1;
+        let location = self.levels.geometry().locate(self.current, deadline);
+        self.timers[location.level as usize] += 1;
         self.len += 1;
+        let number = self.levels.number(location);
+        self.levels.push(number, id, deadline).0
     }
 
-    fn count_out(&mut self, number: u32) {
-        self.filed[(number / self.radix.size()) as usize] -= 1;
+    /// Counts a timer that has left bucket `number`.
+    fn removed(&mut self, number: u32) {
+        self.timers[self.levels.level(number)] -= 1;
         self.len -= 1;
     }
+
+    /// Takes a timer out of bucket `number`, which is being drained, and fires it or moves it to a slot below.
+    fn drain(&mut self, records: &mut impl Records, number: u32, now: Tick) -> Option<Step> {
+        let id = self.levels.pop(number)?.id;
+        self.removed(number);
+        let deadline = records.deadline(id);
+        if deadline <= now {
+            return Some(Step::fire(records, id, deadline));
+        }
+        let position = self.file(id, deadline);
+        records.set_position(id, position);
+        Some(Step::Bookkeeping)
+    }
 }
+
+impl super::sealed::Sealed for SteppedWheel {}
 
 impl Scheme for SteppedWheel {
     fn new(slots: u32, now: Tick) -> Self {
         Self {
-            radix: Radix::new(slots.max(2)),
+            levels: Levels::new(slots),
             current: now,
-            seen: now,
             draining: None,
-            filed: Vec::new(),
-            buckets: Vec::new(),
-            blocks: Blocks::new(),
-            overdue: Bag::new(),
+            timers: [0; Tick::BITS as usize],
+            overdue: Overdue::new(now),
             len: 0,
         }
     }
@@ -117,10 +112,10 @@ impl Scheme for SteppedWheel {
         id: u32,
         deadline: Tick,
         now: Tick,
-    ) -> Result<Started, BeyondSpan> {
-        self.wind(now);
+    ) -> Result<Started, HorizonError> {
+        self.catch_up(now);
         let before = self.next_deadline();
-        let position = if deadline <= self.current.max(self.seen) {
+        let position = if deadline <= self.current.max(self.overdue.present()) {
             self.overdue.push(id, deadline)
         } else {
             self.file(id, deadline)
@@ -129,72 +124,40 @@ impl Scheme for SteppedWheel {
     }
 
     fn stop(&mut self, records: &mut impl Records, position: Position) {
-        if Bag::owns(position) {
-            self.overdue.remove(records, position);
-            return;
+        match self.levels.remove(records, position) {
+            Some(number) => self.removed(number),
+            None => self.overdue.remove(records, position),
         }
-        let number = self.blocks.bucket_of(position);
-        let Some(bucket) = self
-            .buckets
-            .get_mut(number as usize)
-            .filter(|bucket| !bucket.is_empty())
-        else {
-            return;
-        };
-        let moved = self.blocks.remove(bucket, position);
-        if let Some((other, position)) = moved {
-            records.set_position(other, position);
-        }
-        self.count_out(number);
     }
 
     fn next_deadline(&mut self) -> Option<Tick> {
         let open = self
             .draining
-            .is_some_and(|number| !self.buckets[number as usize].is_empty());
-        let tick = self.current.saturating_add(u64::from(!open));
-        let next = (self.len > 0).then_some(tick);
-        self.overdue.earliest().into_iter().chain(next).min()
+            .is_some_and(|number| !self.levels.bucket(number).is_empty());
+        let tick = self.current.saturating_add(Tick::from(!open));
+        self.overdue.earliest_or((self.len > 0).then_some(tick))
     }
 
     fn begin_pass(&mut self, now: Tick) {
-        self.seen = self.seen.max(now);
-        self.overdue.begin_pass();
+        self.overdue.begin_pass(now);
     }
 
     fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         let step = self.overdue.step(records, now);
-        if step != Step::Idle {
+        // `current` is past `now` if a later pass has come further.
+        if step != Step::Idle || self.current > now {
             return step;
         }
-        // (Past it: another pass is further on.)
-        if self.current > now {
-            return Step::Idle;
-        }
         if let Some(number) = self.draining {
-            if let Some((Timer { id, .. }, _)) = self.blocks.pop(&mut self.buckets[number as usize])
-            {
-                self.count_out(number);
-                let deadline = records.deadline(id);
-                let due = deadline <= now;
-                let position = if due {
-                    Position::NONE
-                } else {
-                    self.file(id, deadline)
-                };
-                records.set_position(id, position);
-                return if due {
-                    Step::Fired(id, deadline)
-                } else {
-                    Step::Bookkeeping
-                };
+            if let Some(step) = self.drain(records, number, now) {
+                return step;
             }
             self.draining = None;
         }
-        match self.next_place().filter(|place| place.start <= now) {
-            Some(place) => {
-                self.current = place.start;
-                self.draining = Some(self.number(place));
+        match self.next_bucket().filter(|next| next.start <= now) {
+            Some(next) => {
+                self.current = next.start;
+                self.draining = Some(self.levels.number(next));
                 Step::Bookkeeping
             }
             None => {

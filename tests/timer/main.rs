@@ -27,9 +27,9 @@ trait Tested: Scheme {
 }
 
 macro_rules! schemes {
-    ($($(#[$attr:meta])* $name:ident: $scheme:ident, sleeps: $sleeps:literal, endless: $endless:literal;)*) => {$(
+    ($($(#[$attr:meta])* $name:ident: $scheme:path, sleeps: $sleeps:literal, endless: $endless:literal;)*) => {$(
         $(#[$attr])*
-        impl Tested for scheme::$scheme {
+        impl Tested for $scheme {
             const SLEEPS: bool = $sleeps;
             const ENDLESS: bool = $endless;
         }
@@ -37,7 +37,7 @@ macro_rules! schemes {
         $(#[$attr])*
         mod $name {
             use super::*;
-            each! { scheme::$scheme:
+            each! { $scheme:
                 time::g09_any_duration_at_any_uptime,
                 time::g09_absurd_durations_never_fire_early,
                 time::g09_never_may_become_soon_and_soon_never,
@@ -80,18 +80,18 @@ macro_rules! each {
 }
 
 schemes! {
-    hierarchical_wheel: HierarchicalWheel, sleeps: true, endless: true;
-    heap: Heap, sleeps: true, endless: true;
-    hashed_wheel: HashedWheel, sleeps: false, endless: true;
-    stepped_wheel: SteppedWheel, sleeps: false, endless: true;
+    hierarchical_wheel: scheme::HierarchicalWheel, sleeps: true, endless: true;
+    heap: scheme::Heap, sleeps: true, endless: true;
+    hashed_wheel: scheme::HashedWheel, sleeps: false, endless: true;
+    stepped_wheel: scheme::SteppedWheel, sleeps: false, endless: true;
     #[cfg(feature = "reference-schemes")]
-    unordered_list: UnorderedList, sleeps: true, endless: true;
+    unordered_list: scheme::reference::UnorderedList, sleeps: true, endless: true;
     #[cfg(feature = "reference-schemes")]
-    ordered_list: OrderedList, sleeps: true, endless: true;
+    ordered_list: scheme::reference::OrderedList, sleeps: true, endless: true;
     #[cfg(feature = "reference-schemes")]
-    simple_wheel: SimpleWheel, sleeps: false, endless: false;
+    simple_wheel: scheme::reference::SimpleWheel, sleeps: false, endless: false;
     #[cfg(feature = "reference-schemes")]
-    sorted_hashed_wheel: SortedHashedWheel, sleeps: false, endless: true;
+    sorted_hashed_wheel: scheme::reference::SortedHashedWheel, sleeps: false, endless: true;
 }
 
 /// A name that starts like no other's: threads are found by it.

@@ -1,8 +1,10 @@
 //! Each timer scheme of the library under its name, as the paper describes it.
 
-use request_purgatory::scheme::{HashedWheel, Heap, HierarchicalWheel, Scheme, SteppedWheel};
 #[cfg(feature = "reference-schemes")]
-use request_purgatory::scheme::{OrderedList, SimpleWheel, SortedHashedWheel, UnorderedList};
+use request_purgatory::scheme::reference::{
+    OrderedList, SimpleWheel, SortedHashedWheel, UnorderedList,
+};
+use request_purgatory::scheme::{HashedWheel, Heap, HierarchicalWheel, Scheme, SteppedWheel};
 
 use crate::timer_queue::Tick;
 
@@ -77,7 +79,7 @@ impl Named for HierarchicalWheel {
 #[cfg(feature = "reference-schemes")]
 macro_rules! all_schemes {
     ($round:ident) => {{
-        use request_purgatory::scheme::*;
+        use request_purgatory::scheme::{reference::*, *};
         $crate::contest::contenders![scheme, $round:
             UnorderedList,
             OrderedList,

@@ -1,25 +1,25 @@
-//! The contents of buckets: unordered bags of timers in blocks of fixed size.
+//! The contents of buckets: timers in no order, in blocks of a fixed size.
 //!
-//! A timer is an id here, and the lowest bits of its deadline: enough for the wheel to move it on without a look at its
-//! record, which is rarely in a cache.
+//! An entry is the id of a timer and the lowest bits of its deadline. With these the wheel can move the timer without
+//! reading its record, which is rarely in a cache.
 //!
-//! A bucket is a chain of blocks, of which only the topmost is not full. A timer's [`Position`] is its block and its
-//! place in it, so removal is one swap with the bucket's last timer: O(1), and no neighbour is touched but that one.
-//! Blocks come from a pool that all buckets of a wheel share and that grows by whole pages, so that no growth copies
-//! what is there.
+//! A bucket is a chain of blocks, and every block but the top one is full. The [`Position`] of a timer is its block and
+//! its index in the block. So a removal is a swap with the last timer of the bucket: it takes O(1) and moves only that
+//! timer. The blocks come from a pool that all buckets of a wheel share. The pool grows by whole pages, so its growth
+//! copies nothing.
 
-use super::{Position, Tick};
+use crate::scheme::record::{Position, Tick};
 use crate::sync::BLOCK;
 
-/// Blocks are allocated so many at a time: 24 KiB.
+/// The number of blocks in a page, the unit of allocation: 24 KiB.
 const PAGE: usize = 64;
 const NIL: u32 = u32::MAX;
 
-/// One bucket: a handle to its topmost block.
+/// One bucket, by its top block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket {
     top: u32,
-    /// For the owner of the bucket: whether its deadline stands in the queue of bucket deadlines.
+    /// Whether the deadline of the bucket is in the wheel's queue. Only the wheel uses this.
     pub(crate) queued: bool,
 }
 
@@ -36,24 +36,24 @@ impl Bucket {
 
 /// A timer in a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Timer {
+pub(crate) struct Entry {
     pub(crate) id: u32,
     /// The lowest bits of its deadline.
     low: u16,
 }
 
-impl Timer {
-    /// The deadlines of a window of so many ticks differ in their lowest bits.
+impl Entry {
+    /// Two deadlines within this number of ticks differ in their lowest bits.
     pub(crate) const WINDOW: Tick = 1 << u16::BITS;
 
     #[inline(always)]
     pub(crate) fn new(id: u32, deadline: Tick) -> Self {
-        // (Cut off.)
+        // (Truncated.)
         let low = deadline as u16;
         Self { id, low }
     }
 
-    /// Its deadline, if that lies in the [`WINDOW`](Self::WINDOW) that begins at `start`.
+    /// The deadline, if it lies in the [`WINDOW`](Self::WINDOW) that begins at `start`.
     #[inline(always)]
     pub(crate) fn deadline_from(self, start: Tick) -> Tick {
         start + Tick::from(self.low.wrapping_sub(start as u16))
@@ -67,13 +67,13 @@ struct Block {
     len: u32,
     /// The bucket that this block belongs to.
     bucket: u32,
-    /// The next lower block of the bucket, or the next free one of the pool.
+    /// The next block of the bucket, or of the pool's free list.
     below: u32,
 }
 
-/// The pool.
+/// The blocks of all buckets of a wheel.
 #[derive(Debug)]
-pub(crate) struct Blocks {
+pub(crate) struct BucketPool {
     #[allow(
         clippy::vec_box,
         reason = "pages stay where they are when the vector grows"
@@ -82,10 +82,10 @@ pub(crate) struct Blocks {
     free: u32,
 }
 
-/// What a removal moved: this timer is now filed there.
+/// The timer that a removal moved, and its new position.
 pub(crate) type Moved = Option<(u32, Position)>;
 
-impl Blocks {
+impl BucketPool {
     pub(crate) fn new() -> Self {
         Self {
             pages: Vec::new(),
@@ -98,9 +98,9 @@ impl Blocks {
         &mut self.pages[number as usize / PAGE][number as usize % PAGE]
     }
 
-    /// Files `timer` on top of `bucket`, whose number is `number`.
+    /// Adds `entry` to `bucket`, the one with this number.
     #[inline(always)]
-    pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, timer: Timer) -> Position {
+    pub(crate) fn push(&mut self, bucket: &mut Bucket, number: u32, entry: Entry) -> Position {
         if bucket.top == NIL {
             self.stack(bucket, number);
         }
@@ -109,11 +109,11 @@ impl Blocks {
         }
         let top = bucket.top;
         let block = self.block(top);
-        let place = block.len;
-        block.ids[place as usize] = timer.id;
-        block.lows[place as usize] = timer.low;
-        block.len = place + 1;
-        Position(top * BLOCK as u32 + place)
+        let index = block.len;
+        block.ids[index as usize] = entry.id;
+        block.lows[index as usize] = entry.low;
+        block.len = index + 1;
+        Position::new(top * BLOCK as u32 + index)
     }
 
     /// Puts an empty block on top of `bucket`.
@@ -127,7 +127,7 @@ impl Blocks {
         bucket.top = fresh;
     }
 
-    /// The timers of `bucket`, in the order in which they leave.
+    /// The timers of `bucket`, in the order in which [`pop`](Self::pop) takes them.
     pub(crate) fn ids(&self, bucket: &Bucket) -> impl Iterator<Item = u32> {
         let block = |number: u32| {
             let page = self.pages.get(number as usize / PAGE)?;
@@ -137,48 +137,52 @@ impl Blocks {
         blocks.flat_map(|block| block.ids[..block.len as usize].iter().rev().copied())
     }
 
-    /// The number of the bucket in which `position` lies. If no timer is there, that of any bucket, or of none.
+    /// The number of the bucket with the timer at `position`. If there is no timer at `position`, the result may be the
+    /// number of any bucket, or of none.
     #[inline(always)]
     pub(crate) fn bucket_of(&self, position: Position) -> u32 {
-        let block = position.0 as usize / BLOCK;
+        let block = position.number() as usize / BLOCK;
         self.pages
             .get(block / PAGE)
             .map_or(NIL, |page| page[block % PAGE].bucket)
     }
 
-    /// Takes the last timer of `bucket`, and says where it was.
+    /// Takes the last timer of `bucket`. Returns it and its position.
     #[inline(always)]
-    pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<(Timer, Position)> {
+    pub(crate) fn pop(&mut self, bucket: &mut Bucket) -> Option<(Entry, Position)> {
         if bucket.top == NIL {
             return None;
         }
         let top = bucket.top;
         let block = self.block(top);
         // INVARIANT: no block of a bucket is empty.
-        let place = block.len - 1;
-        block.len = place;
-        let timer = Timer {
-            id: block.ids[place as usize],
-            low: block.lows[place as usize],
+        let index = block.len - 1;
+        block.len = index;
+        let entry = Entry {
+            id: block.ids[index as usize],
+            low: block.lows[index as usize],
         };
-        if place == 0 {
+        if index == 0 {
             bucket.top = block.below;
             self.release(top);
         }
-        Some((timer, Position(top * BLOCK as u32 + place)))
+        Some((entry, Position::new(top * BLOCK as u32 + index)))
     }
 
-    /// Removes the timer at `position`, which lies in `bucket`.
+    /// Removes the timer at `position`, which is in `bucket`.
     #[inline(always)]
     pub(crate) fn remove(&mut self, bucket: &mut Bucket, position: Position) -> Moved {
         let (last, last_at) = self.pop(bucket)?;
         if last_at == position {
             return None;
         }
-        let (number, place) = (position.0 / BLOCK as u32, position.0 % BLOCK as u32);
-        let block = self.block(number);
-        block.ids[place as usize] = last.id;
-        block.lows[place as usize] = last.low;
+        let (block, index) = (
+            position.number() / BLOCK as u32,
+            position.number() as usize % BLOCK,
+        );
+        let block = self.block(block);
+        block.ids[index] = last.id;
+        block.lows[index] = last.low;
         Some((last.id, position))
     }
 
@@ -222,20 +226,20 @@ mod tests {
 
     const BUCKETS: usize = 3;
 
-    /// A pool with some buckets, and what should be in them: the place of each timer, by bucket and id.
+    /// A pool with three buckets, and the position of each timer by bucket and id.
     struct Model {
-        blocks: Blocks,
+        pool: BucketPool,
         buckets: [Bucket; BUCKETS],
         timers: [BTreeMap<u32, Position>; BUCKETS],
         next: u32,
-        /// The most blocks that were in use at once, at most.
+        /// An upper bound of the number of blocks that were in use at once.
         used: usize,
     }
 
     impl Model {
         fn new() -> Self {
             Self {
-                blocks: Blocks::new(),
+                pool: BucketPool::new(),
                 buckets: [Bucket::EMPTY; BUCKETS],
                 timers: Default::default(),
                 next: 0,
@@ -244,20 +248,20 @@ mod tests {
         }
 
         fn push(&mut self, which: usize) {
-            let timer = Timer::new(self.next, Tick::from(self.next));
+            let entry = Entry::new(self.next, Tick::from(self.next));
             let bucket = &mut self.buckets[which];
-            let position = self.blocks.push(bucket, which as u32, timer);
+            let position = self.pool.push(bucket, which as u32, entry);
             self.timers[which].insert(self.next, position);
             self.next += 1;
         }
 
         fn pop(&mut self, which: usize) {
-            let next = self.blocks.ids(&self.buckets[which]).next();
-            let popped = self.blocks.pop(&mut self.buckets[which]);
-            assert_eq!(popped.map(|(timer, _)| timer.id), next);
-            if let Some((timer, position)) = popped {
-                assert_eq!(timer.deadline_from(0), Tick::from(timer.id));
-                assert_eq!(self.timers[which].remove(&timer.id), Some(position));
+            let next = self.pool.ids(&self.buckets[which]).next();
+            let popped = self.pool.pop(&mut self.buckets[which]);
+            assert_eq!(popped.map(|(entry, _)| entry.id), next);
+            if let Some((entry, position)) = popped {
+                assert_eq!(entry.deadline_from(0), Tick::from(entry.id));
+                assert_eq!(self.timers[which].remove(&entry.id), Some(position));
             }
         }
 
@@ -267,43 +271,44 @@ mod tests {
                 return;
             };
             let position = self.timers[which].remove(id).expect("it is there");
-            let moved = self.blocks.remove(&mut self.buckets[which], position);
+            let moved = self.pool.remove(&mut self.buckets[which], position);
             if let Some((other, to)) = moved {
-                assert_eq!(to, position, "into the place that became free");
+                assert_eq!(to, position, "into the hole");
                 assert!(self.timers[which].insert(other, to).is_some());
             }
         }
 
         fn check(&mut self) {
             for which in 0..BUCKETS {
-                let mut ids = self.blocks.ids(&self.buckets[which]).collect::<Vec<_>>();
+                let mut ids = self.pool.ids(&self.buckets[which]).collect::<Vec<_>>();
                 ids.sort_unstable();
                 assert!(ids.iter().eq(self.timers[which].keys()));
                 assert_eq!(self.buckets[which].is_empty(), ids.is_empty());
                 for position in self.timers[which].values() {
-                    assert_eq!(self.blocks.bucket_of(*position), which as u32);
+                    assert_eq!(self.pool.bucket_of(*position), which as u32);
                 }
             }
-            let places = self.timers.iter().flat_map(BTreeMap::values);
-            let places = places.map(|place| place.number()).collect::<HashSet<_>>();
+            let positions = self.timers.iter().flat_map(BTreeMap::values);
+            let positions = positions.map(|position| position.number());
+            let positions = positions.collect::<HashSet<_>>();
             let timers = self.timers.iter().map(BTreeMap::len).sum::<usize>();
-            assert_eq!(places.len(), timers, "each has a place of its own");
+            assert_eq!(positions.len(), timers, "positions are distinct");
             let used = self
                 .timers
                 .iter()
                 .map(|timers| timers.len().div_ceil(BLOCK));
             self.used = self.used.max(used.sum());
             assert_eq!(
-                self.blocks.pages.len(),
+                self.pool.pages.len(),
                 self.used.div_ceil(PAGE),
-                "no more than is needed"
+                "no more pages than needed"
             );
         }
     }
 
     proptest! {
         #[test]
-        fn buckets_are_bags_out_of_one_pool(
+        fn buckets_share_one_pool(
             steps in prop::collection::vec((0..4_u8, 0..BUCKETS, any::<prop::sample::Index>()), 1..40),
         ) {
             let mut model = Model::new();
@@ -320,12 +325,12 @@ mod tests {
         }
 
         #[test]
-        fn low_bits_tell_the_deadlines_of_a_window_apart(
-            start in 0..=Tick::MAX - Timer::WINDOW,
-            past in 0..Timer::WINDOW,
+        fn low_bits_identify_a_deadline_within_a_window(
+            start in 0..=Tick::MAX - Entry::WINDOW,
+            past in 0..Entry::WINDOW,
         ) {
-            let timer = Timer::new(7, start + past);
-            prop_assert_eq!(timer.deadline_from(start), start + past);
+            let entry = Entry::new(7, start + past);
+            prop_assert_eq!(entry.deadline_from(start), start + past);
         }
     }
 
@@ -341,9 +346,9 @@ mod tests {
     #[test]
     fn a_position_that_was_never_given_is_in_no_bucket() {
         let mut model = Model::new();
-        assert_eq!(model.blocks.bucket_of(Position(0)), NIL);
+        assert_eq!(model.pool.bucket_of(Position::new(0)), NIL);
         model.push(0);
-        let beyond = Position((PAGE * BLOCK) as u32);
-        assert_eq!(model.blocks.bucket_of(beyond), NIL);
+        let beyond = Position::new((PAGE * BLOCK) as u32);
+        assert_eq!(model.pool.bucket_of(beyond), NIL);
     }
 }

@@ -1,9 +1,10 @@
-//! Doubly linked lists of timers, out of one pool.
+//! Doubly linked lists whose links lie in the nodes of one pool.
 //!
-//! The lists are circular. Each has a *head*, which is a node of the pool without a timer: list `n` has node `n`. So to
-//! insert or to unlink is to write to two neighbours, whatever they are, and a timer's [`Position`] is its node.
+//! The lists are circular. Each list has a *head*, a node without a timer: node `n` is the head of list `n`. So an
+//! insertion or a removal writes to two neighbours, without a special case for an empty list. The [`Position`] of a
+//! timer is the number of its node.
 
-use super::{Position, Tick};
+use crate::scheme::record::{Position, Tick};
 
 const NIL: u32 = u32::MAX;
 
@@ -12,23 +13,24 @@ const NIL: u32 = u32::MAX;
 pub(crate) struct Node {
     pub(crate) deadline: Tick,
     pub(crate) id: u32,
-    /// The node after it; of a free node, the next free one.
+    /// The next node of the list; in a free node, the next free one.
     pub(crate) next: u32,
-    /// The node before it; of a free node, [`NIL`].
+    /// The previous node of the list; in a free node, [`NIL`].
     prev: u32,
 }
 
-/// The pool, and the lists.
+/// The lists and the pool of their nodes.
 #[derive(Debug)]
-pub(crate) struct Links {
+pub(crate) struct IntrusiveLists {
     nodes: Vec<Node>,
-    /// How many lists there are: their heads are the first nodes.
+    /// The number of lists. Their heads are the first nodes.
     lists: u32,
+    /// The first free node.
     free: u32,
     len: usize,
 }
 
-impl Links {
+impl IntrusiveLists {
     pub(crate) fn new(lists: u32) -> Self {
         let head = |list| Node {
             deadline: Tick::MAX,
@@ -44,7 +46,7 @@ impl Links {
         }
     }
 
-    /// How many timers there are in all lists.
+    /// The number of timers in all lists.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -53,34 +55,34 @@ impl Links {
         self.len == 0
     }
 
-    /// The first node of `list`: its head if there is no timer.
+    /// The first node of `list`: its head, if the list is empty.
     pub(crate) fn first(&self, list: u32) -> u32 {
         self.nodes[list as usize].next
     }
 
-    /// The timer in `node`. `None` if that is a head, or free, or no node at all.
+    /// The timer in `node`. `None` if that is a head, a free node, or not a node.
     pub(crate) fn timer(&self, node: u32) -> Option<Node> {
         let found = *self.nodes.get(node as usize)?;
         (node >= self.lists && found.prev != NIL).then_some(found)
     }
 
-    /// Inserts a timer at the end of `list`.
+    /// Appends a timer to `list`.
     pub(crate) fn push(&mut self, list: u32, id: u32, deadline: Tick) -> Position {
         let last = self.nodes[list as usize].prev;
         self.insert_after(last, id, deadline)
     }
 
-    /// Inserts a timer into `list`, which is sorted by deadline: behind the last that is not later.
+    /// Inserts a timer into `list`, which is sorted by deadline: behind the last timer that is not later.
     #[cfg(any(test, feature = "reference-schemes"))]
     pub(crate) fn insert(&mut self, list: u32, id: u32, deadline: Tick) -> Position {
-        let mut place = self.nodes[list as usize].prev;
-        while let Some(node) = self.timer(place).filter(|node| node.deadline > deadline) {
-            place = node.prev;
+        let mut prev = self.nodes[list as usize].prev;
+        while let Some(node) = self.timer(prev).filter(|node| node.deadline > deadline) {
+            prev = node.prev;
         }
-        self.insert_after(place, id, deadline)
+        self.insert_after(prev, id, deadline)
     }
 
-    /// Takes the timer in `node` out of its list. `None` as in [`timer`](Self::timer).
+    /// Removes the timer in `node` from its list. `None` as in [`timer`](Self::timer).
     pub(crate) fn unlink(&mut self, node: u32) -> Option<Node> {
         let found = self.timer(node)?;
         self.nodes[found.prev as usize].next = found.next;
@@ -104,7 +106,7 @@ impl Links {
         self.nodes[prev as usize].next = node;
         self.nodes[next as usize].prev = node;
         self.len += 1;
-        Position(node)
+        Position::new(node)
     }
 
     fn allocate(&mut self, fresh: Node) -> u32 {

@@ -1,26 +1,28 @@
 //! Scheme 4 of Varghese & Lauck (1987): one slot for each tick to come.
 //!
-//! A wheel of one revolution: with so many slots, no deadline may lie so many ticks ahead. It is a
-//! [hashed wheel](super::HashedWheel) in which no timer has a round to wait for: in a pass at each tick, all that the
-//! hand meets is due. Timers fire in the same order as there.
+//! The wheel has a horizon of one revolution: with `slots` slots, a deadline lies at most `slots - 1` ticks ahead. It is
+//! a [hashed wheel](crate::scheme::HashedWheel) whose timers are all in the present round. So in a pass at each tick, the
+//! hand skips no timer. Timers fire in the same order as there.
 //!
 //! | | cost |
 //! |---|---|
 //! | start, stop | O(1) |
-//! | a tick | O(1), and O(1) per fired timer; a jump no more than O(slots) |
-//! | space | the slots, one for each tick of the longest timeout, and the timers |
+//! | tick | O(1), and O(1) per fired timer; a jump at most O(slots) |
+//! | space | one slot for each tick of the longest timeout, and the timers |
 //!
-//! *Used by* logic simulators, from whose wheels of events the paper starts, and by traffic shapers with a bounded
-//! horizon, such as Carousel. *Choose it* where timeouts are known to be below a bound that is not many ticks.
+//! *Used by* logic simulators, from whose event wheels the paper starts, and by traffic shapers with a bounded horizon,
+//! such as Carousel. *Choose it* if all timeouts are below a bound of not too many ticks.
 
-use super::hashed_wheel::HashedWheel;
-use super::{BeyondSpan, Position, Records, Scheme, Started, Step, Tick};
+use crate::scheme::hashed_wheel::HashedWheel;
+use crate::scheme::{HorizonError, Position, Records, Scheme, Started, Step, Tick};
 
-/// Scheme 4: a timing wheel that spans one revolution.
+/// Scheme 4: a timing wheel with a horizon of one revolution.
 #[derive(Debug)]
 pub struct SimpleWheel {
     wheel: HashedWheel,
 }
+
+impl crate::scheme::sealed::Sealed for SimpleWheel {}
 
 impl Scheme for SimpleWheel {
     fn new(slots: u32, now: Tick) -> Self {
@@ -34,7 +36,7 @@ impl Scheme for SimpleWheel {
     }
 
     fn latest(&self, now: Tick) -> Tick {
-        self.wheel.latest_in_one_round(now)
+        self.wheel.latest_in_this_round(now)
     }
 
     fn start(
@@ -43,10 +45,10 @@ impl Scheme for SimpleWheel {
         id: u32,
         deadline: Tick,
         now: Tick,
-    ) -> Result<Started, BeyondSpan> {
+    ) -> Result<Started, HorizonError> {
         let latest = self.latest(now);
         if deadline > latest {
-            return Err(BeyondSpan { latest });
+            return Err(HorizonError { latest });
         }
         self.wheel.start(records, id, deadline, now)
     }

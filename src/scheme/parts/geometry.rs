@@ -1,35 +1,35 @@
-//! Slot arithmetic of a hierarchical wheel.
+//! The slot arithmetic of a hierarchical wheel.
 //!
-//! Write ticks as numbers in base `size` (slots per level). A timer belongs to the level of the highest digit in
-//! which its deadline differs from the present, and to the slot that this digit of the deadline names. All timers of
-//! a bucket agree in that digit and in all higher ones, so the bucket's window starts at the deadline with all lower
-//! digits set to zero.
+//! Write ticks as numbers in base `size`, the slots per level. The level of a timer is the position of the highest digit
+//! in which its deadline differs from the present, and its slot is that digit of the deadline. All timers of a bucket
+//! agree in that digit and in all higher ones. So the window of the bucket starts at the deadline with all lower digits
+//! set to zero.
 
-use crate::time::ticks::Tick;
+use crate::scheme::record::Tick;
 
-/// Place of a bucket in the wheel.
+/// A bucket of the wheel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) level: u32,
     pub(crate) slot: u32,
-    /// The first tick of the bucket's window: when it is due.
+    /// The first tick of the bucket's window, which is the deadline of the bucket.
     pub(crate) start: Tick,
 }
 
-/// One, in the fixed-point numbers that replace the division by a digit's width.
+/// One, in the fixed-point numbers that replace the division by the number of bits in a digit.
 const RECIPROCAL: u32 = 1 << 12;
 
-/// The base of the wheel's digits.
+/// The number of slots per level, prepared for arithmetic.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Radix {
-    /// A power of two: digits are groups of so many bits. Beside it, the rounded-up reciprocal that divides numbers
-    /// below 64 by it.
+pub(crate) enum Geometry {
+    /// A power of two: a digit is a group of bits. The second number is the rounded-up reciprocal of the first, which
+    /// divides numbers below 64 by it.
     Bits(u32, u32),
-    /// Any other base, from 3 up.
+    /// Any other number, from 3 up.
     Any(u32),
 }
 
-impl Radix {
+impl Geometry {
     /// `size` is at least 2.
     pub(crate) fn new(size: u32) -> Self {
         debug_assert!(size >= 2);
@@ -49,7 +49,7 @@ impl Radix {
         }
     }
 
-    /// Ticks in a slot of `level`, which must be a level of some tick that can be counted to.
+    /// The width of a slot of `level`, in ticks. It must fit a [`Tick`].
     fn width(self, level: u32) -> Tick {
         match self {
             Self::Bits(bits, _) => 1 << (level * bits),
@@ -57,7 +57,7 @@ impl Radix {
         }
     }
 
-    /// How many levels have slots of at most `width` ticks, up to 2^32.
+    /// The number of levels whose slots are at most `width` ticks wide. `width` is at most 2^32.
     pub(crate) fn levels_within(self, width: Tick) -> u32 {
         let mut levels = 1;
         while self.width(levels) <= width {
@@ -66,15 +66,15 @@ impl Radix {
         levels
     }
 
-    /// The first tick of the slot after that of `current`, in `level`. It must be one that can be counted to.
+    /// The first tick of the slot after that of `current`, in `level`. It must fit a [`Tick`].
     pub(crate) fn next_slot(self, current: Tick, level: u32) -> Tick {
         let width = self.width(level);
         current - current % width + width
     }
 
-    /// The bucket for `deadline`, seen from `current`, which is earlier.
+    /// The bucket for `deadline` as seen from `current`, which is earlier.
     #[inline(always)]
-    pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Place {
+    pub(crate) fn locate(self, current: Tick, deadline: Tick) -> Location {
         debug_assert!(current < deadline);
         match self {
             Self::Bits(bits, reciprocal) => {
@@ -82,7 +82,7 @@ impl Radix {
                 let level = highest * reciprocal / RECIPROCAL;
                 let shift = level * bits;
                 let digits = deadline >> shift;
-                Place {
+                Location {
                     level,
                     slot: (digits & ((1 << bits) - 1)) as u32,
                     start: digits << shift,
@@ -95,11 +95,11 @@ impl Radix {
                 while here / base != there / base {
                     here /= base;
                     there /= base;
-                    // The level's width divides a tick count, so it fits.
+                    // It is at most `deadline`, so it fits.
                     width *= base;
                     level += 1;
                 }
-                Place {
+                Location {
                     level,
                     slot: (there % base) as u32,
                     start: there * width,
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition, digit by digit.
+    /// The definition at the head of this file, digit by digit.
     fn by_digits(size: u64, current: u64, deadline: u64) -> (u32, u64, u64) {
         let digits = |mut n: u64| {
             std::iter::repeat_with(|| {
@@ -140,7 +140,7 @@ mod tests {
         ]
     }
 
-    /// Anywhere, or so close that their highest digits agree.
+    /// Far apart, or so close that their highest digits agree.
     fn two_ticks() -> impl Strategy<Value = (u64, u64)> {
         prop_oneof![
             (tick(), tick()),
@@ -151,30 +151,30 @@ mod tests {
     #[test]
     fn the_reciprocal_divides_every_bit_number() {
         for bits in 1..=16 {
-            let Radix::Bits(_, reciprocal) = Radix::new(1 << bits) else {
+            let Geometry::Bits(_, reciprocal) = Geometry::new(1 << bits) else {
                 panic!("a power of two")
             };
             assert!((0..64).all(|bit| bit * reciprocal / RECIPROCAL == bit / bits));
         }
     }
 
-    /// The slots of a level lie side by side, each as wide as the level below.
+    /// The slots of a level lie side by side, and each is as wide as the whole level below.
     #[test]
     fn levels_are_powers_of_the_base() {
         for size in [2_u32, 3, 10, 64, 65_536] {
-            let (radix, base) = (Radix::new(size), Tick::from(size));
-            assert_eq!(radix.size(), size);
+            let (geometry, base) = (Geometry::new(size), Tick::from(size));
+            assert_eq!(geometry.size(), size);
             for level in 0..4 {
                 let Some(width) = base.checked_pow(level).filter(|width| *width < 1 << 40) else {
                     break;
                 };
                 for slot in [0, 1, 7] {
                     for current in [slot * width, slot * width + width - 1] {
-                        assert_eq!(radix.next_slot(current, level), (slot + 1) * width);
+                        assert_eq!(geometry.next_slot(current, level), (slot + 1) * width);
                     }
                 }
                 for most in [width, width * base - 1] {
-                    assert_eq!(radix.levels_within(most), level + 1);
+                    assert_eq!(geometry.levels_within(most), level + 1);
                 }
             }
         }
@@ -187,10 +187,10 @@ mod tests {
             (a, b) in two_ticks().prop_filter("one is later", |(a, b)| a != b),
         ) {
             let (current, deadline) = (a.min(b), a.max(b));
-            let place = Radix::new(size).locate(current, deadline);
+            let location = Geometry::new(size).locate(current, deadline);
             let (level, slot, start) = by_digits(u64::from(size), current, deadline);
-            prop_assert_eq!(place, Place { level, slot: slot as u32, start });
-            prop_assert!(current < place.start && place.start <= deadline);
+            prop_assert_eq!(location, Location { level, slot: slot as u32, start });
+            prop_assert!(current < location.start && location.start <= deadline);
         }
     }
 }
