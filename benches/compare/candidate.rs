@@ -14,6 +14,9 @@ use crate::request::Request;
 /// any key of a request can complete it; a request that ends leaves nothing behind under its other
 /// keys (at once, or by [`settle`](Self::settle) where the design cleans up late); its timer fires
 /// without anyone's help. `self_check` holds each candidate to them before it is measured.
+///
+/// Each operation is called from two places at least of what is measured, so that inlining into a single loop flatters
+/// none. A `park` or a `check` that only passes its arguments on is `inline(always)`: what counts is the call behind it.
 pub(crate) trait Candidate: Sized + Sync {
     /// Its name in the tables and for `--candidates`.
     const NAME: &'static str;

@@ -192,10 +192,12 @@ impl<const PURGE_INTERVAL: usize> Candidate for StraightPort<PURGE_INTERVAL> {
         }
     }
 
+    #[inline(always)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         self.park_for_handle(request, keys).is_none()
     }
 
+    #[inline(always)]
     fn check(&self, key: u64) -> usize {
         self.purgatory.check_and_complete(key)
     }
@@ -220,10 +222,12 @@ impl<const PURGE_INTERVAL: usize> Candidate for StraightPort<PURGE_INTERVAL> {
 impl<const PURGE_INTERVAL: usize> ByHandle for StraightPort<PURGE_INTERVAL> {
     type Handle = Arc<Operation>;
 
+    #[inline(always)]
     fn park_for_handle(&self, request: Request, keys: &[u64]) -> Option<Arc<Operation>> {
         self.purgatory.try_complete_else_watch(request, keys)
     }
 
+    #[inline(always)]
     fn force_complete(&self, operation: Arc<Operation>) -> bool {
         operation.force_complete(Ending::Satisfied)
     }

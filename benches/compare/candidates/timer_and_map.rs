@@ -103,6 +103,7 @@ impl<T: Timer> Candidate for TimerAndMap<T> {
         Self { timer, lists }
     }
 
+    #[inline(always)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         self.park_for_handle(request, keys).is_none()
     }

@@ -93,6 +93,7 @@ impl Candidate for TokioIdiom {
         }
     }
 
+    #[inline(always)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         self.park_for_handle(request, keys).is_none()
     }
