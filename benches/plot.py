@@ -196,7 +196,8 @@ class Page:
             bars = axes.bar(where, medians, width * 0.92, color=colour, label=candidate, yerr=ends, error_kw={"lw": 1})
             if len(drawn) * len(places) <= 14:
                 axes.bar_label(bars, map(short, medians), padding=3, fontsize=9)
-        axes.set_xticks(range(len(places)), [name.replace(" ", "\n") for name in names])
+        names = [re.sub(r",000\b", "k", re.sub(r",000,000\b", "M", name)).replace(" ", "\n") for name in names]
+        axes.set_xticks(range(len(places)), names)
         self.finish(figure, axes, parts, png)
 
     def bars(self, metric, png):
