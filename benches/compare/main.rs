@@ -83,7 +83,7 @@ fn main() {
         return;
     }
     if options.readme {
-        println!("\n{}\nOn {machine}.\n", report::table::overview(&reports));
+        println!("\n{} On {machine}.\n", report::table::overview(&reports));
     }
     println!("every round: {}", options.out.display());
 }

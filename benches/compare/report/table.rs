@@ -59,12 +59,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.workload, self.title)?;
-        writeln!(
-            f,
-            "median of {} rounds ± half the spread; x: how many times worse than {}",
-            self.rounds(),
-            Library::NAME
-        )?;
+        writeln!(f, "{}", legend(self.rounds()))?;
         let mut heads = vec![String::new()];
         heads.extend(self.metrics.iter().map(|metric| metric.label()));
         for case in self.cases() {
@@ -78,6 +73,11 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+fn legend(rounds: usize) -> String {
+    let library = Library::NAME;
+    format!("Median of {rounds} rounds ± half the spread; x: how many times worse than {library}.")
 }
 
 /// The first metric of every case of every report, side by side: what the README shows.
@@ -105,5 +105,6 @@ pub(crate) fn overview(reports: &[Report]) -> String {
         }));
         rows.push(row);
     }
-    Table(rows).to_string()
+    let rounds = reports.iter().map(Report::rounds).min().unwrap_or(0);
+    format!("{}\n{}", Table(rows), legend(rounds))
 }
