@@ -15,8 +15,8 @@ use crate::request::Request;
 /// keys (at once, or by [`settle`](Self::settle) where the design cleans up late); its timer fires
 /// without anyone's help. `self_check` holds each candidate to them before it is measured.
 ///
-/// Each operation is called from two places at least of what is measured, so that inlining into a single loop flatters
-/// none. A `park` or a `check` that only passes its arguments on is `inline(always)`: what counts is the call behind it.
+/// No operation is inlined into the loop that measures it, which would flatter the candidates that inline well: each is
+/// `inline(never)`, and called from several places, as in a user's program.
 pub(crate) trait Candidate: Sized + Sync {
     /// Its name in the tables and for `--candidates`.
     const NAME: &'static str;

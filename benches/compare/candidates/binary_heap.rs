@@ -60,7 +60,6 @@ impl<V> TimerQueue<V> for Heap<V> {
         }
     }
 
-    #[inline(always)]
     fn start(&mut self, value: V, deadline: Tick) -> Place {
         let started = self.started;
         self.started += 1;
@@ -70,7 +69,6 @@ impl<V> TimerQueue<V> for Heap<V> {
         place
     }
 
-    #[inline(always)]
     fn stop(&mut self, token: Place) {
         if !is_live(&self.values, token) {
             return;
@@ -83,7 +81,6 @@ impl<V> TimerQueue<V> for Heap<V> {
         }
     }
 
-    #[inline(always)]
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(V)) {
         while let Some((deadline, place)) = self.first() {
             if deadline > now {

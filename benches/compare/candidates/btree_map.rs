@@ -29,7 +29,6 @@ impl<V> TimerQueue<V> for BTree<V> {
         }
     }
 
-    #[inline(always)]
     fn start(&mut self, value: V, deadline: Tick) -> Key {
         let key = (deadline, self.started);
         self.started += 1;
@@ -37,12 +36,10 @@ impl<V> TimerQueue<V> for BTree<V> {
         key
     }
 
-    #[inline(always)]
     fn stop(&mut self, token: Key) {
         self.timers.remove(&token);
     }
 
-    #[inline(always)]
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(V)) {
         while let Some(first) = self.timers.first_entry() {
             if first.key().0 > now {

@@ -31,7 +31,6 @@ impl TimerQueue<u32> for HashWheel {
         }
     }
 
-    #[inline(always)]
     fn start(&mut self, id: u32, deadline: Tick) -> u32 {
         // It refuses what is due.
         let delay = Duration::from_millis(deadline.saturating_sub(self.now).max(1));
@@ -41,14 +40,12 @@ impl TimerQueue<u32> for HashWheel {
         id
     }
 
-    #[inline(always)]
     fn stop(&mut self, id: u32) {
         if self.wheel.cancel(&id).is_ok() {
             self.len -= 1;
         }
     }
 
-    #[inline(always)]
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(u32)) {
         while self.now < now {
             let left = now - self.now;

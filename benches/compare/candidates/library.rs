@@ -47,7 +47,7 @@ impl Candidate for Library {
         Self(Purgatory::new("compare"))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         self.0
             .try_complete_else_watch(request, keys.iter().copied())
@@ -55,7 +55,7 @@ impl Candidate for Library {
             .is_completed()
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn check(&self, key: u64) -> usize {
         self.0.check_and_complete(&key)
     }
@@ -80,7 +80,7 @@ impl Candidate for Library {
 impl ByHandle for Library {
     type Handle = Handle<Request>;
 
-    #[inline(always)]
+    #[inline(never)]
     fn park_for_handle(&self, request: Request, keys: &[u64]) -> Option<Self::Handle> {
         self.0
             .try_complete_else_watch(request, keys.iter().copied())
@@ -88,7 +88,7 @@ impl ByHandle for Library {
             .into_handle()
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn force_complete(&self, handle: Self::Handle) -> bool {
         handle.force_complete()
     }

@@ -32,13 +32,11 @@ impl<V> TimerQueue<V> for NexusWheel<V> {
         }
     }
 
-    #[inline(always)]
     fn start(&mut self, value: V, deadline: Tick) -> TimerHandle<V> {
         let deadline = self.origin + Duration::from_millis(deadline);
         self.wheel.schedule(deadline, value)
     }
 
-    #[inline(always)]
     fn stop(&mut self, token: TimerHandle<V>) {
         self.wheel.cancel(token);
     }
@@ -47,7 +45,6 @@ impl<V> TimerQueue<V> for NexusWheel<V> {
         self.wheel.free(token);
     }
 
-    #[inline(always)]
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(V)) {
         let now = self.origin + Duration::from_millis(now);
         self.wheel.poll(now, &mut self.fired);

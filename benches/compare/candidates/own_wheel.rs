@@ -52,7 +52,6 @@ impl<V> TimerQueue<V> for OwnWheel<V> {
         }
     }
 
-    #[inline(always)]
     fn start(&mut self, value: V, deadline: Tick) -> u32 {
         let id = self.free.pop().unwrap_or(self.slots.0.len() as u32);
         let started = self
@@ -71,7 +70,6 @@ impl<V> TimerQueue<V> for OwnWheel<V> {
         id
     }
 
-    #[inline(always)]
     fn stop(&mut self, token: u32) {
         let slot = &mut self.slots.0[token as usize];
         if slot.value.take().is_some() {
@@ -81,7 +79,6 @@ impl<V> TimerQueue<V> for OwnWheel<V> {
         }
     }
 
-    #[inline(always)]
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(V)) {
         self.now = now;
         let free = &mut self.free;

@@ -57,19 +57,16 @@ impl<V> TimerQueue<V> for PausedDelayQueue<V> {
         body(Self::on(Arc::clone(&runtime)))
     }
 
-    #[inline(always)]
     fn start(&mut self, value: V, deadline: Tick) -> Key {
         let deadline = self.origin + Duration::from_millis(deadline);
         self.queue.insert_at(value, deadline)
     }
 
     /// Its keys are used again, so only what has not fired may be stopped.
-    #[inline(always)]
     fn stop(&mut self, token: Key) {
         self.queue.remove(&token);
     }
 
-    #[inline(always)]
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(V)) {
         let span = Duration::from_millis(now - self.now);
         self.now = now;

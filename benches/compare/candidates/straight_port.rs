@@ -100,6 +100,7 @@ impl Purgatory {
     }
 
     /// Returns the operation if it waits.
+    #[inline(never)]
     fn try_complete_else_watch(&self, request: Request, keys: &[u64]) -> Option<Arc<Operation>> {
         let operation = Arc::new(Operation::new(request));
         let completed = operation.safe_try_complete_or_else(|| {
@@ -121,6 +122,7 @@ impl Purgatory {
         Some(operation)
     }
 
+    #[inline(never)]
     fn check_and_complete(&self, key: u64) -> usize {
         let Some(watchers) = self
             .watchers
@@ -227,7 +229,7 @@ impl<const PURGE_INTERVAL: usize> ByHandle for StraightPort<PURGE_INTERVAL> {
         self.purgatory.try_complete_else_watch(request, keys)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn force_complete(&self, operation: Arc<Operation>) -> bool {
         operation.force_complete(Ending::Satisfied)
     }

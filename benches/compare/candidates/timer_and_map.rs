@@ -108,6 +108,7 @@ impl<T: Timer> Candidate for TimerAndMap<T> {
         self.park_for_handle(request, keys).is_none()
     }
 
+    #[inline(never)]
     fn check(&self, key: u64) -> usize {
         let mut completed = 0;
         for entry in self.lists.watchers(key) {
@@ -135,6 +136,7 @@ impl<T: Timer> Candidate for TimerAndMap<T> {
 impl<T: Timer> ByHandle for TimerAndMap<T> {
     type Handle = Arc<Entry<T::Token>>;
 
+    #[inline(never)]
     fn park_for_handle(&self, mut request: Request, keys: &[u64]) -> Option<Self::Handle> {
         if request.try_complete() {
             request.on_complete(Ending::Satisfied);
@@ -173,6 +175,7 @@ impl<T: Timer> ByHandle for TimerAndMap<T> {
         Some(entry)
     }
 
+    #[inline(never)]
     fn force_complete(&self, entry: Self::Handle) -> bool {
         let taken = entry.parked.lock().take();
         let completed = taken.is_some();

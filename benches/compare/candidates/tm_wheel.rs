@@ -24,7 +24,6 @@ impl<V> TimerQueue<V> for TmWheel<V> {
         Self(TimerDriver::default())
     }
 
-    #[inline(always)]
     fn start(&mut self, value: V, deadline: Tick) -> TimerHandle {
         // The wheel panics on a time in its past, which a thread delayed before it got the lock
         // could bring.
@@ -32,12 +31,10 @@ impl<V> TimerQueue<V> for TmWheel<V> {
         self.0.insert(value, deadline)
     }
 
-    #[inline(always)]
     fn stop(&mut self, token: TimerHandle) {
         self.0.remove(token);
     }
 
-    #[inline(always)]
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(V)) {
         self.0.advance_to(now).for_each(fire);
     }

@@ -103,9 +103,8 @@ impl<'a, C: Candidate> Ring<'a, C> {
         }
     }
 
-    /// Inlined wherever it is called, as is [`end_oldest`](Self::end_oldest), so that the candidate's calls stand in
-    /// several places of the program, as in a user's. With a single place each, the optimiser would take whole
-    /// candidates apart and inline them into the measured loop: the more easily, the less they share with other calls.
+    /// Inlined wherever it is called, as is [`end_oldest`](Self::end_oldest): the calls of the candidate stand in several
+    /// places of the program.
     #[inline(always)]
     pub(super) fn park(&mut self) {
         let flag = &self.flags[self.next];

@@ -53,7 +53,7 @@ impl Candidate for Resolved {
         Self::with(0)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         let reading = Duration::from_nanos(self.reading.load(Ordering::Relaxed));
         let watches = keys
@@ -66,7 +66,7 @@ impl Candidate for Resolved {
             .is_completed()
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn check(&self, key: u64) -> usize {
         self.keys[key as usize].check_and_complete()
     }

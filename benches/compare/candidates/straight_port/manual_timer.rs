@@ -28,7 +28,6 @@ impl TimerQueue<u32> for ManualTimer {
         }
     }
 
-    #[inline(always)]
     fn start(&mut self, id: u32, deadline: Tick) -> Arc<Operation> {
         static FLAG: Flag = Flag::new();
         let operation = Arc::new(Operation::new(Request::new(id, &FLAG, Duration::ZERO)));
@@ -40,12 +39,10 @@ impl TimerQueue<u32> for ManualTimer {
         operation
     }
 
-    #[inline(always)]
     fn stop(&mut self, token: Arc<Operation>) {
         token.cancel_timer();
     }
 
-    #[inline(always)]
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(u32)) {
         let due = &mut self.due;
         if let Some(first) = self.buckets.poll(now) {
