@@ -14,6 +14,9 @@ use crate::request::Request;
 /// any key of a request can complete it; a request that ends leaves nothing behind under its other
 /// keys (at once, or by [`settle`](Self::settle) where the design cleans up late); its timer fires
 /// without anyone's help. `self_check` holds each candidate to them before it is measured.
+///
+/// No operation is inlined into the loop that measures it, which would flatter the candidates that inline well: each is
+/// `inline(never)`, and called from several places, as in a user's program.
 pub(crate) trait Candidate: Sized + Sync {
     /// Its name in the tables and for `--candidates`.
     const NAME: &'static str;

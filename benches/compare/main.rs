@@ -1,6 +1,6 @@
 //! Compares the library with its peers, interleaved in one process.
 //!
-//! `cargo bench --bench compare -- --quick` for a first look, `--help` for the options. A harness
+//! `cargo bench --bench compare -- readme` for the README's table, `--help` for the options. A harness
 //! of its own rather than criterion, because what counts is the ratio between candidates on a
 //! machine whose speed wanders: they must take turns, round by round (see `contest`).
 //!
@@ -14,7 +14,7 @@
 //! | `request` | the delayed request that all of them park |
 //! | `process`, `histogram`, `random` | processor time and memory, percentiles, chance |
 //! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
-//! | `report` | tables, JSON, plots |
+//! | `report` | tables and JSON; `benches/plot.py` draws |
 //!
 //! With `--features reference-schemes` the timer schemes that nobody should deploy take part too.
 //!
@@ -65,6 +65,7 @@ fn main() {
     }
     let machine = Machine::here();
     eprintln!("on {machine}");
+    let mut reports = Vec::new();
     for entry in wanted {
         let report = (entry.run)(&options);
         if options.check_only {
@@ -75,10 +76,14 @@ fn main() {
         if let Err(error) = report::write(&report, &machine, &options.out) {
             eprintln!("{} could not be written: {error}", options.out.display());
         }
+        reports.push(report);
     }
     if options.check_only {
         println!("the candidates keep the ground rules");
-    } else {
-        println!("tables, plots and every round: {}", options.out.display());
+        return;
     }
+    if options.readme {
+        println!("\n{} On {machine}.\n", report::table::overview(&reports));
+    }
+    println!("every round: {}", options.out.display());
 }

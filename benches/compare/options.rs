@@ -6,8 +6,9 @@ use std::process::exit;
 const HELP: &str = "\
 Compares the library with its peers on the workloads of the benchmark.
 
-    cargo bench --bench compare -- [OPTIONS]
+    cargo bench --bench compare -- [readme] [OPTIONS]
 
+    readme              the rows of the README's table, in under five minutes on two cores
     --quick             everything in under five minutes: fewer and shorter rounds, fewer parked
     --only W1[,...]     only these workloads
     --candidates A,B    only these candidates (names as in the tables)
@@ -17,7 +18,7 @@ Compares the library with its peers on the workloads of the benchmark.
     --rounds N          rounds per case, the tables show their medians [default: 5; quick: 2]
     --lives N           W1, W1t, W1x, W9: measured lives per case and candidate, over all rounds
     --seconds N         W4, W5: how long requests arrive
-    --out DIR           where tables, plots and every round as JSON go [default: target/compare]
+    --out DIR           where every round goes, as JSON [default: target/compare]
     --check             only check the candidates, and run all workloads in miniature
     --list              the workloads and their candidates
     --help              this text
@@ -28,8 +29,22 @@ schemes and idle compare the timer schemes of the library: those that may be dep
 Run by anything but `cargo bench`, which passes --bench, it only checks: `cargo test --all-targets`
 must not measure.
 
-The tables go to the standard output too, progress to the standard error. A workload replaces its
-own files in DIR; the combined results.json and results.md hold all workloads that DIR has.";
+The tables go to the standard output, progress to the standard error. A workload replaces its own
+file in DIR; `benches/plot.py DIR` makes pages and plots of what DIR has.";
+
+/// What `readme` runs: each of these with 1,000 parked, but the storm, which is of a million.
+const README_WORKLOADS: [&str; 3] = ["W1", "W9", "W3"];
+
+/// Who takes part in it: the library, the floor, and a peer of each kind.
+const README_CANDIDATES: [&str; 7] = [
+    "request_purgatory",
+    "resolved_keys",
+    "floor",
+    "tm_wheel",
+    "delay_queue",
+    "straight_port",
+    "tokio_idiom",
+];
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +69,8 @@ pub(crate) struct Options {
     pub(crate) scale: Scale,
     pub(crate) check_only: bool,
     pub(crate) list: bool,
+    /// Whether a last table shows everything side by side.
+    pub(crate) readme: bool,
     pub(crate) rounds: usize,
     pub(crate) lives: usize,
     pub(crate) parked: Vec<usize>,
@@ -70,6 +87,7 @@ pub(crate) struct Options {
 
 #[derive(Default)]
 struct Given {
+    readme: bool,
     quick: bool,
     check: bool,
     list: bool,
@@ -102,7 +120,17 @@ impl Options {
         }
     }
 
-    fn fill_in(given: Given) -> Self {
+    fn fill_in(mut given: Given) -> Self {
+        if given.readme {
+            let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+            if given.only.is_empty() {
+                given.only = owned(&README_WORKLOADS);
+            }
+            if given.candidates.is_empty() {
+                given.candidates = owned(&README_CANDIDATES);
+            }
+            given.parked.get_or_insert_with(|| vec![1_000]);
+        }
         let check_only = given.check || !given.bench;
         let scale = match (check_only, given.quick) {
             (true, _) => Scale::Tiny,
@@ -119,6 +147,7 @@ impl Options {
             scale,
             check_only,
             list: given.list,
+            readme: given.readme,
             rounds: given.rounds.unwrap_or(scale.pick(5, 2, 1)),
             lives: given.lives.unwrap_or(scale.pick(2_000_000, 200_000, 5_000)),
             resident: given
@@ -167,6 +196,7 @@ impl Given {
                     .ok_or_else(|| Stop::Wrong(format!("{argument} needs a value")))
             };
             match argument.as_str() {
+                "readme" => given.readme = true,
                 "--quick" => given.quick = true,
                 "--check" => given.check = true,
                 "--list" => given.list = true,

@@ -111,16 +111,6 @@ pub(crate) fn label(parameters: &[(&str, usize)]) -> String {
     parts.join(" ")
 }
 
-/// `keys=3 parked=1k`, where there is little room.
-pub(crate) fn compact(parameters: &[(&str, usize)]) -> String {
-    let parts = parameters.iter().map(|(name, value)| match value {
-        1_000_000.. if value % 1_000_000 == 0 => format!("{name}={}M", value / 1_000_000),
-        1_000.. if value % 1_000 == 0 => format!("{name}={}k", value / 1_000),
-        _ => format!("{name}={value}"),
-    });
-    parts.collect::<Vec<_>>().join(" ")
-}
-
 pub(crate) fn grouped(value: usize) -> String {
     let digits = value.to_string();
     let mut grouped = String::new();

@@ -19,7 +19,6 @@ use crate::contest::{self, Case, Contender};
 use crate::options::{Child, Options};
 use crate::outcome::{Metric, Outcome};
 use crate::report::Report;
-use crate::report::chart::Chart;
 
 /// All workloads, in the order in which they run.
 pub(crate) const ALL: [Entry; 13] = [
@@ -46,8 +45,6 @@ pub(crate) trait Workload: Sized + 'static {
     const TITLE: &'static str;
 
     const METRICS: &'static [Metric];
-
-    const CHARTS: &'static [Chart];
 
     /// Whether each round runs in a process of its own.
     const ALONE: bool = false;
@@ -81,7 +78,6 @@ impl Entry {
                 workload: W::NAME,
                 title: W::TITLE,
                 metrics: W::METRICS,
-                charts: W::CHARTS,
                 outcomes: contest::run::<W>(options),
             },
             run_as_child: contest::run_as_child::<W>,

@@ -141,6 +141,7 @@ impl Candidate for Floor {
         }
     }
 
+    #[inline(never)]
     fn park(&self, mut request: Request, keys: &[u64]) -> bool {
         if request.try_complete() {
             request.on_complete(Ending::Satisfied);
@@ -162,6 +163,7 @@ impl Candidate for Floor {
         false
     }
 
+    #[inline(never)]
     fn check(&self, key: u64) -> usize {
         let Some(watchers) = self.watchers.get(&key).map(|watchers| *watchers) else {
             return 0;

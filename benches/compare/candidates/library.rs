@@ -47,6 +47,7 @@ impl Candidate for Library {
         Self(Purgatory::new("compare"))
     }
 
+    #[inline(never)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         self.0
             .try_complete_else_watch(request, keys.iter().copied())
@@ -54,6 +55,7 @@ impl Candidate for Library {
             .is_completed()
     }
 
+    #[inline(never)]
     fn check(&self, key: u64) -> usize {
         self.0.check_and_complete(&key)
     }
@@ -78,6 +80,7 @@ impl Candidate for Library {
 impl ByHandle for Library {
     type Handle = Handle<Request>;
 
+    #[inline(never)]
     fn park_for_handle(&self, request: Request, keys: &[u64]) -> Option<Self::Handle> {
         self.0
             .try_complete_else_watch(request, keys.iter().copied())
@@ -85,6 +88,7 @@ impl ByHandle for Library {
             .into_handle()
     }
 
+    #[inline(never)]
     fn force_complete(&self, handle: Self::Handle) -> bool {
         handle.force_complete()
     }

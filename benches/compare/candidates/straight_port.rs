@@ -100,6 +100,7 @@ impl Purgatory {
     }
 
     /// Returns the operation if it waits.
+    #[inline(never)]
     fn try_complete_else_watch(&self, request: Request, keys: &[u64]) -> Option<Arc<Operation>> {
         let operation = Arc::new(Operation::new(request));
         let completed = operation.safe_try_complete_or_else(|| {
@@ -121,6 +122,7 @@ impl Purgatory {
         Some(operation)
     }
 
+    #[inline(never)]
     fn check_and_complete(&self, key: u64) -> usize {
         let Some(watchers) = self
             .watchers
@@ -192,10 +194,12 @@ impl<const PURGE_INTERVAL: usize> Candidate for StraightPort<PURGE_INTERVAL> {
         }
     }
 
+    #[inline(always)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         self.park_for_handle(request, keys).is_none()
     }
 
+    #[inline(always)]
     fn check(&self, key: u64) -> usize {
         self.purgatory.check_and_complete(key)
     }
@@ -220,10 +224,12 @@ impl<const PURGE_INTERVAL: usize> Candidate for StraightPort<PURGE_INTERVAL> {
 impl<const PURGE_INTERVAL: usize> ByHandle for StraightPort<PURGE_INTERVAL> {
     type Handle = Arc<Operation>;
 
+    #[inline(always)]
     fn park_for_handle(&self, request: Request, keys: &[u64]) -> Option<Arc<Operation>> {
         self.purgatory.try_complete_else_watch(request, keys)
     }
 
+    #[inline(never)]
     fn force_complete(&self, operation: Arc<Operation>) -> bool {
         operation.force_complete(Ending::Satisfied)
     }

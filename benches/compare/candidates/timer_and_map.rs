@@ -103,10 +103,12 @@ impl<T: Timer> Candidate for TimerAndMap<T> {
         Self { timer, lists }
     }
 
+    #[inline(always)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         self.park_for_handle(request, keys).is_none()
     }
 
+    #[inline(never)]
     fn check(&self, key: u64) -> usize {
         let mut completed = 0;
         for entry in self.lists.watchers(key) {
@@ -134,6 +136,7 @@ impl<T: Timer> Candidate for TimerAndMap<T> {
 impl<T: Timer> ByHandle for TimerAndMap<T> {
     type Handle = Arc<Entry<T::Token>>;
 
+    #[inline(never)]
     fn park_for_handle(&self, mut request: Request, keys: &[u64]) -> Option<Self::Handle> {
         if request.try_complete() {
             request.on_complete(Ending::Satisfied);
@@ -172,6 +175,7 @@ impl<T: Timer> ByHandle for TimerAndMap<T> {
         Some(entry)
     }
 
+    #[inline(never)]
     fn force_complete(&self, entry: Self::Handle) -> bool {
         let taken = entry.parked.lock().take();
         let completed = taken.is_some();

@@ -93,10 +93,12 @@ impl Candidate for TokioIdiom {
         }
     }
 
+    #[inline(always)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         self.park_for_handle(request, keys).is_none()
     }
 
+    #[inline(never)]
     fn check(&self, key: u64) -> usize {
         self.lists
             .watchers(key)
@@ -144,6 +146,7 @@ impl Candidate for TokioIdiom {
 impl ByHandle for TokioIdiom {
     type Handle = Arc<Waiter>;
 
+    #[inline(never)]
     fn park_for_handle(&self, mut request: Request, keys: &[u64]) -> Option<Arc<Waiter>> {
         if request.try_complete() {
             request.on_complete(Ending::Satisfied);

@@ -1,91 +1,47 @@
-//! The JSON, by hand: names here are plain words, and a serializer would be one more dependency.
+//! The JSON: the machine, and every round of every outcome, a line each.
 
-use std::fmt::Write as _;
+use serde_json::{Value, json};
 
 use super::Report;
 use super::machine::Machine;
 use crate::outcome::Outcome;
 
-/// One workload: the machine, and every round of every outcome.
 pub(super) fn workload(report: &Report, machine: &Machine) -> String {
-    let metrics: Vec<String> = report
-        .metrics
-        .iter()
-        .map(|metric| {
-            let (name, unit) = (metric.name, metric.unit);
-            format!(
-                "  {{\"name\": \"{name}\", \"unit\": \"{unit}\", \"better\": \"{}\"}}",
-                format!("{:?}", metric.better).to_lowercase()
-            )
+    let metric = |metric: &crate::outcome::Metric| {
+        let better = format!("{:?}", metric.better).to_lowercase();
+        json!({"name": metric.name, "unit": metric.unit, "better": better})
+    };
+    let about = json!({
+        "workload": report.workload,
+        "title": report.title,
+        "processor": machine.processor,
+        "cores": machine.cores,
+        "system": machine.system,
+        "compiler": machine.compiler,
+        "metrics": report.metrics.iter().map(metric).collect::<Value>(),
+    });
+    let outcomes = report.outcomes.iter();
+    let lines: Vec<String> = outcomes
+        .map(|outcome| self::outcome(report, outcome).to_string())
+        .collect();
+    let lines = lines.join(",\n");
+    format!("{{\"about\": {about},\n\"outcomes\": [\n{lines}\n]}}\n")
+}
+
+/// The rounds of each metric that has a value in one of them.
+fn outcome(report: &Report, outcome: &Outcome) -> Value {
+    let metrics = report.metrics.iter().enumerate();
+    let rounds: serde_json::Map<String, Value> = metrics
+        .filter(|&(index, _)| outcome.summary(index).is_some())
+        .map(|(index, metric)| {
+            let values = outcome.values(index).map(four_places);
+            (metric.name.to_owned(), values.collect())
         })
         .collect();
-    let outcomes: Vec<String> = report
-        .outcomes
-        .iter()
-        .map(|outcome| self::outcome(report, outcome))
-        .collect();
-    format!(
-        "{{\n\"workload\": \"{}\",\n\"title\": \"{}\",\n\"processor\": \"{}\",\n\"cores\": {},\n\
-         \"system\": \"{}\",\n\"compiler\": \"{}\",\n\"metrics\": [\n{}\n],\n\
-         \"outcomes\": [\n{}\n]\n}}\n",
-        report.workload,
-        report.title,
-        plain(&machine.processor),
-        machine.cores,
-        plain(&machine.system),
-        plain(&machine.compiler),
-        metrics.join(",\n"),
-        outcomes.join(",\n")
-    )
+    json!({"candidate": outcome.candidate, "parameters": outcome.parameters, "rounds": rounds})
 }
 
-/// All workloads together.
-pub(super) fn all(workloads: &[String]) -> String {
-    let trimmed: Vec<_> = workloads.iter().map(|text| text.trim_end()).collect();
-    format!("[\n{}\n]\n", trimmed.join(",\n"))
-}
-
-fn outcome(report: &Report, outcome: &Outcome) -> String {
-    let mut line = String::from("  {");
-    for (name, value) in &outcome.parameters {
-        write!(line, "\"{name}\": {value}, ").expect("a string takes it");
-    }
-    let mut metrics = Vec::new();
-    for (index, metric) in report.metrics.iter().enumerate() {
-        let Some(summary) = outcome.summary(index) else {
-            continue;
-        };
-        let rounds: Vec<String> = outcome.values(index).map(number).collect();
-        let ratio = report.ratio(outcome, index).unwrap_or(f64::NAN);
-        metrics.push(format!(
-            "    \"{}\": {{\"median\": {}, \"min\": {}, \"max\": {}, \"ratio_to_library\": {}, \
-             \"rounds\": [{}]}}",
-            metric.name,
-            number(summary.median),
-            number(summary.least),
-            number(summary.most),
-            number(ratio),
-            rounds.join(", ")
-        ));
-    }
-    write!(
-        line,
-        "\"candidate\": \"{}\", \"values\": {{\n{}}}}}",
-        outcome.candidate,
-        metrics.join(",\n")
-    )
-    .expect("a string takes it");
-    line
-}
-
-fn number(value: f64) -> String {
-    if value.is_finite() {
-        format!("{value:.4}")
-    } else {
-        "null".to_owned()
-    }
-}
-
-fn plain(text: &str) -> String {
-    text.replace(['"', '\\'], " ")
+/// Null where it is no number.
+fn four_places(value: f64) -> Value {
+    json!((value * 1e4).round() / 1e4)
 }

@@ -10,7 +10,6 @@ use crate::candidates::{Named, all_schemes};
 use crate::contest::{Case, Contender};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
-use crate::report::chart::Chart;
 use crate::scheme_timers::SchemeTimers;
 use crate::timer_queue::Tick;
 
@@ -52,8 +51,6 @@ impl Workload for Idle {
         Metric::less("wake-ups", "count"),
         Metric::note("all advances", "µs"),
     ];
-
-    const CHARTS: &'static [Chart] = &[Chart::Bars { metric: 0 }];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         // 10 s and 10 h; in miniature, 10 s and a minute.

@@ -103,6 +103,9 @@ impl<'a, C: Candidate> Ring<'a, C> {
         }
     }
 
+    /// Inlined wherever it is called, as is [`end_oldest`](Self::end_oldest): the calls of the candidate stand in several
+    /// places of the program.
+    #[inline(always)]
     pub(super) fn park(&mut self) {
         let flag = &self.flags[self.next];
         flag.reset();
@@ -127,6 +130,7 @@ impl<'a, C: Candidate> Ring<'a, C> {
         self.next = self.advance(self.next);
     }
 
+    #[inline(always)]
     pub(super) fn end_oldest(&mut self) {
         self.flags[self.oldest].mark_completable();
         let completed = self
@@ -136,13 +140,17 @@ impl<'a, C: Candidate> Ring<'a, C> {
         self.oldest = self.advance(self.oldest);
     }
 
-    /// Ends and parks `lives` times.
+    /// Ends and parks `lives` times, from two places in turn.
     pub(super) async fn live(&mut self, lives: usize) {
-        self.in_bursts(lives, |ring| {
+        let even = |ring: &mut Self| {
             ring.end_oldest();
             ring.park();
-        })
-        .await;
+        };
+        let odd = |ring: &mut Self| {
+            ring.end_oldest();
+            ring.park();
+        };
+        self.in_bursts(lives, even, odd).await;
     }
 
     pub(super) async fn fill(&mut self) {
@@ -154,17 +162,24 @@ impl<'a, C: Candidate> Ring<'a, C> {
     }
 
     pub(super) async fn drain(&mut self) {
-        self.in_bursts(self.shape.parked, Self::end_oldest).await;
+        self.in_bursts(self.shape.parked, Self::end_oldest, Self::end_oldest)
+            .await;
         self.candidate.turn().await;
     }
 
-    /// Takes `steps` that each end one request, in bursts, and verifies every ending.
-    async fn in_bursts(&mut self, steps: usize, step: impl Fn(&mut Self)) {
+    /// Takes `steps` that each end one request, by `even` and `odd` in turn, in bursts, and verifies every ending.
+    async fn in_bursts(&mut self, steps: usize, even: impl Fn(&mut Self), odd: impl Fn(&mut Self)) {
         let mut left = steps;
         while left > 0 {
             let burst = left.min(BURST);
             let first = self.oldest;
-            (0..burst).for_each(|_| step(self));
+            for _ in 0..burst / 2 {
+                even(self);
+                odd(self);
+            }
+            if burst % 2 == 1 {
+                even(self);
+            }
             self.candidate.turn().await;
             self.verify(first, burst);
             left -= burst;

@@ -18,7 +18,6 @@ use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::clock_reading;
 use crate::random::Random;
-use crate::report::chart::Chart;
 use crate::scheme_timers::SchemeTimers;
 use crate::timer_queue::Tick;
 
@@ -174,24 +173,6 @@ impl Workload for Schemes {
         Metric::less("start", "ns"),
         Metric::less("stop", "ns"),
         Metric::less("tick", "ns"),
-    ];
-
-    const CHARTS: &'static [Chart] = &[
-        Chart::Lines {
-            metric: 0,
-            along: "timers",
-            unit: "outstanding",
-        },
-        Chart::Lines {
-            metric: 1,
-            along: "timers",
-            unit: "outstanding",
-        },
-        Chart::Lines {
-            metric: 2,
-            along: "timers",
-            unit: "outstanding",
-        },
     ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {

@@ -15,7 +15,6 @@ use crate::candidates::{
 use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
-use crate::report::chart::Chart;
 use crate::request::Flag;
 
 #[derive(Debug, Clone, Copy)]
@@ -69,15 +68,6 @@ impl Workload for W1 {
     const TITLE: &'static str = "one life (park, complete by key) on one thread";
 
     const METRICS: &'static [Metric] = &[Metric::less("life", "ns")];
-
-    const CHARTS: &'static [Chart] = &[
-        Chart::Bars { metric: 0 },
-        Chart::Lines {
-            metric: 0,
-            along: "parked",
-            unit: "requests",
-        },
-    ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let mut cases = Vec::new();

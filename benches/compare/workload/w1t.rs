@@ -16,7 +16,6 @@ use crate::candidates::{
 use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Outcome, Parameters, Values};
-use crate::report::chart::Chart;
 use crate::request::Flag;
 
 #[derive(Debug, Clone, Copy)]
@@ -84,15 +83,6 @@ impl Workload for W1t {
     const METRICS: &'static [Metric] = &[
         Metric::more("rate", "M lives/s"),
         Metric::note("scaling", "x one thread"),
-    ];
-
-    const CHARTS: &'static [Chart] = &[
-        Chart::Bars { metric: RATE },
-        Chart::Lines {
-            metric: RATE,
-            along: "threads",
-            unit: "",
-        },
     ];
 
     /// The million has no case of its own: it is memory that W1 measures there.

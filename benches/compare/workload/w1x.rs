@@ -20,7 +20,6 @@ use crate::candidates::{
 use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
-use crate::report::chart::Chart;
 use crate::request::Flag;
 
 #[derive(Debug, Clone, Copy)]
@@ -124,8 +123,6 @@ impl Workload for W1x {
     const TITLE: &'static str = "one thread parks, another completes by key";
 
     const METRICS: &'static [Metric] = &[Metric::more("rate", "M lives/s")];
-
-    const CHARTS: &'static [Chart] = &[Chart::Bars { metric: 0 }];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let mut cases = Vec::new();

@@ -16,7 +16,6 @@ use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::clock_reading;
 use crate::random::Random;
-use crate::report::chart::Chart;
 use crate::timer_queue::{Tick, TimerQueue};
 
 /// The longest timeout.
@@ -139,15 +138,6 @@ impl Workload for W2 {
         Metric::less("stop", "ns"),
         Metric::less("advancing per expiry", "ns"),
         Metric::less("worst advance", "µs"),
-    ];
-
-    const CHARTS: &'static [Chart] = &[
-        Chart::Bars { metric: 0 },
-        Chart::Spread {
-            metrics: &[1, 2, 3],
-            label: "time [ns]",
-        },
-        Chart::Bars { metric: 4 },
     ];
 
     const ALONE: bool = true;

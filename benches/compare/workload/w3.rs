@@ -19,7 +19,6 @@ use crate::histogram::Histogram;
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::cpu_time;
-use crate::report::chart::Chart;
 use crate::request::{Flag, Request, ended_at};
 
 /// Milliseconds over which the deadlines are spread.
@@ -141,15 +140,6 @@ impl Workload for W3 {
         Metric::less("late p99", "ms"),
         Metric::less("late max", "ms"),
         Metric::less("until no watch is left", "ms"),
-    ];
-
-    const CHARTS: &'static [Chart] = &[
-        Chart::Bars { metric: 0 },
-        Chart::Bars { metric: 1 },
-        Chart::Spread {
-            metrics: &[2, 3, 4],
-            label: "lateness [ms]",
-        },
     ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {

@@ -26,7 +26,6 @@ use crate::candidates::{
 use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Outcome, Values};
-use crate::report::chart::Chart;
 
 /// The ramp's first rate and its last, per second.
 const LOWEST: usize = 100_000;
@@ -109,15 +108,6 @@ impl Workload for W4 {
         Metric::note("expired", "%"),
         Metric::note("behind", "ms"),
         Metric::more("highest rate sustained", "k requests/s"),
-    ];
-
-    const CHARTS: &'static [Chart] = &[
-        Chart::Lines {
-            metric: NET,
-            along: "rate",
-            unit: "requests/s",
-        },
-        Chart::Bars { metric: 4 },
     ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {

@@ -19,7 +19,6 @@ use crate::contest::{Case, Contender, contenders};
 use crate::histogram::Histogram;
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
-use crate::report::chart::Chart;
 use crate::request::{Flag, Request};
 
 /// An idle thread's windows: about as long as a park call.
@@ -135,11 +134,6 @@ impl Workload for W5 {
         Metric::note("idle p99.9", "µs"),
         Metric::note("idle max", "µs"),
     ];
-
-    const CHARTS: &'static [Chart] = &[Chart::Spread {
-        metrics: &[0, 1, 2, 3, 4, 5],
-        label: "park call, and idle thread [µs]",
-    }];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let scale = options.scale;

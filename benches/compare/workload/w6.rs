@@ -10,7 +10,6 @@ use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::resident;
-use crate::report::chart::Chart;
 use crate::request::Flag;
 
 pub(crate) struct W6(Shape);
@@ -40,8 +39,6 @@ impl Workload for W6 {
     const TITLE: &'static str = "resident memory of what is parked";
 
     const METRICS: &'static [Metric] = &[Metric::less("memory per request", "bytes")];
-
-    const CHARTS: &'static [Chart] = &[Chart::Bars { metric: 0 }];
 
     const ALONE: bool = true;
 

@@ -17,7 +17,6 @@ use crate::candidates::{KafkaPort, Library, TmWheelAndMap};
 use crate::contest::{Case, Contender};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
-use crate::report::chart::Chart;
 use crate::request::{Flag, Request};
 
 const KEY: u64 = 7;
@@ -108,12 +107,6 @@ impl Workload for W7 {
     const TITLE: &'static str = "a hot key's offset advances past one of those that wait for it";
 
     const METRICS: &'static [Metric] = &[Metric::less("advance", "ns")];
-
-    const CHARTS: &'static [Chart] = &[Chart::Lines {
-        metric: 0,
-        along: "parked",
-        unit: "requests on the key",
-    }];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let scale = options.scale;

@@ -14,7 +14,6 @@ use crate::candidates::{Floor, KafkaPort, Library, TmWheelAndMap};
 use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
-use crate::report::chart::Chart;
 use crate::request::{Flag, Request};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -92,8 +91,6 @@ impl Workload for W8 {
     const TITLE: &'static str = "check of a key that nobody watches";
 
     const METRICS: &'static [Metric] = &[Metric::less("check", "ns")];
-
-    const CHARTS: &'static [Chart] = &[Chart::Bars { metric: 0 }];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let case = |&parked| Case {

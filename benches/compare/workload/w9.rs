@@ -18,7 +18,6 @@ use crate::candidates::{Floor, Library};
 use crate::contest::{Case, Contender};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
-use crate::report::chart::Chart;
 use crate::request::Request;
 
 pub(crate) struct W9(W1);
@@ -56,6 +55,7 @@ impl Candidate for Resolved {
         Self::with(0)
     }
 
+    #[inline(never)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         let reading = Duration::from_nanos(self.reading.load(Ordering::Relaxed));
         let watches = keys
@@ -68,6 +68,7 @@ impl Candidate for Resolved {
             .is_completed()
     }
 
+    #[inline(never)]
     fn check(&self, key: u64) -> usize {
         self.keys[key as usize].check_and_complete()
     }
@@ -106,8 +107,6 @@ impl Workload for W9 {
     const TITLE: &'static str = "one life on a resolved key, the time supplied";
 
     const METRICS: &'static [Metric] = &[Metric::less("life", "ns")];
-
-    const CHARTS: &'static [Chart] = &[Chart::Bars { metric: 0 }];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let case = |&parked| Case {

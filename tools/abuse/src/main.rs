@@ -1,8 +1,8 @@
 //! Latency under abuse: how long the calls of an innocent thread take while others do their worst.
 //!
 //! ```text
-//! cargo run --release --example abuse
-//! cargo run --release --example abuse -- --only cascade,storm
+//! cargo run --release -p abuse
+//! cargo run --release -p abuse -- --only cascade,storm
 //! ```
 //!
 //! The innocent thread parks and completes an operation on a key of its own, about five thousand times a second, and

@@ -2,8 +2,8 @@
 //! and a ledger of every operation is held against what the library says and does.
 //!
 //! ```text
-//! cargo run --release --example soak -- --minutes 10
-//! cargo run --release --example soak -- --seconds 3 --seed 7
+//! cargo run --release -p soak -- --minutes 10
+//! cargo run --release -p soak -- --seconds 3 --seed 7
 //! ```
 //!
 //! The run is a row of epochs. An epoch builds one to three purgatories of random make, lets threads loose on them,

@@ -223,9 +223,7 @@ const WORK: [(&str, Work); 13] = [
 ];
 
 fn main() {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .filter(|argument| argument != "--bench");
+    let mut arguments = std::env::args().skip(1);
     let Some(name) = arguments.next() else {
         WORK.iter().for_each(|(name, _)| println!("{name}"));
         return;
