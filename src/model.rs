@@ -3,18 +3,26 @@
 #![allow(missing_docs, missing_debug_implementations)]
 
 use crate::address::Address;
-use crate::cell::slab::{Begin, Ended, Fields, Held, Released, Slab, SlotRef};
-use crate::cell::state::{Acquire, Mark, Marked, Release, State};
-use crate::completions::CompletionThread;
+use crate::cell::slab::{Begin, Held, Released, SlotRef};
+use crate::cell::state::{Acquire, Mark, Release, State};
+use crate::dispatch::CompletionThread;
+use crate::engine::shard::Shard;
+use crate::engine::timing::Timing;
+use crate::hash::RandomState;
+use crate::observe::Since;
 use crate::promise::Promise;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
+use crate::scheme::HierarchicalWheel;
+use crate::stats::Ending;
 use crate::sync::{Arc, Parker};
+use crate::time::ticks::NEVER;
 use crate::watch::resolved::{Number, Resolved};
-use crate::watch::{Few, Target, WatchMap};
+use crate::watch::{Copied, Target, WatchMap};
 use std::sync::OnceLock;
 use std::task::{Context, Poll};
 
-pub struct Cells<P>(Slab<P, ()>);
+/// A timer shard, without deadlines.
+pub struct Cells<P>(Shard<P, HierarchicalWheel>);
 
 #[derive(Clone, Copy)]
 pub struct At(SlotRef);
@@ -38,7 +46,7 @@ impl Order {
 
 #[must_use]
 pub struct Holder<'a, P> {
-    cells: &'a Slab<P, ()>,
+    cells: &'a Shard<P, HierarchicalWheel>,
     held: Held<'a, P>,
 }
 
@@ -51,18 +59,21 @@ pub enum LetGo<'a, P> {
 impl<P: Send> Cells<P> {
     #[expect(clippy::new_without_default)]
     pub fn new() -> Self {
-        Self(Slab::new(()))
+        Self(Shard::new(0, 2))
     }
 
     /// Puts `payload` in and holds it.
     pub fn insert(&self, payload: P) -> (At, Holder<'_, P>) {
-        let mut guard = self.0.lock();
-        give_back_deferred(&mut guard);
-        let Ok(held) = guard.insert(payload, u32::MAX, |(), _, _| Ok::<_, ()>(Fields::default()))
-        else {
-            unreachable!("no limit")
+        let never = Timing {
+            start: 0,
+            deadline: NEVER,
+            present: 0,
+            since: Since::default(),
         };
         let cells = &self.0;
+        let Ok((held, _)) = cells.park(&mut cells.lock(), payload, 0, never, u32::MAX) else {
+            unreachable!("there is no limit")
+        };
         (At(held.at()), Holder { cells, held })
     }
 
@@ -70,7 +81,7 @@ impl<P: Send> Cells<P> {
         let cells = &self.0;
         match cells.begin(at.0, order.mark()) {
             Begin::Held(held) => Some(Holder { cells, held }),
-            Begin::Marked | Begin::Gone => None,
+            Begin::Marked | Begin::Stale => None,
         }
     }
 
@@ -80,19 +91,13 @@ impl<P: Send> Cells<P> {
 
     /// How many slots were ever needed.
     pub fn slots(&self) -> u32 {
-        self.0.used()
-    }
-}
-
-fn give_back_deferred<P>(guard: &mut crate::cell::slab::SlabGuard<'_, P, ()>) {
-    while let Some(ended) = guard.next_deferred() {
-        guard.free(ended, |(), _, _| ());
+        self.0.slots()
     }
 }
 
 impl<'a, P> Holder<'a, P> {
-    pub fn look<R>(&mut self, look: impl FnOnce(&mut P) -> R) -> R {
-        self.held.with(look)
+    pub fn examine<R>(&mut self, examine: impl FnOnce(&mut P) -> R) -> R {
+        self.held.with(examine)
     }
 
     pub fn release(self) -> LetGo<'a, P> {
@@ -104,13 +109,10 @@ impl<'a, P> Holder<'a, P> {
         }
     }
 
-    /// Ends it, and gives the slot back as the purgatory does: under the lock, or deferred.
+    /// Ends it, and frees the slot as the purgatory does: under the lock, or remotely.
     pub fn end(self) -> P {
-        let (payload, ended): (P, Ended) = self.held.end();
-        match self.cells.try_lock() {
-            Some(mut guard) => guard.free(ended, |(), _, _| ()),
-            None => _ = self.cells.defer(ended),
-        }
+        let (payload, ended) = self.held.end();
+        self.cells.free(ended, Ending::Satisfied, 0);
         payload
     }
 }
@@ -135,23 +137,14 @@ impl Word {
         Self(state)
     }
 
-    /// Takes hold, or leaves the order, as `Slab::begin` does.
+    /// Takes hold, or leaves the order.
     pub fn begin(&self, order: Order) -> bool {
-        loop {
-            match self.0.acquire(0) {
-                Acquire::Held => return true,
-                Acquire::Gone => return false,
-                Acquire::Busy => match self.0.mark(0, order.mark()) {
-                    Marked::Left | Marked::Gone => return false,
-                    Marked::Unheld => {}
-                },
-            }
-        }
+        self.0.acquire_or_mark(0, order.mark()) == Acquire::Held
     }
 
     pub fn release(&self) -> Verdict {
         match self.0.release(true) {
-            Release::Parked | Release::PutOff => Verdict::Parked,
+            Release::Parked | Release::ParkedUnexamined => Verdict::Parked,
             Release::Recheck => Verdict::Recheck,
             Release::End(_) => Verdict::End,
         }
@@ -164,7 +157,7 @@ impl Word {
 
 /// The watcher map. It counts its keys, so that a model sees whether any is left behind.
 pub struct Watchers {
-    map: WatchMap<Key, crate::RandomState>,
+    map: WatchMap<Key, RandomState>,
     census: Arc<()>,
 }
 
@@ -199,9 +192,10 @@ impl Resolution {
     /// As a check by this key does.
     pub fn on(&self, up_to: u64) -> Vec<u32> {
         let mut found = Vec::new();
-        self.list.visit(self.list.look(), up_to, |watcher| {
-            found.push(watcher.index());
-        });
+        self.list
+            .visit(self.list.peek_published(), up_to, |watcher| {
+                found.push(watcher.index());
+            });
         found
     }
 
@@ -226,7 +220,7 @@ impl Watchers {
     #[expect(clippy::new_without_default)]
     pub fn new() -> Self {
         Self {
-            map: WatchMap::new(crate::RandomState::default(), 1),
+            map: WatchMap::new(RandomState::default(), 1),
             census: Arc::new(()),
         }
     }
@@ -263,11 +257,10 @@ impl Watchers {
     pub fn on(&self, key: u64, up_to: u64) -> Vec<u32> {
         let mut found_ids = Vec::new();
         let key = self.key(key);
-        let mut few = Few::default();
-        if let Some(found) = self.map.find(&key, &mut few) {
-            self.map.visit(&key, (found, &few), up_to, |watcher| {
-                found_ids.push(watcher.index());
-            });
+        let mut copied = Copied::default();
+        if let Some(found) = self.map.find(&key, &mut copied) {
+            let each = |watcher: Address| found_ids.push(watcher.index());
+            self.map.visit(&key, (found, &copied), up_to, each, || ());
         }
         found_ids
     }

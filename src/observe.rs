@@ -4,10 +4,13 @@
 //! Recorder and subscriber are the user's code. They are called by way of `Engine::observe`, which catches their
 //! panics, and with no lock of the library held; so they may call the library again, as every callback may.
 
+mod end;
 #[cfg(feature = "metrics")]
 mod meters;
 #[cfg(feature = "tracing")]
 mod trace;
+
+pub(crate) use end::End;
 
 use crate::stats::Ending;
 use crate::time::Timestamp;
@@ -42,20 +45,6 @@ pub(crate) struct OperationSpan {
     since: Since,
     #[cfg(feature = "tracing")]
     tracing: trace::TracingSpan,
-}
-
-/// How an operation ended.
-#[derive(Debug, Clone, Copy)]
-#[cfg_attr(
-    not(all(feature = "metrics", feature = "tracing")),
-    allow(dead_code, reason = "each listener asks for its part")
-)]
-pub(crate) struct End {
-    pub(crate) ending: Ending,
-    /// It expired, and could have completed.
-    pub(crate) missed_check: bool,
-    /// When it was due, if that was [asked for](Observer::wants_deadline).
-    pub(crate) deadline: Option<Timestamp>,
 }
 
 impl Since {

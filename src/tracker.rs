@@ -2,9 +2,11 @@
 
 mod builder;
 mod entries;
+mod key;
 mod requests;
 
 pub use builder::TrackerBuilder;
+pub use key::TrackedKey;
 pub use requests::{RequestError, Requests, RequestsBuilder, ResponseFuture};
 
 use crate::address::Address;
@@ -21,11 +23,6 @@ use std::fmt;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
-
-/// What the keys of a [`Tracker`] must be. Implemented by all types that can be.
-pub trait TrackedKey: Eq + Hash + Clone + Send + Sync + 'static {}
-
-impl<K: Eq + Hash + Clone + Send + Sync + 'static> TrackedKey for K {}
 
 /// Keeps one value for each key until it is completed, or its timeout passes.
 ///

@@ -20,7 +20,7 @@
 //! thread that gets the lock. Tokens ([`Vacant`], [`Ended`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
 
-use super::state::{Acquire, Mark, Marked, Release, State};
+use super::state::{Acquire, Mark, Release, State};
 use crate::sync::{
     AtomicU32, AtomicU64, CachePadded, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell,
 };
@@ -148,16 +148,10 @@ impl<P, G> Slab<P, G> {
         let Some(slot) = self.slot(at.index) else {
             return Begin::Stale;
         };
-        loop {
-            match slot.state.acquire(at.generation) {
-                Acquire::Held => return Begin::Held(Held { slot, at }),
-                Acquire::Stale => return Begin::Stale,
-                Acquire::Busy => match slot.state.mark(at.generation, mark) {
-                    Marked::Left => return Begin::Marked,
-                    Marked::Stale => return Begin::Stale,
-                    Marked::Unheld => {}
-                },
-            }
+        match slot.state.acquire_or_mark(at.generation, mark) {
+            Acquire::Held => Begin::Held(Held { slot, at }),
+            Acquire::Busy => Begin::Marked,
+            Acquire::Stale => Begin::Stale,
         }
     }
 

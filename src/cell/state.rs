@@ -198,6 +198,21 @@ impl State {
         })
     }
 
+    /// parked -> held, or held -> held with `mark`: the thread that holds it will act on that.
+    #[inline(always)]
+    pub(crate) fn acquire_or_mark(&self, generation: u32, mark: Mark) -> Acquire {
+        loop {
+            match self.acquire(generation) {
+                Acquire::Busy => match self.mark(generation, mark) {
+                    Marked::Left => return Acquire::Busy,
+                    Marked::Stale => return Acquire::Stale,
+                    Marked::Unheld => {}
+                },
+                answer => return answer,
+            }
+        }
+    }
+
     /// held -> held with `mark`, unless there is no holder.
     pub(crate) fn mark(&self, generation: u32, mark: Mark) -> Marked {
         self.transition(|now| {

@@ -1,6 +1,6 @@
 //! The instruments of one purgatory, for whatever recorder the `metrics` facade has.
 
-use super::End;
+use super::end::End;
 use crate::stats::Ending;
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,

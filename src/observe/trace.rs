@@ -2,7 +2,7 @@
 //!
 //! None of it is inlined: what the macros put on the stack would lie below the user's code.
 
-use super::End;
+use super::end::End;
 use crate::stats::Ending;
 use crate::time::Timestamp;
 use std::mem;

@@ -163,11 +163,4 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             None => false,
         }
     }
-
-    /// Leaves a check to the thread that drives the timer.
-    pub(crate) fn defer(&self, check: Deferred<Op::Key>, up_to: Rank) {
-        if self.deferred.add(check, up_to) {
-            self.engine.announce(Some(0));
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! What all handles of one purgatory share.
 
-use super::deferred::DeferredChecks;
+use super::deferred::{Deferred, DeferredChecks};
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
@@ -12,6 +12,7 @@ use crate::operation::DelayedOperation;
 use crate::scheme::HierarchicalWheel;
 use crate::sync::{Arc, Weak};
 use crate::watch::WatchMap;
+use crate::watch::list::Rank;
 
 /// How a purgatory keeps its deadlines.
 pub(crate) type Wheel = HierarchicalWheel;
@@ -54,6 +55,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             unreclaimed: ReclaimQueue::new(),
             hasher,
         })
+    }
+
+    /// Leaves a check to the thread that drives the timer.
+    pub(crate) fn defer(&self, check: Deferred<Op::Key>, up_to: Rank) {
+        if self.deferred.add(check, up_to) {
+            self.engine.announce(Some(0));
+        }
     }
 
     #[inline(always)]

@@ -5,9 +5,6 @@
 //! recycled for the next one, and its generation tells the two apart. There are as many places as there ever were
 //! purgatories at the same time.
 
-use super::inner::Inner;
-use crate::hash::KeyHasher;
-use crate::operation::DelayedOperation;
 use crate::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -49,7 +46,7 @@ impl RecycledWeak {
     }
 
     /// The purgatory, if it is there.
-    pub(crate) fn upgrade<Op: DelayedOperation, S: KeyHasher>(self) -> Option<Arc<Inner<Op, S>>> {
+    pub(crate) fn upgrade<T: Send + Sync + 'static>(self) -> Option<Arc<T>> {
         let occupant = self.place.0.lock();
         let inner = occupant
             .inner

@@ -1,6 +1,6 @@
 //! Building a tracker.
 
-use super::TrackedKey;
+use super::key::TrackedKey;
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};
 use crate::hash::{KeyHasher, RandomState};

@@ -6,7 +6,7 @@
 //!
 //! The lock of a timer shard may be taken within that of a map shard, never the other way round.
 
-use super::TrackedKey;
+use super::key::TrackedKey;
 use crate::address::Address;
 use crate::engine::cores;
 use crate::error::{RejectReason, Rejected};

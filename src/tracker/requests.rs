@@ -4,6 +4,8 @@ mod builder;
 
 pub use builder::RequestsBuilder;
 
+use builder::Report;
+
 use super::{TrackedKey, Tracker, TrackerBuilder, WeakTracker};
 use crate::address::Address;
 use crate::error::{BuildError, RejectReason, Rejected};
@@ -95,8 +97,6 @@ struct Late<K, R> {
     count: Count,
     report: Option<Report<K, R>>,
 }
-
-type Report<K, R> = Box<dyn Fn(&K, R) + Send + Sync>;
 
 impl<K: TrackedKey, R: Send + 'static> Requests<K, R> {
     /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures that time out are woken.

@@ -1,6 +1,5 @@
 //! Building the pending requests of a client.
 
-use super::Report;
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};
 use crate::hash::{KeyHasher, RandomState};
@@ -10,6 +9,9 @@ use crate::time::Clock;
 use crate::tracker::TrackedKey;
 use std::fmt;
 use std::time::Duration;
+
+/// Gets late responses.
+pub(super) type Report<K, R> = Box<dyn Fn(&K, R) + Send + Sync>;
 
 /// The settings of [`Requests`](super::Requests), each with a default.
 pub struct RequestsBuilder<K, R, S = RandomState> {
