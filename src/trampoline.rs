@@ -239,7 +239,7 @@ fn drop_in_turn<T: 'static>(value: T) {
         }
     }
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
-    if nested == Ok(true) {
+    if nested.unwrap_or(false) {
         return Trampoline { outermost: false }.run(Box::new(move || drop_in_turn(value)));
     }
     let _reset = Reset;
