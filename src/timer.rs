@@ -181,7 +181,7 @@ impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
         on_expiry: impl Fn(T) + Send + Sync + 'static,
     ) -> Result<Timer<T, W>, BuildError> {
         let engine = Engine::new(self.settings)?;
-        let inner = Inner::new(engine, move |_, payload| on_expiry(payload));
+        let inner = Inner::new(engine, (), move |(), _, payload| on_expiry(payload));
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })
