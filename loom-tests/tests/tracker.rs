@@ -79,7 +79,7 @@ impl World {
         {
             Ok(replaced) => self.book(replaced),
             Err((RejectReason::ShutDown, value)) => self.book([value]),
-            Err(other) => panic!("{other}"),
+            Err(other) => panic!("{other:?}"),
         }
     }
 
