@@ -1,0 +1,5 @@
+//! What is kept of each partition.
+
+pub mod batch;
+pub(crate) mod log;
+pub mod producers;
