@@ -1,5 +1,6 @@
 //! What happens to a request.
 
+pub(crate) mod answer;
 pub(crate) mod delayed_fetch;
 pub(crate) mod delayed_produce;
 pub(crate) mod fetch;
@@ -10,6 +11,7 @@ pub(crate) mod produce;
 pub(crate) mod purgatories;
 pub(crate) mod topics;
 
+use crate::broker::answer::{Answer, Caller, Parked, Reply};
 use crate::broker::delayed_fetch::DelayedFetch;
 use crate::broker::delayed_produce::DelayedProduce;
 use crate::broker::fetch::Fetch;
@@ -21,8 +23,7 @@ use crate::figures::metrics::{Counter, Metrics};
 use crate::wire::request::{Body, Request};
 use crate::wire::response::Response;
 use kafka_protocol::messages::{FetchRequest, ProduceRequest};
-use request_purgatory::{BuildError, Handle, Watch};
-use std::net::SocketAddr;
+use request_purgatory::{BuildError, Watch};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -34,62 +35,6 @@ pub(crate) struct Broker {
     topics: Topics,
     producer_ids: Counter,
     follower: Follower,
-}
-
-/// How a request is answered.
-pub(crate) enum Reply {
-    Now(Response),
-    /// By a delayed operation, which may have been completed already.
-    Later(Waiting),
-    /// Not at all: a produce request with acks 0.
-    Never,
-    /// Not at all, and the client has to notice: a produce request with acks 0 failed.
-    Disconnect(String),
-}
-
-/// The receiving end of a delayed operation's answer. Dropping it cancels the operation.
-pub(crate) struct Waiting {
-    answer: oneshot::Receiver<Response>,
-    parked: Option<Parked>,
-}
-
-enum Parked {
-    Fetch(Handle<DelayedFetch>),
-    Produce(Handle<DelayedProduce>),
-}
-
-impl Reply {
-    fn parked(answer: oneshot::Receiver<Response>, parked: Parked) -> Self {
-        Self::Later(Waiting {
-            answer,
-            parked: Some(parked),
-        })
-    }
-
-    fn completed(answer: oneshot::Receiver<Response>) -> Self {
-        Self::Later(Waiting {
-            answer,
-            parked: None,
-        })
-    }
-}
-
-impl Waiting {
-    /// Waits for the answer. `None` if the operation ended without one.
-    pub(crate) async fn answer(&mut self) -> Option<Response> {
-        (&mut self.answer).await.ok()
-    }
-}
-
-impl Drop for Waiting {
-    /// A client that goes away leaves nothing behind. For an operation that has ended this does nothing.
-    fn drop(&mut self) {
-        match &self.parked {
-            Some(Parked::Fetch(handle)) => drop(handle.cancel()),
-            Some(Parked::Produce(handle)) => drop(handle.cancel()),
-            None => {}
-        }
-    }
 }
 
 impl Broker {
@@ -105,18 +50,29 @@ impl Broker {
         })
     }
 
-    /// Does what `request` asks, short of waiting. `address` is where the client reached this broker.
-    pub(crate) fn handle(&self, request: Request, address: SocketAddr) -> Reply {
+    /// How many partitions `body` asks to be told of without naming them.
+    pub(crate) fn listed(&self, body: &Body) -> usize {
+        match body {
+            Body::Metadata(_) => self.topics.partitions(),
+            _ => 0,
+        }
+    }
+
+    /// Does what `request` asks, short of waiting.
+    pub(crate) fn handle(&self, request: Request, caller: Caller) -> Reply {
         let topics = &self.topics;
         let response = match request.body {
-            Body::Fetch(fetch) => return self.fetch(fetch),
-            Body::Produce(produce) => return self.produce(produce),
+            Body::Fetch(fetch) => return self.fetch(fetch, caller),
+            Body::Produce(produce) => return self.produce(produce, caller),
             Body::ApiVersions { supported } => {
                 Response::ApiVersions(metadata::api_versions(supported))
             }
-            Body::Metadata(asked) => {
-                Response::Metadata(metadata::metadata(asked, request.version, topics, address))
-            }
+            Body::Metadata(asked) => Response::Metadata(metadata::metadata(
+                asked,
+                request.version,
+                topics,
+                caller.address,
+            )),
             Body::ListOffsets(asked) => {
                 Response::ListOffsets(metadata::list_offsets(asked, topics))
             }
@@ -127,12 +83,12 @@ impl Broker {
                 Response::InitProducerId(produce::init_producer_id(&asked, &self.producer_ids))
             }
         };
-        Reply::Now(response)
+        response.into()
     }
 
-    fn fetch(&self, request: FetchRequest) -> Reply {
+    fn fetch(&self, request: FetchRequest, caller: Caller) -> Reply {
         if let Some(error) = fetch::refusal(&request) {
-            return Reply::Now(Response::Fetch(fetch::refused(error)));
+            return Response::Fetch(fetch::refused(error)).into();
         }
         let max_wait = fetch::wait(request.max_wait_ms);
         let (answer, receiver) = oneshot::channel();
@@ -144,9 +100,8 @@ impl Broker {
             metrics: Arc::clone(&self.metrics),
         };
         let partitions = delayed.fetch.known_partitions();
-        if max_wait.is_zero() {
-            delayed.answer_now();
-            return Reply::completed(receiver);
+        if max_wait.is_zero() || !caller.may_wait {
+            return Reply::Now(Answer::Fetch(delayed.fetch));
         }
         let purgatory = &self.purgatories.fetch;
         let watches = partitions.iter().map(|partition| partition.for_fetches());
@@ -161,13 +116,13 @@ impl Broker {
         }
     }
 
-    fn produce(&self, request: ProduceRequest) -> Reply {
+    fn produce(&self, request: ProduceRequest, caller: Caller) -> Reply {
         let timeout = fetch::wait(request.timeout_ms);
         let acks = match Acks::from_wire(request.acks) {
             Ok(acks) => acks,
             Err(error) => {
                 let refused = Produced::refuse(request, error);
-                return Reply::Now(Response::Produce(refused.response()));
+                return Response::Produce(refused.response()).into();
             }
         };
         let produced = Produced::append(request, acks, &self.topics, &self.follower);
@@ -176,8 +131,10 @@ impl Broker {
                 Some(error) => Reply::Disconnect(format!("produce with acks 0: {error}")),
                 None => Reply::Never,
             },
-            Acks::Leader => Reply::Now(Response::Produce(produced.response())),
-            Acks::All => self.await_replicas(produced, timeout),
+            Acks::Leader => Response::Produce(produced.response()).into(),
+            Acks::All if caller.may_wait => self.await_replicas(produced, timeout),
+            // What is not replicated yet has timed out.
+            Acks::All => Response::Produce(produced.response()).into(),
         }
     }
 

@@ -4,12 +4,14 @@ mod load;
 mod report;
 
 use crate::broker::Broker;
-use crate::cli::DemoOptions;
+use crate::cli::{DemoOptions, MAX_CONNECTIONS};
+use crate::console::say;
+use crate::endpoint::Endpoint;
 use crate::exporter;
 use crate::figures::cpu::CpuTime;
 use crate::server::Server;
 use load::Load;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
@@ -26,11 +28,11 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let broker_threads = runtime("broker")?;
     let client_threads = runtime(CLIENTS)?;
 
-    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let (broker, server, exporter) = broker_threads.block_on(async {
-        let exporter = exporter::start(options.metrics).await?;
+        let exporter = exporter::start(options.metrics.as_ref()).await?;
+        let loopback = Endpoint::free_loopback();
         let broker = Arc::new(Broker::new(options.replica_lag)?);
-        let server = Server::bind(loopback, Arc::clone(&broker)).await?;
+        let server = Server::bind(&loopback, MAX_CONNECTIONS, Arc::clone(&broker)).await?;
         anyhow::Ok((broker, server, exporter))
     })?;
     let address = server.address()?;
@@ -40,16 +42,16 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
         let _ = stopped.await;
     }));
 
-    println!("broker on {address}; {}", load::DESCRIPTION);
+    say(&format!("broker on {address}; {}", load::DESCRIPTION))?;
     if let Some(exporter) = exporter {
-        println!("metrics on http://{}", exporter.address()?);
+        say(&format!("metrics on http://{}", exporter.address()?))?;
         let _broker_threads = broker_threads.enter();
         exporter.show(broker.purgatories.clone());
     }
     let started = Instant::now();
     let cpu = CpuTime::now(CLIENTS);
     let load = client_threads.block_on(Load::start(address))?;
-    client_threads.block_on(watch(&broker, &load, options.duration));
+    let watched = client_threads.block_on(watch(&broker, &load, options.duration));
     let finished = client_threads.block_on(load.finish(DRAIN));
     let elapsed = started.elapsed();
     let cpu = CpuTime::now(CLIENTS)
@@ -59,18 +61,20 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     // An answer is counted after it was sent, so the client may have it first: count when all has ended.
     let _ = stop.send(());
     broker_threads.block_on(serving)?;
-    Ok(report::print(&broker, &finished, cpu, elapsed))
+    watched?;
+    let out = &mut io::stdout().lock();
+    Ok(report::print(out, &broker, &finished, cpu, elapsed)?)
 }
 
-fn runtime(name: &str) -> std::io::Result<Runtime> {
+fn runtime(name: &str) -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .thread_name(name)
         .enable_all()
         .build()
 }
 
-/// Prints a line per second.
-async fn watch(broker: &Broker, load: &Load, duration: Duration) {
+/// Prints a line per second, as long as somebody reads them.
+async fn watch(broker: &Broker, load: &Load, duration: Duration) -> io::Result<()> {
     let started = Instant::now();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
@@ -78,7 +82,7 @@ async fn watch(broker: &Broker, load: &Load, duration: Duration) {
     while started.elapsed() < duration {
         ticks.tick().await;
         let answered = broker.metrics.answered.value();
-        println!(
+        say(&format!(
             "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             started.elapsed().as_secs(),
             answered - before,
@@ -86,7 +90,8 @@ async fn watch(broker: &Broker, load: &Load, duration: Duration) {
             broker.purgatories.produce.delayed(),
             load.tally().produced.value(),
             load.tally().consumed.value(),
-        );
+        ))?;
         before = answered;
     }
+    Ok(())
 }

@@ -23,7 +23,9 @@
 
 mod broker;
 mod cli;
+mod console;
 mod demo;
+mod endpoint;
 mod exporter;
 mod figures;
 mod serve;
@@ -32,31 +34,34 @@ pub mod storage;
 pub mod wire;
 
 use cli::Command;
+use console::{say, warn};
+use std::io;
 use std::process::ExitCode;
 
-/// The program, with the arguments that follow its name.
+/// The program, with the arguments that follow its name. A closed standard output ends it, without complaint.
 pub fn run(arguments: impl Iterator<Item = String>) -> ExitCode {
-    let command = match cli::parse(arguments) {
-        Ok(command) => command,
+    let done = match cli::parse(arguments) {
+        Ok(Command::Help) => say(cli::USAGE).map(|()| true).map_err(Into::into),
+        Ok(Command::Serve(options)) => serve::run(&options).map(|()| true),
+        Ok(Command::Demo(options)) => demo::run(&options),
         Err(error) => {
-            eprintln!("broker: {error}\n\n{}", cli::USAGE);
+            warn(&format!("{error}\n\n{}", cli::USAGE));
             return ExitCode::from(2);
         }
-    };
-    let done = match command {
-        Command::Help => {
-            println!("{}", cli::USAGE);
-            Ok(true)
-        }
-        Command::Serve(options) => serve::run(&options).map(|()| true),
-        Command::Demo(options) => demo::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("broker: {error:#}");
+            warn(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whoever read the output has read enough: `broker | head` is no failure.
+fn is_closed_output(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -2,10 +2,9 @@
 
 use crate::broker::Broker;
 use crate::cli::ServeOptions;
+use crate::console::say;
 use crate::exporter;
 use crate::server::Server;
-use anyhow::Context;
-use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +16,14 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     runtime.block_on(async {
         // Before the address is told to anyone, so that nobody can interrupt too early.
         let interrupted = interrupted()?;
-        let exporter = exporter::start(options.metrics).await?;
+        let exporter = exporter::start(options.metrics.as_ref()).await?;
         let broker = Arc::new(Broker::new(options.replica_lag)?);
-        let server = Server::bind(options.listen, Arc::clone(&broker))
-            .await
-            .with_context(|| format!("cannot listen on {}", options.listen))?;
+        let server = Server::bind(
+            &options.listen,
+            options.max_connections,
+            Arc::clone(&broker),
+        );
+        let server = server.await?;
         print(&format!("listening on {}", server.address()?));
         if let Some(exporter) = exporter {
             print(&format!("metrics on http://{}", exporter.address()?));
@@ -89,6 +91,5 @@ fn parked(broker: &Broker) -> String {
 
 /// Prints a line that a program may be reading. If it stopped reading, that is no reason to stop serving.
 fn print(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    let _ = say(line);
 }

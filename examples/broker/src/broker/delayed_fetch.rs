@@ -1,9 +1,9 @@
 //! A fetch request that waits for data.
 
+use crate::broker::answer::Answer;
 use crate::broker::fetch::Fetch;
 use crate::broker::partition::TopicPartition;
 use crate::figures::metrics::Metrics;
-use crate::wire::response::Response;
 use request_purgatory::{Completion, DelayedOperation};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(crate) struct DelayedFetch {
     pub(crate) fetch: Fetch,
     pub(crate) arrived: Instant,
     pub(crate) max_wait: Duration,
-    pub(crate) answer: oneshot::Sender<Response>,
+    pub(crate) answer: oneshot::Sender<Answer>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -33,7 +33,7 @@ impl DelayedOperation for DelayedFetch {
         self.fetch.is_satisfied()
     }
 
-    /// Answers with what is there, however the wait ended: enough, too little, or nothing.
+    /// Has what is there read, however the wait ended: enough, too little, or nothing.
     fn on_complete(self, completion: Completion) {
         if completion == Completion::Expired {
             let waited = self.arrived.elapsed();
@@ -47,12 +47,12 @@ impl DelayedOperation for DelayedFetch {
 impl DelayedFetch {
     /// Answers without any wait.
     pub(crate) fn answer_now(self) {
-        let (response, newest) = self.fetch.read();
         // Data older than the request was no wake-up.
+        let newest = self.fetch.newest();
         if let Some(appended) = newest.filter(|appended| *appended > self.arrived) {
             self.metrics.wake_up.record(appended.elapsed());
         }
         // Nobody listens any more if the client went away. That is fine.
-        let _ = self.answer.send(Response::Fetch(response));
+        let _ = self.answer.send(Answer::Fetch(self.fetch));
     }
 }

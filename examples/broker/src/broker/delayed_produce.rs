@@ -1,5 +1,6 @@
 //! A produce request that waits for its replicas.
 
+use crate::broker::answer::Answer;
 use crate::broker::partition::{Partition, TopicPartition};
 use crate::broker::produce::Produced;
 use crate::figures::metrics::Metrics;
@@ -18,7 +19,7 @@ pub(crate) struct DelayedProduce {
     pub(crate) produced: Produced,
     pub(crate) arrived: Instant,
     pub(crate) timeout: Duration,
-    pub(crate) answer: oneshot::Sender<Response>,
+    pub(crate) answer: oneshot::Sender<Answer>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -67,8 +68,7 @@ impl DelayedProduce {
     /// Answers without any wait.
     pub(crate) fn answer_now(self) {
         // Nobody listens any more if the client went away. That is fine.
-        let _ = self
-            .answer
-            .send(Response::Produce(self.produced.response()));
+        let response = Response::Produce(self.produced.response());
+        let _ = self.answer.send(response.into());
     }
 }

@@ -1,6 +1,6 @@
 //! Fetch requests: what is asked of which partitions, whether enough of it is there, and the answer.
 
-use crate::broker::partition::Partition;
+use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// Most bytes of records in one answer, whatever the client asks for.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes around the records of each partition in an answer.
+const AROUND: usize = 64;
 
 /// A fetch request with its partitions looked up.
 #[derive(Debug)]
@@ -100,29 +103,34 @@ impl Fetch {
         readable >= self.min_bytes
     }
 
-    /// Reads what is there now. Also tells when the newest of it was appended.
-    pub(crate) fn read(self) -> (FetchResponse, Option<Instant>) {
-        let mut bytes_left = self.max_bytes;
-        let mut nothing_yet = true;
-        let mut newest = None;
+    /// When the newest of what can be read was appended.
+    pub(crate) fn newest(&self) -> Option<Instant> {
+        self.partitions()
+            .filter_map(|asked| asked.partition.as_ref().ok()?.newest_readable(asked.offset))
+            .max()
+    }
+
+    /// About how many bytes the answer has.
+    pub(crate) fn answer_size(&self) -> usize {
+        let mut limits = Limits::new(self.max_bytes);
+        let size = |asked: &PartitionFetch| {
+            let found = asked.find(&mut limits);
+            AROUND + found.map_or(0, |slice| slice.batches.size())
+        };
+        self.partitions().map(size).sum()
+    }
+
+    /// Reads what is there now.
+    pub(crate) fn read(self) -> FetchResponse {
+        let mut limits = Limits::new(self.max_bytes);
         let mut partition = |asked: PartitionFetch| {
-            // Until something was found, limits give way to a first batch that is longer: see `Log::read`.
-            let limit = asked.max_bytes.min(bytes_left);
-            let read = asked
-                .partition
-                .and_then(|partition| partition.read(asked.offset, limit, nothing_yet));
             let data = PartitionData::default().with_partition_index(asked.index);
-            match read {
-                Ok(slice) => {
-                    let records = slice.batches.bytes;
-                    bytes_left = bytes_left.saturating_sub(records.len());
-                    nothing_yet &= records.is_empty();
-                    newest = newest.max(slice.batches.newest);
-                    data.with_high_watermark(slice.high_watermark)
-                        .with_last_stable_offset(slice.high_watermark)
-                        .with_log_start_offset(slice.log_start_offset)
-                        .with_records(Some(records))
-                }
+            match asked.find(&mut limits) {
+                Ok(slice) => data
+                    .with_high_watermark(slice.high_watermark)
+                    .with_last_stable_offset(slice.high_watermark)
+                    .with_log_start_offset(slice.log_start_offset)
+                    .with_records(Some(slice.batches.read())),
                 // Empty records, not null ones: librdkafka takes null for a MessageSet of invalid size.
                 Err(error) => data
                     .with_error_code(error.code())
@@ -139,7 +147,7 @@ impl Fetch {
                     .with_partitions(topic.partitions.into_iter().map(&mut partition).collect())
             })
             .collect();
-        (FetchResponse::default().with_responses(responses), newest)
+        FetchResponse::default().with_responses(responses)
     }
 
     fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
@@ -147,7 +155,34 @@ impl Fetch {
     }
 }
 
+/// What is left, while partition after partition is read, of the bytes that an answer may have.
+struct Limits {
+    bytes_left: usize,
+    nothing_yet: bool,
+}
+
+impl Limits {
+    fn new(max_bytes: usize) -> Self {
+        Self {
+            bytes_left: max_bytes,
+            nothing_yet: true,
+        }
+    }
+}
+
 impl PartitionFetch {
+    /// Finds what there is of this partition within the limits.
+    fn find(&self, limits: &mut Limits) -> Result<Slice, ResponseError> {
+        let partition = self.partition.as_ref().map_err(|error| *error)?;
+        // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
+        let limit = self.max_bytes.min(limits.bytes_left);
+        let slice = partition.find(self.offset, limit, limits.nothing_yet)?;
+        let size = slice.batches.size();
+        limits.bytes_left = limits.bytes_left.saturating_sub(size);
+        limits.nothing_yet &= size == 0;
+        Ok(slice)
+    }
+
     fn readable_bytes(&self) -> Result<u64, ResponseError> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
         let readable = partition.readable_bytes(self.offset)?;

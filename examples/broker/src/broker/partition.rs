@@ -10,6 +10,7 @@ use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
 use request_purgatory::{ResolvedKey, WatchOn};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What delayed requests are keyed by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -125,8 +126,15 @@ impl Partition {
         Ok(state.log.bytes_between(offset, state.high_watermark))
     }
 
-    /// Reads for a consumer at `offset`; see [`Log::read`] for the limits.
-    pub(crate) fn read(
+    /// When the newest record that a consumer at `offset` could be given was appended.
+    pub(crate) fn newest_readable(&self, offset: i64) -> Option<Instant> {
+        let state = self.state.lock();
+        let to = state.high_watermark;
+        state.log.appended_before(to).filter(|_| offset < to)
+    }
+
+    /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.
+    pub(crate) fn find(
         &self,
         offset: i64,
         max_bytes: usize,
@@ -136,7 +144,7 @@ impl Partition {
         state.check_offset(offset)?;
         let to = state.high_watermark;
         Ok(Slice {
-            batches: state.log.read(offset, to, max_bytes, at_least_one),
+            batches: state.log.find(offset, to, max_bytes, at_least_one),
             high_watermark: to,
             log_start_offset: state.log.start_offset(),
         })

@@ -15,6 +15,7 @@ use kafka_protocol::messages::produce_response::{
 use kafka_protocol::messages::{
     InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProducerId, TopicName,
 };
+use kafka_protocol::protocol::StrBytes;
 use std::sync::Arc;
 
 /// Whom the producer wants to wait for.
@@ -84,7 +85,9 @@ impl Produced {
                     outcome: append(&topic.name, data),
                 };
                 let partitions = topic.partition_data.iter().map(partition).collect();
-                (topic.name, partitions)
+                // Its own, so that what waits for replicas does not keep the whole request.
+                let name = TopicName(StrBytes::from_string(topic.name.to_string()));
+                (name, partitions)
             })
             .collect();
         Self { acks, topics }

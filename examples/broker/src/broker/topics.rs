@@ -58,6 +58,11 @@ impl Topics {
         self.by_name.read().topics.values().cloned().collect()
     }
 
+    /// How many partitions there are in all.
+    pub(crate) fn partitions(&self) -> usize {
+        self.by_name.read().partitions
+    }
+
     pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
         self.by_name.read().topics.get(name).cloned()
     }

@@ -1,46 +1,112 @@
-//! One client's connection: requests in, answers out in the same order, as Kafka's protocol demands.
+//! One client's connection: a request in, its answer out, and then the next, as in Kafka's own broker.
 
-use crate::broker::{Broker, Reply, Waiting};
+use crate::broker::Broker;
+use crate::broker::answer::{Answer, Caller, Reply, Waiting};
+use crate::console;
 use crate::figures::metrics::Metrics;
-use crate::wire::frame;
-use crate::wire::request::Request;
-use crate::wire::response::Response;
-use bytes::BytesMut;
+use crate::server::budget::Share;
+use crate::server::incoming::Incoming;
+use crate::server::limits::{Limits, Memory, PER_ELEMENT, time_for};
+use crate::wire::request::{Envelope, Request};
+use bytes::{Bytes, BytesMut};
+use std::fmt::Display;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::sync::{mpsc, watch};
-
-/// Most requests of one connection that wait for their answers; a client that sends more is not read on.
-const PIPELINE: usize = 8;
-
-/// What is read ahead while the pipeline is full: nothing new is begun, but a client that leaves is noticed.
-const READ_AHEAD: usize = 64 * 1024;
+use tokio::net::tcp::WriteHalf;
+use tokio::sync::watch;
 
 /// How a connection came to its end.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The client closed it.
+    /// The client closed it, or had no use for it any more.
     Closed,
-    /// The server shuts down, and everything was answered.
+    /// The server shuts down, and the last request was answered.
     ShutDown,
     /// The broker closed it, for this reason.
     Dropped(String),
 }
 
-/// A request that was taken up, in its place in the queue of answers.
+impl End {
+    pub(crate) fn because(reason: impl Display) -> Self {
+        Self::Dropped(reason.to_string())
+    }
+}
+
+/// What all connections share.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+/// Serves one client until it leaves, breaks the protocol or a limit, or the server stops.
+///
+/// Whatever ends this drops the request that is being served: that is what takes a vanished client's request out of
+/// its purgatory. `place` is the client's among all connections.
+pub(crate) async fn serve(mut socket: TcpStream, context: Context, place: Share) -> End {
+    let address = match socket.local_addr() {
+        Ok(address) => address,
+        Err(error) => return End::because(error),
+    };
+    let mut stop = context.stop.clone();
+    let (reader, writer) = socket.split();
+    let mut incoming = Incoming::new(reader);
+    let mut connection = Connection {
+        memory: context.limits.memory(),
+        context,
+        address,
+        writer,
+    };
+    loop {
+        let frame = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return End::ShutDown,
+            frame = incoming.next(&mut connection.memory, &place) => frame,
+        };
+        let answered = match frame {
+            Ok(frame) => connection.answer(frame, &mut incoming).await,
+            Err(end) => Err(end),
+        };
+        if let Err(end) = answered {
+            return end;
+        }
+        if incoming.has_next() {
+            // Others first: a client that sends many requests at once gets no more than its turn.
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+struct Connection<'a> {
+    context: Context,
+    /// Where the client reached this broker.
+    address: SocketAddr,
+    writer: WriteHalf<'a>,
+    memory: Memory,
+}
+
+/// A request that was taken up, and how its answer will be written.
 struct InFlight {
     correlation_id: i32,
     version: i16,
-    reply: Answer,
     metrics: Arc<Metrics>,
     answered: bool,
 }
 
-enum Answer {
-    Ready(Response),
-    Waiting(Waiting),
+impl InFlight {
+    fn new(correlation_id: i32, version: i16, metrics: &Arc<Metrics>) -> Self {
+        metrics.received.increase();
+        Self {
+            correlation_id,
+            version,
+            metrics: Arc::clone(metrics),
+            answered: false,
+        }
+    }
 }
 
 impl Drop for InFlight {
@@ -54,119 +120,128 @@ impl Drop for InFlight {
     }
 }
 
-/// Serves one client until it leaves, breaks the protocol, or `stop` turns true.
-///
-/// Reading and writing take turns in this one task. Whichever fails first ends both, and the queue between them
-/// is dropped with all requests in it: that is what takes a vanished client's requests out of the purgatories.
-pub(crate) async fn serve(
-    mut socket: TcpStream,
-    broker: &Broker,
-    stop: watch::Receiver<bool>,
-) -> End {
-    let (reader, writer) = socket.split();
-    let (queue, answers) = mpsc::channel(PIPELINE);
-    let reading = read_requests(reader, broker, queue, stop);
-    let writing = write_answers(writer, answers);
-    tokio::pin!(reading, writing);
-    tokio::select! {
-        end = &mut reading => match end {
-            // The queue has no sender any more, so the writer ends with its last answer.
-            Ok(End::ShutDown) => writing.await.map_or_else(End::Dropped, |()| End::ShutDown),
-            Ok(end) => end,
-            Err(reason) => End::Dropped(reason),
-        },
-        // It ends first only if it fails: the queue is open as long as the reader is.
-        written = &mut writing => End::Dropped(written.err().unwrap_or_default()),
-    }
+/// A request that was taken up, short of waiting.
+enum TakenUp {
+    Answered(InFlight, BytesMut),
+    Unread(InFlight, Answer),
+    Waiting(InFlight, Waiting),
+    Unanswered,
 }
 
-async fn read_requests(
-    mut socket: ReadHalf<'_>,
-    broker: &Broker,
-    queue: mpsc::Sender<InFlight>,
-    mut stop: watch::Receiver<bool>,
-) -> Result<End, String> {
-    let address = socket.local_addr().map_err(|error| error.to_string())?;
-    let mut buffer = BytesMut::new();
-    loop {
-        let ready = frame::is_complete(&buffer).map_err(|length| length.to_string())?;
-        tokio::select! {
-            biased;
-            _ = stop.wait_for(|stop| *stop) => return Ok(End::ShutDown),
-            place = queue.reserve(), if ready => {
-                let Ok(place) = place else { return Ok(End::Closed) };
-                if let Some(in_flight) = take_up(&mut buffer, broker, address)? {
-                    place.send(in_flight);
-                }
+impl Connection<'_> {
+    /// Serves the request in `frame`, for which `memory` has room. An error ends the connection.
+    async fn answer(&mut self, frame: Bytes, incoming: &mut Incoming<'_>) -> Result<(), End> {
+        let (taken_up, parked) = self.take_up(frame).await.map_err(End::Dropped)?;
+        let (mut in_flight, bytes) = match taken_up {
+            TakenUp::Unanswered => {
+                self.memory.hold(0).await.map_err(End::Dropped)?;
+                return Ok(());
             }
-            read = socket.read_buf(&mut buffer), if !ready || buffer.len() < READ_AHEAD => {
-                match read {
-                    Ok(0) if buffer.is_empty() || ready => return Ok(End::Closed),
-                    Ok(0) => return Err("connection closed inside a frame".to_owned()),
-                    Ok(_) => {}
-                    Err(error) => return Err(error.to_string()),
-                }
-            }
-        }
-    }
-}
-
-/// Handles the request at the start of `buffer`.
-fn take_up(
-    buffer: &mut BytesMut,
-    broker: &Broker,
-    address: std::net::SocketAddr,
-) -> Result<Option<InFlight>, String> {
-    let Some(frame) = frame::take(buffer).map_err(|length| length.to_string())? else {
-        return Ok(None);
-    };
-    let request = Request::decode(&frame).map_err(|malformed| malformed.to_string())?;
-    let (correlation_id, version) = (request.correlation_id, request.version);
-    let reply = match broker.handle(request, address) {
-        Reply::Now(response) => Answer::Ready(response),
-        Reply::Later(waiting) => Answer::Waiting(waiting),
-        Reply::Never => {
-            broker.metrics.unacknowledged.increase();
-            return Ok(None);
-        }
-        Reply::Disconnect(reason) => return Err(reason),
-    };
-    broker.metrics.received.increase();
-    Ok(Some(InFlight {
-        correlation_id,
-        version,
-        reply,
-        metrics: Arc::clone(&broker.metrics),
-        answered: false,
-    }))
-}
-
-async fn write_answers(
-    mut socket: WriteHalf<'_>,
-    mut answers: mpsc::Receiver<InFlight>,
-) -> Result<(), String> {
-    while let Some(mut in_flight) = answers.recv().await {
-        let bytes = in_flight.encode().await?;
-        let written = socket.write_all(&bytes).await;
-        written.map_err(|error| error.to_string())?;
-        in_flight.answered = true;
-    }
-    Ok(())
-}
-
-impl InFlight {
-    async fn encode(&mut self) -> Result<BytesMut, String> {
-        let waited;
-        let response = match &mut self.reply {
-            Answer::Ready(response) => &*response,
-            Answer::Waiting(waiting) => {
-                let answer = waiting.answer().await;
-                waited = answer.ok_or("a request ended without an answer")?;
-                &waited
+            TakenUp::Answered(in_flight, bytes) => (in_flight, bytes),
+            TakenUp::Unread(in_flight, answer) => self.encode(in_flight, answer).await?,
+            TakenUp::Waiting(in_flight, mut waiting) => {
+                self.memory.hold(0).await.map_err(End::Dropped)?;
+                let answer = tokio::select! {
+                    answer = waiting.answer() => answer,
+                    end = incoming.gone() => return Err(end),
+                };
+                let answer =
+                    answer.ok_or_else(|| End::because("a request ended without an answer"));
+                self.encode(in_flight, answer?).await?
             }
         };
-        response
-            .encode(self.correlation_id, self.version)
-            .map_err(|error| format!("cannot encode an answer: {error}"))
+        drop(parked);
+        self.memory.hold(bytes.len()).await.map_err(End::Dropped)?;
+        self.write(&bytes).await.map_err(End::Dropped)?;
+        in_flight.answered = true;
+        drop(bytes);
+        self.memory.hold(0).await.map_err(End::Dropped)
+    }
+
+    /// Does what the request asks, short of waiting. Also what it holds of the memory for parked requests.
+    async fn take_up(&mut self, frame: Bytes) -> Result<(TakenUp, Memory), String> {
+        let broker = Arc::clone(&self.context.broker);
+        let limits = &self.context.limits;
+        let envelope = Envelope::open(&frame).map_err(|malformed| malformed.to_string())?;
+        mention_left_over(&envelope);
+        let weight = frame.len() + PER_ELEMENT * envelope.extent().elements;
+        drop(frame);
+        self.memory.hold(weight).await?;
+        let request = limits.work(weight, move || envelope.decode()).await?;
+        let request = request.map_err(|malformed| malformed.to_string())?;
+
+        let weight = weight + PER_ELEMENT * broker.listed(&request.body);
+        self.memory.hold(weight).await?;
+        let mut parked = limits.parked();
+        let caller = Caller {
+            address: self.address,
+            may_wait: parked.try_hold(weight),
+        };
+        let taken_up = limits.work(weight, move || take_up(&broker, request, caller));
+        Ok((taken_up.await??, parked))
+    }
+
+    /// Reads what the answer is to hold, and puts it into bytes.
+    async fn encode(
+        &mut self,
+        in_flight: InFlight,
+        answer: Answer,
+    ) -> Result<(InFlight, BytesMut), End> {
+        let weight = answer.weight();
+        self.memory.hold(weight).await.map_err(End::Dropped)?;
+        let encoded = self.context.limits.work(weight, move || {
+            let encoded = answer.encode(in_flight.correlation_id, in_flight.version);
+            encoded.map(|bytes| (in_flight, bytes))
+        });
+        encoded.await.map_err(End::Dropped)?.map_err(cannot_encode)
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        tokio::select! {
+            written = self.writer.write_all(bytes) => written.map_err(|error| error.to_string()),
+            () = tokio::time::sleep(time_for(bytes.len())) => {
+                Err("the client takes too long to read its answer".to_owned())
+            }
+            reason = self.memory.revoked() => Err(reason),
+        }
+    }
+}
+
+fn take_up(broker: &Broker, request: Request, caller: Caller) -> Result<TakenUp, String> {
+    let (correlation_id, version) = (request.correlation_id, request.version);
+    let in_flight = || InFlight::new(correlation_id, version, &broker.metrics);
+    match broker.handle(request, caller) {
+        Reply::Now(answer @ Answer::Fetch(_)) => Ok(TakenUp::Unread(in_flight(), answer)),
+        Reply::Now(answer) => {
+            let in_flight = in_flight();
+            let bytes = answer.encode(correlation_id, version);
+            Ok(TakenUp::Answered(
+                in_flight,
+                bytes.map_err(|error| error.to_string())?,
+            ))
+        }
+        Reply::Later(waiting) => Ok(TakenUp::Waiting(in_flight(), waiting)),
+        Reply::Never => {
+            broker.metrics.unacknowledged.increase();
+            Ok(TakenUp::Unanswered)
+        }
+        Reply::Disconnect(reason) => Err(reason),
+    }
+}
+
+fn cannot_encode(error: anyhow::Error) -> End {
+    End::Dropped(format!("cannot encode an answer: {error}"))
+}
+
+/// Says once, for all connections, that a client sends more than its request has fields.
+fn mention_left_over(envelope: &Envelope) {
+    static MENTIONED: AtomicBool = AtomicBool::new(false);
+    let left_over = envelope.extent().left_over;
+    // ORDERING: Relaxed: only which thread comes first counts.
+    if left_over > 0 && !MENTIONED.swap(true, Ordering::Relaxed) {
+        let (api, version) = envelope.api();
+        console::warn(&format!(
+            "{left_over} bytes after the last field of {api:?} v{version}: let pass, and not mentioned again"
+        ));
     }
 }

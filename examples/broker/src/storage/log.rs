@@ -27,12 +27,29 @@ struct Stored {
     bytes: Bytes,
 }
 
-/// Whole batches read from a log.
+/// Whole batches found in a log, not yet put together.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
-    pub(crate) bytes: Bytes,
-    /// When the newest of them was appended.
-    pub(crate) newest: Option<Instant>,
+    parts: Vec<Bytes>,
+    size: usize,
+}
+
+impl Batches {
+    /// Bytes that [`read`](Self::read) gives.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(crate) fn read(mut self) -> Bytes {
+        if self.parts.len() == 1 {
+            return self.parts.swap_remove(0);
+        }
+        let mut bytes = BytesMut::with_capacity(self.size);
+        for part in self.parts {
+            bytes.extend_from_slice(&part);
+        }
+        bytes.freeze()
+    }
 }
 
 impl Log {
@@ -72,29 +89,28 @@ impl Log {
         self.position_of(to) - self.position_of(from)
     }
 
-    /// Reads whole batches from the one that holds `from`, none at or past `to`, up to `max_bytes` in all. With
+    /// Finds whole batches from the one that holds `from`, none at or past `to`, up to `max_bytes` in all. With
     /// `at_least_one` the first batch comes even if it alone is longer, or a consumer could never get past it.
-    pub(crate) fn read(&self, from: i64, to: i64, max_bytes: usize, at_least_one: bool) -> Batches {
-        let first = self.index_of(from);
-        let mut total = 0;
-        let taken = self
-            .batches
-            .range(first.min(self.batches.len())..)
-            .enumerate()
-            .take_while(|(nth, batch)| {
-                total += batch.bytes.len();
-                batch.base_offset < to && (total <= max_bytes || (at_least_one && *nth == 0))
-            })
-            .map(|(_, batch)| batch);
-
-        let mut batches = Batches::default();
-        let mut bytes = BytesMut::new();
-        for batch in taken {
-            bytes.extend_from_slice(&batch.bytes);
-            batches.newest = Some(batch.appended);
+    pub(crate) fn find(&self, from: i64, to: i64, max_bytes: usize, at_least_one: bool) -> Batches {
+        let first = self.index_of(from).min(self.batches.len());
+        let mut found = Batches::default();
+        for batch in self.batches.range(first..) {
+            let size = found.size + batch.bytes.len();
+            let fits = size <= max_bytes || (at_least_one && found.parts.is_empty());
+            if batch.base_offset >= to || !fits {
+                break;
+            }
+            found.size = size;
+            found.parts.push(batch.bytes.clone());
         }
-        batches.bytes = bytes.freeze();
-        batches
+        found
+    }
+
+    /// When the newest batch before the offset `to` was appended.
+    pub(crate) fn appended_before(&self, to: i64) -> Option<Instant> {
+        let last = self.batches.partition_point(|batch| batch.base_offset < to);
+        let last = last.checked_sub(1)?;
+        self.batches.get(last).map(|batch| batch.appended)
     }
 
     /// The first batch with a record at or after `timestamp`, as (timestamp, offset) of its first record.

@@ -2,8 +2,8 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Longest request taken, as Kafka's `socket.request.max.bytes`.
-pub const MAX_FRAME: usize = 100 * 1024 * 1024;
+/// Longest request taken: a record batch of 16 MiB fits. (Kafka's `socket.request.max.bytes` is 100 MiB.)
+pub const MAX_FRAME: usize = 20 * 1024 * 1024;
 
 const PREFIX: usize = size_of::<i32>();
 
@@ -17,17 +17,15 @@ impl std::fmt::Display for BadLength {
     }
 }
 
-/// Whether `buffer` starts with a whole frame.
-///
-/// Nothing is reserved for a frame that is still on its way: the buffer grows with the bytes that arrive, not
-/// with the length that somebody claims.
-pub fn is_complete(buffer: &BytesMut) -> Result<bool, BadLength> {
-    Ok(length(buffer)?.is_some_and(|length| buffer.len() - PREFIX >= length))
+/// How many bytes are missing to a whole frame at the start of `buffer`; `None` while its length is not there.
+pub fn missing(buffer: &BytesMut) -> Result<Option<usize>, BadLength> {
+    let length = length(buffer)?;
+    Ok(length.map(|length| (PREFIX + length).saturating_sub(buffer.len())))
 }
 
 /// Takes the frame at the start of `buffer`, without its prefix, if it is there as a whole.
 pub fn take(buffer: &mut BytesMut) -> Result<Option<Bytes>, BadLength> {
-    if !is_complete(buffer)? {
+    if missing(buffer)? != Some(0) {
         return Ok(None);
     }
     let length = buffer.get_i32() as usize;

@@ -1,7 +1,7 @@
 //! From a frame to a request.
 
 use crate::wire::apis::Api;
-use crate::wire::shape::{self, Misfit};
+use crate::wire::shape::{self, Extent, Misfit};
 use bytes::Bytes;
 use kafka_protocol::messages::{
     ApiKey, CreateTopicsRequest, FetchRequest, InitProducerIdRequest, ListOffsetsRequest,
@@ -22,7 +22,7 @@ pub struct Request {
 #[derive(Debug)]
 pub enum Body {
     ApiVersions {
-        /// The client asked in a version that is not known here; see [`Request::decode`].
+        /// The client asked in a version that is not known here; see [`Envelope::open`].
         supported: bool,
     },
     Metadata(MetadataRequest),
@@ -59,13 +59,26 @@ impl std::fmt::Display for Malformed {
     }
 }
 
-impl Request {
-    /// Decodes the request in `frame`.
+/// A request whose bytes are laid out as they should be, not yet decoded.
+#[derive(Debug)]
+pub struct Envelope {
+    api: ApiKey,
+    correlation_id: i32,
+    version: i16,
+    /// `None` for an ApiVersions request in a version that is not known here.
+    body: Option<Bytes>,
+    extent: Extent,
+}
+
+impl Envelope {
+    /// Looks at the request in `frame`, without allocating.
     ///
     /// ApiVersions is the one request that a client may send in a version unknown to the broker, since it is
     /// how clients learn versions: it is answered in version 0 (KIP-511), and nothing past its correlation id
     /// is looked at.
-    pub fn decode(frame: &Bytes) -> Result<Self, Malformed> {
+    ///
+    /// Bytes after the last field are let pass, as other brokers do: librdkafka's Metadata request has three.
+    pub fn open(frame: &Bytes) -> Result<Self, Malformed> {
         let Some(&[k0, k1, v0, v1, c0, c1, c2, c3]) = frame.first_chunk() else {
             return Err(Malformed::NoHeader);
         };
@@ -77,9 +90,11 @@ impl Request {
         if !api.versions.contains(&version) {
             return match api.key {
                 ApiKey::ApiVersions => Ok(Self {
+                    api: api.key,
                     correlation_id,
                     version: 0,
-                    body: Body::ApiVersions { supported: false },
+                    body: None,
+                    extent: Extent::default(),
                 }),
                 key => Err(Malformed::UnsupportedVersion(key, version)),
             };
@@ -88,12 +103,37 @@ impl Request {
         let layout = |misfit| Malformed::Layout(api.key, version, misfit);
         let flexible = version >= api.first_flexible;
         let header = shape::header_length(frame, flexible).map_err(layout)?;
-        let mut body = frame.slice(header..);
-        shape::check_body(&body, api.body, version, flexible).map_err(layout)?;
+        let body = frame.slice(header..);
+        let extent = shape::check_body(&body, api.body, version, flexible).map_err(layout)?;
         Ok(Self {
+            api: api.key,
             correlation_id,
             version,
-            body: Body::decode(api.key, version, &mut body)?,
+            body: Some(body),
+            extent,
+        })
+    }
+
+    /// What was found in the body.
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Which request this is.
+    pub(crate) fn api(&self) -> (ApiKey, i16) {
+        (self.api, self.version)
+    }
+
+    /// Decodes the body.
+    pub fn decode(self) -> Result<Request, Malformed> {
+        let body = match self.body {
+            None => Body::ApiVersions { supported: false },
+            Some(mut bytes) => Body::decode(self.api, self.version, &mut bytes)?,
+        };
+        Ok(Request {
+            correlation_id: self.correlation_id,
+            version: self.version,
+            body,
         })
     }
 }

@@ -7,9 +7,9 @@
 
 /// Most array elements and tagged fields that one request may hold, all its arrays together.
 ///
-/// An element takes up to thirty times as much memory decoded as on the wire; this keeps the largest request
-/// that is nothing but elements at about 16 MB.
-const MAX_ELEMENTS: usize = 100_000;
+/// An element takes up to thirty times as much memory decoded as on the wire. This is room for each partition that a
+/// broker may have, named alone in its topic.
+const MAX_ELEMENTS: usize = 20_000;
 
 /// One field of a request, as far as finding its end needs.
 #[derive(Debug)]
@@ -34,7 +34,6 @@ pub enum Misfit {
     Truncated,
     NegativeLength,
     TooManyElements,
-    TrailingBytes,
 }
 
 impl std::fmt::Display for Misfit {
@@ -43,25 +42,32 @@ impl std::fmt::Display for Misfit {
             Self::Truncated => "a field ends after the frame does",
             Self::NegativeLength => "a length is negative",
             Self::TooManyElements => "more array elements than a request may have",
-            Self::TrailingBytes => "bytes are left over after the last field",
         })
     }
 }
 
-/// Walks a request body and tells whether it is laid out as `fields` say, to the last byte.
+/// What a walk along a request body found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Array elements and tagged fields.
+    pub elements: usize,
+    /// Bytes after the last field.
+    pub left_over: usize,
+}
+
+/// Walks a request body, which has to be laid out as `fields` say. More may follow.
 pub(crate) fn check_body(
     body: &[u8],
     fields: &[Field],
     version: i16,
     flexible: bool,
-) -> Result<(), Misfit> {
+) -> Result<Extent, Misfit> {
     let mut walk = Walk::new(body, version, flexible);
     walk.structure(fields)?;
-    if walk.rest.is_empty() {
-        Ok(())
-    } else {
-        Err(Misfit::TrailingBytes)
-    }
+    Ok(Extent {
+        elements: MAX_ELEMENTS - walk.elements_left,
+        left_over: walk.rest.len(),
+    })
 }
 
 /// Walks a request header (key, version, correlation id, client id, tagged fields) and returns its length.

@@ -7,8 +7,8 @@ use crate::requests::{Fetch, create_topic, produce};
 use crate::wire::Connection;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -136,7 +136,11 @@ fn the_figures_say_what_the_purgatories_did() {
         assert_eq!(figures[name], value, "{name}");
     }
     assert!(figures["purgatory_park_time_seconds_sum"] >= 0.02);
-    assert_eq!(broker.oldest()["fetch"], serde_json::json!([]));
+    let begun = Instant::now();
+    while broker.oldest()["fetch"] != serde_json::json!([]) {
+        assert!(begun.elapsed() < PATIENCE, "what ended is still shown");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The number in the tile of a purgatory.
@@ -201,4 +205,42 @@ fn the_page_draws_a_busy_broker() {
     // And it says so when nobody answers any more.
     drop(broker);
     browser.wait_until("return document.documentElement.dataset.state === 'lost'");
+}
+
+/// Idle connections to the page end by themselves, and do not keep others out meanwhile.
+#[test]
+fn idle_connections_to_the_page_end() {
+    let broker = Shown::start(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut idle: Vec<_> = (0..200)
+        .map(|_| TcpStream::connect(broker.metrics).expect("connect"))
+        .collect();
+    // One of them had asked before.
+    idle[199]
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("send");
+    broker.get("/metrics");
+    for socket in &mut idle {
+        socket.set_read_timeout(Some(PATIENCE)).expect("not zero");
+        let mut rest = Vec::new();
+        // Closed or reset, whichever: it ends.
+        let _ = socket.read_to_end(&mut rest);
+        if let Some(word) = rest.get(9..12) {
+            assert!(
+                [b"200", b"408"].contains(&word.try_into().expect("three bytes")),
+                "{rest:?}"
+            );
+        }
+    }
+    broker.get("/");
+}
+
+/// What a page of somebody else's, whose name resolves to this machine, would ask.
+#[test]
+fn names_of_others_are_refused() {
+    let broker = Shown::start(&["serve", "--listen", "127.0.0.1:0"]);
+    for path in ["/", "/metrics", "/history", "/oldest"] {
+        let (status, _) = http::ask_host(broker.metrics, "GET", path, "evil.example:80");
+        assert_eq!(status, 421, "{path}");
+        broker.get(path);
+    }
 }

@@ -9,11 +9,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends a request, and leaves its answer to [`receive`].
 pub(crate) fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> TcpStream {
+    send_host(address, method, path, body, "localhost")
+}
+
+fn send_host(address: SocketAddr, method: &str, path: &str, body: &str, host: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).expect("connect");
     let timeout = socket.set_read_timeout(Some(PATIENCE));
     timeout.expect("the timeout is not zero");
     let length = body.len();
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
     let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
     socket.write_all(request.as_bytes()).expect("send");
     socket
@@ -47,4 +51,13 @@ pub(crate) fn receive(socket: TcpStream) -> (u16, String) {
 
 pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
     receive(send(address, method, path, body))
+}
+
+/// The same, as one that has found the server by another name.
+#[allow(
+    dead_code,
+    reason = "not every test that includes this has servers with names"
+)]
+pub(crate) fn ask_host(address: SocketAddr, method: &str, path: &str, host: &str) -> (u16, String) {
+    receive(send_host(address, method, path, "", host))
 }

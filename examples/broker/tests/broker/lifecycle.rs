@@ -3,6 +3,8 @@
 use crate::process::{Broker, command};
 use crate::requests::{Fetch, REQUEST_TIMED_OUT, create_topic, produce_body, receive_produced};
 use crate::wire::{Connection, PRODUCE, batch};
+use std::io::{BufRead, BufReader};
+use std::net::ToSocketAddrs;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,12 @@ fn help_is_given_when_asked_for() {
     for arguments in [&["--help"][..], &["serve", "--help"], &["demo", "--help"]] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(0));
-        assert!(output.stdout.starts_with(b"usage: broker"));
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let first = stdout.lines().next().unwrap_or_default();
+        assert!(
+            first.contains("in memory") && stdout.contains("usage: broker"),
+            "{stdout}"
+        );
         assert!(output.stderr.is_empty());
     }
 }
@@ -29,6 +36,9 @@ fn wrong_arguments_get_the_usage() {
         &["serve"],
         &["serve", "--listen"],
         &["serve", "--listen", "nowhere"],
+        &["serve", "--listen", "::1:0"],
+        &["serve", "--listen", "127.0.0.1:0", "--max-connections", "0"],
+        &["serve", "--listen", "127.0.0.1:0", "--data"],
         &["serve", "--listen", "127.0.0.1:0", "--replica-lag-ms", "-1"],
         &["serve", "--listen", "127.0.0.1:0", "more"],
         &["serve", "--listen", "127.0.0.1:0", "--metrics", "nowhere"],
@@ -51,6 +61,50 @@ fn an_address_that_is_taken_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("cannot listen on"), "{stderr}");
+}
+
+#[test]
+fn a_name_that_is_not_there_is_an_error() {
+    let output = run(&["serve", "--listen", "no.such.host.invalid:9092"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("cannot listen on no.such.host.invalid:9092"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_name_is_served_at_all_its_addresses() {
+    let broker = Broker::with_arguments(&["--listen", "localhost:0"]);
+    let port = broker.address().port();
+    let addresses = ("localhost", port)
+        .to_socket_addrs()
+        .expect("localhost is known");
+    for address in addresses {
+        let mut client = Connection::open(address);
+        create_topic(&mut client, &format!("t{}", address.is_ipv4()), 1);
+    }
+}
+
+/// `broker | head -n 1`
+#[test]
+fn a_closed_output_ends_the_demonstration_quietly() {
+    let mut child = command()
+        .args(["demo", "--seconds", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start the broker");
+    let mut first = String::new();
+    let stdout = child.stdout.take().expect("piped");
+    BufReader::new(stdout)
+        .read_line(&mut first)
+        .expect("a line");
+    // (What was read from is closed by now.)
+    let output = child.wait_with_output().expect("the broker ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*stderr), (Some(0), ""));
 }
 
 #[test]
@@ -115,10 +169,8 @@ fn a_client_that_does_not_read_cannot_keep_the_broker_from_ending() {
         partitions: vec![(0, 0, i32::MAX)],
         ..Fetch::new("t", 60_000)
     };
-    for _ in 0..5 {
-        fetch.send(&mut client);
-    }
-    broker.wait_for("requests taken up", |report| report.received >= 5);
+    fetch.send(&mut client);
+    broker.wait_for("requests taken up", |report| report.received == 3);
     broker.signal("TERM");
     assert_eq!(broker.wait_for_exit().code(), Some(0));
     broker.wait_for_log("did not take their last answers");

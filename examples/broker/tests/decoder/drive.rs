@@ -2,7 +2,7 @@
 
 use broker::storage::batch::Batch;
 use broker::wire::frame;
-use broker::wire::request::{Body, Malformed, Request};
+use broker::wire::request::{Body, Envelope, Malformed};
 use bytes::{Bytes, BytesMut};
 
 /// Takes frame after frame from a connection on which `bytes` arrive, and decodes each. Nothing may panic, or hold more
@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 pub(crate) fn receive(bytes: &[u8]) {
     let mut buffer = BytesMut::from(bytes);
     loop {
-        let complete = frame::is_complete(&buffer);
+        let complete = frame::missing(&buffer).map(|missing| missing == Some(0));
         let before = buffer.len();
         let taken = frame::take(&mut buffer);
         assert_eq!(
@@ -27,7 +27,13 @@ pub(crate) fn receive(bytes: &[u8]) {
 }
 
 fn decode(frame: &Bytes) {
-    let request = match Request::decode(frame) {
+    let opened = Envelope::open(frame);
+    if let Ok(envelope) = &opened {
+        let extent = envelope.extent();
+        // An element has at least a byte, and is decoded into more than that: so the bytes bound the memory.
+        assert!(extent.elements + extent.left_over <= frame.len());
+    }
+    let request = match opened.and_then(Envelope::decode) {
         Ok(request) => request,
         Err(malformed) => {
             assert!(!malformed.to_string().is_empty());
