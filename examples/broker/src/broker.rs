@@ -1,6 +1,8 @@
 //! What happens to a request.
 
+pub(crate) mod admin;
 pub(crate) mod answer;
+pub(crate) mod configs;
 pub(crate) mod delayed_fetch;
 pub(crate) mod delayed_produce;
 pub(crate) mod fetch;
@@ -18,15 +20,21 @@ use crate::broker::fetch::Fetch;
 use crate::broker::follower::Follower;
 use crate::broker::produce::{Acks, Produced};
 use crate::broker::purgatories::Purgatories;
-use crate::broker::topics::Topics;
+use crate::broker::topics::{MAX_PARTITIONS, Topics};
 use crate::figures::metrics::{Counter, Metrics};
+use crate::storage::folder::Folder;
 use crate::wire::request::{Body, Request};
 use crate::wire::response::Response;
 use kafka_protocol::messages::{FetchRequest, ProduceRequest};
-use request_purgatory::{BuildError, Watch};
+use request_purgatory::Watch;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
+
+/// About how many configs describe a topic or a broker.
+const CONFIGS: usize = 8;
 
 /// The broker, without its sockets.
 pub(crate) struct Broker {
@@ -38,22 +46,40 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// A broker without topics. Starts the follower on the current tokio runtime.
-    pub(crate) fn new(replica_lag: Duration) -> Result<Self, BuildError> {
+    /// A broker with the topics that are kept in the folder `data`, or with none, and then all is in memory. Starts the
+    /// follower on the current tokio runtime.
+    pub(crate) fn open(replica_lag: Duration, data: Option<&Path>) -> anyhow::Result<Self> {
         let purgatories = Purgatories::new()?;
+        let folder = data.map(Folder::open).transpose()?;
+        let topics = Topics::open(purgatories.clone(), folder)?;
+        let producer_ids = Counter::default();
+        // A new producer must not be taken for one that came before.
+        producer_ids.add(topics.greatest_producer().map_or(0, |id| id as u64 + 1));
         Ok(Self {
             follower: Follower::start(replica_lag),
             metrics: Arc::new(Metrics::new()),
-            topics: Topics::new(purgatories.clone()),
+            topics,
             purgatories,
-            producer_ids: Counter::default(),
+            producer_ids,
         })
     }
 
-    /// How many partitions `body` asks to be told of without naming them.
-    pub(crate) fn listed(&self, body: &Body) -> usize {
+    /// Sees to it that everything appended outlives the machine.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.topics.sync()
+    }
+
+    /// How many partitions and the like `body` may be about without naming them.
+    pub(crate) fn unnamed(&self, body: &Body) -> usize {
         match body {
             Body::Metadata(_) => self.topics.partitions(),
+            Body::CreateTopics(asked) => {
+                let partitions = asked.topics.iter().map(|topic| topic.num_partitions.max(1));
+                partitions
+                    .fold(0_usize, |sum, count| sum.saturating_add(count as usize))
+                    .min(MAX_PARTITIONS)
+            }
+            Body::DescribeConfigs(asked) => CONFIGS * asked.resources.len(),
             _ => 0,
         }
     }
@@ -77,7 +103,13 @@ impl Broker {
                 Response::ListOffsets(metadata::list_offsets(asked, topics))
             }
             Body::CreateTopics(asked) => {
-                Response::CreateTopics(metadata::create_topics(asked, topics))
+                Response::CreateTopics(admin::create_topics(asked, topics))
+            }
+            Body::DeleteTopics(asked) => {
+                Response::DeleteTopics(admin::delete_topics(asked, topics))
+            }
+            Body::DescribeConfigs(asked) => {
+                Response::DescribeConfigs(admin::describe_configs(asked, topics))
             }
             Body::InitProducerId(asked) => {
                 Response::InitProducerId(produce::init_producer_id(&asked, &self.producer_ids))

@@ -31,7 +31,7 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let (broker, server, exporter) = broker_threads.block_on(async {
         let exporter = exporter::start(options.metrics.as_ref()).await?;
         let loopback = Endpoint::free_loopback();
-        let broker = Arc::new(Broker::new(options.replica_lag)?);
+        let broker = Arc::new(Broker::open(options.replica_lag, None)?);
         let server = Server::bind(&loopback, MAX_CONNECTIONS, Arc::clone(&broker)).await?;
         anyhow::Ok((broker, server, exporter))
     })?;

@@ -5,6 +5,7 @@ use crate::cli::ServeOptions;
 use crate::console::say;
 use crate::exporter;
 use crate::server::Server;
+use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,12 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         // Before the address is told to anyone, so that nobody can interrupt too early.
         let interrupted = interrupted()?;
         let exporter = exporter::start(options.metrics.as_ref()).await?;
-        let broker = Arc::new(Broker::new(options.replica_lag)?);
+        let data = options.data.as_deref();
+        let broker = Broker::open(options.replica_lag, data).with_context(|| match data {
+            Some(data) => format!("cannot use {}", data.display()),
+            None => "cannot begin".to_owned(),
+        })?;
+        let broker = Arc::new(broker);
         let server = Server::bind(
             &options.listen,
             options.max_connections,
@@ -33,6 +39,9 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
             tokio::spawn(report(Arc::clone(&broker), interval));
         }
         server.run(interrupted).await;
+        broker
+            .sync()
+            .context("cannot write the last records to disk")?;
         print(&format!("stopped; {}", parked(&broker)));
         Ok(())
     })

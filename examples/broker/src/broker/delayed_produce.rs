@@ -5,6 +5,7 @@ use crate::broker::partition::{Partition, TopicPartition};
 use crate::broker::produce::Produced;
 use crate::figures::metrics::Metrics;
 use crate::wire::response::Response;
+use kafka_protocol::ResponseError;
 use request_purgatory::{Completion, DelayedOperation};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,8 +32,9 @@ pub(crate) struct Required {
 }
 
 impl Required {
-    pub(crate) fn is_reached(&self) -> bool {
-        self.partition.high_watermark() >= self.offset
+    /// `None` as long as it is not reached; an error if it never will be.
+    pub(crate) fn outcome(&self) -> Option<Result<(), ResponseError>> {
+        self.partition.has_replicated(self.offset)
     }
 }
 
@@ -44,7 +46,9 @@ impl DelayedOperation for DelayedProduce {
     }
 
     fn try_complete(&mut self) -> bool {
-        self.produced.required().all(Required::is_reached)
+        self.produced
+            .required()
+            .all(|required| required.outcome().is_some())
     }
 
     /// Answers with the offsets; partitions whose replicas did not make it in time get REQUEST_TIMED_OUT. Their

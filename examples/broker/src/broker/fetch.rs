@@ -2,12 +2,14 @@
 
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
+use crate::console::warn;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_response::{
     FetchResponse, FetchableTopicResponse, PartitionData,
 };
 use kafka_protocol::messages::{FetchRequest, TopicName};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -125,12 +127,19 @@ impl Fetch {
         let mut limits = Limits::new(self.max_bytes);
         let mut partition = |asked: PartitionFetch| {
             let data = PartitionData::default().with_partition_index(asked.index);
-            match asked.find(&mut limits) {
-                Ok(slice) => data
-                    .with_high_watermark(slice.high_watermark)
-                    .with_last_stable_offset(slice.high_watermark)
-                    .with_log_start_offset(slice.log_start_offset)
-                    .with_records(Some(slice.batches.read())),
+            let read = asked.find(&mut limits).and_then(|slice| {
+                let records = slice
+                    .batches
+                    .read()
+                    .map_err(|error| asked.unreadable(&error))?;
+                Ok((records, slice.high_watermark, slice.log_start_offset))
+            });
+            match read {
+                Ok((records, high_watermark, log_start_offset)) => data
+                    .with_high_watermark(high_watermark)
+                    .with_last_stable_offset(high_watermark)
+                    .with_log_start_offset(log_start_offset)
+                    .with_records(Some(records)),
                 // Empty records, not null ones: librdkafka takes null for a MessageSet of invalid size.
                 Err(error) => data
                     .with_error_code(error.code())
@@ -181,6 +190,19 @@ impl PartitionFetch {
         limits.bytes_left = limits.bytes_left.saturating_sub(size);
         limits.nothing_yet &= size == 0;
         Ok(slice)
+    }
+
+    fn unreadable(&self, error: &io::Error) -> ResponseError {
+        let offset = self.offset;
+        // Gone since it was found: the oldest segments go when there are too many.
+        if error.kind() == io::ErrorKind::NotFound {
+            return ResponseError::OffsetOutOfRange;
+        }
+        warn(&format!(
+            "partition {} from offset {offset}: {error}",
+            self.index
+        ));
+        ResponseError::KafkaStorageError
     }
 
     fn readable_bytes(&self) -> Result<u64, ResponseError> {

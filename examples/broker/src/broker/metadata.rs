@@ -1,13 +1,9 @@
-//! Requests about the cluster and its topics: ApiVersions, Metadata, CreateTopics, ListOffsets.
+//! Requests about the cluster and its topics: ApiVersions, Metadata, ListOffsets.
 
-use crate::broker::topics::{DEFAULT_PARTITIONS, Topic, Topics};
+use crate::broker::topics::{Topic, Topics};
 use crate::wire::apis::APIS;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
-use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreateTopicsRequest};
-use kafka_protocol::messages::create_topics_response::{
-    CreatableTopicResult, CreateTopicsResponse,
-};
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsRequest};
 use kafka_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse,
@@ -17,10 +13,9 @@ use kafka_protocol::messages::metadata_response::{
 };
 use kafka_protocol::messages::{BrokerId, MetadataRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 
-const NODE: BrokerId = BrokerId(1);
+pub(crate) const NODE: BrokerId = BrokerId(1);
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
 /// The versions handled here. Told also to a client that asked in a version which is not one of them.
@@ -96,40 +91,6 @@ fn describe(topic: &Topic) -> MetadataResponseTopic {
     MetadataResponseTopic::default()
         .with_name(Some(topic_name(topic.name())))
         .with_partitions(partitions.collect())
-}
-
-/// Creates topics. Each succeeds or fails by itself.
-pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> CreateTopicsResponse {
-    let mut named = HashMap::<TopicName, usize>::new();
-    for topic in &request.topics {
-        *named.entry(topic.name.clone()).or_default() += 1;
-    }
-    let create = |topic: CreatableTopic| {
-        let partitions = match topic.num_partitions {
-            -1 => DEFAULT_PARTITIONS,
-            partitions => partitions,
-        };
-        let created = match topic.replication_factor {
-            _ if named[&topic.name] > 1 => Err(ResponseError::InvalidRequest),
-            _ if !topic.assignments.is_empty() => Err(ResponseError::InvalidReplicaAssignment),
-            -1 | 1 if request.validate_only => topics.check_create(&topic.name, partitions),
-            -1 | 1 => topics.create(&topic.name, partitions).map(|_| ()),
-            _ => Err(ResponseError::InvalidReplicationFactor),
-        };
-        let result = CreatableTopicResult::default()
-            .with_name(topic.name)
-            .with_configs(Some(Vec::new()));
-        match created {
-            Ok(()) => result
-                .with_error_message(None)
-                .with_num_partitions(partitions)
-                .with_replication_factor(1),
-            Err(error) => result
-                .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
-        }
-    };
-    CreateTopicsResponse::default().with_topics(request.topics.into_iter().map(create).collect())
 }
 
 /// Finds offsets by time, or by the two names that negative times stand for.

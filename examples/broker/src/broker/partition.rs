@@ -3,12 +3,15 @@
 use crate::broker::delayed_fetch::DelayedFetch;
 use crate::broker::delayed_produce::DelayedProduce;
 use crate::broker::purgatories::Purgatories;
+use crate::console::warn;
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
 use request_purgatory::{ResolvedKey, WatchOn};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,6 +42,8 @@ struct State {
     producers: Producers,
     /// The offset up to which every replica has the log. Consumers see nothing past it.
     high_watermark: i64,
+    /// Its topic was. Requests may still hold it.
+    deleted: bool,
 }
 
 /// Where a batch went.
@@ -58,13 +63,34 @@ pub(crate) struct Slice {
 }
 
 impl Partition {
-    pub(crate) fn new(key: TopicPartition, purgatories: &Purgatories) -> Self {
-        Self {
-            state: Mutex::default(),
+    /// A partition whose log is in `folder`, or in memory. All that it finds there counts as replicated.
+    pub(crate) fn open(
+        key: TopicPartition,
+        folder: Option<&Path>,
+        purgatories: &Purgatories,
+    ) -> io::Result<Self> {
+        let mut state = State::default();
+        if let Some(folder) = folder {
+            let producers = &mut state.producers;
+            state.log = Log::open(folder, |batch, offset| producers.note(batch, offset))?;
+            state.high_watermark = state.log.end_offset();
+        }
+        Ok(Self {
+            state: Mutex::new(state),
             fetches: purgatories.fetch.key(key.clone()),
             produces: purgatories.produce.key(key.clone()),
             key,
-        }
+        })
+    }
+
+    /// The greatest id of a producer whose batches are remembered.
+    pub(crate) fn greatest_producer(&self) -> Option<i64> {
+        self.state.lock().producers.greatest_id()
+    }
+
+    /// Sees to it that everything appended outlives the machine.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.state.lock().log.sync()
     }
 
     pub(crate) fn key(&self) -> &TopicPartition {
@@ -89,18 +115,45 @@ impl Partition {
         self.state.lock().log.start_offset()
     }
 
+    /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
+    pub(crate) fn has_replicated(&self, offset: i64) -> Option<Result<(), ResponseError>> {
+        let state = self.state.lock();
+        match state.check_exists() {
+            Ok(()) if state.high_watermark < offset => None,
+            checked => Some(checked),
+        }
+    }
+
+    /// Marks it as deleted, and has what waits for it answered. To be called with no lock held.
+    pub(crate) fn delete(&self) {
+        self.state.lock().deleted = true;
+        self.produces.check_and_complete_up_to(u64::MAX);
+        self.fetches.check_and_complete_after_lock();
+    }
+
     /// Appends a batch, unless it is a repeat: then this tells where the original is.
     pub(crate) fn append(&self, batch: &Batch) -> Result<Appended, ResponseError> {
         let mut state = self.state.lock();
+        state.check_exists()?;
         let base_offset = match state.producers.find(batch)? {
             Some(original) => original,
-            None => state.append(batch),
+            None => state
+                .append(batch)
+                .map_err(|error| self.storage_failed(&error))?,
         };
         Ok(Appended {
             base_offset,
             end_offset: base_offset + i64::from(batch.records),
             log_start_offset: state.log.start_offset(),
         })
+    }
+
+    fn storage_failed(&self, error: &io::Error) -> ResponseError {
+        let TopicPartition { topic, partition } = &self.key;
+        warn(&format!(
+            "topic {topic}, partition {partition}: cannot append: {error}"
+        ));
+        ResponseError::KafkaStorageError
     }
 
     /// Notes that the follower has the log up to `offset`. If that moves the high watermark, checks who waits for it.
@@ -166,15 +219,24 @@ fn rank(offset: i64) -> u64 {
 }
 
 impl State {
-    fn append(&mut self, batch: &Batch) -> i64 {
-        let base_offset = self.log.append(batch);
+    fn append(&mut self, batch: &Batch) -> io::Result<i64> {
+        // Room first: what cannot be removed is no reason to lose what was appended.
+        self.log.retain(self.high_watermark)?;
+        let base_offset = self.log.append(batch)?;
         self.producers.note(batch, base_offset);
-        self.log.retain(self.high_watermark);
-        base_offset
+        Ok(base_offset)
+    }
+
+    fn check_exists(&self) -> Result<(), ResponseError> {
+        match self.deleted {
+            true => Err(ResponseError::UnknownTopicOrPartition),
+            false => Ok(()),
+        }
     }
 
     /// A consumer may ask for any record that is kept, and for the one that will come next.
     fn check_offset(&self, offset: i64) -> Result<(), ResponseError> {
+        self.check_exists()?;
         if (self.log.start_offset()..=self.log.end_offset()).contains(&offset) {
             Ok(())
         } else {

@@ -130,8 +130,10 @@ impl PartitionProduced {
     fn response(self, acks: Acks) -> PartitionProduceResponse {
         let response = PartitionProduceResponse::default().with_index(self.index);
         let outcome = match self.outcome {
-            Ok((_, required)) if acks == Acks::All && !required.is_reached() => {
-                Err(ResponseError::RequestTimedOut)
+            Ok((appended, required)) if acks == Acks::All => {
+                let replicated = required.outcome();
+                let replicated = replicated.unwrap_or(Err(ResponseError::RequestTimedOut));
+                replicated.map(|()| (appended, required))
             }
             outcome => outcome,
         };

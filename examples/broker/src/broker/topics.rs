@@ -2,19 +2,23 @@
 
 use crate::broker::partition::{Partition, TopicPartition};
 use crate::broker::purgatories::Purgatories;
+use crate::console::warn;
+use crate::storage::folder::Folder;
 use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Partitions of a topic whose creator does not say how many.
 pub(crate) const DEFAULT_PARTITIONS: i32 = 1;
 
 /// Most partitions in all. Any client may create topics, so something has to bound them.
-const MAX_PARTITIONS: usize = 10_000;
+pub(crate) const MAX_PARTITIONS: usize = 10_000;
 
 /// Longest topic name, as in Kafka (names become directory names there).
-const MAX_NAME: usize = 249;
+pub(crate) const MAX_NAME: usize = 249;
 
 /// A topic: its name and its partitions. Never changes once created.
 #[derive(Debug)]
@@ -24,6 +28,29 @@ pub(crate) struct Topic {
 }
 
 impl Topic {
+    /// A topic whose partitions are in these folders, or in memory.
+    fn open(
+        name: &str,
+        partitions: usize,
+        folders: &[PathBuf],
+        purgatories: &Purgatories,
+    ) -> io::Result<Self> {
+        let name = Arc::from(name);
+        let partition = |index: usize| {
+            let key = TopicPartition {
+                topic: Arc::clone(&name),
+                // INVARIANT: there are few enough.
+                partition: index as i32,
+            };
+            let folder = folders.get(index).map(PathBuf::as_path);
+            Partition::open(key, folder, purgatories).map(Arc::new)
+        };
+        Ok(Self {
+            partitions: (0..partitions).map(partition).collect::<io::Result<_>>()?,
+            name: Arc::clone(&name),
+        })
+    }
+
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -38,6 +65,8 @@ pub(crate) struct Topics {
     by_name: RwLock<ByName>,
     /// Where requests wait for partitions.
     purgatories: Purgatories,
+    /// Where topics are kept, if not in memory.
+    folder: Option<Folder>,
 }
 
 #[derive(Debug, Default)]
@@ -47,11 +76,35 @@ struct ByName {
 }
 
 impl Topics {
-    pub(crate) fn new(purgatories: Purgatories) -> Self {
-        Self {
-            by_name: RwLock::default(),
-            purgatories,
+    /// The topics that are kept in `folder`; without one there are none yet, and they are kept in memory.
+    pub(crate) fn open(purgatories: Purgatories, folder: Option<Folder>) -> io::Result<Self> {
+        let kept = folder.as_ref().map_or(Ok(Vec::new()), Folder::topics)?;
+        let mut by_name = ByName::default();
+        for (name, folders) in kept {
+            let topic = Topic::open(&name, folders.len(), &folders, &purgatories)?;
+            by_name.insert(topic);
         }
+        Ok(Self {
+            by_name: RwLock::new(by_name),
+            purgatories,
+            folder,
+        })
+    }
+
+    /// The greatest id of a producer that is remembered.
+    pub(crate) fn greatest_producer(&self) -> Option<i64> {
+        let topics = self.all();
+        let partitions = topics.iter().flat_map(|topic| topic.partitions());
+        partitions
+            .filter_map(|partition| partition.greatest_producer())
+            .max()
+    }
+
+    /// Sees to it that everything appended outlives the machine.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let topics = self.all();
+        let mut partitions = topics.iter().flat_map(|topic| topic.partitions());
+        partitions.try_for_each(|partition| partition.sync())
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Topic>> {
@@ -83,21 +136,35 @@ impl Topics {
     pub(crate) fn create(&self, name: &str, partitions: i32) -> Result<Arc<Topic>, ResponseError> {
         let mut by_name = self.by_name.write();
         let count = by_name.check(name, partitions)?;
-        let name = Arc::from(name);
-        let partition = |index| {
-            let key = TopicPartition {
-                topic: Arc::clone(&name),
-                partition: index,
+        let created = (|| {
+            let folders = match &self.folder {
+                Some(folder) => folder.create(name, count)?,
+                None => Vec::new(),
             };
-            Arc::new(Partition::new(key, &self.purgatories))
+            Topic::open(name, count, &folders, &self.purgatories)
+        })();
+        let topic = created.map_err(|error| storage_failed("create", name, &error))?;
+        Ok(by_name.insert(topic))
+    }
+
+    /// Deletes a topic. What waits for one of its partitions is answered that it is not there.
+    pub(crate) fn delete(&self, name: &str) -> Result<(), ResponseError> {
+        let topic = {
+            let mut by_name = self.by_name.write();
+            let topic = by_name.topics.remove(name);
+            let topic = topic.ok_or(ResponseError::UnknownTopicOrPartition)?;
+            by_name.partitions -= topic.partitions.len();
+            if let Some(folder) = &self.folder {
+                let deleted = folder.delete(name);
+                deleted.map_err(|error| storage_failed("delete", name, &error))?;
+            }
+            topic
         };
-        let topic = Arc::new(Topic {
-            partitions: (0..partitions).map(partition).collect(),
-            name: Arc::clone(&name),
-        });
-        by_name.partitions += count;
-        by_name.topics.insert(name, Arc::clone(&topic));
-        Ok(topic)
+        // With no lock held: this completes requests.
+        for partition in &topic.partitions {
+            partition.delete();
+        }
+        Ok(())
     }
 
     /// Whether [`create`](Self::create) would.
@@ -120,7 +187,20 @@ impl Topics {
     }
 }
 
+fn storage_failed(what: &str, topic: &str, error: &io::Error) -> ResponseError {
+    warn(&format!("cannot {what} topic {topic}: {error}"));
+    ResponseError::KafkaStorageError
+}
+
 impl ByName {
+    fn insert(&mut self, topic: Topic) -> Arc<Topic> {
+        let topic = Arc::new(topic);
+        self.partitions += topic.partitions.len();
+        self.topics
+            .insert(Arc::clone(&topic.name), Arc::clone(&topic));
+        topic
+    }
+
     fn check(&self, name: &str, partitions: i32) -> Result<usize, ResponseError> {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         if name.is_empty()

@@ -170,7 +170,7 @@ impl Connection<'_> {
         let request = limits.work(weight, move || envelope.decode()).await?;
         let request = request.map_err(|malformed| malformed.to_string())?;
 
-        let weight = weight + PER_ELEMENT * broker.listed(&request.body);
+        let weight = weight + PER_ELEMENT * broker.unnamed(&request.body);
         self.memory.hold(weight).await?;
         let mut parked = limits.parked();
         let caller = Caller {

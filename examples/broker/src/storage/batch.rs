@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use kafka_protocol::ResponseError;
 
 /// Longest batch taken.
-const MAX_BATCH: usize = 16 * 1024 * 1024;
+pub const MAX_BATCH: usize = 16 * 1024 * 1024;
 
 /// The header up to and with the record count.
 const HEADER: usize = 61;
@@ -75,6 +75,25 @@ impl Batch {
             max_timestamp: read_i64(header, 35),
             bytes: bytes.clone(),
         })
+    }
+
+    /// The batch at the start of what was stored, and the offset of its first record.
+    pub(crate) fn from_storage(bytes: &Bytes) -> Result<(i64, Self), ResponseError> {
+        let header: &[u8; HEADER] = bytes.first_chunk().ok_or(ResponseError::CorruptMessage)?;
+        let length = usize::try_from(read_i32(header, 8)).unwrap_or(usize::MAX);
+        let length = length.saturating_add(LENGTH_END);
+        if length > bytes.len() {
+            return Err(ResponseError::CorruptMessage);
+        }
+        Ok((
+            read_i64(header, 0),
+            Self::from_producer(&bytes.slice(..length))?,
+        ))
+    }
+
+    /// Bytes in the batch.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len()
     }
 
     /// The bytes to store: those that came, at their place in the log. Neither field is under the checksum.

@@ -1,12 +1,15 @@
-//! The log of one partition: batches in memory, oldest first.
+//! The log of one partition: batches, oldest first, in memory or in segment files.
 
 use crate::storage::batch::Batch;
+use crate::storage::segments::{Piece, Segments};
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
 use std::time::Instant;
 
 /// Most bytes kept per partition. Beyond it the oldest batches go, as under Kafka's `retention.bytes`.
-const RETENTION: u64 = 64 * 1024 * 1024;
+pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
 
 /// An append-only sequence of batches. Offsets count records, positions count bytes.
 #[derive(Debug, Default)]
@@ -15,6 +18,8 @@ pub(crate) struct Log {
     start_offset: i64,
     end_offset: i64,
     end_position: u64,
+    /// Where the batches are, if not in memory.
+    segments: Option<Segments>,
 }
 
 #[derive(Debug)]
@@ -24,13 +29,29 @@ struct Stored {
     base_timestamp: i64,
     max_timestamp: i64,
     appended: Instant,
-    bytes: Bytes,
+    place: Part,
 }
 
-/// Whole batches found in a log, not yet put together.
+/// Where a batch is.
+#[derive(Debug, Clone)]
+enum Part {
+    Memory(Bytes),
+    File(Piece),
+}
+
+impl Part {
+    fn size(&self) -> usize {
+        match self {
+            Self::Memory(bytes) => bytes.len(),
+            Self::File(piece) => piece.length,
+        }
+    }
+}
+
+/// Whole batches found in a log, not yet read.
 #[derive(Debug, Default)]
 pub(crate) struct Batches {
-    parts: Vec<Bytes>,
+    parts: Vec<Part>,
     size: usize,
 }
 
@@ -40,19 +61,48 @@ impl Batches {
         self.size
     }
 
-    pub(crate) fn read(mut self) -> Bytes {
-        if self.parts.len() == 1 {
-            return self.parts.swap_remove(0);
+    /// Reads them. To be called without the partition's lock.
+    pub(crate) fn read(self) -> io::Result<Bytes> {
+        if let [Part::Memory(only)] = &self.parts[..] {
+            return Ok(only.clone());
         }
         let mut bytes = BytesMut::with_capacity(self.size);
         for part in self.parts {
-            bytes.extend_from_slice(&part);
+            match part {
+                Part::Memory(part) => bytes.extend_from_slice(&part),
+                Part::File(piece) => piece.read(&mut bytes)?,
+            }
         }
-        bytes.freeze()
+        Ok(bytes.freeze())
+    }
+
+    fn push(&mut self, part: &Part) {
+        self.size += part.size();
+        if let (Some(Part::File(last)), Part::File(next)) = (self.parts.last_mut(), part)
+            && last.extend(next)
+        {
+            return;
+        }
+        self.parts.push(part.clone());
     }
 }
 
 impl Log {
+    /// The log that is kept in a folder, which has to be there. Tells `each` batch in it, with its offset. What a crash
+    /// left of an unfinished append at the very end is cut off.
+    pub(crate) fn open(folder: &Path, mut each: impl FnMut(&Batch, i64)) -> io::Result<Self> {
+        let mut log = Self::default();
+        let segments = Segments::open(folder, |start, found| match found {
+            Some((batch, piece)) => {
+                each(&batch, log.end_offset);
+                log.note(&batch, Part::File(piece));
+            }
+            None => (log.start_offset, log.end_offset) = (start, start),
+        })?;
+        log.segments = Some(segments);
+        Ok(log)
+    }
+
     /// The oldest offset still kept.
     pub(crate) fn start_offset(&self) -> i64 {
         self.start_offset
@@ -63,22 +113,35 @@ impl Log {
         self.end_offset
     }
 
-    /// Appends a batch and returns its first offset.
-    pub(crate) fn append(&mut self, batch: &Batch) -> i64 {
+    /// Appends a batch and returns its first offset. After an error the log is as before.
+    pub(crate) fn append(&mut self, batch: &Batch) -> io::Result<i64> {
         let base_offset = self.end_offset;
         let bytes = batch.placed_at(base_offset);
-        let position = self.end_position;
-        self.end_offset += i64::from(batch.records);
-        self.end_position += bytes.len() as u64;
+        let part = match &mut self.segments {
+            None => Part::Memory(bytes),
+            Some(segments) => Part::File(segments.append(base_offset, &bytes)?),
+        };
+        self.note(batch, part);
+        Ok(base_offset)
+    }
+
+    fn note(&mut self, batch: &Batch, place: Part) {
+        let size = place.size() as u64;
         self.batches.push_back(Stored {
-            base_offset,
-            position,
+            base_offset: self.end_offset,
+            position: self.end_position,
             base_timestamp: batch.base_timestamp,
             max_timestamp: batch.max_timestamp,
             appended: Instant::now(),
-            bytes,
+            place,
         });
-        base_offset
+        self.end_offset += i64::from(batch.records);
+        self.end_position += size;
+    }
+
+    /// Sees to it that everything appended outlives the machine. Nothing to do for a log in memory.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.segments.as_ref().map_or(Ok(()), Segments::sync)
     }
 
     /// Bytes in the batches that hold the offsets `from..to`.
@@ -95,18 +158,17 @@ impl Log {
         let first = self.index_of(from).min(self.batches.len());
         let mut found = Batches::default();
         for batch in self.batches.range(first..) {
-            let size = found.size + batch.bytes.len();
-            let fits = size <= max_bytes || (at_least_one && found.parts.is_empty());
+            let size = found.size + batch.place.size();
+            let fits = size <= max_bytes || (at_least_one && found.size == 0);
             if batch.base_offset >= to || !fits {
                 break;
             }
-            found.size = size;
-            found.parts.push(batch.bytes.clone());
+            found.push(&batch.place);
         }
         found
     }
 
-    /// When the newest batch before the offset `to` was appended.
+    /// When the newest batch before the offset `to` was appended, or read again after a restart.
     pub(crate) fn appended_before(&self, to: i64) -> Option<Instant> {
         let last = self.batches.partition_point(|batch| batch.base_offset < to);
         let last = last.checked_sub(1)?;
@@ -124,15 +186,35 @@ impl Log {
             .map(|batch| (batch.base_timestamp.max(timestamp), batch.base_offset))
     }
 
-    /// Lets go of the oldest batches while there is more than [`RETENTION`], but of none at or past `keep_from`.
-    pub(crate) fn retain(&mut self, keep_from: i64) {
-        while let (Some(oldest), Some(next)) = (self.batches.front(), self.batches.get(1)) {
-            let kept = self.end_position - oldest.position;
-            if kept <= RETENTION || next.base_offset > keep_from {
-                return;
+    /// Lets go of the oldest while there is more than [`RETENTION`], but of none at or past `keep_from`: batches of a
+    /// log in memory, else whole segments.
+    pub(crate) fn retain(&mut self, keep_from: i64) -> io::Result<()> {
+        while let Some(next) = self.second_oldest() {
+            let (offset, position) = (self.batches[next].base_offset, self.batches[next].position);
+            if self.end_position - position < RETENTION || offset > keep_from {
+                break;
             }
-            self.start_offset = next.base_offset;
-            self.batches.pop_front();
+            if let Some(segments) = &mut self.segments {
+                segments.remove_oldest()?;
+            }
+            self.batches.drain(..next);
+            self.start_offset = offset;
+        }
+        Ok(())
+    }
+
+    /// The first batch that would stay if as little as possible went.
+    fn second_oldest(&self) -> Option<usize> {
+        match &self.segments {
+            None => (self.batches.len() > 1).then_some(1),
+            Some(segments) => {
+                let start = segments.second_start()?;
+                Some(
+                    self.batches
+                        .partition_point(|batch| batch.base_offset < start),
+                )
+                .filter(|next| *next < self.batches.len())
+            }
         }
     }
 

@@ -63,6 +63,11 @@ impl Producers {
         }
     }
 
+    /// The greatest id that is remembered.
+    pub(crate) fn greatest_id(&self) -> Option<i64> {
+        self.by_id.keys().max().copied()
+    }
+
     /// Notes that `batch` was appended at `base_offset`.
     pub(crate) fn note(&mut self, batch: &Batch, base_offset: i64) {
         let Some(sequence) = batch.sequence else {

@@ -1,7 +1,7 @@
 //! The requests this broker takes: one table, read by the version negotiation and by the decoder alike, so
 //! that nothing can be advertised which is not handled.
 
-use crate::wire::shape::Field::{self, Blob, Fixed, Scalars, Since, Structs, Text};
+use crate::wire::shape::Field::{self, Blob, Fixed, Scalars, Since, Structs, Text, Texts};
 use kafka_protocol::messages::ApiKey;
 use std::ops::RangeInclusive;
 
@@ -16,7 +16,7 @@ pub(crate) struct Api {
 }
 
 /// Everything that is advertised to clients.
-pub(crate) static APIS: [Api; 7] = [
+pub(crate) static APIS: [Api; 9] = [
     Api {
         key: ApiKey::Produce,
         versions: 3..=9,
@@ -53,6 +53,18 @@ pub(crate) static APIS: [Api; 7] = [
         versions: 2..=6,
         first_flexible: 5,
         body: CREATE_TOPICS,
+    },
+    Api {
+        key: ApiKey::DeleteTopics,
+        versions: 1..=5,
+        first_flexible: 4,
+        body: DELETE_TOPICS,
+    },
+    Api {
+        key: ApiKey::DescribeConfigs,
+        versions: 1..=4,
+        first_flexible: 4,
+        body: DESCRIBE_CONFIGS,
     },
     Api {
         key: ApiKey::InitProducerId,
@@ -132,6 +144,21 @@ const CREATE_TOPICS: &[Field] = &[
         Structs(&[Text, Text]),           // configs
     ]),
     Fixed(4 + 1), // timeout, validate only
+];
+
+const DELETE_TOPICS: &[Field] = &[
+    Texts,    // names
+    Fixed(4), // timeout
+];
+
+const DESCRIBE_CONFIGS: &[Field] = &[
+    Structs(&[
+        Fixed(1), // kind of resource
+        Text,     // name
+        Texts,    // configs
+    ]),
+    Fixed(1),            // include synonyms
+    Since(3, &Fixed(1)), // include documentation
 ];
 
 const INIT_PRODUCER_ID: &[Field] = &[

@@ -4,8 +4,8 @@ use crate::wire::apis::Api;
 use crate::wire::shape::{self, Extent, Misfit};
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    ApiKey, CreateTopicsRequest, FetchRequest, InitProducerIdRequest, ListOffsetsRequest,
-    MetadataRequest, ProduceRequest,
+    ApiKey, CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest, FetchRequest,
+    InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -30,6 +30,8 @@ pub enum Body {
     Fetch(FetchRequest),
     ListOffsets(ListOffsetsRequest),
     CreateTopics(CreateTopicsRequest),
+    DeleteTopics(DeleteTopicsRequest),
+    DescribeConfigs(DescribeConfigsRequest),
     InitProducerId(InitProducerIdRequest),
 }
 
@@ -147,6 +149,8 @@ impl Body {
             ApiKey::Fetch => Decodable::decode(bytes, version).map(Self::Fetch),
             ApiKey::ListOffsets => Decodable::decode(bytes, version).map(Self::ListOffsets),
             ApiKey::CreateTopics => Decodable::decode(bytes, version).map(Self::CreateTopics),
+            ApiKey::DeleteTopics => Decodable::decode(bytes, version).map(Self::DeleteTopics),
+            ApiKey::DescribeConfigs => Decodable::decode(bytes, version).map(Self::DescribeConfigs),
             ApiKey::InitProducerId => Decodable::decode(bytes, version).map(Self::InitProducerId),
             _ => return Err(Malformed::UnknownApi(key as i16)),
         };

@@ -2,8 +2,9 @@
 
 use bytes::{BufMut, BytesMut};
 use kafka_protocol::messages::{
-    ApiVersionsResponse, CreateTopicsResponse, FetchResponse, InitProducerIdResponse,
-    ListOffsetsResponse, MetadataResponse, ProduceResponse, ResponseHeader,
+    ApiVersionsResponse, CreateTopicsResponse, DeleteTopicsResponse, DescribeConfigsResponse,
+    FetchResponse, InitProducerIdResponse, ListOffsetsResponse, MetadataResponse, ProduceResponse,
+    ResponseHeader,
 };
 use kafka_protocol::protocol::{Encodable, HeaderVersion};
 
@@ -16,6 +17,8 @@ pub(crate) enum Response {
     Fetch(FetchResponse),
     ListOffsets(ListOffsetsResponse),
     CreateTopics(CreateTopicsResponse),
+    DeleteTopics(DeleteTopicsResponse),
+    DescribeConfigs(DescribeConfigsResponse),
     InitProducerId(InitProducerIdResponse),
 }
 
@@ -29,6 +32,8 @@ impl Response {
             Self::Fetch(body) => frame(body, correlation_id, version),
             Self::ListOffsets(body) => frame(body, correlation_id, version),
             Self::CreateTopics(body) => frame(body, correlation_id, version),
+            Self::DeleteTopics(body) => frame(body, correlation_id, version),
+            Self::DescribeConfigs(body) => frame(body, correlation_id, version),
             Self::InitProducerId(body) => frame(body, correlation_id, version),
         }
     }

@@ -24,6 +24,8 @@ pub(crate) enum Field {
     Structs(&'static [Field]),
     /// An array of scalars of this many bytes each; may be null.
     Scalars(usize),
+    /// An array of strings; may be null.
+    Texts,
     /// The field is there from this version on.
     Since(i16, &'static Field),
 }
@@ -127,6 +129,12 @@ impl<'a> Walk<'a> {
             Field::Scalars(size) => {
                 let count = self.elements()?;
                 self.skip(count * size)
+            }
+            Field::Texts => {
+                for _ in 0..self.elements()? {
+                    self.field(&Field::Text)?;
+                }
+                Ok(())
             }
             Field::Since(first, field) if self.version >= *first => self.field(field),
             Field::Since(..) => Ok(()),
