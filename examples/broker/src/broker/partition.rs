@@ -137,9 +137,16 @@ impl Partition {
         state.check_exists()?;
         let base_offset = match state.producers.find(batch)? {
             Some(original) => original,
-            None => state
-                .append(batch)
-                .map_err(|error| self.storage_failed(&error))?,
+            None => {
+                let appended = state.append(batch);
+                let base_offset = appended.map_err(|error| self.failed("append", &error))?;
+                // What cannot be removed is no reason to refuse what was appended.
+                let keep_from = state.high_watermark;
+                if let Err(error) = state.log.retain(keep_from) {
+                    self.failed("remove the oldest", &error);
+                }
+                base_offset
+            }
         };
         Ok(Appended {
             base_offset,
@@ -148,10 +155,10 @@ impl Partition {
         })
     }
 
-    fn storage_failed(&self, error: &io::Error) -> ResponseError {
+    fn failed(&self, what: &str, error: &io::Error) -> ResponseError {
         let TopicPartition { topic, partition } = &self.key;
         warn(&format!(
-            "topic {topic}, partition {partition}: cannot append: {error}"
+            "topic {topic}, partition {partition}: cannot {what}: {error}"
         ));
         ResponseError::KafkaStorageError
     }
@@ -220,8 +227,6 @@ fn rank(offset: i64) -> u64 {
 
 impl State {
     fn append(&mut self, batch: &Batch) -> io::Result<i64> {
-        // Room first: what cannot be removed is no reason to lose what was appended.
-        self.log.retain(self.high_watermark)?;
         let base_offset = self.log.append(batch)?;
         self.producers.note(batch, base_offset);
         Ok(base_offset)

@@ -151,17 +151,17 @@ impl Topics {
     pub(crate) fn delete(&self, name: &str) -> Result<(), ResponseError> {
         let topic = {
             let mut by_name = self.by_name.write();
-            let topic = by_name.topics.remove(name);
-            let topic = topic.ok_or(ResponseError::UnknownTopicOrPartition)?;
-            by_name.partitions -= topic.partitions.len();
+            if !by_name.topics.contains_key(name) {
+                return Err(ResponseError::UnknownTopicOrPartition);
+            }
             if let Some(folder) = &self.folder {
                 let deleted = folder.delete(name);
                 deleted.map_err(|error| storage_failed("delete", name, &error))?;
             }
-            topic
+            by_name.remove(name)
         };
         // With no lock held: this completes requests.
-        for partition in &topic.partitions {
+        for partition in topic.iter().flat_map(|topic| topic.partitions()) {
             partition.delete();
         }
         Ok(())
@@ -199,6 +199,12 @@ impl ByName {
         self.topics
             .insert(Arc::clone(&topic.name), Arc::clone(&topic));
         topic
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Arc<Topic>> {
+        let topic = self.topics.remove(name)?;
+        self.partitions -= topic.partitions.len();
+        Some(topic)
     }
 
     fn check(&self, name: &str, partitions: i32) -> Result<usize, ResponseError> {

@@ -189,9 +189,9 @@ impl Log {
     /// Lets go of the oldest while there is more than [`RETENTION`], but of none at or past `keep_from`: batches of a
     /// log in memory, else whole segments.
     pub(crate) fn retain(&mut self, keep_from: i64) -> io::Result<()> {
-        while let Some(next) = self.second_oldest() {
-            let (offset, position) = (self.batches[next].base_offset, self.batches[next].position);
-            if self.end_position - position < RETENTION || offset > keep_from {
+        while let (Some(oldest), Some(next)) = (self.batches.front(), self.second_oldest()) {
+            let offset = self.batches[next].base_offset;
+            if self.end_position - oldest.position <= RETENTION || offset > keep_from {
                 break;
             }
             if let Some(segments) = &mut self.segments {

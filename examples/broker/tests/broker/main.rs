@@ -4,10 +4,12 @@
 //! kcat, the Python clients and Chromium are installed by `.ci/clients`. Without them their tests are skipped with a line
 //! on stderr, unless `CI` is set or `REQUEST_PURGATORY_REQUIRE_CLIENTS=1`: then they fail.
 
+mod admin;
 mod attacks;
 mod bad_input;
 mod browser;
 mod clients;
+mod data;
 mod exporter;
 mod http;
 mod kcat;

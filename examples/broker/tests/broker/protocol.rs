@@ -7,8 +7,8 @@ use crate::requests::{
     receive_created, receive_metadata, receive_offset, receive_produced,
 };
 use crate::wire::{
-    API_VERSIONS, CREATE_TOPICS, Connection, FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA,
-    PRODUCE, Reader, Writer, batch, batch_from,
+    API_VERSIONS, CREATE_TOPICS, Connection, DELETE_TOPICS, DESCRIBE_CONFIGS, FETCH,
+    INIT_PRODUCER_ID, LIST_OFFSETS, METADATA, PRODUCE, Reader, Writer, batch, batch_from,
 };
 use std::time::{Duration, Instant};
 
@@ -29,13 +29,15 @@ const INVALID_PRODUCER_EPOCH: i16 = 47;
 const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
 const INVALID_RECORD: i16 = 87;
 
-const SUPPORTED: [(i16, i16, i16); 7] = [
+const SUPPORTED: [(i16, i16, i16); 9] = [
     (PRODUCE, 3, 9),
     (FETCH, 4, 12),
     (LIST_OFFSETS, 1, 6),
     (METADATA, 0, 9),
     (API_VERSIONS, 0, 3),
     (CREATE_TOPICS, 2, 6),
+    (DELETE_TOPICS, 1, 5),
+    (DESCRIBE_CONFIGS, 1, 4),
     (INIT_PRODUCER_ID, 0, 4),
 ];
 

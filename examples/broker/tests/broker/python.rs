@@ -107,3 +107,14 @@ fn confluent_kafka_waits_for_the_minimum_that_it_asks_for() {
 fn confluent_kafka_waits_for_a_slow_follower_as_long_as_it_wants_to() {
     confluent_kafka("slow_follower", &LAG);
 }
+
+#[test]
+fn kafka_python_administers_topics() {
+    kafka_python("administration", &[]);
+}
+
+/// Its `list_topics()` among others: librdkafka's Metadata request has three bytes more than its fields.
+#[test]
+fn confluent_kafka_administers_topics() {
+    confluent_kafka("administration", &[]);
+}

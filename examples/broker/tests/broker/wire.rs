@@ -11,7 +11,9 @@ pub(crate) const LIST_OFFSETS: i16 = 2;
 pub(crate) const METADATA: i16 = 3;
 pub(crate) const API_VERSIONS: i16 = 18;
 pub(crate) const CREATE_TOPICS: i16 = 19;
+pub(crate) const DELETE_TOPICS: i16 = 20;
 pub(crate) const INIT_PRODUCER_ID: i16 = 22;
+pub(crate) const DESCRIBE_CONFIGS: i16 = 32;
 
 /// First version of each API with compact lengths and tagged fields.
 fn first_flexible(api: i16) -> i16 {
@@ -22,6 +24,7 @@ fn first_flexible(api: i16) -> i16 {
         API_VERSIONS => 3,
         CREATE_TOPICS => 5,
         INIT_PRODUCER_ID => 2,
+        DELETE_TOPICS | DESCRIBE_CONFIGS => 4,
         _ => i16::MAX,
     }
 }

@@ -4,8 +4,8 @@ import threading
 import time
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import KafkaError, RequestTimedOutError, KafkaTimeoutError
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewTopic
+from kafka.errors import KafkaError, KafkaTimeoutError, RequestTimedOutError, TopicAlreadyExistsError
 
 import checks
 
@@ -178,6 +178,29 @@ def slow_follower(address):
     impatient.close()
 
 
+def administration(address):
+    create(address, 3)
+    admin = KafkaAdminClient(bootstrap_servers=address)
+    checks.equal(admin.list_topics(), [TOPIC])
+    (described,) = admin.describe_topics([TOPIC])
+    checks.equal(len(described["partitions"]), 3)
+    checks.equal(len(admin.describe_cluster()["brokers"]), 1)
+    resources = [ConfigResource(ConfigResourceType.TOPIC, TOPIC), ConfigResource(ConfigResourceType.BROKER, "1")]
+    configs = str(admin.describe_configs(resources, config_filter="all"))
+    for name in ("cleanup.policy", "num.partitions"):
+        if name not in configs:
+            raise SystemExit(f"no {name} in {configs}")
+    try:
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])
+    except TopicAlreadyExistsError:
+        pass
+    else:
+        raise SystemExit("created twice")
+    admin.delete_topics([TOPIC])
+    checks.equal(admin.list_topics(), [])
+    admin.close()
+
+
 checks.run(
     {
         "round_trip": round_trip,
@@ -186,5 +209,6 @@ checks.run(
         "expiry": expiry,
         "min_bytes": min_bytes,
         "slow_follower": slow_follower,
+        "administration": administration,
     }
 )
