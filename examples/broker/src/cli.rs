@@ -19,7 +19,7 @@ usage: broker [demo [--seconds N] [--replica-lag-ms N] [--metrics ADDR]]
 
   --data DIR            keep topics and records in DIR, over a restart; idempotent producers too, but not the members
                         and offsets of consumer groups
-  --replica-lag-ms N    how far the follower is behind the leader (default: demo 2, serve 0)
+  --replica-lag-ms N    how far the follower is behind the leader (default: demo 10, serve 0)
   --max-connections N   connections at a time (default 1000); beyond it idle ones are closed
   --report-ms N         print what is parked every N ms
   --metrics ADDR        show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics";
@@ -57,7 +57,7 @@ pub(crate) struct ServeOptions {
 pub(crate) const MAX_CONNECTIONS: usize = 1_000;
 
 /// Some lag, so that the demonstration has produce requests that wait.
-const DEMO_LAG: Duration = Duration::from_millis(2);
+const DEMO_LAG: Duration = Duration::from_millis(10);
 
 /// Reads the arguments that follow the program's name.
 pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {

@@ -29,9 +29,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Upper bounds of the histograms, in seconds.
-const PARK_TIME: [f64; 15] = [
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
+/// Upper bounds of the histograms, in seconds. Waits are often 100 or 500 ms, or as many seconds, and a little more:
+/// so there is a bound close behind these, or a quantile would be taken for the next round number.
+const PARK_TIME: [f64; 36] = [
+    0.001, 0.001_5, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.11,
+    0.15, 0.2, 0.3, 0.5, 0.55, 0.7, 1.0, 1.1, 1.5, 2.0, 3.0, 5.0, 5.5, 7.0, 10.0, 11.0, 15.0, 20.0,
+    30.0, 33.0, 60.0, 300.0,
 ];
 const LATENESS: [f64; 11] = [
     0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0,

@@ -48,9 +48,9 @@ impl DelayedFetch {
     /// Answers without any wait.
     pub(crate) fn answer_now(self) {
         // Data older than the request was no wake-up.
-        let newest = self.fetch.newest();
-        if let Some(appended) = newest.filter(|appended| *appended > self.arrived) {
-            self.metrics.wake_up.record(appended.elapsed());
+        let since = self.fetch.readable_since();
+        if let Some(since) = since.filter(|since| *since > self.arrived) {
+            self.metrics.wake_up.record(since.elapsed());
         }
         // Nobody listens any more if the client went away. That is fine.
         let _ = self.answer.send(Answer::Fetch(self.fetch));

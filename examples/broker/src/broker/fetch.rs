@@ -105,10 +105,10 @@ impl Fetch {
         readable >= self.min_bytes
     }
 
-    /// When the newest of what can be read was appended.
-    pub(crate) fn newest(&self) -> Option<Instant> {
+    /// Since when there is the newest of what can be read.
+    pub(crate) fn readable_since(&self) -> Option<Instant> {
         self.partitions()
-            .filter_map(|asked| asked.partition.as_ref().ok()?.newest_readable(asked.offset))
+            .filter_map(|asked| asked.partition.as_ref().ok()?.readable_since(asked.offset))
             .max()
     }
 

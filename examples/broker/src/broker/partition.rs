@@ -42,6 +42,8 @@ struct State {
     producers: Producers,
     /// The offset up to which every replica has the log. Consumers see nothing past it.
     high_watermark: i64,
+    /// When that moved last.
+    moved: Option<Instant>,
     /// Its topic was. Requests may still hold it.
     deleted: bool,
 }
@@ -172,6 +174,7 @@ impl Partition {
                 return;
             }
             state.high_watermark = offset;
+            state.moved = Some(Instant::now());
         }
         // Produces that need more than that are not even looked at.
         self.produces.check_and_complete_up_to(rank(offset));
@@ -186,11 +189,10 @@ impl Partition {
         Ok(state.log.bytes_between(offset, state.high_watermark))
     }
 
-    /// When the newest record that a consumer at `offset` could be given was appended.
-    pub(crate) fn newest_readable(&self, offset: i64) -> Option<Instant> {
+    /// Since when there is what a consumer at `offset` could be given, or a part of it.
+    pub(crate) fn readable_since(&self, offset: i64) -> Option<Instant> {
         let state = self.state.lock();
-        let to = state.high_watermark;
-        state.log.appended_before(to).filter(|_| offset < to)
+        state.moved.filter(|_| offset < state.high_watermark)
     }
 
     /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.

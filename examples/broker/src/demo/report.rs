@@ -74,7 +74,7 @@ pub(crate) fn print(
         out,
         "                                p50        p99        max"
     )?;
-    quantiles(out, "append to wake-up", &metrics.wake_up)?;
+    quantiles(out, "readable to wake-up", &metrics.wake_up)?;
     quantiles(out, "produce to consumer", &tally.end_to_end)?;
     quantiles(out, "produce to its answer", &tally.produce)?;
     quantiles(out, "expiry after deadline", &metrics.lateness)?;

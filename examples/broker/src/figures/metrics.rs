@@ -16,7 +16,8 @@ pub(crate) struct Metrics {
     pub(crate) unacknowledged: Counter,
     /// Connections open now.
     pub(crate) connections: Counter,
-    /// From the append of a batch to the end of the parked fetch that it satisfied.
+    /// From the moment that a record may be read, all replicas having it, to the end of the parked fetch that it
+    /// satisfied.
     pub(crate) wake_up: Histogram,
     /// How long after its deadline a fetch or produce request expired.
     pub(crate) lateness: Histogram,

@@ -6,7 +6,6 @@ use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
-use std::time::Instant;
 
 /// Most bytes kept per partition. Beyond it the oldest batches go, as under Kafka's `retention.bytes`.
 pub(crate) const RETENTION: u64 = 64 * 1024 * 1024;
@@ -28,7 +27,6 @@ struct Stored {
     position: u64,
     base_timestamp: i64,
     max_timestamp: i64,
-    appended: Instant,
     place: Part,
 }
 
@@ -132,7 +130,6 @@ impl Log {
             position: self.end_position,
             base_timestamp: batch.base_timestamp,
             max_timestamp: batch.max_timestamp,
-            appended: Instant::now(),
             place,
         });
         self.end_offset += i64::from(batch.records);
@@ -166,13 +163,6 @@ impl Log {
             found.push(&batch.place);
         }
         found
-    }
-
-    /// When the newest batch before the offset `to` was appended, or read again after a restart.
-    pub(crate) fn appended_before(&self, to: i64) -> Option<Instant> {
-        let last = self.batches.partition_point(|batch| batch.base_offset < to);
-        let last = last.checked_sub(1)?;
-        self.batches.get(last).map(|batch| batch.appended)
     }
 
     /// The first batch with a record at or after `timestamp`, as (timestamp, offset) of its first record.

@@ -54,9 +54,11 @@ impl Browser {
             address: ([127, 0, 0, 1], port.expect("the driver's port")).into(),
             session: String::new(),
         };
-        let options = json!({ "args": ARGUMENTS });
-        let wanted =
-            json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": options } } });
+        let wanted = json!({
+            "goog:chromeOptions": { "args": ARGUMENTS },
+            "goog:loggingPrefs": { "browser": "ALL" },
+        });
+        let wanted = json!({ "capabilities": { "alwaysMatch": wanted } });
         let session = browser.ask("POST", "/session", &wanted);
         let id = session["sessionId"].as_str().expect("an id");
         browser.session = format!("/session/{id}");
@@ -100,6 +102,20 @@ impl Browser {
         let command =
             json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": features } });
         self.ask("POST", "/goog/cdp/execute", &command);
+    }
+
+    /// As wide as a telephone, and as high as a page may be, or as it began.
+    pub(crate) fn resize(&self, width: u32, height: u32) {
+        self.ask(
+            "POST",
+            "/window/rect",
+            &json!({ "width": width, "height": height }),
+        );
+    }
+
+    /// What the browser had to say of the page: errors of scripts, and what the page's policy kept it from.
+    pub(crate) fn complaints(&self) -> Value {
+        self.ask("POST", "/se/log", &json!({ "type": "browser" }))
     }
 
     /// A picture of the window: PNG, in base64.

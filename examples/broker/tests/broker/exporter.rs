@@ -159,7 +159,25 @@ fn the_page_draws_a_busy_broker() {
         return;
     };
     let broker = Shown::start(&["demo", "--seconds", "600"]);
+    // Long enough for a past.
+    let begun = Instant::now();
+    while serde_json::from_str::<Vec<Value>>(&broker.get("/history"))
+        .expect("a list")
+        .len()
+        < 3
+    {
+        assert!(begun.elapsed() < PATIENCE, "no history");
+        thread::sleep(Duration::from_millis(100));
+    }
     browser.open(&format!("http://{}/", broker.metrics));
+    // The charts begin with what was before the page was opened.
+    let past = "cards.get('fetch').samples.filter(sample => sample.at < 0).length";
+    browser.wait_until("return document.documentElement.dataset.state === 'live'");
+    let readings = browser.run(&format!("return {past}"));
+    assert!(
+        readings.as_u64().is_some_and(|readings| readings >= 2),
+        "{readings}"
+    );
     let rows = "document.querySelectorAll('#fetch tbody tr').length";
     let bars = "[...document.querySelectorAll('#fetch .bars div')].filter(bar => bar.offsetHeight > 1).length";
     browser.wait_until(&format!("return {rows} === 8 && {bars} > 2"));
@@ -191,13 +209,40 @@ fn the_page_draws_a_busy_broker() {
         assert!(own || name.starts_with("data:"), "{name}");
     }
 
+    // Produce requests wait for the demonstration's follower.
+    let peak = "Number(document.querySelector('#produce [data-figure=most]').textContent.replace('peak ', ''))";
+    browser.wait_until(&format!("return {peak} >= 1"));
+    for figure in ["park", "late"] {
+        let quantiles =
+            format!("document.querySelector('#fetch [data-figure={figure}]').textContent");
+        browser.wait_until(&format!(
+            "return /^p50 .* ms, p99 .* of /.test({quantiles})"
+        ));
+    }
+    let link = "return document.querySelector('header a').href";
+    assert_eq!(
+        browser.run(link),
+        format!("http://{}/metrics", broker.metrics)
+    );
+    let alarms = "return [...document.querySelectorAll('.alarm')].map(it => it.textContent)";
+    assert_eq!(browser.run(alarms), serde_json::json!([]));
+    assert_eq!(browser.complaints(), serde_json::json!([]));
+    // Nothing is wider than a telephone.
+    let picture = |name: &str| {
+        if let Some(folder) = std::env::var_os("REQUEST_PURGATORY_PICTURES") {
+            let path = std::path::Path::new(&folder).join(format!("{name}.png.base64"));
+            std::fs::write(path, browser.screenshot()).expect("write the picture");
+        }
+    };
+    browser.resize(500, 2_400);
+    browser.wait_until("return document.documentElement.scrollWidth <= innerWidth");
+    picture("phone");
+    browser.resize(1_240, 1_300);
+
     let paper = "return getComputedStyle(document.body).backgroundColor";
     let colours = ["light", "dark"].map(|scheme| {
         browser.prefer(scheme);
-        if let Some(folder) = std::env::var_os("REQUEST_PURGATORY_PICTURES") {
-            let path = std::path::Path::new(&folder).join(format!("{scheme}.png.base64"));
-            std::fs::write(path, browser.screenshot()).expect("write the picture");
-        }
+        picture(scheme);
         browser.run(paper)
     });
     assert_ne!(colours[0], colours[1]);
