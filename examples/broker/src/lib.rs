@@ -7,18 +7,20 @@
 //!                                                            the demonstration, and a page to watch it on
 //! ```
 //!
-//! Stock Kafka clients can talk to it: it knows ApiVersions, Metadata, CreateTopics, ListOffsets, Produce and
-//! Fetch, and keeps one in-memory log per partition. Start reading at `broker/delayed_fetch.rs` and
+//! Stock Kafka clients can talk to it: it knows ApiVersions, Metadata, CreateTopics, DeleteTopics, DescribeConfigs,
+//! ListOffsets, Produce, Fetch and InitProducerId, and keeps one log per partition, in memory or, with `--data DIR`, in
+//! segment files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading at `broker/delayed_fetch.rs` and
 //! `broker/delayed_produce.rs`, the two delayed operations; `broker/purgatories.rs` is where they wait, `broker.rs`
 //! where they are parked, `broker/follower.rs` where they are woken.
 //!
 //! | layer | modules |
 //! |---|---|
 //! | commands | `cli`, `serve`, `demo` |
-//! | sockets | `server` (Kafka's clients), `exporter` (the page, and Prometheus) |
+//! | sockets | `server` (Kafka's clients, and their limits), `exporter` (the page, and Prometheus) |
 //! | requests | `broker`: what happens to each, topics and their partitions, the delayed operations |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
+//! | below all | `endpoint`, `console` |
 //! | figures | `figures`: counters, histograms, processor time |
 
 mod broker;

@@ -254,6 +254,30 @@ fn more_connections_than_places() {
     broker.assert_tidy();
 }
 
+/// Half a request, and none at all: neither is waited for for ever. A client that is only idle stays.
+#[test]
+fn requests_that_never_come() {
+    let broker = Broker::start();
+    let mut idle = Connection::open(broker.address());
+    create_topic(&mut idle, "t", 1);
+    let begun = Instant::now();
+    let mut half = Connection::open(broker.address());
+    half.send_raw(&[0, 0, 0, 100, 0, 1]);
+    let mut silent = Connection::open(broker.address());
+    half.assert_closed();
+    silent.assert_closed();
+    let took = begun.elapsed();
+    assert!(
+        (Duration::from_secs(9)..Duration::from_secs(20)).contains(&took),
+        "{took:?}"
+    );
+    broker.wait_for_log("took too long to arrive");
+    broker.wait_for_log("no request within 10 s");
+    assert_eq!(produce(&mut idle, "t", b"value").base_offset, 0);
+    drop(idle);
+    broker.assert_clean();
+}
+
 /// Reads one answer to its end.
 fn receive(attack: &Attack<'_>, socket: &mut TcpStream) -> bool {
     let mut answer = vec![0; 1 << 20];
