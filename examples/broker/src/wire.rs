@@ -1,0 +1,7 @@
+//! From the bytes of a connection to requests, and from answers to bytes.
+
+pub(crate) mod apis;
+pub mod frame;
+pub mod request;
+pub(crate) mod response;
+pub mod shape;
