@@ -17,6 +17,7 @@
 //! | commands | `cli`, `serve`, `demo` |
 //! | sockets | `server` (Kafka's clients), `exporter` (the page, and Prometheus) |
 //! | requests | `broker`: what happens to each, topics and their partitions, the delayed operations |
+//! | groups | `groups`: the coordinator of consumer groups |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
 //! | figures | `figures`: counters, histograms, processor time |
@@ -28,6 +29,7 @@ mod demo;
 mod endpoint;
 mod exporter;
 mod figures;
+mod groups;
 mod serve;
 mod server;
 pub mod storage;
