@@ -59,6 +59,7 @@ impl Broker {
         let groups = Settings::new(group_delay)?;
         let purgatories = Purgatories::new()?;
         let folder = data.map(Folder::open).transpose()?;
+        let offsets = folder.as_ref().map(Folder::offsets);
         let topics = Topics::open(purgatories.clone(), folder)?;
         let producer_ids = Counter::default();
         // A new producer must not be taken for one that came before.
@@ -68,14 +69,15 @@ impl Broker {
             metrics: Arc::new(Metrics::new()),
             topics,
             purgatories,
-            groups: Coordinator::new(groups)?,
+            groups: Coordinator::open(groups, offsets)?,
             producer_ids,
         })
     }
 
     /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.topics.sync()
+        self.topics.sync()?;
+        self.groups.sync_offsets()
     }
 
     /// Answers everything that is parked, and parks nothing more.
@@ -137,7 +139,16 @@ impl Broker {
                 Response::CreateTopics(admin::create_topics(asked, topics))
             }
             Body::DeleteTopics(asked) => {
-                Response::DeleteTopics(admin::delete_topics(asked, topics))
+                let answer = admin::delete_topics(asked, topics);
+                let deleted = answer
+                    .responses
+                    .iter()
+                    .filter(|topic| topic.error_code == 0);
+                for name in deleted.filter_map(|topic| topic.name.as_ref()) {
+                    // If it fails it has been said, and the topic is gone all the same.
+                    let _ = self.groups.forget_topic(name);
+                }
+                Response::DeleteTopics(answer)
             }
             Body::DescribeConfigs(asked) => {
                 Response::DescribeConfigs(admin::describe_configs(asked, topics))

@@ -18,8 +18,7 @@ usage: broker [demo [--seconds N] [--replica-lag-ms N] [--metrics ADDR]]
           and print what its purgatories did; exits with 1 if any request got no answer
   serve   serve Kafka clients on ADDR (such as localhost:9092; port 0 takes a free one) until interrupted
 
-  --data DIR            keep topics and records in DIR, over a restart; idempotent producers too, but not the members
-                        and offsets of consumer groups
+  --data DIR            keep topics and records in DIR, over a restart; idempotent producers and committed offsets too
   --replica-lag-ms N    how far the follower is behind the leader (default: demo 10, serve 0)
   --group-delay-ms N    how long the first members of a consumer group wait for more (default 100)
   --max-connections N   connections at a time (default 1000); beyond it idle ones are closed

@@ -21,7 +21,7 @@
 //! |---|---|
 //! | requests | `requests`, `describe`: the protocol's requests and answers |
 //! | the coordinator | this file: finds groups, parks, checks; `delayed_join`, `delayed_sync`, `sessions` |
-//! | the state of a group | `group`, and what changes it: `membership`, `rebalance`, `offsets` |
+//! | the state of a group | `group`, and what changes it: `membership`, `rebalance`, `offsets`; `journal` keeps those |
 //! | parts | `member`, `answers`, `budget`, `settings` |
 
 mod answers;
@@ -30,6 +30,7 @@ mod delayed_join;
 mod delayed_sync;
 mod describe;
 mod group;
+mod journal;
 mod member;
 mod membership;
 mod offsets;
@@ -40,11 +41,13 @@ pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 
+use crate::console::warn;
 use crate::figures::metrics::Counter;
 use budget::Budget;
 use delayed_join::DelayedJoin;
 use delayed_sync::DelayedSync;
 use group::{After, Context, Delayed, Group, Phase, State};
+use journal::{Change, Journal};
 use kafka_protocol::ResponseError;
 use member::Id;
 use parking_lot::RwLock;
@@ -54,6 +57,7 @@ use sessions::Sessions;
 use settings::{MAX_ID, Settings};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The coordinator of all groups: there is one broker.
@@ -70,10 +74,24 @@ pub(crate) struct Coordinator {
     /// Tells the member ids of this process from those of another.
     process: u64,
     rebalances: Counter,
+    /// Where offsets are kept, if not in memory.
+    journal: Option<Journal>,
 }
 
 impl Coordinator {
-    pub(crate) fn new(settings: Settings) -> Result<Arc<Self>, BuildError> {
+    /// A coordinator with the offsets that are kept in the file `offsets`, or with none, and then they are in memory.
+    pub(crate) fn open(settings: Settings, offsets: Option<PathBuf>) -> anyhow::Result<Arc<Self>> {
+        let mut coordinator = Self::new(settings)?;
+        if let Some(path) = offsets {
+            for change in Journal::read(&path)? {
+                coordinator.restore(change);
+            }
+            coordinator.journal = Some(Journal::begin(path, &coordinator.committed())?);
+        }
+        Ok(Arc::new(coordinator))
+    }
+
+    fn new(settings: Settings) -> Result<Self, BuildError> {
         let joins = Purgatory::builder("joins")
             .clock(settings.clock.clone())
             .reaper(settings.reaper.clone())
@@ -82,7 +100,7 @@ impl Coordinator {
             .clock(settings.clock.clone())
             .reaper(settings.reaper.clone())
             .build()?;
-        Ok(Arc::new(Self {
+        Ok(Self {
             joins,
             syncs,
             sessions: Sessions::new(&settings)?,
@@ -91,8 +109,9 @@ impl Coordinator {
             numbers: Counter::default(),
             process: RandomState::new().hash_one(std::process::id()),
             rebalances: Counter::default(),
+            journal: None,
             settings,
-        }))
+        })
     }
 
     /// Answers everything that waits, and parks nothing more.
@@ -100,6 +119,74 @@ impl Coordinator {
         self.joins.shutdown();
         self.syncs.shutdown();
         self.sessions.shutdown();
+    }
+
+    /// Does again what was done before the restart.
+    fn restore(&self, change: Change) {
+        let restored = match change {
+            Change::Commit(group, topic, partition, committed) => {
+                self.group_or_new(&group).and_then(|group| {
+                    let offsets = &mut group.lock().offsets;
+                    offsets.commit(&topic, partition, committed, &self.budget)
+                })
+            }
+            Change::Delete(group, topic, partition) => match self.group(&group) {
+                Some(group) => group.lock().offsets.delete(&topic, partition),
+                None => Ok(()),
+            },
+            Change::DeleteGroup(group) => {
+                self.groups.write().remove(&*group);
+                Ok(())
+            }
+        };
+        if let Err(error) = restored {
+            warn(&format!("an offset that was kept is left out: {error}"));
+        }
+    }
+
+    /// All offsets of all groups.
+    fn committed(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for group in self.all() {
+            let state = group.lock();
+            for (topic, partition, committed) in state.offsets.all() {
+                let (group, topic) = (group.id.to_string(), topic.to_string());
+                changes.push(Change::Commit(group, topic, partition, committed.clone()));
+            }
+        }
+        changes
+    }
+
+    /// Keeps changes of offsets. To be called without the lock of any group: the file may have to be written anew, with
+    /// the offsets of all.
+    ///
+    /// # Errors
+    /// KAFKA_STORAGE_ERROR.
+    fn note(&self, changes: &[Change]) -> Result<(), ResponseError> {
+        let Some(journal) = self.journal.as_ref().filter(|_| !changes.is_empty()) else {
+            return Ok(());
+        };
+        journal.note(changes, || self.committed()).map_err(|error| {
+            warn(&format!("cannot keep offsets: {error}"));
+            ResponseError::KafkaStorageError
+        })
+    }
+
+    /// Sees to it that every offset that was committed outlives the machine.
+    pub(crate) fn sync_offsets(&self) -> std::io::Result<()> {
+        self.journal.as_ref().map_or(Ok(()), Journal::sync)
+    }
+
+    /// A topic was deleted: what was committed for it means nothing to another one of that name.
+    pub(crate) fn forget_topic(&self, topic: &str) -> Result<(), ResponseError> {
+        let mut changes = Vec::new();
+        for group in self.all() {
+            for partition in group.lock().offsets.delete_topic(topic) {
+                let group = group.id.to_string();
+                changes.push(Change::Delete(group, topic.to_owned(), partition));
+            }
+        }
+        self.note(&changes)
     }
 
     /// Members now, with those that were only given a member id.

@@ -3,6 +3,7 @@
 use super::Coordinator;
 use super::answers::text;
 use super::group::{Group, Phase, State};
+use super::journal::Change;
 use super::member::{Id, Member};
 use super::requests::code;
 use kafka_protocol::ResponseError;
@@ -120,7 +121,7 @@ fn delete_group(coordinator: &Coordinator, id: &str) -> Result<(), ResponseError
         }
     }
     coordinator.forget(&group);
-    Ok(())
+    coordinator.note(&[Change::DeleteGroup(id.to_owned())])
 }
 
 /// Forgets offsets of a group that nobody is in: members would only commit them again.
@@ -132,12 +133,18 @@ pub(super) fn delete_offsets(
     let Some(group) = coordinator.group(&asked.group_id) else {
         return answer.with_error_code(ResponseError::GroupIdNotFound.code());
     };
+    let mut changes = Vec::new();
     let mut state = group.lock();
     let subscribed = !matches!(state.phase, Phase::Empty | Phase::Dead);
     let topics = asked.topics.into_iter().map(|topic| {
         let mut delete = |index| match subscribed {
             true => Err(ResponseError::GroupSubscribedToTopic),
-            false => state.offsets.delete(&topic.name, index),
+            false => {
+                state.offsets.delete(&topic.name, index)?;
+                let (group, topic) = (group.id.to_string(), topic.name.to_string());
+                changes.push(Change::Delete(group, topic, index));
+                Ok(())
+            }
         };
         let partitions = topic.partitions.iter().map(|partition| {
             OffsetDeleteResponsePartition::default()
@@ -150,5 +157,9 @@ pub(super) fn delete_offsets(
             .with_partitions(partitions)
     });
     let topics = topics.collect();
-    answer.with_topics(topics)
+    drop(state);
+    match coordinator.note(&changes) {
+        Ok(()) => answer.with_topics(topics),
+        Err(error) => answer.with_error_code(error.code()),
+    }
 }

@@ -17,15 +17,25 @@ const ENTRY: usize = 128;
 /// The committed offsets of one group, by topic and partition.
 #[derive(Debug, Default)]
 pub(super) struct Offsets {
-    by_topic: BTreeMap<Id, BTreeMap<i32, Committed>>,
+    by_topic: BTreeMap<Id, BTreeMap<i32, (Committed, Charge)>>,
 }
 
-#[derive(Debug)]
-struct Committed {
-    offset: i64,
-    leader_epoch: i32,
-    metadata: Option<Id>,
-    _charge: Charge,
+/// What was committed for a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Committed {
+    pub(super) offset: i64,
+    pub(super) leader_epoch: i32,
+    pub(super) metadata: Option<Id>,
+}
+
+impl From<&OffsetCommitRequestPartition> for Committed {
+    fn from(asked: &OffsetCommitRequestPartition) -> Self {
+        Self {
+            offset: asked.committed_offset,
+            leader_epoch: asked.committed_leader_epoch,
+            metadata: asked.committed_metadata.as_deref().map(Id::from),
+        }
+    }
 }
 
 impl Offsets {
@@ -40,33 +50,41 @@ impl Offsets {
 
     /// # Errors
     /// OFFSET_METADATA_TOO_LARGE, or INVALID_COMMIT_OFFSET_SIZE if no memory is left for any more of them.
-    fn commit(
+    pub(super) fn commit(
         &mut self,
         topic: &str,
-        asked: &OffsetCommitRequestPartition,
+        partition: i32,
+        committed: Committed,
         budget: &Budget,
     ) -> Result<(), ResponseError> {
-        let metadata = asked.committed_metadata.as_deref().map(Id::from);
-        let length = metadata.as_ref().map_or(0, |metadata| metadata.len());
+        let length = committed.metadata.as_ref().map_or(0, |text| text.len());
         if length > MAX_OFFSET_METADATA {
             return Err(ResponseError::OffsetMetadataTooLarge);
         }
         let charge = budget
             .charge(ENTRY + length)
             .ok_or(ResponseError::InvalidCommitOffsetSize)?;
-        let committed = Committed {
-            offset: asked.committed_offset,
-            leader_epoch: asked.committed_leader_epoch,
-            metadata,
-            _charge: charge,
-        };
         if !self.by_topic.contains_key(topic) {
             self.by_topic.insert(Id::from(topic), BTreeMap::new());
         }
         if let Some(partitions) = self.by_topic.get_mut(topic) {
-            partitions.insert(asked.partition_index, committed);
+            partitions.insert(partition, (committed, charge));
         }
         Ok(())
+    }
+
+    /// Forgets a topic; returns the partitions that something was committed for.
+    pub(super) fn delete_topic(&mut self, topic: &str) -> Vec<i32> {
+        let deleted = self.by_topic.remove(topic).unwrap_or_default();
+        deleted.into_keys().collect()
+    }
+
+    /// Everything, by topic and partition.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&Id, i32, &Committed)> {
+        self.by_topic.iter().flat_map(|(topic, partitions)| {
+            let committed = partitions.iter();
+            committed.map(move |(partition, (committed, _))| (topic, *partition, committed))
+        })
     }
 
     /// # Errors
@@ -95,7 +113,7 @@ impl Offsets {
             None => answer
                 .with_committed_offset(-1)
                 .with_metadata(Some(text(""))),
-            Some(committed) => answer
+            Some((committed, _)) => answer
                 .with_committed_offset(committed.offset)
                 .with_committed_leader_epoch(committed.leader_epoch)
                 .with_metadata(Some(text(
@@ -144,15 +162,5 @@ impl State {
             }
             Phase::Empty | Phase::Dead => Err(ResponseError::UnknownMemberId),
         }
-    }
-
-    pub(super) fn commit(
-        &mut self,
-        context: &Context<'_>,
-        topic: &str,
-        asked: &OffsetCommitRequestPartition,
-    ) -> Result<(), ResponseError> {
-        self.offsets
-            .commit(topic, asked, &context.coordinator.budget)
     }
 }

@@ -2,8 +2,10 @@
 
 use super::answers::{self, text};
 use super::group::{After, Group};
+use super::journal::Change;
 use super::member::{Id, Waiter};
 use super::membership::Join;
+use super::offsets::Committed;
 use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
 use crate::wire::groups::{GroupRequest, GroupResponse};
@@ -11,6 +13,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::find_coordinator_response::Coordinator as Found;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
+use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
 use kafka_protocol::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
@@ -311,7 +314,10 @@ impl Coordinator {
             None if asked.generation_id_or_member_epoch < 0 => self.group_or_new(&asked.group_id),
             None => Err(ResponseError::IllegalGeneration),
         };
-        let answer = |commit: &mut dyn FnMut(&str, &_) -> Result<(), ResponseError>| {
+        let answer = |commit: &mut dyn FnMut(
+            &str,
+            &OffsetCommitRequestPartition,
+        ) -> Result<(), ResponseError>| {
             let topics = asked.topics.iter().map(|topic| {
                 let partitions = topic.partitions.iter().map(|partition| {
                     OffsetCommitResponsePartition::default()
@@ -328,20 +334,33 @@ impl Coordinator {
             Ok(group) => group,
             Err(error) => return answer(&mut |_, _| Err(error)),
         };
-        let committed = {
+        let mut changes = Vec::new();
+        let mut committed = {
             let context = self.context(&group);
             let mut state = group.lock();
             match state.check_commit(&context, &asked) {
                 Err(error) => answer(&mut |_, _| Err(error)),
-                Ok(()) => answer(&mut |topic, partition| match (caller.is_partition)(
-                    topic,
-                    partition.partition_index,
-                ) {
-                    true => state.commit(&context, topic, partition),
-                    false => Err(ResponseError::UnknownTopicOrPartition),
+                Ok(()) => answer(&mut |topic, partition: &OffsetCommitRequestPartition| {
+                    let index = partition.partition_index;
+                    if !(caller.is_partition)(topic, index) {
+                        return Err(ResponseError::UnknownTopicOrPartition);
+                    }
+                    let committed = Committed::from(partition);
+                    state
+                        .offsets
+                        .commit(topic, index, committed.clone(), &self.budget)?;
+                    let (group, topic) = (group.id.to_string(), topic.to_owned());
+                    changes.push(Change::Commit(group, topic, index, committed));
+                    Ok(())
                 }),
             }
         };
+        if let Err(error) = self.note(&changes) {
+            let topics = committed.topics.iter_mut();
+            for partition in topics.flat_map(|topic| &mut topic.partitions) {
+                partition.error_code = error.code();
+            }
+        }
         self.forget_if_unused(&group);
         committed
     }

@@ -1,5 +1,7 @@
 //! The requests of groups, in every version, and what no client library would send.
 
+use crate::admin::delete_topics;
+use crate::data::Folder;
 use crate::process::Broker;
 use crate::requests::create_topic;
 use crate::wire::{
@@ -457,4 +459,65 @@ fn malformed_requests_of_groups_close_their_connection() {
     }
     assert!(broker.resident_memory() < 200 << 20);
     broker.assert_clean();
+}
+
+/// Killed and started again on its folder, the broker knows what was committed, and not what was deleted since.
+#[test]
+fn offsets_are_kept_over_a_restart_of_the_broker() {
+    let data = Folder::new("offsets");
+    let start = |round| {
+        let broker = Broker::with_arguments(&["--group-delay-ms", "0", "--data", data.argument()]);
+        let connection = Connection::open(broker.address());
+        Client {
+            broker,
+            connection,
+            round,
+        }
+    };
+    let mut client = start(8);
+    create_topic(&mut client.connection, "t", 2);
+    create_topic(&mut client.connection, "u", 1);
+    let member = client.join();
+    client.sync(&member);
+    client.commit(&member);
+    // (A member commits as often as it likes: the file is written anew now and then.)
+    for _ in 0..3_000 {
+        client.commit(&member);
+    }
+    // Killed.
+    drop(client);
+    let length = data
+        .path()
+        .join("+offsets")
+        .metadata()
+        .expect("offsets")
+        .len();
+    assert!(length < 64 << 10, "{length} bytes for one offset");
+    let mut client = start(8);
+    assert_eq!(client.heartbeat(&member), 25, "UNKNOWN_MEMBER_ID");
+    let committed = vec![(1, 42, "so far".to_owned())];
+    assert_eq!(client.committed(true), committed);
+    drop(client);
+
+    // The last line was cut off by a crash.
+    let path = data.path().join("+offsets");
+    let mut bytes = std::fs::read(&path).expect("offsets");
+    bytes.extend_from_slice(b"[\"g\",\"t\",0,7");
+    std::fs::write(&path, bytes).expect("offsets");
+    let mut client = start(8);
+    assert_eq!(client.committed(true), committed);
+    assert_eq!(delete_topics(&mut client.connection, 1, &["t"]), [0]);
+    assert_eq!(client.committed(true), []);
+    drop(client);
+    assert_eq!(start(8).committed(true), []);
+
+    let mut client = start(8);
+    create_topic(&mut client.connection, "t", 2);
+    let member = client.join();
+    client.sync(&member);
+    client.commit(&member);
+    client.leave(&member);
+    assert_eq!(client.delete(), 0);
+    drop(client);
+    assert_eq!(start(8).committed(true), []);
 }

@@ -36,7 +36,7 @@ impl Client<'_> {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        self.random % one_in == 0
+        self.random.is_multiple_of(one_in)
     }
 
     /// The answer to a request, or `None` if this client goes away meanwhile.
@@ -151,7 +151,7 @@ fn wait(mut asked: Asked) -> GroupResponse {
 #[test]
 fn clients_that_come_and_go_at_once_all_get_their_answers() {
     let settings = Settings::new(Duration::from_millis(5)).expect("threads are to be had");
-    let coordinator = Coordinator::new(settings).expect("threads are to be had");
+    let coordinator = Coordinator::open(settings, None).expect("threads are to be had");
     let (told, stable) = (Told::default(), AtomicUsize::new(0));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

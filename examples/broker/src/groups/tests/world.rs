@@ -123,7 +123,7 @@ impl World {
         };
         change(&mut settings);
         let bytes = settings.max_bytes;
-        let coordinator = Coordinator::new(settings).expect("no threads are needed");
+        let coordinator = Coordinator::open(settings, None).expect("no threads are needed");
         Self {
             coordinator,
             clock,
