@@ -257,7 +257,7 @@ fn a_deleted_topic_does_not_come_back() {
         .map(|entry| entry.expect("an entry").file_name())
         .collect();
     names.sort();
-    assert_eq!(names, ["+lock", "u"]);
+    assert_eq!(names, ["+lock", "+offsets", "u"]);
 }
 
 #[test]
