@@ -22,6 +22,8 @@ use crate::broker::produce::{Acks, Produced};
 use crate::broker::purgatories::Purgatories;
 use crate::broker::topics::{MAX_PARTITIONS, Topics};
 use crate::figures::metrics::{Counter, Metrics};
+use crate::groups::settings::Settings;
+use crate::groups::{Caller as MemberCaller, Coordinator, GroupReply};
 use crate::storage::folder::Folder;
 use crate::wire::request::{Body, Request};
 use crate::wire::response::Response;
@@ -39,6 +41,7 @@ const CONFIGS: usize = 8;
 /// The broker, without its sockets.
 pub(crate) struct Broker {
     pub(crate) purgatories: Purgatories,
+    pub(crate) groups: Arc<Coordinator>,
     pub(crate) metrics: Arc<Metrics>,
     topics: Topics,
     producer_ids: Counter,
@@ -48,9 +51,15 @@ pub(crate) struct Broker {
 impl Broker {
     /// A broker with the topics that are kept in the folder `data`, or with none, and then all is in memory. Starts the
     /// follower on the current tokio runtime.
-    pub(crate) fn open(replica_lag: Duration, data: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn open(
+        replica_lag: Duration,
+        group_delay: Duration,
+        data: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let groups = Settings::new(group_delay)?;
         let purgatories = Purgatories::new()?;
         let folder = data.map(Folder::open).transpose()?;
+        let offsets = folder.as_ref().map(Folder::offsets);
         let topics = Topics::open(purgatories.clone(), folder)?;
         let producer_ids = Counter::default();
         // A new producer must not be taken for one that came before.
@@ -60,19 +69,28 @@ impl Broker {
             metrics: Arc::new(Metrics::new()),
             topics,
             purgatories,
+            groups: Coordinator::open(groups, offsets)?,
             producer_ids,
         })
     }
 
     /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.topics.sync()
+        self.topics.sync()?;
+        self.groups.sync_offsets()
+    }
+
+    /// Answers everything that is parked, and parks nothing more.
+    pub(crate) fn shutdown(&self) {
+        self.purgatories.shutdown();
+        self.groups.shutdown();
     }
 
     /// How many partitions and the like `body` may be about without naming them.
     pub(crate) fn unnamed(&self, body: &Body) -> usize {
         match body {
             Body::Metadata(_) => self.topics.partitions(),
+            Body::Group(asked) => self.groups.unnamed(asked),
             Body::CreateTopics(asked) => {
                 let partitions = asked.topics.iter().map(|topic| topic.num_partitions.max(1));
                 partitions
@@ -90,6 +108,21 @@ impl Broker {
         let response = match request.body {
             Body::Fetch(fetch) => return self.fetch(fetch, caller),
             Body::Produce(produce) => return self.produce(produce, caller),
+            Body::Group(asked) => {
+                let member = MemberCaller {
+                    version: request.version,
+                    client_id: &request.client_id,
+                    client: caller.client,
+                    broker: caller.address,
+                    node: metadata::NODE,
+                    may_wait: caller.may_wait,
+                    is_partition: &|topic, index| topics.partition(topic, index).is_ok(),
+                };
+                return match self.groups.handle(asked, &member) {
+                    GroupReply::Now(response) => Response::Group(response).into(),
+                    GroupReply::Later(waiting) => Reply::Later(waiting.into()),
+                };
+            }
             Body::ApiVersions { supported } => {
                 Response::ApiVersions(metadata::api_versions(supported))
             }
@@ -106,7 +139,16 @@ impl Broker {
                 Response::CreateTopics(admin::create_topics(asked, topics))
             }
             Body::DeleteTopics(asked) => {
-                Response::DeleteTopics(admin::delete_topics(asked, topics))
+                let answer = admin::delete_topics(asked, topics);
+                let deleted = answer
+                    .responses
+                    .iter()
+                    .filter(|topic| topic.error_code == 0);
+                for name in deleted.filter_map(|topic| topic.name.as_ref()) {
+                    // If it fails it has been said, and the topic is gone all the same.
+                    let _ = self.groups.forget_topic(name);
+                }
+                Response::DeleteTopics(answer)
             }
             Body::DescribeConfigs(asked) => {
                 Response::DescribeConfigs(admin::describe_configs(asked, topics))

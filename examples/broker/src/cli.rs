@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::endpoint::Endpoint;
+use crate::groups::settings::INITIAL_DELAY;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,17 +10,17 @@ pub(crate) const USAGE: &str = "\
 A small Kafka broker: topics and their records are in memory, and gone with the process, unless serve has --data DIR.
 
 usage: broker [demo [--seconds N] [--replica-lag-ms N] [--metrics ADDR]]
-       broker serve --listen ADDR [--data DIR] [--replica-lag-ms N] [--max-connections N] [--report-ms N]
-                    [--metrics ADDR]
+       broker serve --listen ADDR [--data DIR] [--replica-lag-ms N] [--group-delay-ms N] [--max-connections N]
+                    [--report-ms N] [--metrics ADDR]
        broker --help
 
   demo    start a broker on a free loopback port, drive it with a Kafka client for N seconds (default 10),
           and print what its purgatories did; exits with 1 if any request got no answer
   serve   serve Kafka clients on ADDR (such as localhost:9092; port 0 takes a free one) until interrupted
 
-  --data DIR            keep topics and records in DIR, over a restart; idempotent producers too, but not the members
-                        and offsets of consumer groups
+  --data DIR            keep topics and records in DIR, over a restart; idempotent producers and committed offsets too
   --replica-lag-ms N    how far the follower is behind the leader (default: demo 10, serve 0)
+  --group-delay-ms N    how long the first members of a consumer group wait for more (default 100)
   --max-connections N   connections at a time (default 1000); beyond it idle ones are closed
   --report-ms N         print what is parked every N ms
   --metrics ADDR        show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics";
@@ -46,6 +47,8 @@ pub(crate) struct ServeOptions {
     /// Where to keep topics, if not in memory.
     pub(crate) data: Option<PathBuf>,
     pub(crate) replica_lag: Duration,
+    /// How long the first members of a consumer group wait for more.
+    pub(crate) group_delay: Duration,
     pub(crate) max_connections: usize,
     /// How often to print what is parked, if at all.
     pub(crate) report: Option<Duration>,
@@ -72,6 +75,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
     let mut listen = None;
     let mut data = None;
     let mut replica_lag = if serve { Duration::ZERO } else { DEMO_LAG };
+    let mut group_delay = INITIAL_DELAY;
     let mut max_connections = MAX_CONNECTIONS;
     let mut report = None;
     let mut metrics = None;
@@ -84,6 +88,9 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
             "--metrics" => metrics = Some(parse_next(&option, value)?),
             "--listen" if serve => listen = Some(parse_next(&option, value)?),
             "--data" if serve => data = Some(parse_next(&option, value)?),
+            "--group-delay-ms" if serve => {
+                group_delay = Duration::from_millis(parse_next(&option, value)?);
+            }
             "--max-connections" if serve => {
                 max_connections = parse_next(&option, value)?;
                 if !(1..=1_000_000).contains(&max_connections) {
@@ -111,6 +118,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, 
         listen: listen.ok_or("serve needs --listen ADDR")?,
         data,
         replica_lag,
+        group_delay,
         max_connections,
         report,
         metrics,

@@ -9,6 +9,7 @@ use crate::console::say;
 use crate::endpoint::Endpoint;
 use crate::exporter;
 use crate::figures::cpu::CpuTime;
+use crate::groups::settings::INITIAL_DELAY;
 use crate::server::Server;
 use load::Load;
 use std::io;
@@ -31,7 +32,7 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let (broker, server, exporter) = broker_threads.block_on(async {
         let exporter = exporter::start(options.metrics.as_ref()).await?;
         let loopback = Endpoint::free_loopback();
-        let broker = Arc::new(Broker::open(options.replica_lag, None)?);
+        let broker = Arc::new(Broker::open(options.replica_lag, INITIAL_DELAY, None)?);
         let server = Server::bind(&loopback, MAX_CONNECTIONS, Arc::clone(&broker)).await?;
         anyhow::Ok((broker, server, exporter))
     })?;

@@ -18,6 +18,7 @@
 //! | commands | `cli`, `serve`, `demo` |
 //! | sockets | `server` (Kafka's clients, and their limits), `exporter` (the page, and Prometheus) |
 //! | requests | `broker`: what happens to each, topics and their partitions, the delayed operations |
+//! | groups | `groups`: the coordinator of consumer groups |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
 //! | below all | `endpoint`, `console` |
@@ -30,6 +31,7 @@ mod demo;
 mod endpoint;
 mod exporter;
 mod figures;
+mod groups;
 mod serve;
 mod server;
 pub mod storage;

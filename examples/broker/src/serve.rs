@@ -19,10 +19,12 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         let interrupted = interrupted()?;
         let exporter = exporter::start(options.metrics.as_ref()).await?;
         let data = options.data.as_deref();
-        let broker = Broker::open(options.replica_lag, data).with_context(|| match data {
-            Some(data) => format!("cannot use {}", data.display()),
-            None => "cannot begin".to_owned(),
-        })?;
+        let broker = Broker::open(options.replica_lag, options.group_delay, data).with_context(
+            || match data {
+                Some(data) => format!("cannot use {}", data.display()),
+                None => "cannot begin".to_owned(),
+            },
+        )?;
         let broker = Arc::new(broker);
         let server = Server::bind(
             &options.listen,
@@ -81,10 +83,10 @@ async fn report(broker: Arc<Broker>, interval: Duration) {
 
 fn parked(broker: &Broker) -> String {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
-    let metrics = &broker.metrics;
+    let (metrics, groups) = (&broker.metrics, &broker.groups);
     format!(
         "parked: fetch={} produce={} watched: fetch={} produce={} connections={} received={} answered={} \
-         abandoned={} unacknowledged={} missed_checks={}",
+         abandoned={} unacknowledged={} missed_checks={} groups: joins={} syncs={} members={} rebalances={}",
         fetch.delayed(),
         produce.delayed(),
         fetch.watched(),
@@ -95,6 +97,10 @@ fn parked(broker: &Broker) -> String {
         metrics.abandoned.value(),
         metrics.unacknowledged.value(),
         fetch.stats().missed_checks + produce.stats().missed_checks,
+        groups.joins.delayed(),
+        groups.syncs.delayed(),
+        groups.members(),
+        groups.rebalances(),
     )
 }
 

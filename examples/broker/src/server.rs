@@ -95,7 +95,7 @@ impl Server {
         drop(listeners);
         stopping.send_replace(true);
         // From here on a request that is still being taken up cannot park, so this reaches all.
-        context.broker.purgatories.shutdown();
+        context.broker.shutdown();
         let parting = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(PARTING, parting).await.is_err() {
             warn("some clients did not take their last answers");

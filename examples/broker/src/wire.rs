@@ -2,6 +2,7 @@
 
 pub(crate) mod apis;
 pub mod frame;
+pub mod groups;
 pub mod request;
 pub(crate) mod response;
 pub mod shape;

@@ -3,6 +3,7 @@
 use crate::broker::delayed_fetch::DelayedFetch;
 use crate::broker::delayed_produce::DelayedProduce;
 use crate::broker::fetch::Fetch;
+use crate::groups;
 use crate::wire::response::Response;
 use bytes::BytesMut;
 use request_purgatory::Handle;
@@ -14,6 +15,8 @@ use tokio::sync::oneshot;
 pub(crate) struct Caller {
     /// Where the client reached this broker.
     pub(crate) address: SocketAddr,
+    /// Where it is itself.
+    pub(crate) client: SocketAddr,
     /// Whether there is memory for the request to be parked. If not, it is answered at once.
     pub(crate) may_wait: bool,
 }
@@ -36,6 +39,7 @@ impl Answer {
     /// Bytes of memory that [`encode`](Self::encode) needs beside the answer itself, for answers of which that is much.
     pub(crate) fn weight(&self) -> usize {
         match self {
+            Self::Response(Response::Group(response)) => response.weight(),
             Self::Response(_) => 0,
             // As read, and as encoded.
             Self::Fetch(fetch) => 2 * fetch.answer_size(),
@@ -72,9 +76,18 @@ impl From<Response> for Reply {
 
 /// The receiving end of a delayed operation's answer. Dropping it cancels the operation.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    answer: oneshot::Receiver<Answer>,
-    parked: Option<Parked>,
+pub(crate) enum Waiting {
+    Partitions {
+        answer: oneshot::Receiver<Answer>,
+        parked: Option<Parked>,
+    },
+    Group(groups::Waiting),
+}
+
+impl From<groups::Waiting> for Waiting {
+    fn from(waiting: groups::Waiting) -> Self {
+        Self::Group(waiting)
+    }
 }
 
 /// A parked operation.
@@ -86,14 +99,14 @@ pub(crate) enum Parked {
 
 impl Reply {
     pub(crate) fn parked(answer: oneshot::Receiver<Answer>, parked: Parked) -> Self {
-        Self::Later(Waiting {
+        Self::Later(Waiting::Partitions {
             answer,
             parked: Some(parked),
         })
     }
 
     pub(crate) fn completed(answer: oneshot::Receiver<Answer>) -> Self {
-        Self::Later(Waiting {
+        Self::Later(Waiting::Partitions {
             answer,
             parked: None,
         })
@@ -103,17 +116,28 @@ impl Reply {
 impl Waiting {
     /// Waits for the answer. `None` if the operation ended without one.
     pub(crate) async fn answer(&mut self) -> Option<Answer> {
-        (&mut self.answer).await.ok()
+        match self {
+            Self::Partitions { answer, .. } => answer.await.ok(),
+            Self::Group(waiting) => {
+                let response = waiting.answer().await?;
+                Some(Response::Group(response).into())
+            }
+        }
     }
 }
 
 impl Drop for Waiting {
     /// A client that goes away leaves nothing behind. For an operation that has ended this does nothing.
     fn drop(&mut self) {
-        match &self.parked {
-            Some(Parked::Fetch(handle)) => drop(handle.cancel()),
-            Some(Parked::Produce(handle)) => drop(handle.cancel()),
-            None => {}
+        if let Self::Partitions {
+            parked: Some(parked),
+            ..
+        } = self
+        {
+            match parked {
+                Parked::Fetch(handle) => drop(handle.cancel()),
+                Parked::Produce(handle) => drop(handle.cancel()),
+            }
         }
     }
 }

@@ -48,9 +48,9 @@ pub(crate) struct Context {
 /// Whatever ends this drops the request that is being served: that is what takes a vanished client's request out of
 /// its purgatory. `place` is the client's among all connections.
 pub(crate) async fn serve(mut socket: TcpStream, context: Context, place: Share) -> End {
-    let address = match socket.local_addr() {
-        Ok(address) => address,
-        Err(error) => return End::because(error),
+    let (address, client) = match (socket.local_addr(), socket.peer_addr()) {
+        (Ok(address), Ok(client)) => (address, client),
+        (Err(error), _) | (_, Err(error)) => return End::because(error),
     };
     let mut stop = context.stop.clone();
     let (reader, writer) = socket.split();
@@ -59,6 +59,7 @@ pub(crate) async fn serve(mut socket: TcpStream, context: Context, place: Share)
         memory: context.limits.memory(),
         context,
         address,
+        client,
         writer,
     };
     loop {
@@ -85,6 +86,7 @@ struct Connection<'a> {
     context: Context,
     /// Where the client reached this broker.
     address: SocketAddr,
+    client: SocketAddr,
     writer: WriteHalf<'a>,
     memory: Memory,
 }
@@ -175,6 +177,7 @@ impl Connection<'_> {
         let mut parked = limits.parked();
         let caller = Caller {
             address: self.address,
+            client: self.client,
             may_wait: parked.try_hold(weight),
         };
         let taken_up = limits.work(weight, move || take_up(&broker, request, caller));
@@ -211,7 +214,7 @@ fn take_up(broker: &Broker, request: Request, caller: Caller) -> Result<TakenUp,
     let (correlation_id, version) = (request.correlation_id, request.version);
     let in_flight = || InFlight::new(correlation_id, version, &broker.metrics);
     match broker.handle(request, caller) {
-        Reply::Now(answer @ Answer::Fetch(_)) => Ok(TakenUp::Unread(in_flight(), answer)),
+        Reply::Now(answer) if answer.weight() > 0 => Ok(TakenUp::Unread(in_flight(), answer)),
         Reply::Now(answer) => {
             let in_flight = in_flight();
             let bytes = answer.encode(correlation_id, version);

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = "+lock";
+const OFFSETS: &str = "+offsets";
 const NEW: &str = "+new-";
 const OLD: &str = "+old-";
 
@@ -38,6 +39,11 @@ impl Folder {
         })
     }
 
+    /// The file with the offsets of consumer groups.
+    pub(crate) fn offsets(&self) -> PathBuf {
+        self.path.join(OFFSETS)
+    }
+
     /// The topics that are there, with the folders of their partitions.
     pub(crate) fn topics(&self) -> io::Result<Vec<(String, Vec<PathBuf>)>> {
         let mut topics = Vec::new();
@@ -48,7 +54,7 @@ impl Folder {
                 name.ok_or_else(|| io::Error::other(format!("{}: no topic", path.display())))?;
             if name.starts_with(NEW) || name.starts_with(OLD) {
                 fs::remove_dir_all(&path)?;
-            } else if name != LOCK {
+            } else if name != LOCK && !name.starts_with(OFFSETS) {
                 let partitions = fs::read_dir(&path)?.count();
                 topics.push((name.to_owned(), folders(&path, partitions)));
             }

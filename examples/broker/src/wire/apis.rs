@@ -1,6 +1,7 @@
 //! The requests this broker takes: one table, read by the version negotiation and by the decoder alike, so
 //! that nothing can be advertised which is not handled.
 
+use crate::wire::groups;
 use crate::wire::shape::Field::{self, Blob, Fixed, Scalars, Since, Structs, Text, Texts};
 use kafka_protocol::messages::ApiKey;
 use std::ops::RangeInclusive;
@@ -16,7 +17,7 @@ pub(crate) struct Api {
 }
 
 /// Everything that is advertised to clients.
-pub(crate) static APIS: [Api; 9] = [
+pub(crate) static APIS: [Api; 20] = [
     Api {
         key: ApiKey::Produce,
         versions: 3..=9,
@@ -41,6 +42,72 @@ pub(crate) static APIS: [Api; 9] = [
         versions: 0..=9,
         first_flexible: 9,
         body: METADATA,
+    },
+    Api {
+        key: ApiKey::OffsetCommit,
+        versions: 2..=8,
+        first_flexible: 8,
+        body: groups::OFFSET_COMMIT,
+    },
+    Api {
+        key: ApiKey::OffsetFetch,
+        versions: 1..=8,
+        first_flexible: 6,
+        body: groups::OFFSET_FETCH,
+    },
+    Api {
+        key: ApiKey::FindCoordinator,
+        versions: 0..=4,
+        first_flexible: 3,
+        body: groups::FIND_COORDINATOR,
+    },
+    Api {
+        key: ApiKey::JoinGroup,
+        versions: 0..=9,
+        first_flexible: 6,
+        body: groups::JOIN_GROUP,
+    },
+    Api {
+        key: ApiKey::Heartbeat,
+        versions: 0..=4,
+        first_flexible: 4,
+        body: groups::HEARTBEAT,
+    },
+    Api {
+        key: ApiKey::LeaveGroup,
+        versions: 0..=5,
+        first_flexible: 4,
+        body: groups::LEAVE_GROUP,
+    },
+    Api {
+        key: ApiKey::SyncGroup,
+        versions: 0..=5,
+        first_flexible: 4,
+        body: groups::SYNC_GROUP,
+    },
+    Api {
+        key: ApiKey::DescribeGroups,
+        versions: 0..=5,
+        first_flexible: 5,
+        body: groups::DESCRIBE_GROUPS,
+    },
+    Api {
+        key: ApiKey::ListGroups,
+        versions: 0..=4,
+        first_flexible: 3,
+        body: groups::LIST_GROUPS,
+    },
+    Api {
+        key: ApiKey::DeleteGroups,
+        versions: 0..=2,
+        first_flexible: 2,
+        body: groups::DELETE_GROUPS,
+    },
+    Api {
+        key: ApiKey::OffsetDelete,
+        versions: 0..=0,
+        first_flexible: i16::MAX,
+        body: groups::OFFSET_DELETE,
     },
     Api {
         key: ApiKey::ApiVersions,

@@ -1,6 +1,7 @@
 //! From a frame to a request.
 
 use crate::wire::apis::Api;
+use crate::wire::groups::GroupRequest;
 use crate::wire::shape::{self, Extent, Misfit};
 use bytes::Bytes;
 use kafka_protocol::messages::{
@@ -13,6 +14,8 @@ use kafka_protocol::protocol::Decodable;
 #[derive(Debug)]
 pub struct Request {
     pub correlation_id: i32,
+    /// What the client calls itself; empty if it does not.
+    pub client_id: Bytes,
     /// The version to answer in.
     pub version: i16,
     pub body: Body,
@@ -29,6 +32,7 @@ pub enum Body {
     Produce(ProduceRequest),
     Fetch(FetchRequest),
     ListOffsets(ListOffsetsRequest),
+    Group(GroupRequest),
     CreateTopics(CreateTopicsRequest),
     DeleteTopics(DeleteTopicsRequest),
     DescribeConfigs(DescribeConfigsRequest),
@@ -66,6 +70,7 @@ impl std::fmt::Display for Malformed {
 pub struct Envelope {
     api: ApiKey,
     correlation_id: i32,
+    client_id: Bytes,
     version: i16,
     /// `None` for an ApiVersions request in a version that is not known here.
     body: Option<Bytes>,
@@ -94,6 +99,7 @@ impl Envelope {
                 ApiKey::ApiVersions => Ok(Self {
                     api: api.key,
                     correlation_id,
+                    client_id: Bytes::new(),
                     version: 0,
                     body: None,
                     extent: Extent::default(),
@@ -110,6 +116,7 @@ impl Envelope {
         Ok(Self {
             api: api.key,
             correlation_id,
+            client_id: shape::client_id(frame),
             version,
             body: Some(body),
             extent,
@@ -134,6 +141,7 @@ impl Envelope {
         };
         Ok(Request {
             correlation_id: self.correlation_id,
+            client_id: self.client_id,
             version: self.version,
             body,
         })
@@ -152,7 +160,9 @@ impl Body {
             ApiKey::DeleteTopics => Decodable::decode(bytes, version).map(Self::DeleteTopics),
             ApiKey::DescribeConfigs => Decodable::decode(bytes, version).map(Self::DescribeConfigs),
             ApiKey::InitProducerId => Decodable::decode(bytes, version).map(Self::InitProducerId),
-            _ => return Err(Malformed::UnknownApi(key as i16)),
+            _ => GroupRequest::decode(key, version, bytes)
+                .ok_or(Malformed::UnknownApi(key as i16))?
+                .map(Self::Group),
         };
         body.map_err(|error| Malformed::Content(key, version, error.to_string()))
     }

@@ -1,5 +1,6 @@
 //! From an answer to a frame.
 
+use crate::wire::groups::GroupResponse;
 use bytes::{BufMut, BytesMut};
 use kafka_protocol::messages::{
     ApiVersionsResponse, CreateTopicsResponse, DeleteTopicsResponse, DescribeConfigsResponse,
@@ -16,6 +17,7 @@ pub(crate) enum Response {
     Produce(ProduceResponse),
     Fetch(FetchResponse),
     ListOffsets(ListOffsetsResponse),
+    Group(GroupResponse),
     CreateTopics(CreateTopicsResponse),
     DeleteTopics(DeleteTopicsResponse),
     DescribeConfigs(DescribeConfigsResponse),
@@ -31,6 +33,7 @@ impl Response {
             Self::Produce(body) => frame(body, correlation_id, version),
             Self::Fetch(body) => frame(body, correlation_id, version),
             Self::ListOffsets(body) => frame(body, correlation_id, version),
+            Self::Group(answer) => answer.encode(correlation_id, version),
             Self::CreateTopics(body) => frame(body, correlation_id, version),
             Self::DeleteTopics(body) => frame(body, correlation_id, version),
             Self::DescribeConfigs(body) => frame(body, correlation_id, version),
@@ -39,7 +42,7 @@ impl Response {
     }
 }
 
-fn frame<R>(body: &R, correlation_id: i32, version: i16) -> anyhow::Result<BytesMut>
+pub(super) fn frame<R>(body: &R, correlation_id: i32, version: i16) -> anyhow::Result<BytesMut>
 where
     R: Encodable + HeaderVersion,
 {

@@ -5,6 +5,8 @@
 //! fails aborts the process. So every request is first walked along its outline, without allocating: only
 //! counts and lengths that the bytes in hand really cover get as far as the decoder.
 
+use bytes::Bytes;
+
 /// Most array elements and tagged fields that one request may hold, all its arrays together.
 ///
 /// An element takes up to thirty times as much memory decoded as on the wire. This is room for each partition that a
@@ -28,6 +30,8 @@ pub(crate) enum Field {
     Texts,
     /// The field is there from this version on.
     Since(i16, &'static Field),
+    /// The field is there up to this version.
+    Until(i16, &'static Field),
 }
 
 /// Why bytes do not fit an outline.
@@ -84,6 +88,19 @@ pub(crate) fn header_length(frame: &[u8], flexible: bool) -> Result<usize, Misfi
     Ok(frame.len() - walk.rest.len())
 }
 
+/// The client id in a header that was [walked](header_length) before; empty if it is null.
+pub(crate) fn client_id(frame: &Bytes) -> Bytes {
+    let length = match frame.get(8..10) {
+        Some(&[high, low]) => i16::from_be_bytes([high, low]),
+        _ => 0,
+    };
+    let end = 10 + usize::try_from(length).unwrap_or(0);
+    match end <= frame.len() {
+        true => frame.slice(10..end),
+        false => Bytes::new(),
+    }
+}
+
 struct Walk<'a> {
     rest: &'a [u8],
     version: i16,
@@ -137,7 +154,8 @@ impl<'a> Walk<'a> {
                 Ok(())
             }
             Field::Since(first, field) if self.version >= *first => self.field(field),
-            Field::Since(..) => Ok(()),
+            Field::Until(last, field) if self.version <= *last => self.field(field),
+            Field::Since(..) | Field::Until(..) => Ok(()),
         }
     }
 

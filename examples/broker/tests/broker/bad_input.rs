@@ -226,7 +226,7 @@ fn strings_of_impossible_length_or_not_in_utf_8() {
 #[test]
 fn apis_and_versions_that_are_not_there() {
     let witnessed = Witnessed::start();
-    for api in [10, 11, 500, -1, i16::MIN, i16::MAX] {
+    for api in [4, 5, 500, -1, i16::MIN, i16::MAX] {
         let request = frame(api, 1, &Writer::body(api, 0));
         witnessed.refuses(&request, "unknown API key");
     }

@@ -12,17 +12,21 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Stdio};
 
 /// A folder of its own for a test, removed at its end unless that fails.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", process::id()));
         // Left by a test that failed.
         let _ = fs::remove_dir_all(&path);
         Self(path)
     }
 
-    fn argument(&self) -> &str {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn argument(&self) -> &str {
         self.0.to_str().expect("UTF-8")
     }
 
@@ -253,7 +257,7 @@ fn a_deleted_topic_does_not_come_back() {
         .map(|entry| entry.expect("an entry").file_name())
         .collect();
     names.sort();
-    assert_eq!(names, ["+lock", "u"]);
+    assert_eq!(names, ["+lock", "+offsets", "u"]);
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod browser;
 mod clients;
 mod data;
 mod exporter;
+mod group_protocol;
+mod groups;
 mod http;
 mod kcat;
 mod lifecycle;

@@ -30,6 +30,12 @@ pub(crate) struct Report {
     pub(crate) answered: u64,
     pub(crate) abandoned: u64,
     pub(crate) missed_checks: u64,
+    /// Rebalances that wait, in either phase.
+    pub(crate) joins: u64,
+    pub(crate) syncs: u64,
+    /// Members of groups.
+    pub(crate) members: u64,
+    pub(crate) rebalances: u64,
     /// How many reports there have been.
     pub(crate) number: u64,
 }
@@ -216,6 +222,10 @@ impl Report {
             answered: figure("answered"),
             abandoned: figure("abandoned"),
             missed_checks: figure("missed_checks"),
+            joins: figure("joins"),
+            syncs: figure("syncs"),
+            members: figure("members"),
+            rebalances: figure("rebalances"),
             number,
         }
     }

@@ -7,8 +7,10 @@ use crate::requests::{
     receive_created, receive_metadata, receive_offset, receive_produced,
 };
 use crate::wire::{
-    API_VERSIONS, CREATE_TOPICS, Connection, DELETE_TOPICS, DESCRIBE_CONFIGS, FETCH,
-    INIT_PRODUCER_ID, LIST_OFFSETS, METADATA, PRODUCE, Reader, Writer, batch, batch_from,
+    API_VERSIONS, CREATE_TOPICS, Connection, DELETE_GROUPS, DELETE_TOPICS, DESCRIBE_CONFIGS,
+    DESCRIBE_GROUPS, FETCH, FIND_COORDINATOR, HEARTBEAT, INIT_PRODUCER_ID, JOIN_GROUP, LEAVE_GROUP,
+    LIST_GROUPS, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH, PRODUCE,
+    Reader, SYNC_GROUP, Writer, batch, batch_from,
 };
 use std::time::{Duration, Instant};
 
@@ -29,11 +31,22 @@ const INVALID_PRODUCER_EPOCH: i16 = 47;
 const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
 const INVALID_RECORD: i16 = 87;
 
-const SUPPORTED: [(i16, i16, i16); 9] = [
+const SUPPORTED: [(i16, i16, i16); 20] = [
     (PRODUCE, 3, 9),
     (FETCH, 4, 12),
     (LIST_OFFSETS, 1, 6),
     (METADATA, 0, 9),
+    (OFFSET_COMMIT, 2, 8),
+    (OFFSET_FETCH, 1, 8),
+    (FIND_COORDINATOR, 0, 4),
+    (JOIN_GROUP, 0, 9),
+    (HEARTBEAT, 0, 4),
+    (LEAVE_GROUP, 0, 5),
+    (SYNC_GROUP, 0, 5),
+    (DESCRIBE_GROUPS, 0, 5),
+    (LIST_GROUPS, 0, 4),
+    (DELETE_GROUPS, 0, 2),
+    (OFFSET_DELETE, 0, 0),
     (API_VERSIONS, 0, 3),
     (CREATE_TOPICS, 2, 6),
     (DELETE_TOPICS, 1, 5),

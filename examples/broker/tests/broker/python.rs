@@ -6,21 +6,24 @@ use crate::process::Broker;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs one check of a script against a new broker with these arguments.
-fn check(script: &str, module: &str, name: &str, arguments: &[&str]) {
+/// The Python that has the clients.
+pub(crate) fn interpreter() -> String {
     let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let python = match std::env::var("REQUEST_PURGATORY_PYTHON") {
-        Ok(python) => PathBuf::from(python),
-        Err(_) => package.join("../../.venv/bin/python"),
-    };
-    let python = python.to_string_lossy();
+    let installed = || package.join("../../.venv/bin/python").display().to_string();
+    std::env::var("REQUEST_PURGATORY_PYTHON").unwrap_or_else(|_| installed())
+}
+
+/// Runs one check of a script against a new broker with these arguments.
+pub(crate) fn check(script: &str, module: &str, name: &str, arguments: &[&str]) {
+    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let python = interpreter();
     if !available(&python, &["-c", &format!("import {module}")]) {
         return;
     }
     let broker = Broker::with_arguments(arguments);
     // -B: writes no byte code into the source tree.
     let script = package.join("tests/clients").join(script);
-    let mut command = Command::new(&*python);
+    let mut command = Command::new(python);
     command.arg("-B").arg(script);
     command.args([&broker.address().to_string(), name]);
     let output = clients::run(&mut command, "");

@@ -9,11 +9,22 @@ pub(crate) const PRODUCE: i16 = 0;
 pub(crate) const FETCH: i16 = 1;
 pub(crate) const LIST_OFFSETS: i16 = 2;
 pub(crate) const METADATA: i16 = 3;
+pub(crate) const OFFSET_COMMIT: i16 = 8;
+pub(crate) const OFFSET_FETCH: i16 = 9;
+pub(crate) const FIND_COORDINATOR: i16 = 10;
+pub(crate) const JOIN_GROUP: i16 = 11;
+pub(crate) const HEARTBEAT: i16 = 12;
+pub(crate) const LEAVE_GROUP: i16 = 13;
+pub(crate) const SYNC_GROUP: i16 = 14;
+pub(crate) const DESCRIBE_GROUPS: i16 = 15;
+pub(crate) const LIST_GROUPS: i16 = 16;
 pub(crate) const API_VERSIONS: i16 = 18;
 pub(crate) const CREATE_TOPICS: i16 = 19;
 pub(crate) const DELETE_TOPICS: i16 = 20;
 pub(crate) const INIT_PRODUCER_ID: i16 = 22;
 pub(crate) const DESCRIBE_CONFIGS: i16 = 32;
+pub(crate) const DELETE_GROUPS: i16 = 42;
+pub(crate) const OFFSET_DELETE: i16 = 47;
 
 /// First version of each API with compact lengths and tagged fields.
 fn first_flexible(api: i16) -> i16 {
@@ -23,8 +34,13 @@ fn first_flexible(api: i16) -> i16 {
         LIST_OFFSETS => 6,
         API_VERSIONS => 3,
         CREATE_TOPICS => 5,
-        INIT_PRODUCER_ID => 2,
+        INIT_PRODUCER_ID | DELETE_GROUPS => 2,
         DELETE_TOPICS | DESCRIBE_CONFIGS => 4,
+        OFFSET_COMMIT => 8,
+        OFFSET_FETCH | JOIN_GROUP => 6,
+        FIND_COORDINATOR | LIST_GROUPS => 3,
+        HEARTBEAT | LEAVE_GROUP | SYNC_GROUP => 4,
+        DESCRIBE_GROUPS => 5,
         _ => i16::MAX,
     }
 }
