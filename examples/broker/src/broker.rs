@@ -28,7 +28,7 @@ use crate::storage::folder::Folder;
 use crate::wire::request::{Body, Request};
 use crate::wire::response::Response;
 use kafka_protocol::messages::{FetchRequest, ProduceRequest};
-use request_purgatory::Watch;
+use request_purgatory::Admission;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -184,7 +184,7 @@ impl Broker {
             Ok(Admission::Completed) => Reply::completed(receiver),
             // No partitions to wait on, no room to wait in, or shutting down: answer with what is there.
             Err(rejected) => {
-                rejected.into_operation().answer_now();
+                rejected.into_inner().answer_now();
                 Reply::completed(receiver)
             }
         }
@@ -231,7 +231,7 @@ impl Broker {
             Ok(Admission::Completed) => Reply::completed(receiver),
             // No room to wait in, or shutting down: what is not replicated yet has timed out.
             Err(rejected) => {
-                rejected.into_operation().answer_now();
+                rejected.into_inner().answer_now();
                 Reply::completed(receiver)
             }
         }

@@ -87,8 +87,8 @@ async fn watch(broker: &Broker, load: &Load, duration: Duration) -> io::Result<(
             "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             started.elapsed().as_secs(),
             answered - before,
-            broker.purgatories.fetch.delayed(),
-            broker.purgatories.produce.delayed(),
+            broker.purgatories.fetch.len(),
+            broker.purgatories.produce.len(),
             load.tally().produced.value(),
             load.tally().consumed.value(),
         ))?;

@@ -51,7 +51,7 @@ use journal::{Change, Journal};
 use kafka_protocol::ResponseError;
 use member::Id;
 use parking_lot::RwLock;
-use request_purgatory::{BuildError, Clock, Purgatory, Rejected};
+use request_purgatory::{Purgatory, RejectReason, purgatory::BuildError, time::Clock};
 pub(crate) use requests::{Caller, GroupReply, Waiting};
 use sessions::Sessions;
 use settings::{MAX_ID, Settings};
@@ -235,8 +235,10 @@ impl Coordinator {
                     .try_complete_else_watch_on(delayed, [group.for_joins()])
                 {
                     Ok(_) => {}
-                    Err(Rejected::ShutDown(delayed)) => delayed.refuse(),
-                    Err(rejected) => rejected.into_operation().end_phase(),
+                    Err(rejected) => match rejected.into_parts() {
+                        (RejectReason::ShutDown, delayed) => delayed.refuse(),
+                        (_, delayed) => delayed.end_phase(),
+                    },
                 }
             }
             Some(Delayed::Sync { round, timeout }) => {
@@ -251,8 +253,10 @@ impl Coordinator {
                     .try_complete_else_watch_on(delayed, [group.for_syncs()])
                 {
                     Ok(_) => {}
-                    Err(Rejected::ShutDown(delayed)) => delayed.refuse(),
-                    Err(rejected) => rejected.into_operation().end_phase(),
+                    Err(rejected) => match rejected.into_parts() {
+                        (RejectReason::ShutDown, delayed) => delayed.refuse(),
+                        (_, delayed) => delayed.end_phase(),
+                    },
                 }
             }
             None => {}

@@ -87,8 +87,8 @@ fn parked(broker: &Broker) -> String {
     format!(
         "parked: fetch={} produce={} watched: fetch={} produce={} connections={} received={} answered={} \
          abandoned={} unacknowledged={} missed_checks={} groups: joins={} syncs={} members={} rebalances={}",
-        fetch.delayed(),
-        produce.delayed(),
+        fetch.len(),
+        produce.len(),
         fetch.watched(),
         produce.watched(),
         metrics.connections.value(),
@@ -97,8 +97,8 @@ fn parked(broker: &Broker) -> String {
         metrics.abandoned.value(),
         metrics.unacknowledged.value(),
         fetch.stats().missed_checks + produce.stats().missed_checks,
-        groups.joins.delayed(),
-        groups.syncs.delayed(),
+        groups.joins.len(),
+        groups.syncs.len(),
         groups.members(),
         groups.rebalances(),
     )

@@ -9,7 +9,7 @@ use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
-use request_purgatory::{ResolvedKey, WatchOn};
+use request_purgatory::{ResolvedKey, Watch};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -79,8 +79,8 @@ impl Partition {
         }
         Ok(Self {
             state: Mutex::new(state),
-            fetches: purgatories.fetch.key(key.clone()),
-            produces: purgatories.produce.key(key.clone()),
+            fetches: purgatories.fetch.resolve(key.clone()),
+            produces: purgatories.produce.resolve(key.clone()),
             key,
         })
     }

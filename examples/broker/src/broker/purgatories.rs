@@ -2,7 +2,7 @@
 
 use crate::broker::delayed_fetch::DelayedFetch;
 use crate::broker::delayed_produce::DelayedProduce;
-use request_purgatory::{BuildError, Purgatory};
+use request_purgatory::{Purgatory, purgatory::BuildError};
 use std::time::Duration;
 
 /// Longest wait granted, whatever a client asks for.

@@ -5,7 +5,7 @@ use crate::console::warn;
 use crate::demo::load::Finished;
 use crate::figures::cpu::CpuTime;
 use crate::figures::histogram::Histogram;
-use request_purgatory::Stats;
+use request_purgatory::stats::Stats;
 use std::io::{self, Write};
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!            first join                all have joined             the leader has assigned
-//!   Empty ──────────────▶ Preparing ──────────────────▶ Completing ──────────────────────▶ Stable
+//!   Empty ──────────────▶ Preparing ──────────────────▶ CompletionFuture ──────────────────────▶ Stable
 //!     ▲                   Rebalance ◀──────────────────  Rebalance                            │
 //!     │     nobody left  │    ▲     a member comes,                                          │
 //!     └──────────────────┘    │     leaves or expires                                        │
@@ -21,7 +21,7 @@ use super::offsets::Offsets;
 use super::{Coordinator, answers};
 use kafka_protocol::ResponseError;
 use parking_lot::{Mutex, MutexGuard};
-use request_purgatory::{ResolvedKey, Timestamp, WatchOn};
+use request_purgatory::{ResolvedKey, Watch, time::Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,8 +108,8 @@ pub(super) struct Context<'a> {
 impl Group {
     pub(super) fn new(id: Id, coordinator: &Coordinator) -> Self {
         Self {
-            joins: coordinator.joins.key(Arc::clone(&id)),
-            syncs: coordinator.syncs.key(Arc::clone(&id)),
+            joins: coordinator.joins.resolve(Arc::clone(&id)),
+            syncs: coordinator.syncs.resolve(Arc::clone(&id)),
             state: Mutex::new(State::new()),
             id,
         }
@@ -120,13 +120,13 @@ impl Group {
     }
 
     /// What the join phase of the group waits on.
-    pub(super) fn for_joins(&self) -> WatchOn<'_, DelayedJoin> {
-        WatchOn::resolved(&self.joins)
+    pub(super) fn for_joins(&self) -> Watch<'_, DelayedJoin> {
+        Watch::resolved(&self.joins)
     }
 
     /// What the sync phase of the group waits on.
-    pub(super) fn for_syncs(&self) -> WatchOn<'_, DelayedSync> {
-        WatchOn::resolved(&self.syncs)
+    pub(super) fn for_syncs(&self) -> Watch<'_, DelayedSync> {
+        Watch::resolved(&self.syncs)
     }
 
     /// To be called without the lock. The state has been changed under the lock that `try_complete` takes.

@@ -5,7 +5,7 @@ use super::group::Group;
 use super::member::Id;
 use super::settings::Settings;
 use kafka_protocol::ResponseError;
-use request_purgatory::{BuildError, Rejected, Tracker};
+use request_purgatory::{RejectReason, Rejected, Tracker, purgatory::BuildError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -66,7 +66,9 @@ impl Sessions {
         };
         match self.tracker.try_track(of(group, member), session, timeout) {
             Ok(()) => Ok(()),
-            Err(Rejected::ShutDown(_)) => Err(ResponseError::NotCoordinator),
+            Err(ref rejected) if rejected.reason() == RejectReason::ShutDown => {
+                Err(ResponseError::NotCoordinator)
+            }
             Err(_) => Err(ResponseError::GroupMaxSizeReached),
         }
     }
@@ -95,7 +97,7 @@ impl Sessions {
     }
 
     #[cfg(test)]
-    pub(super) fn next_deadline(&self) -> Option<request_purgatory::Timestamp> {
+    pub(super) fn next_deadline(&self) -> Option<request_purgatory::time::Timestamp> {
         self.tracker.next_deadline()
     }
 

@@ -1,6 +1,9 @@
 //! What an operator may choose, and what bounds the memory that clients may take.
 
-use request_purgatory::{Clock, Reaper, ReaperThread, SystemClock, Timestamp, Waker};
+use request_purgatory::{
+    threads::Reaper, threads::ReaperThread, time::Clock, time::SystemClock, time::Timestamp,
+    time::WakeFn,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +83,7 @@ impl Clock for SharedClock {
         self.0.time_until(deadline)
     }
 
-    fn subscribe(&self, waker: Waker) {
+    fn subscribe(&self, waker: WakeFn) {
         self.0.subscribe(waker);
     }
 }

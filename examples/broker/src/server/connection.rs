@@ -127,7 +127,7 @@ enum TakenUp {
     Answered(InFlight, BytesMut),
     Unread(InFlight, Answer),
     Waiting(InFlight, Waiting),
-    Unanswered,
+    RequestError,
 }
 
 impl Connection<'_> {
@@ -135,7 +135,7 @@ impl Connection<'_> {
     async fn answer(&mut self, frame: Bytes, incoming: &mut Incoming<'_>) -> Result<(), End> {
         let (taken_up, parked) = self.take_up(frame).await.map_err(End::Dropped)?;
         let (mut in_flight, bytes) = match taken_up {
-            TakenUp::Unanswered => {
+            TakenUp::RequestError => {
                 self.memory.hold(0).await.map_err(End::Dropped)?;
                 return Ok(());
             }
@@ -226,7 +226,7 @@ fn take_up(broker: &Broker, request: Request, caller: Caller) -> Result<TakenUp,
         Reply::Later(waiting) => Ok(TakenUp::Waiting(in_flight(), waiting)),
         Reply::Never => {
             broker.metrics.unacknowledged.increase();
-            Ok(TakenUp::Unanswered)
+            Ok(TakenUp::RequestError)
         }
         Reply::Disconnect(reason) => Err(reason),
     }

@@ -217,10 +217,7 @@ impl Run {
         assert_eq!(self.sent, self.answered + self.abandoned, "one answer each");
         let coordinator = &self.world.coordinator;
         assert_eq!(coordinator.members(), 0);
-        assert_eq!(
-            (coordinator.joins.delayed(), coordinator.syncs.delayed()),
-            (0, 0)
-        );
+        assert_eq!((coordinator.joins.len(), coordinator.syncs.len()), (0, 0));
         assert_eq!(
             coordinator.budget.left(),
             self.world.bytes,

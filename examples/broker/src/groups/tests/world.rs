@@ -13,7 +13,7 @@ use kafka_protocol::messages::{
     BrokerId, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
     SyncGroupRequest, SyncGroupResponse,
 };
-use request_purgatory::{ManualClock, Reaper};
+use request_purgatory::{threads::Reaper, time::ManualClock};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,7 +198,7 @@ impl World {
 
     /// Moves the clock, millisecond by millisecond where something is due.
     pub(super) fn pass(&self, time: Duration) {
-        use request_purgatory::Clock;
+        use request_purgatory::time::Clock;
         let coordinator = &self.coordinator;
         let end = self.clock.now().saturating_add(time);
         loop {
@@ -285,8 +285,8 @@ impl World {
             }
         }
         assert_eq!(coordinator.members(), sessions, "sessions without a member");
-        assert_eq!(coordinator.joins.delayed(), joins, "join phases parked");
-        assert_eq!(coordinator.syncs.delayed(), syncs, "sync phases parked");
+        assert_eq!(coordinator.joins.len(), joins, "join phases parked");
+        assert_eq!(coordinator.syncs.len(), syncs, "sync phases parked");
     }
 }
 
