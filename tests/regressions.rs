@@ -3,7 +3,7 @@
 mod support;
 
 use request_purgatory::{
-    Admission, Completion, DelayedOperation, Purgatory, RejectReason, Rejected, threads::Dispatch,
+    Admission, Completion, DelayedOperation, Purgatory, RejectReason, threads::Dispatch,
     threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
     time::WakeFn,
 };
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::keys::{Fragile, Hook, with_fuse};
-use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within};
+use support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, refusal, within,
+};
 
 /// The panicking park never got as far as the second key, but took itself off its list all the same, which made that
 /// list believe that it was empty one watcher too early.
@@ -38,10 +40,10 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
                 let keys = [Fragile(1), Fragile(2)];
                 purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys)
             });
-            assert!(matches!(
-                refused,
-                Ok(Err(ref rejected) if rejected.reason() == RejectReason::Panicked)
-            ));
+            assert_eq!(
+                refusal(&refused.expect("the caller is told otherwise")),
+                Some(RejectReason::Panicked)
+            );
             assert_eq!(purgatory.watched_keys(), 1);
         }
         for leaving in leaving {
@@ -61,13 +63,8 @@ fn a_key_whose_hash_panics_gives_the_operation_back_and_leaves_nothing_behind() 
         let refused = with_fuse(1, Hook::Hash, || {
             purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys.clone().map(Fragile))
         });
-        assert!(
-            matches!(
-                refused,
-                Ok(Err(ref rejected) if rejected.reason() == RejectReason::Panicked)
-            ),
-            "{keys:?}: {refused:?}"
-        );
+        let refused = refused.expect("the caller is told otherwise");
+        assert_eq!(refusal(&refused), Some(RejectReason::Panicked), "{keys:?}");
         assert_eq!(purgatory.len(), 0, "{keys:?}");
         assert_eq!(purgatory.watched_keys(), 0, "{keys:?}");
     }
