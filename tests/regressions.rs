@@ -55,7 +55,8 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
     }
 }
 
-/// The removal hashed the key again, panicked again, and left the operation counted for ever.
+/// The removal hashed the key again, panicked again, and left the operation counted for ever. (Of many keys, duplicates
+/// are found by hashing, before the operation has a place: that panic goes to the caller.)
 #[test]
 fn a_key_whose_hash_panics_gives_the_operation_back_and_leaves_nothing_behind() {
     let (purgatory, _clock) = manual::<Fragile>(|builder| builder.max_parked(1));
@@ -63,8 +64,10 @@ fn a_key_whose_hash_panics_gives_the_operation_back_and_leaves_nothing_behind() 
         let refused = with_fuse(1, Hook::Hash, || {
             purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys.clone().map(Fragile))
         });
-        let refused = refused.expect("the caller is told otherwise");
-        assert_eq!(refusal(&refused), Some(RejectReason::Panicked), "{keys:?}");
+        match refused {
+            Ok(refused) => assert_eq!(refusal(&refused), Some(RejectReason::Panicked)),
+            Err(_) => assert_eq!(keys, 0..40),
+        }
         assert_eq!(purgatory.len(), 0, "{keys:?}");
         assert_eq!(purgatory.watched_keys(), 0, "{keys:?}");
     }
