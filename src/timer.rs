@@ -154,7 +154,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        self.shared.shutdown_and_take_remains()
+        self.shared.shutdown();
+        self.shared.inner.take_remains()
     }
 }
 

@@ -170,7 +170,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        let remains = self.shared.shutdown_and_take_remains();
+        self.shared.shutdown();
+        let remains = self.shared.inner.take_remains();
         // (`Hash` and `Eq` may panic: then the entry stays until the tracker is dropped.)
         for (key, _) in &remains {
             let engine = &self.shared.inner.engine;

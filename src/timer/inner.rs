@@ -4,7 +4,6 @@ use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::handler::Handler;
 use crate::engine::reclaim::{ReclaimQueue, Unreclaimed};
-use crate::engine::shared_handle::SharedHandle;
 use crate::engine::{Claim, Engine};
 use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
@@ -77,16 +76,10 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
         let claim = self.engine.claim(address, Mark::Cancel)?;
         Some(self.engine.withdraw(claim, ending))
     }
-}
 
-impl<T: Send + 'static, W: Scheme> SharedHandle<Inner<T, W>> {
-    /// Shuts the timer down. Returns what had not expired, if this is the first call: a second one may come while the
-    /// first still collects.
-    pub(crate) fn shutdown_and_take_remains(&self) -> Vec<T> {
-        match self.shutdown() {
-            true => std::mem::take(&mut *self.inner.remains.lock()),
-            false => Vec::new(),
-        }
+    /// What had not expired at the shutdown; empty at the second call.
+    pub(crate) fn take_remains(&self) -> Vec<T> {
+        std::mem::take(&mut *self.remains.lock())
     }
 }
 
