@@ -154,8 +154,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        self.shared.shutdown();
-        self.shared.inner.take_remains()
+        // (A second caller must not take what the first one is still collecting.)
+        match self.shared.shutdown() {
+            true => self.shared.inner.take_remains(),
+            false => Vec::new(),
+        }
     }
 }
 
@@ -181,7 +184,7 @@ impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
         on_expiry: impl Fn(T) + Send + Sync + 'static,
     ) -> Result<Timer<T, W>, BuildError> {
         let engine = Engine::new(self.settings)?;
-        let inner = Inner::new(engine, move |_, payload| on_expiry(payload));
+        let inner = Inner::new(engine, (), move |(), _, payload| on_expiry(payload));
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })

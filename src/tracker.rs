@@ -12,14 +12,12 @@ pub use requests::{RequestError, Requests, RequestsBuilder, ResponseFuture};
 use crate::address::Address;
 use crate::engine::Engine;
 use crate::engine::shard::Rescheduled;
-use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods};
+use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
 use crate::error::{BuildError, Rejected};
 use crate::hash::{KeyHasher, RandomState};
 use crate::stats::Ending;
-use crate::sync::Arc;
 use entries::{Entries, Timers};
 use std::borrow::Borrow;
-use std::fmt;
 use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -62,8 +60,7 @@ use std::time::Duration;
 /// of keys run under the lock of one map shard. None but [`advance`](Self::advance) runs the callback, so a lock
 /// that it takes may be held while a value is tracked, touched or completed.
 pub struct Tracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
-    shared: SharedHandle<Timers<K, V>>,
-    entries: Arc<Entries<K, S>>,
+    shared: SharedHandle<Timers<K, V, S>>,
 }
 
 impl<K: TrackedKey, V: Send + 'static> Tracker<K, V> {
@@ -97,7 +94,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// or the clock panicked. What was kept before stays.
     pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Option<V>, Rejected<V>> {
         let timers = &self.shared.inner;
-        let tracked = self.entries.track(timers, key, value, timeout, true);
+        let tracked = timers.extra.track(timers, key, value, timeout, true);
         tracked.map(|(_, replaced)| replaced)
     }
 
@@ -107,7 +104,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// As for [`track`](Self::track), and with [`RejectReason::Duplicate`](crate::RejectReason::Duplicate).
     pub fn try_track(&self, key: K, value: V, timeout: Duration) -> Result<(), Rejected<V>> {
         let timers = &self.shared.inner;
-        let tracked = self.entries.track(timers, key, value, timeout, false);
+        let tracked = timers.extra.track(timers, key, value, timeout, false);
         tracked.map(drop)
     }
 
@@ -120,7 +117,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let address = self.entries.take(key)?;
+        let address = self.entries().take(key)?;
         let completed = self.shared.inner.withdraw(address, Ending::Forced);
         completed.map(|(_, value)| value)
     }
@@ -135,7 +132,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.entries.find(key).is_some_and(|address| {
+        self.entries().find(key).is_some_and(|address| {
             let rescheduled = self.shared.inner.engine.reschedule(address, timeout);
             matches!(rescheduled, Rescheduled::Done(_))
         })
@@ -147,7 +144,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let address = self.entries.find(key);
+        let address = self.entries().find(key);
         address.is_some_and(|address| self.shared.inner.engine.is_parked(address))
     }
 
@@ -161,7 +158,10 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shared.inner.engine.remaining(self.entries.find(key)?)
+        self.shared
+            .inner
+            .engine
+            .remaining(self.entries().find(key)?)
     }
 
     /// Ends the tracker: nothing is taken from now on. Returns what was kept, if this is the first call. The
@@ -170,22 +170,21 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        self.shared.shutdown();
+        // (A second caller must not take what the first one is still collecting.)
+        if !self.shared.shutdown() {
+            return Vec::new();
+        }
         let remains = self.shared.inner.take_remains();
         // (`Hash` and `Eq` may panic: then the entry stays until the tracker is dropped.)
         for (key, _) in &remains {
             let engine = &self.shared.inner.engine;
-            let _ = engine.guarded(|| self.entries.take(key));
+            let _ = engine.guarded(|| self.entries().take(key));
         }
         remains
     }
 
-    /// A handle that does not keep it running: for callbacks.
-    pub fn downgrade(&self) -> WeakTracker<K, V, S> {
-        WeakTracker {
-            shared: self.shared.downgrade(),
-            entries: self.entries.clone(),
-        }
+    fn entries(&self) -> &Entries<K, S> {
+        &self.shared.inner.extra
     }
 
     /// Ends one value, whatever value its key may have got since.
@@ -193,61 +192,17 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         let (_, value) = self.shared.inner.withdraw(address, Ending::Cancelled)?;
         // (`Hash` and `Eq` may panic: then the entry stays until the key is tracked again.)
         let engine = &self.shared.inner.engine;
-        let _ = engine.guarded(|| self.entries.remove(key, address));
+        let _ = engine.guarded(|| self.entries().remove(key, address));
         Some(value)
-    }
-}
-
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Clone for Tracker<K, V, S> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: self.shared.clone(),
-            entries: self.entries.clone(),
-        }
-    }
-}
-
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> fmt::Debug for Tracker<K, V, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tracker")
-            .field("name", &self.name())
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }
 
 /// A [`Tracker`] that may be gone.
 pub struct WeakTracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
-    shared: WeakHandle<Timers<K, V>>,
-    entries: Arc<Entries<K, S>>,
+    shared: WeakHandle<Timers<K, V, S>>,
 }
 
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> WeakTracker<K, V, S> {
-    /// The tracker, if a strong handle of it is left.
-    pub fn upgrade(&self) -> Option<Tracker<K, V, S>> {
-        Some(Tracker {
-            shared: self.shared.upgrade()?,
-            entries: self.entries.clone(),
-        })
-    }
-}
-
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Clone for WeakTracker<K, V, S> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: self.shared.clone(),
-            entries: self.entries.clone(),
-        }
-    }
-}
-
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> fmt::Debug for WeakTracker<K, V, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakTracker")
-            .field("alive", &self.shared.is_alive())
-            .finish()
-    }
-}
+shared_type!([K: TrackedKey, V: Send + 'static, S: KeyHasher] Tracker, WeakTracker, Tracker<K, V, S>, WeakTracker<K, V, S>);
 
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
     /// Builds the tracker and starts its threads. `on_expiry` gets each value whose timeout has passed, with its key,
@@ -263,22 +218,19 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
         self,
         on_expiry: impl Fn(K, V) + Send + Sync + 'static,
     ) -> Result<Tracker<K, V, S>, BuildError> {
-        let entries = Entries::new(self.hasher);
-        let inner = Timers::new(Engine::new(self.settings)?, {
-            let entries = entries.clone();
-            move |address, (key, value)| {
-                // (If `Hash` or `Eq` of the key panics, the entry stays until the key is tracked again, and the callback
-                // still runs.)
-                let removed = catch_unwind(AssertUnwindSafe(|| entries.remove(&key, address)));
-                on_expiry(key, value);
-                if let Err(panic) = removed {
-                    resume_unwind(panic);
-                }
+        let entries = Entries::<K, S>::new(self.hasher);
+        let engine = Engine::new(self.settings)?;
+        let on_expiry = move |entries: &Entries<K, S>, address, (key, value)| {
+            // (If `Hash` or `Eq` of the key panics, the entry stays until the key is tracked again, and the callback
+            // still runs.)
+            let removed = catch_unwind(AssertUnwindSafe(|| entries.remove(&key, address)));
+            on_expiry(key, value);
+            if let Err(panic) = removed {
+                resume_unwind(panic);
             }
-        });
+        };
         Ok(Tracker {
-            shared: SharedHandle::start(inner),
-            entries,
+            shared: SharedHandle::start(Timers::new(engine, entries, on_expiry)),
         })
     }
 }

@@ -17,8 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// A call that waits for the end of the outermost call.
 pub(crate) type DeferredCall = Box<dyn FnOnce()>;
 
-/// Names the operation that a thread is examining: its purgatory, and its address there.
-pub(crate) type Examinee = (usize, u64);
+/// Names the operation that a thread is examining, among those of all purgatories. Never 0.
+pub(crate) type Examinee = u64;
 
 /// Checks that operations of one purgatory make in their `try_complete`, on one thread.
 pub(crate) trait NestedChecks: Any {
@@ -29,7 +29,7 @@ pub(crate) trait NestedChecks: Any {
 crate::sync::thread_local! {
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
-    static EXAMINING: Cell<Option<Examinee>> = const { Cell::new(None) };
+    static EXAMINING: Cell<Examinee> = const { Cell::new(0) };
     static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
     static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
@@ -169,25 +169,27 @@ pub(crate) fn is_in_nested_check() -> bool {
 /// While it exists, this thread is inside the `try_complete` of an operation.
 #[derive(Debug)]
 pub(crate) struct Examining {
-    outer: Option<Examinee>,
+    /// 0 if there is none.
+    outer: Examinee,
 }
 
 impl Examining {
     /// Stands for every operation that is not parked yet.
-    pub(crate) const UNPARKED: Examinee = (0, 0);
+    pub(crate) const UNPARKED: Examinee = 1;
 
     #[inline(always)]
     pub(crate) fn enter(examinee: Examinee) -> Self {
-        let outer = EXAMINING.try_with(|examining| examining.replace(Some(examinee)));
+        let outer = EXAMINING.try_with(|examining| examining.replace(examinee));
         Self {
-            outer: outer.unwrap_or(None),
+            outer: outer.unwrap_or(0),
         }
     }
 
     /// The operation whose `try_complete` the calling thread is in.
     #[inline(always)]
     pub(crate) fn current() -> Option<Examinee> {
-        EXAMINING.try_with(Cell::get).unwrap_or(None)
+        let examinee = EXAMINING.try_with(Cell::get).unwrap_or(0);
+        (examinee != 0).then_some(examinee)
     }
 }
 

@@ -147,9 +147,9 @@ fn g07_check_later_wakes() {
                 purgatory.check_later(1);
             })
         };
-        while purgatory.delayed() > 0 {
+        while purgatory.len() > 0 {
             purgatory.advance();
-            if purgatory.delayed() > 0 && purgatory.next_deadline().is_none() {
+            if purgatory.len() > 0 && purgatory.next_deadline().is_none() {
                 bed.sleep();
             }
         }
@@ -178,9 +178,9 @@ fn g07_a_second_check_later_wakes() {
                 purgatory.check_later(1);
             })
         };
-        while purgatory.delayed() > 0 {
+        while purgatory.len() > 0 {
             purgatory.advance();
-            if purgatory.delayed() > 0 && purgatory.next_deadline().is_none() {
+            if purgatory.len() > 0 && purgatory.next_deadline().is_none() {
                 bed.sleep();
             }
         }

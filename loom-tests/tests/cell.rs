@@ -26,8 +26,8 @@ impl World {
         })
     }
 
-    fn look(&self, holder: &mut Holder<'_, Seen>) {
-        holder.look(|seen| {
+    fn look_at(&self, holder: &mut Holder<'_, Seen>) {
+        holder.examine(|seen| {
             for (seen, event) in seen.iter_mut().zip(&self.events) {
                 *seen |= event.load(Ordering::Relaxed);
             }
@@ -35,9 +35,9 @@ impl World {
     }
 
     /// What a holder does: look, let go, and obey the marks.
-    fn examine(&self, mut holder: Holder<'_, Seen>) {
+    fn hold(&self, mut holder: Holder<'_, Seen>) {
         loop {
-            self.look(&mut holder);
+            self.look_at(&mut holder);
             match holder.release() {
                 LetGo::Parked => return,
                 LetGo::Recheck(again) => holder = again,
@@ -53,14 +53,14 @@ impl World {
 
     fn check(&self, at: At) {
         if let Some(holder) = self.cells.begin(at, Order::Recheck) {
-            self.examine(holder);
+            self.hold(holder);
         }
     }
 
     fn end_having_seen_both(&self, at: At) {
         let held = self.cells.begin(at, Order::Recheck);
         let mut holder = held.expect("nobody ended it");
-        assert_eq!(holder.look(|seen| *seen), [true; 2]);
+        assert_eq!(holder.examine(|seen| *seen), [true; 2]);
         self.end(holder);
     }
 
@@ -81,7 +81,7 @@ fn g01_parker_and_two_checkers_see_both_events() {
             let world = world.clone();
             thread::spawn(move || world.event(number, at))
         });
-        world.examine(holder);
+        world.hold(holder);
         for checker in checkers {
             checker.join().unwrap();
         }
@@ -95,7 +95,7 @@ fn g04_looks_of_checkers_never_overlap() {
     exhaustive(|| {
         let world = World::new();
         let (at, holder) = world.cells.insert([false; 2]);
-        world.examine(holder);
+        world.hold(holder);
         let other = {
             let world = world.clone();
             thread::spawn(move || world.event(0, at))
@@ -112,7 +112,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
     bounded(|| {
         let world = World::new();
         let (at, holder) = world.cells.insert([false; 2]);
-        world.examine(holder);
+        world.hold(holder);
         let enders = [Order::Expire, Order::Cancel].map(|order| {
             let world = world.clone();
             thread::spawn(move || {
@@ -144,7 +144,7 @@ fn g05_an_order_given_while_it_is_being_parked_is_obeyed() {
                 }
             })
         };
-        world.examine(holder);
+        world.hold(holder);
         other.join().unwrap();
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
     });
@@ -168,7 +168,7 @@ fn g05_an_order_beside_a_recheck_is_obeyed() {
                 }
             })
         };
-        world.examine(holder);
+        world.hold(holder);
         checker.join().unwrap();
         ender.join().unwrap();
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
@@ -177,7 +177,7 @@ fn g05_an_order_beside_a_recheck_is_obeyed() {
 
 /// Catches: a generation that is not compared, or not raised at the end; a retired slot that is used again.
 #[test]
-fn g18_a_stale_reference_never_meets_a_later_tenant() {
+fn g18_a_stale_reference_never_meets_a_later_occupant() {
     bounded(|| {
         let cells = Arc::new(Cells::<u32>::new());
         let (at, holder) = cells.insert(0);
@@ -186,7 +186,7 @@ fn g18_a_stale_reference_never_meets_a_later_tenant() {
             let cells = cells.clone();
             thread::spawn(move || {
                 if let Some(mut holder) = cells.begin(at, Order::Cancel) {
-                    assert_eq!(holder.look(|tenant| *tenant), 0);
+                    assert_eq!(holder.examine(|occupant| *occupant), 0);
                     holder.end();
                 }
             })
@@ -194,13 +194,13 @@ fn g18_a_stale_reference_never_meets_a_later_tenant() {
         if let Some(holder) = cells.begin(at, Order::Cancel) {
             holder.end();
         }
-        for tenant in 1..4 {
-            let (next, holder) = cells.insert(tenant);
+        for occupant in 1..4 {
+            let (next, holder) = cells.insert(occupant);
             assert!(matches!(holder.release(), LetGo::Parked));
             let mut holder = cells
                 .begin(next, Order::Cancel)
                 .expect("nobody else knows it");
-            assert_eq!(holder.look(|tenant| *tenant), tenant);
+            assert_eq!(holder.examine(|occupant| *occupant), occupant);
             holder.end();
         }
         stale.join().unwrap();

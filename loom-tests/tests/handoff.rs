@@ -37,12 +37,12 @@ fn g01_parker_races_checker() {
 fn g01_parker_races_a_check_of_a_resolved_key() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
-        let key = purgatory.key(1);
+        let key = purgatory.resolve(1);
         let fate = Fate::new();
         let checker = {
             let (purgatory, fate) = (purgatory.clone(), fate.clone());
             thread::spawn(move || {
-                let key = purgatory.key(1);
+                let key = purgatory.resolve(1);
                 fate.satisfy();
                 key.check_and_complete()
             })

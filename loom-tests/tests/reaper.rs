@@ -79,7 +79,7 @@ impl World {
         self.park(Duration::ZERO);
         self.bed.sleep();
         assert_eq!(*self.ends.lock().unwrap(), [Completion::Expired]);
-        assert_eq!(self.purgatory.delayed(), 0);
+        assert_eq!(self.purgatory.len(), 0);
         assert_eq!(self.purgatory.stats().panicked, 0);
     }
 }
@@ -168,7 +168,7 @@ fn g06_a_shared_reaper_races_a_purgatory_dropped() {
         let running = thread::spawn(move || reaper.run_until_idle());
         let ends = world.ends.clone();
         // Keeps the memory, not the purgatory: loom would not see how the loop finds that gone.
-        let key = world.purgatory.key(1);
+        let key = world.purgatory.resolve(1);
         drop(world);
         assert_eq!(*ends.lock().unwrap(), [Completion::ShutDown]);
         running.join().unwrap();

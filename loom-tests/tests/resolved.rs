@@ -23,7 +23,7 @@ fn parker_races_checker(
 ) {
     bounded(move || {
         let purgatory = manual(&ManualClock::new());
-        let key = Arc::new(purgatory.key(1));
+        let key = Arc::new(purgatory.resolve(1));
         let fate = Fate::new();
         let checker = {
             let (purgatory, key, fate) = (purgatory.clone(), key.clone(), fate.clone());
@@ -102,7 +102,7 @@ fn parker_races_glance(under_lock: bool) {
             .reaper(Reaper::Manual)
             .build()
             .expect("the settings are sound");
-        let key = Arc::new(purgatory.key(1));
+        let key = Arc::new(purgatory.resolve(1));
         let (fate, event) = (Fate::new(), Arc::new(Mutex::new(false)));
         let unlocked = Arc::new(AtomicBool::new(false));
         let checker = {

@@ -99,7 +99,7 @@ fn g05_reset_races_expiry() {
             let timer = timer.clone();
             thread::spawn(move || timer.advance())
         };
-        let again = timer.reset(id, FAR).is_ok();
+        let again = timer.reschedule(id, FAR).is_ok();
         let fired = reaper.join().unwrap();
         assert_eq!(fired + usize::from(again), 1);
         clock.advance(FAR);
@@ -146,7 +146,7 @@ fn g07_reset_races_a_reaper_going_to_sleep() {
         let id = timer.start(FAR, 0).expect("there is room");
         let other = {
             let timer = timer.clone();
-            thread::spawn(move || timer.reset(id, NEAR))
+            thread::spawn(move || timer.reschedule(id, NEAR))
         };
         drive(&timer, &bed);
         assert_eq!(other.join().unwrap(), Ok(()));
@@ -170,7 +170,7 @@ fn g15_shutdown_races_start_and_expiry() {
                 move || match timer.start(FAR, 1).map_err(Rejected::into_parts) {
                     Ok(_) => 0,
                     Err((RejectReason::ShutDown, 1)) => 1,
-                    Err(other) => panic!("{other}"),
+                    Err(other) => panic!("{other:?}"),
                 },
             )
         };

@@ -299,6 +299,13 @@ impl<'a, P> Held<'a, P> {
         self.at
     }
 
+    /// A number that no other operation of this process has meanwhile. Never 0.
+    #[inline(always)]
+    pub(crate) fn identity(&self) -> u64 {
+        // (Addresses of slots are unique, and use less than the upper 16 bits of a word.)
+        ptr::from_ref(self.slot).addr() as u64 ^ u64::from(self.at.generation) << 48
+    }
+
     #[inline(always)]
     pub(crate) fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {

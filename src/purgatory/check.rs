@@ -67,14 +67,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        if Examining::current().is_some() {
-            return self.check_key_nested(key, up_to);
-        }
         let mut copied = Copied::default();
         match self.watch.find(key, &mut copied) {
             // Most checks find no watcher.
             None => 0,
             Some(Found::One(watcher)) => usize::from(self.check_one(watcher, run_on)),
+            Some(_) if Examining::current().is_some() => self.check_key_nested(key, up_to),
             Some(found) => self.check_found(key, (found, &copied), up_to, run_on, || ()),
         }
     }
@@ -129,12 +127,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(never)]
     pub(crate) fn check_resolved(
         self: &Arc<Self>,
+        key: &Op::Key,
         list: &Resolved<Op::Key>,
         only: Option<Option<Address>>,
         up_to: Rank,
     ) -> usize {
         if let Some(Some(watcher)) = only {
             return usize::from(self.check_one(watcher, RunOn::Caller));
+        }
+        if let Some(cause) = Examining::current() {
+            self.check_nested(Deferred::Key(key.clone()), up_to, cause);
+            return 0;
         }
         let trampoline = Trampoline::enter();
         let mut check = Check::new(self, &trampoline, RunOn::Caller);

@@ -70,8 +70,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Asks a held operation whether it can complete.
     #[inline(always)]
     pub(crate) fn ask(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
-        let purgatory = std::ptr::from_ref(self) as usize;
-        let _examining = Examining::enter((purgatory, claim.address().to_bits()));
+        let _examining = Examining::enter(claim.held.identity());
         self.engine
             .guarded(|| claim.held.with(|parked| parked.op.try_complete()))
     }

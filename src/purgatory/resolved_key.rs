@@ -2,11 +2,10 @@
 
 use super::inner::Inner;
 use crate::address::Address;
-use crate::engine::dispatch::RunOn;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::trampoline::{Examining, Trampoline};
+use crate::trampoline::Trampoline;
 use crate::watch::list::Rank;
 use crate::watch::resolved::{Number, Resolved};
 use std::fmt;
@@ -83,11 +82,9 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     fn check(&self, only: Option<Option<Address>>, up_to: Rank) -> usize {
         match only {
             Some(None) => 0,
-            // Inside a `try_complete`, the check waits for the end of the outermost call.
-            _ if Examining::current().is_some() => {
-                self.inner.check_key(&*self.key, up_to, RunOn::Caller)
-            }
-            only => self.inner.check_resolved(&self.list, only, up_to),
+            only => self
+                .inner
+                .check_resolved(&self.key, &self.list, only, up_to),
         }
     }
 }

@@ -14,13 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Called for each payload that has expired, with the address that it had.
-type OnExpiry<T> = Box<dyn Fn(Address, T) + Send + Sync>;
+type OnExpiry<T, X> = Box<dyn Fn(&X, Address, T) + Send + Sync>;
 
-pub(crate) struct Inner<T, W> {
+pub(crate) struct Inner<T, W, X = ()> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
-    on_expiry: OnExpiry<T>,
+    on_expiry: OnExpiry<T, X>,
+    /// What the callback has beside the payloads.
+    pub(crate) extra: X,
     unreclaimed: ReclaimQueue<()>,
     /// Payloads that had not expired at the shutdown.
     remains: Mutex<Vec<T>>,
@@ -32,10 +34,11 @@ pub(crate) struct Expired<T> {
     payload: T,
 }
 
-impl<T: Send + 'static, W: Scheme> Inner<T, W> {
+impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Inner<T, W, X> {
     pub(crate) fn new(
         engine: Engine<T, W>,
-        on_expiry: impl Fn(Address, T) + Send + Sync + 'static,
+        extra: X,
+        on_expiry: impl Fn(&X, Address, T) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
@@ -43,6 +46,7 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
             // ORDERING: Relaxed: a number guards no memory.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             on_expiry: Box::new(on_expiry),
+            extra,
             unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
         })
@@ -83,7 +87,7 @@ impl<T: Send + 'static, W: Scheme> Inner<T, W> {
     }
 }
 
-impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
+impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Handler for Inner<T, W, X> {
     type Payload = T;
     type Scheme = W;
     type Ended = Expired<T>;
@@ -122,7 +126,9 @@ impl<T: Send + 'static, W: Scheme> Handler for Inner<T, W> {
     /// The one place that calls the callback.
     fn complete(&self, Expired { address, payload }: Expired<T>) {
         // A panic is counted, and concerns this payload only.
-        let _ = self.engine.guarded(|| (self.on_expiry)(address, payload));
+        let _ = self
+            .engine
+            .guarded(|| (self.on_expiry)(&self.extra, address, payload));
         self.engine.free_place();
     }
 }

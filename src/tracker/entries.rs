@@ -13,14 +13,14 @@ use crate::error::{RejectReason, Rejected};
 use crate::hash::KeyHasher;
 use crate::scheme::{HierarchicalWheel, Tick};
 use crate::stats::Ending;
-use crate::sync::{Arc, ShardedMap};
+use crate::sync::ShardedMap;
 use crate::timer::inner::Inner;
 use std::borrow::Borrow;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// The timer below a tracker.
-pub(super) type Timers<K, V> = Inner<(K, V), HierarchicalWheel>;
+/// The timer below a tracker, with its entries.
+pub(super) type Timers<K, V, S> = Inner<(K, V), HierarchicalWheel, Entries<K, S>>;
 
 /// Where each key's value is.
 pub(super) struct Entries<K, S>(ShardedMap<K, Address, S>);
@@ -35,15 +35,15 @@ struct Entered {
 }
 
 impl<K: TrackedKey, S: KeyHasher> Entries<K, S> {
-    pub(super) fn new(hasher: S) -> Arc<Self> {
+    pub(super) fn new(hasher: S) -> Self {
         let map_shards = (cores() * 16).next_power_of_two().clamp(64, 1024);
-        Arc::new(Self(ShardedMap::new(hasher, map_shards)))
+        Self(ShardedMap::new(hasher, map_shards))
     }
 
     /// Keeps a value, perhaps in place of another. Returns where, and the other.
     pub(super) fn track<V: Send + 'static>(
         &self,
-        timers: &Timers<K, V>,
+        timers: &Timers<K, V, S>,
         key: K,
         value: V,
         timeout: Duration,
@@ -66,7 +66,7 @@ impl<K: TrackedKey, S: KeyHasher> Entries<K, S> {
     /// Gives a value a slot, and its key an entry.
     fn enter<V: Send + 'static>(
         &self,
-        timers: &Timers<K, V>,
+        timers: &Timers<K, V, S>,
         key: K,
         value: V,
         timeout: Duration,

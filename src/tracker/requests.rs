@@ -140,8 +140,10 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
                 return Err(Rejected::new(RejectReason::Panicked, id));
             }
         };
-        let entries = &self.tracker.entries;
-        match entries.track(timers, copy, Caller(promise.clone()), timeout, false) {
+        match timers
+            .extra
+            .track(timers, copy, Caller(promise.clone()), timeout, false)
+        {
             Ok((address, _)) => Ok(ResponseFuture {
                 promise,
                 tracker: self.tracker.downgrade(),

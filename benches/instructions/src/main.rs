@@ -77,7 +77,7 @@ fn lives<const K: usize>(count: u64) {
 fn resolved_lives(count: u64) {
     let purgatory = purgatory();
     let ready = Arc::new(AtomicBool::new(false));
-    let keys = [(); 16].map(|()| purgatory.key(7));
+    let keys = [(); 16].map(|()| purgatory.resolve(7));
     let arrival = purgatory.at(Timestamp::default());
     for life in 0..count {
         let key = &keys[life as usize % keys.len()];
@@ -92,7 +92,7 @@ fn resolved_lives(count: u64) {
 fn ranked_lives(count: u64) {
     let purgatory = purgatory();
     let ready = Arc::new(AtomicBool::new(false));
-    let key = purgatory.key(7);
+    let key = purgatory.resolve(7);
     let park = |rank, ready: &Arc<AtomicBool>| {
         let watch = Watch::resolved(&key).at_rank(rank);
         drop(purgatory.try_complete_else_watch_on(Operation(ready.clone()), [watch]));
@@ -142,7 +142,7 @@ fn checks_of_a_key(count: u64) {
 
 fn checks_of_a_resolved_key(count: u64) {
     let purgatory = purgatory();
-    let key = purgatory.key(7);
+    let key = purgatory.resolve(7);
     for _ in 0..count {
         assert_eq!(black_box(&key).check_and_complete(), 0);
     }
@@ -150,7 +150,7 @@ fn checks_of_a_resolved_key(count: u64) {
 
 fn checks_after_a_lock(count: u64) {
     let purgatory = purgatory();
-    let key = purgatory.key(7);
+    let key = purgatory.resolve(7);
     for _ in 0..count {
         assert_eq!(black_box(&key).check_and_complete_after_lock(), 0);
     }
@@ -199,7 +199,7 @@ fn requests(count: u64) {
     for id in 0..count {
         let request = requests.request(id, TIMEOUT).expect("the id is free");
         assert!(requests.respond(&id, id));
-        assert_eq!(request.wait(), Ok(id));
+        assert_eq!(request.wait_blocking(), Ok(id));
     }
 }
 
