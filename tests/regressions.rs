@@ -55,48 +55,6 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
     }
 }
 
-/// The removal hashed the key again, panicked again, and left the operation counted for ever. (Of many keys, duplicates
-/// are found by hashing, before the operation has a place: that panic goes to the caller.)
-#[test]
-fn a_key_whose_hash_panics_gives_the_operation_back_and_leaves_nothing_behind() {
-    let (purgatory, _clock) = manual::<Fragile>(|builder| builder.max_parked(1));
-    for keys in [1..2, 1..3, 0..3, 0..40_u32] {
-        let refused = with_fuse(1, Hook::Hash, || {
-            purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys.clone().map(Fragile))
-        });
-        match refused {
-            Ok(refused) => assert_eq!(refusal(&refused), Some(RejectReason::Panicked)),
-            Err(_) => assert_eq!(keys, 0..40),
-        }
-        assert_eq!(purgatory.len(), 0, "{keys:?}");
-        assert_eq!(purgatory.watched_keys(), 0, "{keys:?}");
-    }
-    let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Fragile(3)]);
-    assert!(parked.is_ok(), "the limit leaks");
-}
-
-/// The ending of one operation panicked while its siblings, ended before, waited for their completion.
-#[test]
-fn a_key_whose_hooks_panic_at_the_end_costs_no_sibling_its_completion() {
-    for hook in [Hook::Hash, Hook::Drop] {
-        let (purgatory, clock) = manual::<Fragile>(|builder| builder);
-        let probes = [(); 10].map(|()| Probe::new());
-        for (number, probe) in (10..).zip(&probes) {
-            purgatory
-                .try_complete_else_watch(probe.op(Duration::from_millis(5)), [Fragile(number)])
-                .expect("there is room");
-        }
-        clock.advance(Duration::from_millis(10));
-        // Whether it reports the panic or not.
-        let _ = with_fuse(15, hook, || purgatory.advance());
-        purgatory.advance();
-        for (number, probe) in probes.iter().enumerate().filter(|(number, _)| *number != 5) {
-            assert_eq!(probe.ending(), Some(Completion::Expired), "{number}");
-        }
-        assert_eq!(purgatory.len(), 0);
-    }
-}
-
 /// What completions park with no timeout came before what was due already, for ever.
 #[test]
 fn operations_parked_by_completions_do_not_starve_those_already_due() {
