@@ -15,6 +15,7 @@ mod leftovers;
 mod locks;
 mod mixed_watches;
 mod nested;
+mod order;
 mod panics;
 mod ranked;
 mod resolved;
