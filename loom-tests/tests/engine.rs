@@ -165,7 +165,7 @@ fn g01_parker_checker_and_reaper_race() {
 /// Catches: a slot that is deferred because the lock is taken, and whose timer still counts for whoever has the lock
 /// next.
 #[test]
-fn g06_a_deferred_free_races_the_lock_of_its_home() {
+fn g06_a_remote_free_races_the_lock_of_its_timer_shard() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
         let (_, handle) = park(&purgatory, TICK);
