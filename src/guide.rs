@@ -16,9 +16,9 @@
 //! * [Dependencies](dependencies), each with its reason.
 //! * [Alternatives](comparison).
 //!
-//! Some pages are in the repository only, because they show plots or lists that a script generates: how to choose a timer
-//! scheme (`docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the tests and mutants
-//! of each promise (`docs/proofs.md`).
+//! Some pages are in the repository only, because they show plots or lists that a script generates: how to choose a
+//! timer scheme (`docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the tests
+//! and mutants of each promise (`docs/proofs.md`).
 
 /// A page of `docs`. Links inside the page lead to other files of the repository. The definitions in front of the page
 /// take precedence, and lead to pages and items of this documentation.

@@ -1,4 +1,4 @@
-//! Building a purgatory.
+//! The settings of a purgatory.
 
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};
@@ -31,7 +31,8 @@ impl<Op: DelayedOperation> Builder<Op> {
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     setters!();
 
-    /// How keys are hashed. Default: a fast hasher with a random seed, since keys are often chosen by clients.
+    /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
+    /// keys.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Op, H> {
         Builder {
             settings: self.settings,

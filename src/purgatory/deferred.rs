@@ -7,7 +7,7 @@ use crate::watch::list::Rank;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// What a deferred check is of.
+/// The key or the operation that a deferred check is of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Deferred<K> {
     /// All operations on a key.
@@ -21,7 +21,7 @@ pub(crate) struct DeferredChecks<K, S>(Mutex<Waiting<K, S>>);
 
 struct Waiting<K, S> {
     order: VecDeque<Deferred<K>>,
-    /// Up to which rank each is. (A check that is merged with another goes as far as the farther one.)
+    /// The rank up to which each goes. (Two merged checks go up to the higher rank.)
     up_to: HashMap<Deferred<K>, Rank, S>,
     /// After the shutdown no check waits.
     closed: bool,

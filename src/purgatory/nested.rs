@@ -32,7 +32,7 @@ struct State<K, S> {
 
 #[derive(Default)]
 struct Check {
-    /// Up to which rank, if it waits.
+    /// The rank up to which it goes, if it waits.
     waiting: Option<Rank>,
     /// Operations that have caused it.
     causes: HashSet<Examinee>,
