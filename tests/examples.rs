@@ -1,4 +1,4 @@
-//! The small examples, run as their users run them. (The broker has a test of its own, `broker_example`.)
+//! The small examples, run as their users run them. (The broker and the long-poll server are packages of their own.)
 //!
 //! `cargo test` builds them; `cargo test --test examples` alone takes those that were built last.
 

@@ -73,10 +73,7 @@ impl Meters {
                 "parked operations whose try_complete panicked",
             ),
             panicked: counter("purgatory_panicked_total", "panics caught in user code"),
-            rejected: counter(
-                "purgatory_rejected_total",
-                "operations that were refused",
-            ),
+            rejected: counter("purgatory_rejected_total", "operations that were refused"),
             missed_checks: counter(
                 "purgatory_missed_checks_total",
                 "operations that expired although they could have completed: no check of the key was made",

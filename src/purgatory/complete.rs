@@ -14,7 +14,7 @@ use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::trampoline::{Examining, drop_user_value};
 use crate::watch::Target;
-use crate::watch::list::Rank;
+use crate::watch::bound::{Bound, Rank};
 
 /// An operation that has ended, on its way to [`run_on_complete`](Inner::run_on_complete).
 pub(crate) struct Ended<Op> {
@@ -98,7 +98,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Released::Parked { unexamined } => {
                     if unexamined {
-                        self.defer(Deferred::Operation(address), Rank::MAX);
+                        self.defer(Deferred::Operation(address), Bound::NONE);
                     }
                     return Examined::Parked;
                 }

@@ -6,7 +6,7 @@ use super::resolved_key::ResolvedKey;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::watch::Target;
-use crate::watch::list::Rank;
+use crate::watch::bound::Rank;
 use std::fmt;
 
 /// A key to watch, plain or [resolved](crate::Purgatory::resolve), and perhaps a rank.
