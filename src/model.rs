@@ -1,5 +1,5 @@
-//! Internals for the models in `loom-tests`: thin faces of the cell, the watcher map and the promise. Exists under loom
-//! only.
+//! Internals for the models in `loom-tests`: thin wrappers of the cell, the watcher map and the promise. Exists under
+//! loom only.
 #![allow(missing_docs, missing_debug_implementations)]
 
 use crate::address::Address;
@@ -122,7 +122,7 @@ impl<'a, P> Holder<'a, P> {
 /// The state word alone, with orders as in [`Order`].
 pub struct Word(State);
 
-/// What [`Word::release`] says: let go, look again, or end it.
+/// What [`Word::release`] says: release it, examine it again, or end it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Parked,
@@ -281,7 +281,7 @@ impl Watchers {
         self.map.release(&resolution.key, resolution.number);
     }
 
-    /// Keys that somebody watches.
+    /// The number of keys that are watched.
     pub fn keys(&self) -> usize {
         self.map.keys()
     }

@@ -13,7 +13,7 @@ pub(crate) struct Promise<T>(Mutex<State<T>>);
 
 #[derive(Debug)]
 enum State<T> {
-    /// Nobody has asked yet, or whoever asked last is to be woken.
+    /// The value is not there. The waker of the last poll, if there was one.
     Open(Option<Waker>),
     Kept(T),
     /// The value was handed out.
@@ -25,8 +25,8 @@ impl<T> Promise<T> {
         Self(Mutex::new(State::Open(None)))
     }
 
-    /// Sets the value and wakes who waits for it, which may run code of the user's: no lock is held then. Only the
-    /// first value counts; a later one comes back.
+    /// Sets the value and wakes the waiting task, with no lock held: a waker may run code of the user's. Only the first
+    /// value counts; a later one comes back.
     pub(crate) fn keep(&self, value: T) -> Result<(), T> {
         let waker = {
             let mut state = self.0.lock();
@@ -74,7 +74,7 @@ impl<T> Promise<T> {
         }
     }
 
-    /// Nobody will ask for the value any more: it is refused if it comes, and wakes nobody.
+    /// The value is not wanted any more: it is refused if it comes, and no task is woken.
     pub(crate) fn forget(&self) {
         let forgotten = mem::replace(&mut *self.0.lock(), State::Spent);
         drop(forgotten);

@@ -125,8 +125,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if nothing is
     /// kept for it, or it is just expiring.
     ///
-    /// Takes the lock of the key's map shard, then that of a timer shard. Reads the clock in between; if that panics, so
-    /// does this call.
+    /// Takes the lock of the key's map shard, then that of a timer shard. Reads the clock in between; if that panics,
+    /// so does this call.
     pub fn touch<Q>(&self, key: &Q, timeout: Duration) -> bool
     where
         K: Borrow<Q>,

@@ -1,7 +1,7 @@
-//! What expired payloads leave behind: slots, timers and watch entries that no thread needs any more.
+//! The reclaim queue: slots, timers and watch entries of expired payloads, which no thread needs any more.
 //!
-//! To reclaim them takes longer than to expire the payloads. So in a storm they are queued, and reclaimed in batches
-//! while no timer is due.
+//! To reclaim them takes longer than to expire the payloads. So when many expire at once they are queued, and reclaimed
+//! in batches while no timer is due.
 
 use super::Taken;
 use crate::sync::Mutex;
@@ -9,16 +9,16 @@ use crate::sync::Mutex;
 /// A queue of this many batches is reclaimed twice as fast.
 const LONG: usize = 256;
 
-/// What one payload that has expired leaves behind.
+/// The slot, the timer and the watch entries of one expired payload.
 pub(crate) struct Unreclaimed<T> {
     pub(crate) taken: Taken,
     /// Watch entries among `stale`.
     pub(crate) watches: usize,
-    /// What it leaves outside the engine.
+    /// Its data outside the engine.
     pub(crate) stale: T,
 }
 
-/// What is left of a storm, in batches.
+/// Payloads to be reclaimed, in batches.
 pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<Unreclaimed<T>>>>);
 
 impl<T> ReclaimQueue<T> {

@@ -12,7 +12,7 @@ use crate::stats::{Counters, Ending, Events};
 use crate::sync::{CachePadded, SLICE};
 use crate::time::ticks::NEVER;
 
-/// What lies beside the slots, under the same lock.
+/// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
     /// Set by the shutdown: the shard takes no more payloads.
@@ -113,8 +113,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
-    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to be
-    /// announced.
+    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to
+    /// be announced.
     #[inline(always)]
     pub(crate) fn park<'a>(
         &'a self,
@@ -219,8 +219,8 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released just
-    /// before, and then no other thread is on the way.
+    /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released
+    /// just before, and then no other thread is on the way.
     fn try_free_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.free_remote(&mut guard);

@@ -21,7 +21,7 @@ fn timing(deadline: Tick, present: Tick) -> Timing {
     }
 }
 
-/// Parks so many, and holds them.
+/// Parks `count` payloads, and holds them.
 fn parked<W: Scheme>(shard: &Shard<(), W>, count: usize, timing: Timing) -> Vec<Held<'_, ()>> {
     let held = (0..count).map(
         |_| match shard.park(&mut shard.lock(), (), 0, timing, SLOTS) {
@@ -32,7 +32,7 @@ fn parked<W: Scheme>(shard: &Shard<(), W>, count: usize, timing: Timing) -> Vec<
     held.collect()
 }
 
-/// A bucket of so many slices, that first cascades and then drains: whoever wants the lock gets it between any two.
+/// A bucket of several slices first cascades and then drains: other threads get the lock between any two slices.
 #[test]
 fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
@@ -78,7 +78,7 @@ fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
     assert_eq!(due, [(at, 1)]);
 }
 
-/// What other threads end comes back: with the next hold of the lock, and by slices if nobody takes it.
+/// Slots that other threads end come back with the next hold of the lock, and by slices if no thread takes it.
 #[test]
 fn g06_slots_that_are_ended_from_afar_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
@@ -115,7 +115,7 @@ fn g06_a_slice_of_slots_whose_home_is_locked_comes_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// While somebody has the lock and stands still, others end many. They come back a slice at a time.
+/// While one thread has the lock and stands still, others end many payloads. The slots come back a slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64);

@@ -1,4 +1,4 @@
-//! What the engine asks of a purgatory.
+//! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
 use super::complete::Ended;
 use super::deferred::Deferred;

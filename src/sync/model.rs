@@ -44,7 +44,7 @@ pub(crate) const LAST_GENERATION: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Mutex<T> {
     locked: AtomicBool,
-    /// Who is to be woken when it is free. (Who spins instead makes loom try out every number of turns.)
+    /// Threads to be woken when it is free. (A thread that spins instead makes loom try every number of rounds.)
     waiting: parking_lot::Mutex<Vec<checker::thread::Thread>>,
     /// Never contended: `locked` comes first. (And never poisoned: all threads of a checker run on one, so that one of
     /// them may seem to panic while another does.)
@@ -75,7 +75,7 @@ impl<T> Mutex<T> {
             self.waiting().push(me.clone());
             // It may have been released before the name was on the list.
             let guard = self.try_lock();
-            // Whoever has the lock and has been woken already takes that wake-up, which is for no other sleep.
+            // A thread that has the lock and has been woken already takes that wake-up, which is for no other sleep.
             if guard.is_none() || !self.waits_no_more(&me) {
                 checker::thread::park();
             }
@@ -98,7 +98,8 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        // ORDERING: Acquire pairs with the Release in `drop`: whoever has the lock sees what was done under it before.
+        // ORDERING: Acquire pairs with the Release in `drop`: the thread that has the lock sees what was done under it
+        // before.
         self.locked
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;

@@ -1,8 +1,8 @@
 //! The entries of a tracker: a map that says where the timer keeps each key's value.
 //!
-//! A key is entered while the lock of its map shard is held, after its value has got a slot and a timer: so a thread that
-//! finds the key finds a value that can be ended. The timer decides which thread ends a value. An entry is taken out by
-//! its address, so that an ending that comes late does not touch the next value of its key.
+//! A key is entered while the lock of its map shard is held, after its value has got a slot and a timer: so a thread
+//! that finds the key finds a value that can be ended. The timer decides which thread ends a value. An entry is taken
+//! out by its address, so that an ending that comes late does not touch the next value of its key.
 //!
 //! The lock of a timer shard may be taken within that of a map shard, never the other way round.
 
