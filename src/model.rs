@@ -16,8 +16,10 @@ use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
 use crate::sync::{Arc, Parker};
 use crate::time::ticks::NEVER;
+use crate::watch::bound::Bound;
 use crate::watch::resolved::{Number, Resolved};
 use crate::watch::{Copied, Target, WatchMap};
+use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::task::{Context, Poll};
 
@@ -259,8 +261,12 @@ impl Watchers {
         let key = self.key(key);
         let mut copied = Copied::default();
         if let Some(found) = self.map.find(&key, &mut copied) {
-            let each = |watcher: Address| found_ids.push(watcher.index());
-            self.map.visit(&key, (found, &copied), up_to, each, || ());
+            let each = |watcher: Address| {
+                found_ids.push(watcher.index());
+                ControlFlow::Continue(())
+            };
+            let bound = Bound::up_to(up_to);
+            let _ = self.map.visit(&key, (found, &copied), bound, each, || ());
         }
         found_ids
     }

@@ -35,7 +35,7 @@ use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, sha
 use crate::error::Rejected;
 use crate::operation::DelayedOperation;
 use crate::time::Timestamp;
-use crate::watch::list::Rank;
+use crate::watch::bound::Bound;
 use deferred::Deferred;
 use inner::Inner;
 use keys::Keys;
@@ -150,7 +150,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Examines every operation that watches `key`, and completes those that say they can. Returns how many this call
-    /// completed.
+    /// completed. The operations are examined in the order in which they were parked.
     ///
     /// Call it after every change that could satisfy an operation on this key, with none of your own locks held that
     /// `try_complete` or `on_complete` of *any* operation take; where that cannot be, use
@@ -168,7 +168,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shared.inner.check_key(key, Rank::MAX, RunOn::Caller)
+        self.shared.inner.check_key(key, Bound::NONE, RunOn::Caller)
     }
 
     /// The same, but of those that watch `key` [at a rank](Watch::at_rank) it examines only those up to `rank`, in
@@ -183,7 +183,71 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shared.inner.check_key(key, rank, RunOn::Caller)
+        self.shared
+            .inner
+            .check_key(key, Bound::up_to(rank), RunOn::Caller)
+    }
+
+    /// Examines the operations that watch `key` one after the other, and stops after `count` completions: for an event
+    /// that satisfies so many, such as a job for competing workers. Returns how many this call completed.
+    ///
+    /// The operations are examined in the order in which they were parked (those with a rank first, in its order). An
+    /// operation that another thread is examining is left to that thread and does not count, since it may end otherwise:
+    /// the check goes on to the next, so rather one operation too many is examined than one too few. Runs and locks as
+    /// [`check_and_complete`](Self::check_and_complete) does.
+    #[inline]
+    pub fn check_and_complete_at_most<Q>(&self, key: &Q, count: usize) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        match count {
+            0 => 0,
+            _ => {
+                let bound = Bound::NONE.at_most(count);
+                self.shared.inner.check_key(key, bound, RunOn::Caller)
+            }
+        }
+    }
+
+    /// The same for watches at a rank: examines those up to `rank`, then those without, and stops after `count`
+    /// completions.
+    #[inline]
+    pub fn check_and_complete_up_to_at_most<Q>(&self, key: &Q, rank: u64, count: usize) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        match count {
+            0 => 0,
+            _ => {
+                let bound = Bound::up_to(rank).at_most(count);
+                self.shared.inner.check_key(key, bound, RunOn::Caller)
+            }
+        }
+    }
+
+    /// Checks all of `keys` for one event: an operation that watches several of them is examined once. Returns how many
+    /// operations this call completed.
+    ///
+    /// Runs and locks as [`check_and_complete`](Self::check_and_complete) does for each key.
+    pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized + 'q,
+    {
+        self.shared.inner.check_keys(keys.into_iter())
+    }
+
+    /// Checks every watched key that `is_concerned` picks, for events that do not say which keys they change. An
+    /// operation that watches several of them is examined once. Returns how many operations this call completed.
+    ///
+    /// Takes the lock of each map shard in turn, and has it while it clones the keys of the shard; `is_concerned` runs
+    /// with no lock held. Its cost is in all keys that are watched.
+    pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
+        let inner = &self.shared.inner;
+        let keys = inner.watch.all_keys();
+        inner.check_keys(keys.iter().filter(|key| is_concerned(key)))
     }
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
@@ -194,7 +258,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// but a [reactor's wake function](crate::threads::Reaper::Reactor). So it is safe under any lock of yours that these
     /// do not take. After the shutdown it drops the key.
     pub fn check_later(&self, key: Op::Key) {
-        self.shared.inner.defer(Deferred::Key(key), Rank::MAX);
+        self.shared.inner.defer(Deferred::Key(key), Bound::NONE);
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.

@@ -7,6 +7,8 @@
 //!
 //! The lock of a resolved list may be taken within that of a shard, never the other way round.
 
+mod arrivals;
+pub(crate) mod bound;
 pub(crate) mod list;
 pub(crate) mod resolved;
 pub(crate) mod sweep;
@@ -14,10 +16,12 @@ pub(crate) mod sweep;
 use crate::address::Address;
 use crate::sync::{Arc, COPIED, Entry, ShardedMap};
 use crate::trampoline::drop_user_value;
+use bound::Bound;
 use list::{Rank, Walk, WatchList};
 use resolved::{Number, Resolved, ResolvedLists, Unwatched};
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
+use std::ops::ControlFlow;
 
 /// What an operation watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,15 +65,7 @@ impl Found {
         if let WatchList::One(watcher) = list {
             return Self::One(*watcher);
         }
-        match list.unranked() {
-            Some(watchers) if watchers.len() <= COPIED => {
-                for (place, watcher) in copied.iter_mut().zip(watchers) {
-                    *place = *watcher;
-                }
-                Self::Few(watchers.len())
-            }
-            _ => Self::Many,
-        }
+        list.copy_few(copied).map_or(Self::Many, Self::Few)
     }
 }
 
@@ -189,25 +185,27 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         found.flatten()
     }
 
-    /// Calls `each` for every watcher that `key` has during the whole visit (of those with a rank, only up to
-    /// `up_to`, and in its order), and perhaps for some that come or go meanwhile; a few may be visited twice. No lock
-    /// is held during the calls. The visit begins with what was [found](Self::find).
+    /// Calls `each` for every watcher that `key` has during the whole visit, and perhaps for some that leave meanwhile,
+    /// until it breaks: those with a rank up to that of `bound`, in its order, then those without, in the order of their
+    /// arrival. No lock is held during the calls, and `pause` is called between slices of a long list. The visit begins
+    /// with what was [found](Self::find).
     #[inline(always)]
     pub(crate) fn visit<Q>(
         &self,
         key: &Q,
         (found, copied): (Found, &Copied),
-        up_to: Rank,
-        mut each: impl FnMut(Address),
+        bound: Bound,
+        mut each: impl FnMut(Address) -> ControlFlow<()>,
         pause: impl FnMut(),
-    ) where
+    ) -> ControlFlow<()>
+    where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         match found {
             Found::One(watcher) => each(watcher),
-            Found::Few(count) => copied[..count].iter().copied().for_each(each),
-            Found::Many => Walk::new(up_to).visit(each, pause, |read| {
+            Found::Few(count) => copied[..count].iter().copied().try_for_each(each),
+            Found::Many => Walk::new(bound).visit(each, pause, |read| {
                 self.lists.read(key, |location| match location {
                     Location::Here(list) => read(list),
                     Location::Resolved(number) => self.resolved.get(*number).read(read),
@@ -217,15 +215,26 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Calls `each` for every watcher of `key`.
-    pub(crate) fn visit_all<Q>(&self, key: &Q, each: impl FnMut(Address))
+    pub(crate) fn visit_all<Q>(&self, key: &Q, mut each: impl FnMut(Address))
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let mut copied = Copied::default();
         if let Some(found) = self.find(key, &mut copied) {
-            self.visit(key, (found, &copied), Rank::MAX, each, || ());
+            let each = |watcher| {
+                each(watcher);
+                ControlFlow::Continue(())
+            };
+            let _ = self.visit(key, (found, &copied), Bound::NONE, each, || ());
         }
+    }
+
+    /// Copies of all keys that are watched or resolved.
+    pub(crate) fn all_keys(&self) -> Vec<K> {
+        let mut keys = Vec::new();
+        self.lists.for_each(|key, _| keys.push(key.clone()));
+        keys
     }
 
     /// Gives the list of `key` a place of its own, until every resolution of it has been [released](Self::release).

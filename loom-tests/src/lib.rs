@@ -24,7 +24,7 @@ pub fn exhaustive(model: impl Fn() + Send + Sync + 'static) {
     check(builder, model);
 }
 
-/// Says in how many executions it found nothing, and whether `LOOM_MAX_DURATION` left others untried: `.ci/loom` reads it.
+/// Says in how many executions it found nothing, and whether `LOOM_MAX_DURATION` left others untried: `.ci/models loom` reads it.
 fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'static) {
     builder.max_branches = 100_000;
     let begin = Instant::now();

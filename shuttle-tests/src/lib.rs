@@ -1,14 +1,14 @@
 //! Random schedules of the whole purgatory: what is too large for the models in `loom-tests` is run on schedules that
-//! shuttle draws, by chance or with a few changes of priority. `.ci/shuttle` is the long run.
+//! shuttle draws, by chance or with a few changes of priority. `.ci/models shuttle` is the long run.
 //!
 //! A failure prints the command that repeats the run, and the schedule; twice if the unwinding took more steps, and then
 //! the second is whole. On the same source, that one schedule is repeated by
 //!
 //! ```text
-//! SHUTTLE_SCHEDULE='...' .ci/shuttle 1 NAME
+//! SHUTTLE_SCHEDULE='...' .ci/models shuttle 1 NAME
 //! ```
 //!
-//! with its line breaks or without. (A `failing seed` names it too: `SHUTTLE_SEED=... .ci/shuttle 1 NAME`.)
+//! with its line breaks or without. (A `failing seed` names it too: `SHUTTLE_SEED=... .ci/models shuttle 1 NAME`.)
 #![cfg(shuttle)]
 
 pub mod ledger;
@@ -39,7 +39,7 @@ pub fn explore(scenario: fn()) {
     let test = thread::current();
     // (Only a failing test shows this.)
     println!(
-        "SHUTTLE_SEED={seed} .ci/shuttle {schedules} {}",
+        "SHUTTLE_SEED={seed} .ci/models shuttle {schedules} {}",
         test.name().unwrap_or_default()
     );
     run(scenario, RandomScheduler::new_from_seed(seed, half));

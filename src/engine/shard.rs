@@ -353,7 +353,7 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Slots that were ever needed.
-    #[cfg(any(loom, test))]
+    #[cfg(loom)]
     pub(crate) fn slots(&self) -> u32 {
         self.slab.used()
     }

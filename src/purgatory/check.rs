@@ -11,11 +11,13 @@ use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, Trampoline};
-use crate::watch::list::Rank;
+use crate::watch::bound::Bound;
 use crate::watch::resolved::Resolved;
 use crate::watch::{Copied, Found};
 use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::hash::Hash;
+use std::ops::ControlFlow;
 
 /// A check of several operations. When it is dropped, the completions run.
 struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
@@ -23,21 +25,30 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     endings: Endings<'a, Inner<Op, S>>,
     /// Operations found satisfied.
     completed: usize,
+    at_most: usize,
     in_vain: u64,
 }
 
 impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
-    fn new(inner: &'a Arc<Inner<Op, S>>, trampoline: &'a Trampoline, run_on: RunOn) -> Self {
+    fn new(
+        inner: &'a Arc<Inner<Op, S>>,
+        trampoline: &'a Trampoline,
+        run_on: RunOn,
+        bound: Bound,
+    ) -> Self {
         Self {
             inner,
             endings: Endings::new(inner, trampoline, run_on),
             completed: 0,
+            at_most: bound.at_most,
             in_vain: 0,
         }
     }
 
+    /// Breaks off the check after the last completion that it may make. (An operation that another thread holds does not
+    /// count: it may end otherwise.)
     #[inline(always)]
-    fn examine(&mut self, address: Address) {
+    fn examine(&mut self, address: Address) -> ControlFlow<()> {
         match self.inner.examine(address) {
             Some(Examined::Ended(ended)) => {
                 self.completed += usize::from(ended.ending == Ending::Satisfied);
@@ -45,6 +56,10 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
             }
             Some(Examined::Parked) => self.in_vain += 1,
             None => {}
+        }
+        match self.completed < self.at_most {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
         }
     }
 }
@@ -59,10 +74,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Checks every operation on `key`; of those that watch it at a rank, only up to `up_to`. Returns how many this
-    /// completed.
+    /// Checks every operation on `key`; as far as `bound` goes. Returns how many this completed.
     #[inline(always)]
-    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, up_to: Rank, run_on: RunOn) -> usize
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: Bound, run_on: RunOn) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -72,8 +86,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(Found::One(watcher)) => usize::from(self.check_one(watcher, run_on)),
-            Some(_) if Examining::current().is_some() => self.check_key_nested(key, up_to),
-            Some(found) => self.check_found(key, (found, &copied), up_to, run_on, || ()),
+            Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
+            Some(found) => self.check_found(key, (found, &copied), bound, run_on, || ()),
         }
     }
 
@@ -81,24 +95,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn check_key_in_slices(
         self: &Arc<Self>,
         key: &Op::Key,
-        up_to: Rank,
+        bound: Bound,
         pause: &mut dyn FnMut(),
     ) {
         let mut copied = Copied::default();
         if let Some(found) = self.watch.find(key, &mut copied) {
-            self.check_found(key, (found, &copied), up_to, RunOn::Executor, pause);
+            self.check_found(key, (found, &copied), bound, RunOn::Executor, pause);
         }
     }
 
     #[cold]
-    fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, up_to: Rank) -> usize
+    fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: Bound) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         // (A key that is not in the map is watched by no operation.)
         if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
-            self.check_nested(Deferred::Key(key), up_to, cause);
+            self.check_nested(Deferred::Key(key), bound, cause);
         }
         0
     }
@@ -108,7 +122,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         key: &Q,
         found: (Found, &Copied),
-        up_to: Rank,
+        bound: Bound,
         run_on: RunOn,
         pause: impl FnMut(),
     ) -> usize
@@ -117,9 +131,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Eq + ?Sized,
     {
         let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, run_on);
-        self.watch
-            .visit(key, found, up_to, |watcher| check.examine(watcher), pause);
+        let mut check = Check::new(self, &trampoline, run_on, bound);
+        let _ = self
+            .watch
+            .visit(key, found, bound, |watcher| check.examine(watcher), pause);
         check.completed
     }
 
@@ -130,18 +145,41 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         key: &Op::Key,
         list: &Resolved<Op::Key>,
         only: Option<Option<Address>>,
-        up_to: Rank,
+        bound: Bound,
     ) -> usize {
         if let Some(Some(watcher)) = only {
             return usize::from(self.check_one(watcher, RunOn::Caller));
         }
         if let Some(cause) = Examining::current() {
-            self.check_nested(Deferred::Key(key.clone()), up_to, cause);
+            self.check_nested(Deferred::Key(key.clone()), bound, cause);
             return 0;
         }
         let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, RunOn::Caller);
-        list.visit(only, up_to, |watcher| check.examine(watcher));
+        let mut check = Check::new(self, &trampoline, RunOn::Caller, bound);
+        let _ = list.visit(only, bound, |watcher| check.examine(watcher));
+        check.completed
+    }
+
+    /// Checks several keys of one event, and examines each operation once. Returns how many this completed.
+    pub(crate) fn check_keys<'q, Q>(self: &Arc<Self>, keys: impl Iterator<Item = &'q Q>) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized + 'q,
+    {
+        if Examining::current().is_some() {
+            keys.for_each(|key| _ = self.check_key(key, Bound::NONE, RunOn::Caller));
+            return 0;
+        }
+        let trampoline = Trampoline::enter();
+        let mut check = Check::new(self, &trampoline, RunOn::Caller, Bound::NONE);
+        let mut examined = HashSet::new();
+        for key in keys {
+            self.watch.visit_all(key, |watcher| {
+                if examined.insert(watcher) {
+                    let _ = check.examine(watcher);
+                }
+            });
+        }
         check.completed
     }
 
@@ -149,7 +187,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(never)]
     pub(crate) fn check_one(self: &Arc<Self>, address: Address, run_on: RunOn) -> bool {
         if let Some(cause) = Examining::current() {
-            self.check_nested(Deferred::Operation(address), Rank::MAX, cause);
+            self.check_nested(Deferred::Operation(address), Bound::NONE, cause);
             return false;
         }
         let trampoline = Trampoline::enter();

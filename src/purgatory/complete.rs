@@ -14,6 +14,7 @@ use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::trampoline::{Examining, drop_user_value};
 use crate::watch::Target;
+use crate::watch::bound::Bound;
 use crate::watch::list::Rank;
 
 /// An operation that has ended, on its way to [`run_on_complete`](Inner::run_on_complete).
@@ -98,7 +99,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Released::Parked { unexamined } => {
                     if unexamined {
-                        self.defer(Deferred::Operation(address), Rank::MAX);
+                        self.defer(Deferred::Operation(address), Bound::NONE);
                     }
                     return Examined::Parked;
                 }

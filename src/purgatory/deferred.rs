@@ -3,7 +3,7 @@
 use crate::address::Address;
 use crate::hash::KeyHasher;
 use crate::sync::Mutex;
-use crate::watch::list::Rank;
+use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
@@ -21,8 +21,8 @@ pub(crate) struct DeferredChecks<K, S>(Mutex<Waiting<K, S>>);
 
 struct Waiting<K, S> {
     order: VecDeque<Deferred<K>>,
-    /// Up to which rank each is. (A check that is merged with another goes as far as the farther one.)
-    up_to: HashMap<Deferred<K>, Rank, S>,
+    /// How far each goes.
+    bounds: HashMap<Deferred<K>, Bound, S>,
     /// After the shutdown no check waits.
     closed: bool,
 }
@@ -31,23 +31,23 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
         Self(Mutex::new(Waiting {
             order: VecDeque::new(),
-            up_to: HashMap::with_hasher(hasher),
+            bounds: HashMap::with_hasher(hasher),
             closed: false,
         }))
     }
 
     /// Adds a check, or merges it with the one that waits already. `false` after the shutdown.
-    pub(crate) fn add(&self, check: Deferred<K>, up_to: Rank) -> bool {
+    pub(crate) fn add(&self, check: Deferred<K>, bound: Bound) -> bool {
         // (Dropped after the lock is released: the destructor of a key is the user's.)
         let mut spare = None;
         let mut waiting = self.0.lock();
         if waiting.closed {
             spare = Some(check);
-        } else if let Some(known) = waiting.up_to.get_mut(&check) {
-            *known = up_to.max(*known);
+        } else if let Some(known) = waiting.bounds.get_mut(&check) {
+            *known = known.merge(bound);
             spare = Some(check);
         } else {
-            waiting.up_to.insert(check.clone(), up_to);
+            waiting.bounds.insert(check.clone(), bound);
             waiting.order.push_back(check);
         }
         let taken = !waiting.closed;
@@ -57,14 +57,14 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
     }
 
     /// The check that has waited longest.
-    pub(crate) fn next(&self) -> Option<(Deferred<K>, Rank)> {
+    pub(crate) fn next(&self) -> Option<(Deferred<K>, Bound)> {
         let mut waiting = self.0.lock();
         let check = waiting.order.pop_front()?;
-        let removed = waiting.up_to.remove_entry(&check);
+        let removed = waiting.bounds.remove_entry(&check);
         drop(waiting);
-        let (copy, up_to) = removed?;
+        let (copy, bound) = removed?;
         drop(copy);
-        Some((check, up_to))
+        Some((check, bound))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -76,7 +76,7 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
         let mut waiting = self.0.lock();
         waiting.closed = true;
         let order = std::mem::take(&mut waiting.order);
-        let copies = waiting.up_to.drain().map(|(copy, _)| copy);
+        let copies = waiting.bounds.drain().map(|(copy, _)| copy);
         let copies = copies.collect::<Vec<_>>();
         drop(waiting);
         order.into_iter().chain(copies)

@@ -84,8 +84,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     fn run_deferred(self: &Arc<Self>, pause: &mut dyn FnMut()) {
         // Only `Hash` or `Eq` of a key, or its destructor, can panic in here.
         let _ = self.engine.guarded(|| match self.deferred.next() {
-            Some((Deferred::Key(key), up_to)) => {
-                self.check_key_in_slices(&key, up_to, pause);
+            Some((Deferred::Key(key), bound)) => {
+                self.check_key_in_slices(&key, bound, pause);
                 drop_user_value(key);
             }
             Some((Deferred::Operation(address), _)) => {

@@ -12,7 +12,7 @@ use crate::operation::DelayedOperation;
 use crate::scheme::HierarchicalWheel;
 use crate::sync::{Arc, Weak};
 use crate::watch::WatchMap;
-use crate::watch::list::Rank;
+use crate::watch::bound::Bound;
 
 /// How a purgatory keeps its deadlines.
 pub(crate) type Wheel = HierarchicalWheel;
@@ -58,8 +58,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Leaves a check to the thread that drives the timer.
-    pub(crate) fn defer(&self, check: Deferred<Op::Key>, up_to: Rank) {
-        if self.deferred.add(check, up_to) {
+    pub(crate) fn defer(&self, check: Deferred<Op::Key>, bound: Bound) {
+        if self.deferred.add(check, bound) {
             self.engine.announce(Some(0));
         }
     }

@@ -15,7 +15,7 @@ use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::{Examinee, Examining, NestedChecks, is_in_nested_check, nested_checks};
-use crate::watch::list::Rank;
+use crate::watch::bound::Bound;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -32,15 +32,15 @@ struct State<K, S> {
 
 #[derive(Default)]
 struct Check {
-    /// Up to which rank, if it waits.
-    waiting: Option<Rank>,
+    /// How far it goes, if it waits.
+    waiting: Option<Bound>,
     /// Operations that have caused it.
     causes: HashSet<Examinee>,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Nested<Op, S> {
     /// The check that has waited longest.
-    fn next(&self) -> Option<(Deferred<Op::Key>, Rank)> {
+    fn next(&self) -> Option<(Deferred<Op::Key>, Bound)> {
         let mut state = self.state.borrow_mut();
         let Some(what) = state.order.pop_front() else {
             let done = std::mem::replace(
@@ -58,11 +58,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Nested<Op, S> {
 
 impl<Op: DelayedOperation, S: KeyHasher> NestedChecks for Nested<Op, S> {
     fn run_next(&self) -> bool {
-        let Some((what, up_to)) = self.next() else {
+        let Some((what, bound)) = self.next() else {
             return false;
         };
         match what {
-            Deferred::Key(key) => _ = self.inner.check_key(&key, up_to, RunOn::Caller),
+            Deferred::Key(key) => _ = self.inner.check_key(&key, bound, RunOn::Caller),
             Deferred::Operation(address) => _ = self.inner.check_one(address, RunOn::Caller),
         }
         true
@@ -76,7 +76,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn check_nested(
         self: &Arc<Self>,
         what: Deferred<Op::Key>,
-        up_to: Rank,
+        bound: Bound,
         cause: Examinee,
     ) {
         let nested = nested_checks(
@@ -94,7 +94,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let first = cause == Examining::UNPARKED || check.causes.insert(cause);
         if first || !is_in_nested_check() {
             let waits = check.waiting.is_some();
-            check.waiting = check.waiting.max(Some(up_to));
+            check.waiting = Some(check.waiting.map_or(bound, |other| other.merge(bound)));
             if !waits {
                 state.order.push_back(what);
             }

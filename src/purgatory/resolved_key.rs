@@ -6,7 +6,7 @@ use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
-use crate::watch::list::Rank;
+use crate::watch::bound::Bound;
 use crate::watch::resolved::{Number, Resolved};
 use std::fmt;
 
@@ -56,7 +56,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// locks of the other keys, and that of the timer shard only if it is free.
     #[inline]
     pub fn check_and_complete(&self) -> usize {
-        self.check(self.list.peek_published(), Rank::MAX)
+        self.check(self.list.peek_published(), Bound::NONE)
     }
 
     /// The same for a caller who has just published the event **under a lock that `try_complete` takes as well** (and
@@ -67,24 +67,34 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// next check or its timeout.
     #[inline]
     pub fn check_and_complete_after_lock(&self) -> usize {
-        self.check(self.list.peek(), Rank::MAX)
+        self.check(self.list.peek(), Bound::NONE)
     }
 
     /// Examines those that watch the key at a rank up to `rank`, in that order, and all that watch it without one, as
     /// [`Purgatory::check_and_complete_up_to`](crate::Purgatory::check_and_complete_up_to) does.
     #[inline]
     pub fn check_and_complete_up_to(&self, rank: u64) -> usize {
-        self.check(self.list.peek_published(), rank)
+        self.check(self.list.peek_published(), Bound::up_to(rank))
+    }
+
+    /// The same, but stops after `count` completions, as
+    /// [`Purgatory::check_and_complete_at_most`](crate::Purgatory::check_and_complete_at_most) does.
+    #[inline]
+    pub fn check_and_complete_at_most(&self, count: usize) -> usize {
+        match count {
+            0 => 0,
+            _ => self.check(self.list.peek_published(), Bound::NONE.at_most(count)),
+        }
     }
 
     /// `only` is what was seen in the list.
     #[inline(always)]
-    fn check(&self, only: Option<Option<Address>>, up_to: Rank) -> usize {
+    fn check(&self, only: Option<Option<Address>>, bound: Bound) -> usize {
         match only {
             Some(None) => 0,
             only => self
                 .inner
-                .check_resolved(&self.key, &self.list, only, up_to),
+                .check_resolved(&self.key, &self.list, only, bound),
         }
     }
 }

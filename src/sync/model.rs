@@ -30,6 +30,7 @@ pub(crate) use const_thread_local as thread_local;
 pub(crate) const FIRST_CHUNK: u32 = 1;
 pub(crate) const BLOCK: usize = 1;
 pub(crate) const PLACES: usize = 1;
+pub(crate) const LIST_CHUNK: usize = 1;
 pub(crate) const SHORT_LIST: usize = 1;
 pub(crate) const COPIED: usize = 1;
 pub(crate) const SLICE: usize = 1;
@@ -161,6 +162,13 @@ pub(crate) fn thread_number() -> u32 {
     let mut last = Last(0);
     checker::thread::current().id().hash(&mut last);
     last.finish() as u32 + 1
+}
+
+/// A number that no other call in this process returns.
+pub(crate) fn unique_number() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    // ORDERING: Relaxed: all that counts is that no two are equal.
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 /// Padding has no meaning in a model.

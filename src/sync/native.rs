@@ -19,6 +19,8 @@ pub(crate) const FIRST_CHUNK: u32 = 64;
 pub(crate) const BLOCK: usize = 60;
 /// Watchers in the one allocation of a list of few.
 pub(crate) const PLACES: usize = 3;
+/// Watchers in a chunk of a long list.
+pub(crate) const LIST_CHUNK: usize = 256;
 /// Watch lists up to this length are searched, longer ones count their dead.
 pub(crate) const SHORT_LIST: usize = 256;
 /// Watchers of a short list that a check copies to the stack.
@@ -56,6 +58,16 @@ pub(crate) fn thread_number() -> u32 {
         }
         known => known,
     })
+}
+
+/// A number that no other call in this process returns (while a thread makes less than 2^32 of them).
+#[inline]
+pub(crate) fn unique_number() -> u64 {
+    thread_local! {
+        static NEXT: Cell<u32> = const { Cell::new(0) };
+    }
+    let mine = NEXT.with(|next| next.replace(next.get().wrapping_add(1)));
+    u64::from(mine) << 32 | u64::from(thread_number())
 }
 
 /// Puts a thread to sleep until it is woken or a time has passed. A wake-up that comes first is kept.

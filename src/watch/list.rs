@@ -1,28 +1,22 @@
 //! The watchers of one key.
 //!
-//! A single watcher lies inline, and a few lie in one small allocation. More are kept in an unordered vector: short
-//! ones are searched when a watcher leaves. In long ones a search would cost in what stays, so a leaver is only counted
-//! as dead, and with every leaver a few places are swept, in rounds through the vector. The sweep outruns the deaths:
-//! it looks at four places for each death, so at most half of a long list is dead, no removal takes long, and none
-//! stalls the others to compact.
+//! A single watcher lies inline, and a few lie in one small allocation. More are kept in the order of their
+//! [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are found
+//! without a visit to the rest.
 //!
-//! Watchers with a rank stand in an ordered map instead, so that those up to a rank are found without a look at the
-//! rest, and each leaves at once. With each stands its turn of arrival: a visit goes by the others' rank, and must not
-//! meet those who come while it is under way, or it might never end.
+//! Watchers arrive while a check walks over a list, and a walk that met them all might never end. So each has a number,
+//! and a walk meets those that arrived before it began. The numbers start anew with each list that comes to a key; its
+//! identity tells a walk that it is another one, so that all that the walk had to meet are gone.
 
+use super::arrivals::Arrivals;
+use super::bound::Bound;
 use crate::address::Address;
-use crate::sync::{PLACES, SHORT_LIST, SLICE};
+use crate::sync::{PLACES, SLICE, unique_number};
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound as End, ControlFlow};
 
-/// What a watcher waits for a key to reach: an offset, an epoch, a version.
+/// The value that a watcher waits for a key to reach: an offset, an epoch, a version.
 pub(crate) type Rank = u64;
-
-/// Room for so many is not worth giving back.
-const ROOM: usize = 16;
-
-/// Places swept for each watcher that leaves a long list.
-const SWEEP: usize = 4;
 
 /// The watchers of one key. An empty list does not exist.
 #[derive(Debug)]
@@ -34,22 +28,20 @@ pub(crate) enum WatchList {
     Many(Box<Many>),
 }
 
-/// At most [`PLACES`] watchers, before all vacant places.
+/// At most [`PLACES`] watchers in the order of their arrival, before all vacant places.
 #[derive(Debug)]
 pub(crate) struct Few(Box<[Address; PLACES]>);
 
 /// Several watchers, or some with a rank.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Many {
-    watchers: Vec<Address>,
-    /// Watchers that left but are still in the vector, less those that were swept out before they said they leave.
-    dead: isize,
-    /// Where the next sweep begins.
-    cursor: usize,
-    /// Each with its turn of arrival.
+    /// No other list of the key has it.
+    identity: u64,
+    /// The number of the next watcher.
+    next: u64,
+    unranked: Arrivals,
+    /// Each with its number.
     ranked: BTreeMap<(Rank, Address), u64>,
-    /// The turn of the next one with a rank.
-    turn: u64,
 }
 
 impl WatchList {
@@ -63,7 +55,7 @@ impl WatchList {
 
     #[cold]
     fn ranked(watcher: Address, rank: Rank) -> Self {
-        let mut many = Box::<Many>::default();
+        let mut many = Box::new(Many::new());
         many.add(watcher, Some(rank));
         Self::Many(many)
     }
@@ -85,16 +77,10 @@ impl WatchList {
 
     #[inline(never)]
     fn make_many(&mut self) -> &mut Many {
-        let watchers = match self {
-            Self::One(watcher) => Some(vec![*watcher]),
-            Self::Few(few) => Some(few.watchers().to_vec()),
-            Self::Many(_) => None,
-        };
-        if let Some(watchers) = watchers {
-            *self = Self::Many(Box::new(Many {
-                watchers,
-                ..Many::default()
-            }));
+        if !matches!(self, Self::Many(_)) {
+            let mut many = Box::new(Many::new());
+            self.for_each(|watcher| many.add(watcher, None));
+            *self = Self::Many(many);
         }
         match self {
             Self::Many(many) => many,
@@ -102,17 +88,20 @@ impl WatchList {
         }
     }
 
-    /// All watchers, the dead among them, if none has a rank.
+    /// Copies the watchers, if none has a rank and they are as few as there is room for. Returns how many.
     #[inline(always)]
-    pub(crate) fn unranked(&self) -> Option<&[Address]> {
+    pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
         match self {
-            Self::One(watcher) => Some(std::slice::from_ref(watcher)),
-            Self::Few(few) => Some(few.watchers()),
-            Self::Many(many) => many.ranked.is_empty().then_some(&many.watchers),
+            Self::One(watcher) => copy([*watcher], room),
+            Self::Few(few) => copy(few.watchers().iter().copied(), room),
+            Self::Many(many) if many.ranked.is_empty() && many.unranked.len() <= room.len() => {
+                copy(many.unranked.iter(), room)
+            }
+            Self::Many(_) => None,
         }
     }
 
-    /// Whether nobody else watches, and without a rank.
+    /// Whether `watcher` is the only one, without a rank.
     #[inline(always)]
     pub(crate) fn is_only(&self, watcher: Address) -> bool {
         matches!(self, Self::One(only) if *only == watcher)
@@ -138,37 +127,6 @@ impl WatchList {
         std::mem::replace(self, Self::One(Address::default()))
     }
 
-    /// Copies the next watchers of a walk: a slice at most, perhaps fewer. Returns whether the walk goes on.
-    pub(crate) fn next_slice(&self, walk: &mut Walk, slice: &mut Vec<Address>) -> bool {
-        if walk.end == usize::MAX {
-            walk.begin(self);
-        }
-        let watchers = match self {
-            Self::One(watcher) => std::slice::from_ref(watcher),
-            Self::Few(few) => few.watchers(),
-            Self::Many(many) => {
-                let next = many.ranked.range((walk.after, Bound::Included(walk.last)));
-                let mut seen = false;
-                for (&(rank, watcher), turn) in next.take(SLICE) {
-                    seen = true;
-                    walk.after = Bound::Excluded((rank, watcher));
-                    if *turn < walk.turn {
-                        slice.push(watcher);
-                    }
-                }
-                if seen {
-                    return true;
-                }
-                &many.watchers
-            }
-        };
-        walk.end = walk.end.min(watchers.len());
-        let start = walk.end.saturating_sub(SLICE);
-        slice.extend_from_slice(&watchers[start..walk.end]);
-        walk.end = start;
-        !slice.is_empty()
-    }
-
     /// Calls `each` for all watchers, the dead among them.
     pub(crate) fn for_each(&self, mut each: impl FnMut(Address)) {
         match self {
@@ -176,63 +134,103 @@ impl WatchList {
             Self::Few(few) => few.watchers().iter().copied().for_each(each),
             Self::Many(many) => {
                 many.ranked.keys().for_each(|&(_, watcher)| each(watcher));
-                many.watchers.iter().copied().for_each(each);
+                many.unranked.iter().for_each(each);
             }
         }
     }
 }
 
-/// How far a visit of a long list has come: it meets everyone who stays in the list meanwhile.
+#[inline(always)]
+fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Option<usize> {
+    let mut places = room.iter_mut();
+    let mut copied = 0;
+    for watcher in watchers {
+        *places.next()? = watcher;
+        copied += 1;
+    }
+    Some(copied)
+}
+
+/// How far a visit of a long list has come: it meets all watchers that are in the list from its beginning to its end.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// Those with a rank come first, in its order, from one to another of these.
-    after: Bound<(Rank, Address)>,
+    /// Of the list that it walks over. `None` before it has seen it.
+    identity: Option<u64>,
+    /// It meets watchers with lower numbers than this.
+    end: u64,
+    /// Watchers with a rank come first, in that order, from the end of this to `last`.
+    after: End<(Rank, Address)>,
     last: (Rank, Address),
-    /// Of them, those are met whose turn came before this.
-    turn: u64,
-    /// Then the others, from the end: watchers from this place on have been visited. Lists only ever move their last
-    /// watcher to a lower place, so walking down meets everyone who stays.
-    end: usize,
+    /// Then those without, from this number on.
+    next: u64,
+    /// The size of the next slice. It grows: a check that stops after one completion copies few.
+    size: usize,
 }
 
 impl Walk {
-    /// The list is seen for the first time: whoever comes later is not met, or a walk might never end.
-    fn begin(&mut self, list: &WatchList) {
-        (self.turn, self.end) = match list {
-            WatchList::One(_) => (0, 1),
-            WatchList::Few(few) => (0, few.watchers().len()),
-            WatchList::Many(many) => (many.turn, many.watchers.len()),
-        };
-    }
-
-    /// A walk over those with a rank up to `up_to`, and all without.
-    pub(crate) fn new(up_to: Rank) -> Self {
+    pub(crate) fn new(bound: Bound) -> Self {
         Self {
-            after: Bound::Unbounded,
-            last: (up_to, Address::LAST),
-            turn: 0,
-            end: usize::MAX,
+            identity: None,
+            end: 0,
+            after: End::Unbounded,
+            last: (bound.up_to, Address::LAST),
+            next: 0,
+            size: bound.at_most.clamp(1, SLICE),
         }
     }
 
-    /// Calls `each` for those that the walk meets; `read` shows the list for a slice of them, if it still exists.
+    /// Calls `each` for the watchers that the walk meets, until it breaks; `read` shows the list for a slice of them, if
+    /// it still exists. `pause` is called between slices.
     pub(crate) fn visit(
         mut self,
-        mut each: impl FnMut(Address),
+        mut each: impl FnMut(Address) -> ControlFlow<()>,
         mut pause: impl FnMut(),
         read: impl Fn(&mut dyn FnMut(&WatchList)),
-    ) {
-        let mut slice = Vec::with_capacity(SLICE);
+    ) -> ControlFlow<()> {
+        let mut slice = Vec::with_capacity(self.size);
         loop {
             slice.clear();
             let mut more = false;
-            read(&mut |list| more = list.next_slice(&mut self, &mut slice));
+            read(&mut |list| more = self.next_slice(list, &mut slice));
+            slice.iter().copied().try_for_each(&mut each)?;
             if !more {
-                return;
+                return ControlFlow::Continue(());
             }
-            slice.iter().copied().for_each(&mut each);
             pause();
         }
+    }
+
+    /// Copies the next watchers. Returns whether the walk goes on.
+    fn next_slice(&mut self, list: &WatchList, slice: &mut Vec<Address>) -> bool {
+        let WatchList::Many(many) = list else {
+            // (A list that was long before is another one by now.)
+            if self.identity.is_none() {
+                list.for_each(|watcher| slice.push(watcher));
+            }
+            return false;
+        };
+        match self.identity {
+            None => (self.identity, self.end) = (Some(many.identity), many.next),
+            Some(identity) if identity != many.identity => return false,
+            Some(_) => {}
+        }
+        let size = self.size;
+        self.size = (2 * size).min(SLICE);
+        let ranked = many.ranked.range((self.after, End::Included(self.last)));
+        let mut seen = false;
+        for (&(rank, watcher), number) in ranked.take(size) {
+            seen = true;
+            self.after = End::Excluded((rank, watcher));
+            if *number < self.end {
+                slice.push(watcher);
+            }
+        }
+        if seen {
+            return true;
+        }
+        let next = many.unranked.copy(self.next, self.end, size, slice);
+        self.next = next.unwrap_or(self.next);
+        next.is_some()
     }
 }
 
@@ -270,22 +268,30 @@ impl Few {
     #[inline(always)]
     fn remove(&mut self, watcher: Address) -> bool {
         if let Some(left) = self.0.iter().position(|place| *place == watcher) {
-            let last = self.watchers().len() - 1;
-            self.0[left] = self.0[last];
-            self.0[last] = Self::VACANT;
+            // (Those behind it close up: their order stays.)
+            self.0[left..].rotate_left(1);
+            self.0[PLACES - 1] = Self::VACANT;
         }
         self.0[0] == Self::VACANT
     }
 }
 
 impl Many {
+    fn new() -> Self {
+        Self {
+            identity: unique_number(),
+            next: 0,
+            unranked: Arrivals::default(),
+            ranked: BTreeMap::new(),
+        }
+    }
+
     fn add(&mut self, watcher: Address, rank: Option<Rank>) {
+        let number = self.next;
+        self.next += 1;
         match rank {
-            None => self.watchers.push(watcher),
-            Some(rank) => {
-                self.ranked.insert((rank, watcher), self.turn);
-                self.turn += 1;
-            }
+            None => self.unranked.add(number, watcher),
+            Some(rank) => drop(self.ranked.insert((rank, watcher), number)),
         }
     }
 
@@ -297,97 +303,57 @@ impl Many {
     ) -> bool {
         match rank {
             Some(rank) => drop(self.ranked.remove(&(rank, watcher))),
-            None => self.remove_unranked(watcher, is_live),
+            None => self.unranked.remove(watcher, is_live),
         }
-        self.ranked.is_empty() && self.watchers.len() as isize == self.dead
+        self.ranked.is_empty() && self.unranked.is_empty()
     }
-
-    fn remove_unranked(&mut self, watcher: Address, is_live: impl Fn(Address) -> bool) {
-        let found = if self.watchers.len() <= SHORT_LIST {
-            position(&self.watchers, watcher)
-        } else {
-            None
-        };
-        match found {
-            Some(place) => drop(self.watchers.swap_remove(place)),
-            None => self.dead += 1,
-        }
-        if self.dead != 0 {
-            self.sweep(is_live);
-        }
-        // A key that was hot once does not keep its memory for ever.
-        if self.watchers.capacity() > 4 * self.watchers.len().max(ROOM) {
-            self.watchers.shrink_to(2 * self.watchers.len());
-        }
-    }
-
-    fn sweep(&mut self, is_live: impl Fn(Address) -> bool) {
-        for _ in 0..SWEEP.min(self.watchers.len()) {
-            if self.cursor >= self.watchers.len() {
-                self.cursor = 0;
-            }
-            match self.watchers.get(self.cursor) {
-                Some(watcher) if is_live(*watcher) => self.cursor += 1,
-                Some(_) => {
-                    self.watchers.swap_remove(self.cursor);
-                    self.dead -= 1;
-                }
-                None => return,
-            }
-        }
-    }
-}
-
-/// Where `watcher` is. Looks at eight at once: without a branch for each, the compiler compares them by vectors.
-#[inline(always)]
-fn position(watchers: &[Address], watcher: Address) -> Option<usize> {
-    const TOGETHER: usize = 8;
-    let is_among = |some: &[Address]| {
-        some.iter()
-            .fold(false, |found, other| found | (*other == watcher))
-    };
-    let mut some = watchers.chunks_exact(TOGETHER);
-    let before = some.by_ref().position(is_among);
-    let first = before.unwrap_or(watchers.len() / TOGETHER) * TOGETHER;
-    let place = watchers[first..]
-        .iter()
-        .position(|other| *other == watcher)?;
-    Some(first + place)
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::SHORT_LIST;
     use proptest::prelude::*;
+    use std::cell::Cell;
     use std::collections::BTreeSet;
 
     fn watcher(id: u32) -> Address {
         Address::new(0, id, 0)
     }
 
+    fn watchers_of(list: Option<&WatchList>) -> Vec<Address> {
+        let mut watchers = Vec::new();
+        list.into_iter()
+            .for_each(|list| list.for_each(|watcher| watchers.push(watcher)));
+        watchers
+    }
+
+    fn add(list: &mut Option<WatchList>, id: u32, rank: Option<Rank>) {
+        match list {
+            None => *list = Some(WatchList::new(watcher(id), rank)),
+            Some(list) => list.add(watcher(id), rank),
+        }
+    }
+
     proptest! {
-        /// Watchers end first (so that sweeps may meet them) and leave later, in another order.
+        /// Watchers end first (so that sweeps may meet them) and leave later, in another order. Those that live are in
+        /// the list, in the order of their arrival.
         #[test]
-        fn a_list_holds_the_living_and_few_dead(
+        fn g22_a_list_holds_the_living_in_the_order_of_arrival(
             // Without its watchers, a list of many stays one.
             before in prop_oneof![Just(0), SHORT_LIST as u32 - 2..SHORT_LIST as u32 + 40],
             steps in prop::collection::vec((0..3_u8, any::<prop::sample::Index>()), 1..400),
         ) {
-            let mut list = (before > 0).then(|| WatchList::One(watcher(0)));
-            (1..before).for_each(|id| list.iter_mut().for_each(|list| list.add(watcher(id), None)));
+            let mut list = None;
+            (0..before).for_each(|id| add(&mut list, id, None));
             let mut live = BTreeSet::from_iter(0..before);
             let (mut ending, mut next) = (Vec::new(), before);
-            let mut members = before as usize;
             for (step, pick) in steps {
                 match step {
                     0 => {
-                        match &mut list {
-                            None => list = Some(WatchList::One(watcher(next))),
-                            Some(list) => list.add(watcher(next), None),
-                        }
+                        add(&mut list, next, None);
                         live.insert(next);
                         next += 1;
-                        members += 1;
                     }
                     1 if !live.is_empty() => {
                         let id = *live.iter().nth(pick.index(live.len())).unwrap();
@@ -396,116 +362,155 @@ mod tests {
                     }
                     2 if !ending.is_empty() => {
                         let id = ending.swap_remove(pick.index(ending.len()));
-                        let empty = list
-                            .as_mut()
-                            .unwrap()
-                            .remove(watcher(id), None, |other| live.contains(&other.index()));
-                        members -= 1;
-                        prop_assert_eq!(empty, members == 0);
+                        let is_live = |other: Address| live.contains(&other.index());
+                        let empty = list.as_mut().unwrap().remove(watcher(id), None, is_live);
+                        prop_assert_eq!(empty, live.is_empty() && ending.is_empty());
                         if empty {
                             list = None;
                         }
                     }
                     _ => {}
                 }
-                let mut held = Vec::new();
-                list.iter().for_each(|list| list.for_each(|watcher| held.push(watcher)));
-                prop_assert!(live.iter().all(|id| held.contains(&watcher(*id))));
+                let mut held = watchers_of(list.as_ref());
+                held.retain(|watcher| live.contains(&watcher.index()));
+                prop_assert!(held.iter().map(|watcher| watcher.index()).eq(live.iter().copied()));
             }
+        }
+
+        /// A walk in slices meets those that stay, once each: with a rank up to the bound in its order, then those
+        /// without in the order of their arrival. None that arrives meanwhile, also in another list of the key.
+        #[test]
+        fn g22_a_walk_meets_in_order_all_that_stay(
+            ranks in prop::collection::vec(prop::option::weighted(0.3, 0..8_u64), 1..300),
+            up_to in 0..8_u64,
+            at_most in 1..100_usize,
+            leaving in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+        ) {
+            let list = std::cell::RefCell::new(None);
+            for (id, rank) in (0..).zip(&ranks) {
+                add(&mut list.borrow_mut(), id, *rank);
+            }
+            let mut left = BTreeSet::new();
+            let mut leaving = leaving.iter().map(|pick| pick.index(ranks.len()));
+            let mut newcomer = ranks.len() as u32;
+            let mut met = Vec::new();
+            let bound = Bound::up_to(up_to).at_most(at_most);
+            let visit = Walk::new(bound).visit(
+                |watcher| {
+                    met.push(watcher.index());
+                    // One leaves, and one arrives.
+                    let mut list = list.borrow_mut();
+                    if let Some(id) = leaving.next().filter(|id| left.insert(*id as u32)) {
+                        let is_live = |other: Address| !left.contains(&other.index());
+                        let emptied = list
+                            .as_mut()
+                            .is_some_and(|list| list.remove(self::watcher(id as u32), ranks[id], is_live));
+                        if emptied {
+                            *list = None;
+                        }
+                    }
+                    add(&mut list, newcomer, (newcomer % 2 == 0).then_some(0));
+                    newcomer += 1;
+                    ControlFlow::Continue(())
+                },
+                || (),
+                |read| list.borrow().iter().for_each(|list| read(list)),
+            );
+            prop_assert_eq!(visit, ControlFlow::Continue(()));
+            let distinct = met.iter().collect::<BTreeSet<_>>();
+            prop_assert_eq!(distinct.len(), met.len(), "met twice");
+            prop_assert!(met.iter().all(|id| (*id as usize) < ranks.len()), "a newcomer was met");
+            let expected = |id: &u32| ranks[*id as usize].is_none_or(|rank| rank <= up_to);
+            prop_assert!(met.iter().all(expected));
+            let stayed = (0..ranks.len() as u32).filter(|id| !left.contains(id) && expected(id));
+            prop_assert!(stayed.into_iter().all(|id| met.contains(&id)), "one that stays was not met");
+            let order = |id: &u32| (ranks[*id as usize].is_none(), ranks[*id as usize], *id);
+            prop_assert!(met.is_sorted_by_key(order));
         }
     }
 
     #[test]
     fn the_dead_are_never_more_than_half_of_a_long_list() {
         let count = 10_000;
-        let mut list = WatchList::One(watcher(0));
-        (1..count).for_each(|id| list.add(watcher(id), None));
+        let mut list = None;
+        (0..count).for_each(|id| add(&mut list, id, None));
+        let mut list = list.expect("there are watchers");
         // In the worst order for the sweep: what it has just passed dies next.
-        for gone in 0..count {
-            let empty = list.remove(watcher(gone), None, |other| other.index() > gone);
-            assert_eq!(empty, gone == count - 1);
-            let WatchList::Many(many) = &list else {
-                panic!("a list of many stays one until it is empty")
-            };
-            let live = (count - 1 - gone) as usize;
-            assert!(
-                many.watchers.len() <= 2 * live.max(SHORT_LIST),
-                "{} places for {live} live watchers",
-                many.watchers.len()
-            );
+        for left in 0..count {
+            let gone = count - 1 - left;
+            let empty = list.remove(watcher(gone), None, |other| other.index() < gone);
+            assert_eq!(empty, gone == 0);
+            let held = watchers_of(Some(&list)).len() as u32;
+            assert!(held <= 2 * gone.max(SHORT_LIST as u32), "{held} for {gone}");
         }
     }
 
     #[test]
-    fn few_watchers_take_one_small_allocation() {
-        let mut list = WatchList::new(watcher(0), None);
-        for id in 1..3 {
-            list.add(watcher(id), None);
-            assert!(matches!(&list, WatchList::Few(few) if few.watchers().len() as u32 == id + 1));
-        }
-        for (id, left) in [(1, 2), (0, 1), (7, 1), (2, 0)] {
-            assert_eq!(list.remove(watcher(id), None, |_| true), left == 0);
-            assert_eq!(list.unranked().map(<[_]>::len), Some(left));
-        }
-        assert_eq!(size_of::<WatchList>(), 16);
-    }
-
-    /// G6: what was needed once is given back.
-    #[test]
-    fn g06_a_list_that_was_long_keeps_little_memory() {
+    fn g20_no_removal_examines_more_than_a_few() {
+        const SWEEP: usize = 4;
         let count = 10_000;
-        let mut list = WatchList::One(watcher(0));
-        (1..count).for_each(|id| list.add(watcher(id), None));
-        for gone in 1..count {
+        let mut list = None;
+        (0..count).for_each(|id| add(&mut list, id, None));
+        let mut list = list.expect("there are watchers");
+        for gone in (0..count).rev() {
+            let asked = Cell::new(0);
             list.remove(watcher(gone), None, |other| {
-                other.index() == 0 || other.index() > gone
+                asked.set(asked.get() + 1);
+                other.index() < gone
             });
-        }
-        let WatchList::Many(many) = &list else {
-            panic!("a list of many stays one until it is empty")
-        };
-        let room = many.watchers.capacity();
-        assert!(room <= 4 * SHORT_LIST, "room for {room}");
-    }
-
-    /// G20: what one removal looks at does not depend on how many watch or have left.
-    #[test]
-    fn g20_no_removal_looks_at_more_than_a_few() {
-        let count = 10_000;
-        let mut list = WatchList::One(watcher(0));
-        (1..count).for_each(|id| list.add(watcher(id), None));
-        for gone in 0..count {
-            let looks = std::cell::Cell::new(0);
-            // All but the last have ended before the first leaves.
-            list.remove(watcher(gone), None, |other| {
-                looks.set(looks.get() + 1);
-                other.index() == count - 1
-            });
-            assert!(looks.get() <= SWEEP, "{} looks", looks.get());
+            assert!(asked.get() <= SWEEP, "{} examined", asked.get());
         }
     }
 
-    /// G20: what is copied in one hold of the lock does not depend on how many watch, with a rank or without.
+    /// What is copied in one hold of the lock does not depend on how many watch, with a rank or without.
     #[test]
     fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
         let count = 10_000;
-        let mut list = WatchList::One(watcher(0));
-        (1..count).for_each(|id| list.add(watcher(id), (id % 2 == 0).then(|| Rank::from(id))));
-        let (met, copied) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
-        Walk::new(Rank::MAX).visit(
-            |_| met.set(met.get() + 1),
+        let mut list = None;
+        (0..count).for_each(|id| add(&mut list, id, (id % 2 == 0).then(|| Rank::from(id))));
+        let list = list.expect("there are watchers");
+        let (met, copied) = (Cell::new(0), Cell::new(0));
+        let visit = Walk::new(Bound::NONE).visit(
+            |_| {
+                met.set(met.get() + 1);
+                ControlFlow::Continue(())
+            },
             || (),
             |read| {
                 // All that was copied so far has been met, and the lock was not held meanwhile.
-                assert!(
-                    met.get() - copied.get() <= SLICE,
-                    "{} at once",
-                    met.get() - copied.get()
-                );
+                let together = met.get() - copied.get();
+                assert!(together <= SLICE, "{together} at once");
                 copied.set(met.get());
                 read(&list);
             },
         );
+        assert_eq!(visit, ControlFlow::Continue(()));
         assert_eq!(met.get(), count as usize);
+    }
+
+    /// A check for one of 10,000 copies few.
+    #[test]
+    fn g22_a_walk_that_breaks_has_copied_little() {
+        let mut list = None;
+        (0..10_000).for_each(|id| add(&mut list, id, None));
+        let reads = Cell::new(0);
+        let visit = Walk::new(Bound::NONE.at_most(1)).visit(
+            |first| {
+                assert_eq!(first, watcher(0));
+                ControlFlow::Break(())
+            },
+            || (),
+            |read| {
+                reads.set(reads.get() + 1);
+                list.iter().for_each(|list| read(list));
+            },
+        );
+        assert_eq!((visit, reads.get()), (ControlFlow::Break(()), 1));
+    }
+
+    #[test]
+    fn few_watchers_take_one_small_allocation() {
+        assert_eq!(size_of::<WatchList>(), 16);
+        assert_eq!(size_of::<[Address; PLACES]>(), 24);
     }
 }

@@ -16,9 +16,11 @@
 //! key, another resolution) or from somebody to whom the key is resolved; so who holds that lock and finds neither
 //! retires it.
 
+use super::bound::Bound;
 use super::list::{Rank, Walk, WatchList};
 use crate::address::Address;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
 /// Names a place.
@@ -184,13 +186,13 @@ impl<K> Resolved<K> {
     pub(crate) fn visit(
         &self,
         only: Option<Option<Address>>,
-        up_to: Rank,
-        mut each: impl FnMut(Address),
-    ) {
+        bound: Bound,
+        mut each: impl FnMut(Address) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         match only {
-            Some(None) => {}
+            Some(None) => ControlFlow::Continue(()),
             Some(Some(watcher)) => each(watcher),
-            None => Walk::new(up_to).visit(each, || (), |read| self.read(read)),
+            None => Walk::new(bound).visit(each, || (), |read| self.read(read)),
         }
     }
 
