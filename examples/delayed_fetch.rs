@@ -8,11 +8,13 @@
 //! its answer goes to the task that waits through a oneshot channel. The broker in `examples/broker` speaks Kafka's
 //! protocol around the same.
 
-use request_purgatory::{Completion, DelayedOperation, Purgatory, ResolvedKey, Watch};
+use request_purgatory::stats::Stats;
+use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch};
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// Topic and partition.
 type Key = (&'static str, u32);
@@ -54,9 +56,8 @@ struct DelayedFetch {
 
 impl DelayedFetch {
     fn bytes(&self) -> usize {
-        self.from
-            .iter()
-            .map(|(partition, offset)| partition.bytes_from(*offset))
+        let from = self.from.iter();
+        from.map(|(partition, offset)| partition.bytes_from(*offset))
             .sum()
     }
 }
@@ -88,22 +89,20 @@ async fn fetch(
 ) -> Result<Answer, Box<dyn Error>> {
     let (answer, answered) = oneshot::channel();
     let partitions = from.clone();
-    let watches = partitions
-        .iter()
-        .map(|(partition, _)| Watch::resolved(&partition.fetches));
+    let keys = partitions.iter().map(|(partition, _)| &partition.fetches);
     let fetch = DelayedFetch {
         from,
         min_bytes,
         max_wait,
         answer,
     };
-    let admission = fetches.try_complete_else_watch_on(fetch, watches)?; // full, or shut down
+    let admission = fetches.try_complete_else_watch_on(fetch, keys.map(Watch::resolved))?; // full, or shut down
     // A consumer that goes away drops this future, and with the guard its fetch.
     let _guard = CancelOnDrop(admission.into_handle());
     Ok(answered.await?)
 }
 
-struct CancelOnDrop(Option<request_purgatory::Handle<DelayedFetch>>);
+struct CancelOnDrop(Option<Handle<DelayedFetch>>);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
@@ -113,8 +112,7 @@ impl Drop for CancelOnDrop {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Clients choose timeouts and how many requests they send: bound both.
-    let builder = Purgatory::builder("fetch").max_parked(100_000);
+    let builder = Purgatory::builder("fetch").max_parked(100_000); // clients choose how many
     let fetches = builder.max_timeout(Duration::from_secs(60)).build()?;
     let logs = [0, 1].map(|number| Partition::new(&fetches, ("logs", number)));
     let both = || logs.iter().map(|log| (log.clone(), 0)).collect::<Vec<_>>();
@@ -127,33 +125,25 @@ async fn main() -> Result<(), Box<dyn Error>> {
         logs[1].append(b"four");
     };
     let (answer, ()) = tokio::join!(consumer, producer);
-    println!(
-        "a fetch of at least 10 bytes from two partitions: {:?}",
-        answer.as_ref().unwrap()
-    );
+    println!("at least 10 bytes from two partitions: {answer:?}");
     assert_eq!(answer?, (11, Completion::Satisfied));
 
     // More than there is: after `max_wait` the consumer gets what there is.
     let answer = fetch(&fetches, both(), 1_000, Duration::from_millis(50)).await?;
-    println!("of at least 1,000 bytes, for at most 50 ms: {answer:?}");
+    println!("at least 1,000 bytes, for at most 50 ms: {answer:?}");
     assert_eq!(answer, (11, Completion::Expired));
 
     // A consumer that goes away leaves nothing behind.
     let gone = fetch(&fetches, both(), 1_000, Duration::from_secs(30));
-    assert!(
-        tokio::time::timeout(Duration::from_millis(5), gone)
-            .await
-            .is_err()
-    );
-    let stats = fetches.stats();
-    println!(
-        "afterwards parked: {}, watches: {}, cancelled: {}",
-        stats.parked, stats.watched, stats.cancelled
-    );
-    assert_eq!(
-        (stats.parked, stats.cancelled, stats.missed_checks),
-        (0, 1, 0)
-    );
+    assert!(timeout(Duration::from_millis(5), gone).await.is_err());
+    let Stats {
+        parked,
+        watched,
+        cancelled,
+        ..
+    } = fetches.stats();
+    println!("afterwards: {parked} parked, {watched} watches, {cancelled} cancelled");
+    assert_eq!((parked, watched, cancelled), (0, 0, 1));
 
     tokio::task::spawn_blocking(move || fetches.shutdown()).await?; // it joins threads
     Ok(())

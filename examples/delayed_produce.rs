@@ -114,12 +114,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
-    let acknowledged = producers
-        .join_all()
-        .await
-        .into_iter()
-        .filter(Result::is_ok)
-        .count();
+    let results = producers.join_all().await;
+    let acknowledged = results.iter().filter(|result| result.is_ok()).count();
     let stats = produces.stats();
     println!(
         "{acknowledged} of 100 produces acknowledged, after {} examinations",

@@ -8,9 +8,8 @@
 //! that was found is already out of the queue when the worker's future resolves. That is why it travels in a [`Taken`]:
 //! if the worker is aborted before it saw the job, or gives the job up, dropping the guard puts the job back.
 
-use request_purgatory::future::{WaitError, WaitOperation};
-use request_purgatory::purgatory::WeakPurgatory;
-use request_purgatory::{Purgatory, Waits};
+use request_purgatory::Waits;
+use request_purgatory::future::WaitError;
 use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::{Arc, Mutex};
@@ -21,37 +20,35 @@ use tokio::task::JoinSet;
 const JOBS: usize = 20_000;
 const WORKERS: usize = 8;
 
-/// All workers wait on one key. A queue per tenant would have the tenant's name here.
-type Key = &'static str;
-const QUEUE: Key = "jobs";
+/// All workers wait for this key. With a queue for each tenant, the key would be the tenant.
+const QUEUE: &str = "jobs";
 
 struct Job {
     number: usize,
     pushed: Instant,
 }
 
-/// What is parked holds the jobs, and must not keep the purgatory running: hence two parts, and a weak handle.
-#[derive(Clone)]
 struct Queue {
-    jobs: Arc<Mutex<VecDeque<Job>>>,
-    idle: Waits<Key>,
+    jobs: Mutex<VecDeque<Job>>,
+    idle: Waits<&'static str>,
 }
 
 impl Queue {
     fn push(&self, job: Job) {
         self.jobs.lock().unwrap().push_back(job);
-        self.idle.check_and_complete(QUEUE); // without the lock
+        // Without the lock. One job needs one worker: the one that has waited longest.
+        self.idle.check_and_complete_at_most(QUEUE, 1);
     }
 
     /// Waits for a job for at most `timeout`.
-    async fn take(&self, timeout: Duration) -> Result<Taken, WaitError> {
-        let (jobs, idle) = (self.jobs.clone(), self.idle.downgrade());
+    async fn take(self: &Arc<Self>, timeout: Duration) -> Result<Taken, WaitError> {
+        let queue = Arc::downgrade(self); // what is parked must not keep the queue alive
         let take = move || {
-            let job = jobs.lock().unwrap().pop_front()?;
-            Some(Taken {
+            let queue = queue.upgrade()?;
+            let job = queue.jobs.lock().unwrap().pop_front();
+            job.map(|job| Taken {
                 job: Some(job),
-                jobs: jobs.clone(),
-                idle: idle.clone(),
+                queue,
             })
         };
         self.idle.wait([QUEUE], timeout, take).await
@@ -61,8 +58,7 @@ impl Queue {
 /// A job that one worker has, until it is done or dropped.
 struct Taken {
     job: Option<Job>,
-    jobs: Arc<Mutex<VecDeque<Job>>>,
-    idle: WeakPurgatory<WaitOperation<Key>>,
+    queue: Arc<Queue>,
 }
 
 impl Taken {
@@ -74,43 +70,28 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let Some(job) = self.job.take() else { return };
-        self.jobs.lock().unwrap().push_front(job);
-        if let Some(idle) = self.idle.upgrade() {
-            idle.check_and_complete(QUEUE); // another worker may have it
+        if let Some(job) = self.job.take() {
+            self.queue.jobs.lock().unwrap().push_front(job);
+            self.queue.idle.check_and_complete_at_most(QUEUE, 1);
         }
     }
 }
 
-/// What a worker did with a job.
-struct Done {
-    worker: usize,
-    number: usize,
-    waited: Duration,
-}
+/// Worker, number of the job, and how long that had been in the queue.
+type Done = (usize, usize, Duration);
 
-async fn work(worker: usize, queue: Queue, results: UnboundedSender<Done>) {
-    let mut attempts = 0;
-    loop {
+async fn work(worker: usize, queue: Arc<Queue>, results: UnboundedSender<Done>) {
+    for attempt in 1.. {
         match queue.take(Duration::from_secs(30)).await {
+            Ok(taken) if attempt % 100 == 0 => drop(taken), // it failed: the job goes back
             Ok(taken) => {
-                attempts += 1;
-                let job = match attempts % 100 {
-                    0 => continue, // it failed: `taken` is dropped, and another attempt follows
-                    _ => taken.done(),
-                };
-                let Some(Job { number, pushed }) = job else {
-                    continue;
-                };
-                let waited = pushed.elapsed();
-                let _ = results.send(Done {
-                    worker,
-                    number,
-                    waited,
-                }); // the queue may be closing
-                tokio::task::yield_now().await;
+                let job = taken.done().expect("only taken once");
+                let done = (worker, job.number, job.pushed.elapsed());
+                results
+                    .send(done)
+                    .expect("the main task waits for all jobs");
             }
-            Err(WaitError::Expired) => {} // nothing to do for so long
+            Err(WaitError::Expired) => {} // no job for so long
             Err(_) => return,             // shut down
         }
     }
@@ -118,10 +99,8 @@ async fn work(worker: usize, queue: Queue, results: UnboundedSender<Done>) {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let queue = Queue {
-        jobs: Arc::default(),
-        idle: Purgatory::builder("jobs").build()?,
-    };
+    let (jobs, idle) = (Mutex::default(), Waits::new("jobs"));
+    let queue = Arc::new(Queue { jobs, idle });
     let (results, mut done) = unbounded_channel();
     let mut workers = JoinSet::new();
     for worker in 0..WORKERS {
@@ -133,21 +112,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let pushed = Instant::now();
         queue.push(Job { number, pushed });
         if number % 50 == 0 {
-            // One more worker, which is aborted at any point: it waits, or a job is already in its future.
+            // One more worker, which is aborted at any point: it waits, or has a job already that it never sees.
             let unlucky = queue.clone();
             let unlucky = tokio::spawn(async move { drop(unlucky.take(Duration::MAX).await) });
             tokio::time::sleep(Duration::from_millis(1)).await;
             unlucky.abort();
         }
     }
-    let mut shares = [0; WORKERS];
-    let (mut numbers, mut waits) = (Vec::new(), Vec::new());
+    let (mut shares, mut numbers, mut waits) = ([0; WORKERS], Vec::new(), Vec::new());
     while numbers.len() < JOBS {
-        let Done {
-            worker,
-            number,
-            waited,
-        } = done.recv().await.ok_or("the workers have ended")?;
+        let (worker, number, waited) = done.recv().await.ok_or("the workers have ended")?;
         shares[worker] += 1;
         numbers.push(number);
         waits.push(waited);
@@ -159,17 +133,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     numbers.sort_unstable();
     waits.sort_unstable();
+    let (p50, p99) = (waits[JOBS / 2], waits[JOBS * 99 / 100]);
     println!("{JOBS} jobs, each done once by one of {WORKERS} workers, in {took:.1?}");
     println!("jobs for each worker: {shares:?}");
-    println!(
-        "from push to worker: p50 {:.1?}, p99 {:.1?}",
-        waits[JOBS / 2],
-        waits[JOBS * 99 / 100]
-    );
-    assert!(
-        numbers.into_iter().eq(0..JOBS),
-        "a job was lost or done twice"
-    );
+    println!("from push to worker: p50 {p50:.1?}, p99 {p99:.1?}");
+    assert!(numbers.into_iter().eq(0..JOBS), "each job is done once");
     assert!(done.try_recv().is_err() && queue.jobs.lock().unwrap().is_empty());
     Ok(())
 }

@@ -8,192 +8,143 @@
 //! another has it by now. No lease service can prevent that; the *store* can: every write carries the token of the lease
 //! under which it is made, and the store refuses a token lower than the highest that it has seen.
 
-use request_purgatory::future::WaitError;
-use request_purgatory::{Purgatory, Tracker, Waits};
+use request_purgatory::future::WaitFuture;
+use request_purgatory::{Tracker, Waits};
 use std::collections::HashMap;
 use std::error::Error;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 type Resource = &'static str;
 type Token = u64;
+type Acquire = WaitFuture<Resource, Lease>;
 
-/// Who holds what, by token. (The tracker keeps the time: its keys are resource and token, so that only the holder itself
-/// can touch or end its lease.)
-#[derive(Default)]
-struct Holders {
-    current: HashMap<Resource, Token>,
-    last_token: Token,
-}
-
-#[derive(Clone)]
 struct Leases {
-    holders: Arc<Mutex<Holders>>,
+    /// Who holds what, and the last token given out.
+    holders: Mutex<(HashMap<Resource, Token>, Token)>,
+    /// When each lease ends. The token is in the key, so that only the holder itself can touch or end its lease.
     deadlines: Tracker<(Resource, Token), ()>,
+    /// Who waits for a resource.
     free: Waits<Resource>,
 }
 
 impl Leases {
-    fn new() -> Result<Self, Box<dyn Error>> {
-        let (holders, free) = (Arc::default(), Purgatory::builder("free").build()?);
-        let (expired, next) = (Arc::<Mutex<Holders>>::clone(&holders), free.clone());
-        let on_expiry = move |(resource, token), ()| free_up(&expired, &next, resource, token);
-        let deadlines = Tracker::builder("leases").build(on_expiry)?;
-        Ok(Self {
-            holders,
-            deadlines,
-            free,
+    fn new() -> Arc<Self> {
+        Arc::new_cyclic(|leases: &Weak<Self>| {
+            let leases = leases.clone();
+            let on_expiry = move |held, ()| {
+                if let Some(leases) = leases.upgrade() {
+                    leases.ended(held);
+                }
+            };
+            Self {
+                holders: Mutex::default(),
+                deadlines: Tracker::new("leases", on_expiry),
+                free: Waits::new("free"),
+            }
         })
     }
 
     /// Waits until `resource` is free, for at most `patience`, and holds it for `ttl` from then on.
-    async fn acquire(
-        &self,
-        resource: Resource,
-        ttl: Duration,
-        patience: Duration,
-    ) -> Result<Lease, WaitError> {
-        let (holders, deadlines, free) = (
-            self.holders.clone(),
-            self.deadlines.downgrade(),
-            self.free.downgrade(),
-        );
-        let take = move || {
-            let mut table = holders.lock().unwrap();
-            if table.current.contains_key(resource) {
-                return None;
-            }
-            let leases = Leases {
-                holders: holders.clone(),
-                deadlines: deadlines.upgrade()?,
-                free: free.upgrade()?,
-            };
-            let token = table.last_token + 1;
-            leases
-                .deadlines
-                .try_track((resource, token), (), ttl)
-                .ok()?;
-            table.last_token = token;
-            table.current.insert(resource, token);
-            Some(Lease {
-                leases,
-                resource,
-                token,
-                ttl,
-            })
-        };
-        self.free.wait([resource], patience, take).await
+    fn acquire(self: &Arc<Self>, resource: Resource, ttl: Duration, patience: Duration) -> Acquire {
+        let leases = Arc::downgrade(self); // what is parked must not keep them alive
+        let take = move || leases.upgrade()?.take(resource, ttl);
+        self.free.wait([resource], patience, take)
     }
-}
 
-/// The lease ended: the next waiter may have the resource.
-fn free_up(holders: &Mutex<Holders>, free: &Waits<Resource>, resource: Resource, token: Token) {
-    let mut table = holders.lock().unwrap();
-    if table.current.get(resource) == Some(&token) {
-        table.current.remove(resource);
+    fn take(self: &Arc<Self>, resource: Resource, ttl: Duration) -> Option<Lease> {
+        let (current, last) = &mut *self.holders.lock().unwrap();
+        if current.contains_key(resource) {
+            return None;
+        }
+        *last += 1;
+        let held = (resource, *last);
+        self.deadlines.try_track(held, (), ttl).ok()?; // they are shut down
+        current.insert(resource, *last);
+        let leases = self.clone();
+        Some(Lease { leases, held, ttl })
     }
-    drop(table);
-    free.check_and_complete(resource);
+
+    /// The next in line may have the resource. (The check is left to the reaper, since a lock is held.)
+    fn ended(&self, (resource, token): (Resource, Token)) {
+        let (current, _) = &mut *self.holders.lock().unwrap();
+        if current.get(resource) == Some(&token) {
+            current.remove(resource);
+        }
+        self.free.check_later(resource);
+    }
 }
 
 /// Dropping it releases the resource, also if its future was dropped before it was seen.
 struct Lease {
-    leases: Leases,
-    resource: Resource,
-    token: Token,
+    leases: Arc<Leases>,
+    held: (Resource, Token),
     ttl: Duration,
 }
 
 impl Lease {
     /// Holds it for another `ttl` from now. False if it has expired: then it is lost, and stays so.
     fn renew(&self) -> bool {
-        self.leases
-            .deadlines
-            .touch(&(self.resource, self.token), self.ttl)
+        self.leases.deadlines.touch(&self.held, self.ttl)
+    }
+
+    fn token(&self) -> Token {
+        self.held.1
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let leases = &self.leases;
         // `None`: it has expired, and the resource is not this holder's to release.
-        if leases
-            .deadlines
-            .complete(&(self.resource, self.token))
-            .is_some()
-        {
-            free_up(&leases.holders, &leases.free, self.resource, self.token);
+        if self.leases.deadlines.complete(&self.held).is_some() {
+            self.leases.ended(self.held);
         }
     }
 }
 
 /// What the lease protects. It need not be on this machine, nor know of leases: a conditional write is enough.
 #[derive(Default)]
-struct Store {
-    highest: Token,
-    writes: Vec<(Token, &'static str)>,
-}
+struct Store(Vec<(Token, &'static str)>);
 
 impl Store {
-    fn write(&mut self, token: Token, what: &'static str) -> Result<(), Token> {
-        if token < self.highest {
-            return Err(self.highest);
+    fn write(&mut self, token: Token, what: &'static str) -> Result<(), &'static str> {
+        if self.0.last().is_some_and(|(last, _)| token < *last) {
+            return Err("the store has seen a later token");
         }
-        self.highest = token;
-        self.writes.push((token, what));
+        self.0.push((token, what));
         Ok(())
     }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let leases = Leases::new()?;
+    let leases = Leases::new();
     let mut store = Store::default();
     let (ttl, patience) = (Duration::from_millis(300), Duration::from_secs(10));
 
     let stalled = leases.acquire("disk", ttl, patience).await?;
-    println!("A holds the lease with token {}", stalled.token);
-    store.write(stalled.token, "by A").map_err(|_| "refused")?;
-    println!("A stalls, and does not renew");
+    println!("A holds the lease with token {}", stalled.token());
+    store.write(stalled.token(), "by A")?;
 
+    // A stalls.
     let second = leases.acquire("disk", ttl, patience).await?; // waits until A's has expired
-    println!(
-        "B holds the lease with token {}, because A's has expired",
-        second.token
-    );
-    store.write(second.token, "by B").map_err(|_| "refused")?;
+    println!("B waited, and holds it with token {}", second.token());
+    store.write(second.token(), "by B")?;
 
-    let refused = store.write(stalled.token, "late, by A");
-    println!(
-        "A writes again, with token {}: refused, the store has seen {}",
-        stalled.token, store.highest
-    );
-    assert_eq!(refused, Err(second.token));
-    assert!(
-        !stalled.renew(),
-        "an expired lease cannot be renewed, whoever holds the resource now"
-    );
+    let late = store.write(stalled.token(), "late, by A");
+    println!("A writes again: {late:?}");
+    assert!(late.is_err() && !stalled.renew());
     drop(stalled); // releases nothing: it is B's
 
-    let third = tokio::spawn({
-        let leases = leases.clone();
-        async move {
-            leases
-                .acquire("disk", Duration::from_secs(30), patience)
-                .await
-        }
-    });
-    drop(second); // B is done: the next holder need not wait for the time to pass
-    let third = third.await??;
-    println!(
-        "C holds the lease with token {}, released by B",
-        third.token
-    );
+    let long = Duration::from_secs(60);
+    let third = leases.acquire("disk", long, patience); // waits from now on
+    drop(second); // B is done: C need not wait for the time to pass
+    let third = third.await?;
+    println!("C holds it with token {}, released by B", third.token());
     assert!(third.renew());
-    store.write(third.token, "by C").map_err(|_| "refused")?;
+    store.write(third.token(), "by C")?;
 
-    assert_eq!(store.writes, [(1, "by A"), (2, "by B"), (3, "by C")]);
-    drop(third);
-    tokio::task::spawn_blocking(move || drop(leases)).await?; // the last handle: it joins threads
+    assert_eq!(store.0, [(1, "by A"), (2, "by B"), (3, "by C")]);
+    tokio::task::spawn_blocking(move || drop((third, leases))).await?; // the last one joins threads
     Ok(())
 }
