@@ -6,7 +6,7 @@
 pub(crate) struct Address(u64);
 
 /// Bits for the number of the timer shard.
-pub(crate) const SHARD_BITS: u32 = 4;
+pub(crate) const SHARD_BITS: u32 = 6;
 /// Slots that one timer shard can name. (One less than the bits allow, so no address has its low 32 bits all set.)
 pub(crate) const SLOTS: u32 = (1 << (u32::BITS - SHARD_BITS)) - 1;
 

@@ -355,7 +355,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     /// # Panics
     /// If the clock does.
     pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
-        let inner = Inner::new(Engine::new(self.settings)?.observed(), self.hasher);
+        let inner = Inner::new(
+            Engine::new(self.settings)?.observed(),
+            self.hasher,
+            self.map_shards,
+        );
         Ok(Purgatory {
             shared: SharedHandle::start(inner),
         })

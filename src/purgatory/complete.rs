@@ -14,8 +14,7 @@ use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::trampoline::{Examining, drop_user_value};
 use crate::watch::Target;
-use crate::watch::bound::Bound;
-use crate::watch::list::Rank;
+use crate::watch::bound::{Bound, Rank};
 
 /// An operation that has ended, on its way to [`run_on_complete`](Inner::run_on_complete).
 pub(crate) struct Ended<Op> {

@@ -5,7 +5,7 @@ use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
 use crate::engine::reclaim::ReclaimQueue;
-use crate::engine::{self, Engine, cores};
+use crate::engine::{self, Engine};
 use crate::hash::KeyHasher;
 use crate::observe::OperationSpan;
 use crate::operation::DelayedOperation;
@@ -45,8 +45,12 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    pub(crate) fn new(engine: Engine<Parked<Op>, Wheel>, hasher: S) -> Arc<Self> {
-        let map_shards = (cores() * 16).next_power_of_two().clamp(64, 1024);
+    pub(crate) fn new(
+        engine: Engine<Parked<Op>, Wheel>,
+        hasher: S,
+        map_shards: usize,
+    ) -> Arc<Self> {
+        let map_shards = map_shards.clamp(2, 1 << 16).next_power_of_two();
         Arc::new_cyclic(|inner: &Weak<Self>| Self {
             weak: RecycledWeak::new(inner.clone()),
             engine,

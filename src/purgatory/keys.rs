@@ -2,7 +2,7 @@
 
 use crate::hash::KeyHasher;
 use crate::watch::Target;
-use crate::watch::list::Rank;
+use crate::watch::bound::Rank;
 use crate::watch::resolved::Number;
 use std::collections::HashMap;
 use std::hash::Hash;

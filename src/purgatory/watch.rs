@@ -6,7 +6,7 @@ use super::resolved_key::ResolvedKey;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::watch::Target;
-use crate::watch::list::Rank;
+use crate::watch::bound::Rank;
 use std::fmt;
 
 /// One thing to watch: a key, or one that is [resolved](crate::Purgatory::resolve) already; perhaps at a rank.

@@ -3,7 +3,8 @@
 mod sharded_map;
 
 use std::cell::Cell;
-use std::sync::atomic::AtomicU32 as StdAtomicU32;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 pub(crate) use super::cell::UnsafeCell;
@@ -30,7 +31,7 @@ pub(crate) const SLICE: usize = 64;
 /// How often in a row a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
 /// How many timer shards an engine may have.
-pub(crate) const SHARDS: std::ops::RangeInclusive<usize> = 8..=16;
+pub(crate) const SHARDS: std::ops::RangeInclusive<usize> = 8..=64;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
@@ -42,17 +43,15 @@ pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
     word.store(value, Ordering::Release);
 }
 
-/// A number that no other thread of this process has ever had. Never 0.
+/// A number that no other living thread of this process has; low numbers first. It is given back when the thread ends.
 #[inline]
 pub(crate) fn thread_number() -> u32 {
-    static NEXT: StdAtomicU32 = StdAtomicU32::new(1);
     thread_local! {
-        static NUMBER: Cell<u32> = const { Cell::new(0) };
+        static NUMBER: Cell<u32> = const { Cell::new(u32::MAX) };
     }
     NUMBER.with(|number| match number.get() {
-        0 => {
-            // ORDERING: Relaxed: all that counts is that no two are equal.
-            let fresh = NEXT.fetch_add(1, Ordering::Relaxed);
+        u32::MAX => {
+            let fresh = take_thread_number();
             number.set(fresh);
             fresh
         }
@@ -60,14 +59,52 @@ pub(crate) fn thread_number() -> u32 {
     })
 }
 
-/// A number that no other call in this process returns (while a thread makes less than 2^32 of them).
+#[cold]
+fn take_thread_number() -> u32 {
+    /// Numbers given back, and the first that was never given out.
+    static FREE: Mutex<(BinaryHeap<Reverse<u32>>, u32)> = Mutex::new((BinaryHeap::new(), 0));
+    struct GiveBack(u32);
+    impl Drop for GiveBack {
+        fn drop(&mut self) {
+            FREE.lock().0.push(Reverse(self.0));
+        }
+    }
+    thread_local! {
+        static GIVE_BACK: Cell<Option<GiveBack>> = const { Cell::new(None) };
+    }
+    let number = {
+        let mut free = FREE.lock();
+        match free.0.pop() {
+            Some(Reverse(number)) => number,
+            None => {
+                free.1 += 1;
+                free.1 - 1
+            }
+        }
+    };
+    // (A thread that is just ending keeps its number: it is not used again.)
+    let _ = GIVE_BACK.try_with(|give_back| give_back.set(Some(GiveBack(number))));
+    number
+}
+
+/// A number that no other call in this process returns.
 #[inline]
 pub(crate) fn unique_number() -> u64 {
+    /// Each thread takes this many at a time.
+    const BLOCK: u64 = 1 << 16;
+    static NEXT_BLOCK: AtomicU64 = AtomicU64::new(0);
     thread_local! {
-        static NEXT: Cell<u32> = const { Cell::new(0) };
+        static NEXT: Cell<u64> = const { Cell::new(0) };
     }
-    let mine = NEXT.with(|next| next.replace(next.get().wrapping_add(1)));
-    u64::from(mine) << 32 | u64::from(thread_number())
+    NEXT.with(|next| {
+        let mut number = next.get();
+        if number % BLOCK == 0 {
+            // ORDERING: Relaxed: all that counts is that no two are equal.
+            number = NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed);
+        }
+        next.set(number + 1);
+        number
+    })
 }
 
 /// Puts a thread to sleep until it is woken or a time has passed. A wake-up that comes first is kept.

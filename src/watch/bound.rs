@@ -1,6 +1,7 @@
 //! How far a check goes.
 
-use super::list::Rank;
+/// The value that a watcher waits for a key to reach: an offset, an epoch, a version.
+pub(crate) type Rank = u64;
 
 /// What a check examines at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,14 +9,11 @@
 //! identity tells a walk that it is another one, so that all that the walk had to meet are gone.
 
 use super::arrivals::Arrivals;
-use super::bound::Bound;
+use super::bound::{Bound, Rank};
 use crate::address::Address;
 use crate::sync::{PLACES, SLICE, unique_number};
 use std::collections::BTreeMap;
 use std::ops::{Bound as End, ControlFlow};
-
-/// The value that a watcher waits for a key to reach: an offset, an epoch, a version.
-pub(crate) type Rank = u64;
 
 /// The watchers of one key. An empty list does not exist.
 #[derive(Debug)]

@@ -16,8 +16,8 @@
 //! key, another resolution) or from somebody to whom the key is resolved; so who holds that lock and finds neither
 //! retires it.
 
-use super::bound::Bound;
-use super::list::{Rank, Walk, WatchList};
+use super::bound::{Bound, Rank};
+use super::list::{Walk, WatchList};
 use crate::address::Address;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::ops::ControlFlow;

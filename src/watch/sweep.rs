@@ -3,7 +3,7 @@
 //! The lists of plain keys lie far apart in memory, and to look each up under a lock of its own is to wait for memory a
 //! million times. Sorted by shard, one hold of a lock serves several, and the map brings their entries close together.
 
-use super::list::Rank;
+use super::bound::Rank;
 use super::resolved::Number;
 use super::{Location, Target, WatchMap};
 use crate::address::Address;

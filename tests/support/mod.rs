@@ -2,9 +2,7 @@
 #![allow(dead_code, reason = "each test target uses its own part")]
 
 pub(crate) mod bell;
-pub(crate) mod http;
 pub(crate) mod keys;
-pub(crate) mod program;
 pub(crate) mod spans;
 
 use request_purgatory::{

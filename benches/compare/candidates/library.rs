@@ -61,7 +61,7 @@ impl Candidate for Library {
     }
 
     fn parked(&self) -> usize {
-        self.0.delayed()
+        self.0.len()
     }
 
     fn watched(&self) -> usize {

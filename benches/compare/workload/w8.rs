@@ -48,7 +48,7 @@ impl W8 {
     fn resolved(&self, check: impl Fn(&ResolvedKey<Request>) -> usize) -> Values {
         let library = Library::new();
         let purgatory: &Purgatory<Request> = library.purgatory();
-        let key = purgatory.key(self.parked as u64);
+        let key = purgatory.resolve(self.parked as u64);
         let value = self.among(&library, || self.time(|_| check(black_box(&key))));
         drop(key);
         assert_eq!(purgatory.watched_keys(), 0, "the key is forgotten");

@@ -38,7 +38,7 @@ impl Resolved {
             .clock(clock)
             .build()
             .expect("the settings are sound");
-        let keys = (0..keys as u64).map(|key| purgatory.key(key)).collect();
+        let keys = (0..keys as u64).map(|key| purgatory.resolve(key)).collect();
         Self {
             purgatory,
             keys,
@@ -74,7 +74,7 @@ impl Candidate for Resolved {
     }
 
     fn parked(&self) -> usize {
-        self.purgatory.delayed()
+        self.purgatory.len()
     }
 
     fn watched(&self) -> usize {

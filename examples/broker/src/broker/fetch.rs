@@ -1,0 +1,213 @@
+//! Fetch requests: what is asked of which partitions, whether enough of it is there, and the answer.
+
+use crate::broker::partition::{Partition, Slice};
+use crate::broker::topics::Topics;
+use crate::console::warn;
+use bytes::Bytes;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::fetch_response::{
+    FetchResponse, FetchableTopicResponse, PartitionData,
+};
+use kafka_protocol::messages::{FetchRequest, TopicName};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most bytes of records in one answer, whatever the client asks for.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes around the records of each partition in an answer.
+const AROUND: usize = 64;
+
+/// A fetch request with its partitions looked up.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    topics: Vec<TopicFetch>,
+    min_bytes: u64,
+    max_bytes: usize,
+}
+
+#[derive(Debug)]
+struct TopicFetch {
+    name: TopicName,
+    partitions: Vec<PartitionFetch>,
+}
+
+#[derive(Debug)]
+struct PartitionFetch {
+    index: i32,
+    partition: Result<Arc<Partition>, ResponseError>,
+    offset: i64,
+    max_bytes: usize,
+}
+
+/// How long a request wants to wait. A negative wait is none, as in Kafka.
+pub(crate) fn wait(milliseconds: i32) -> Duration {
+    Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0))
+}
+
+/// Why the request as a whole cannot be answered, if so.
+///
+/// There are no fetch sessions here. A client that opens one (epoch 0) gets session 0, which means none, and
+/// names all its partitions in every request; one that claims to have a session is told that it has not.
+pub(crate) fn refusal(request: &FetchRequest) -> Option<ResponseError> {
+    (request.session_id != 0).then_some(ResponseError::FetchSessionIdNotFound)
+}
+
+/// An answer that is nothing but an error.
+pub(crate) fn refused(error: ResponseError) -> FetchResponse {
+    FetchResponse::default().with_error_code(error.code())
+}
+
+impl Fetch {
+    /// Looks up what `request` asks for. Negative limits count as zero.
+    pub(crate) fn new(request: FetchRequest, topics: &Topics) -> Self {
+        let bytes = |limit: i32| usize::try_from(limit).unwrap_or(0);
+        let max_bytes = bytes(request.max_bytes).min(MAX_BYTES);
+        let topic = |topic: kafka_protocol::messages::fetch_request::FetchTopic| TopicFetch {
+            partitions: topic
+                .partitions
+                .iter()
+                .map(|asked| PartitionFetch {
+                    index: asked.partition,
+                    partition: topics.partition(&topic.topic, asked.partition),
+                    offset: asked.fetch_offset,
+                    max_bytes: bytes(asked.partition_max_bytes),
+                })
+                .collect(),
+            name: topic.topic,
+        };
+        Self {
+            topics: request.topics.into_iter().map(topic).collect(),
+            // More than an answer may hold would never be reached.
+            min_bytes: bytes(request.min_bytes).min(max_bytes) as u64,
+            max_bytes,
+        }
+    }
+
+    /// The partitions to wait on.
+    pub(crate) fn known_partitions(&self) -> Vec<Arc<Partition>> {
+        self.partitions()
+            .filter_map(|asked| asked.partition.as_ref().ok())
+            .cloned()
+            .collect()
+    }
+
+    /// Whether there is something to answer with: `min_bytes` over all partitions, or an error.
+    pub(crate) fn is_satisfied(&self) -> bool {
+        let mut readable = 0;
+        for asked in self.partitions() {
+            match asked.readable_bytes() {
+                Ok(bytes) => readable += bytes,
+                Err(_) => return true,
+            }
+        }
+        readable >= self.min_bytes
+    }
+
+    /// Since when there is the newest of what can be read.
+    pub(crate) fn readable_since(&self) -> Option<Instant> {
+        self.partitions()
+            .filter_map(|asked| asked.partition.as_ref().ok()?.readable_since(asked.offset))
+            .max()
+    }
+
+    /// About how many bytes the answer has.
+    pub(crate) fn answer_size(&self) -> usize {
+        let mut limits = Limits::new(self.max_bytes);
+        let size = |asked: &PartitionFetch| {
+            let found = asked.find(&mut limits);
+            AROUND + found.map_or(0, |slice| slice.batches.size())
+        };
+        self.partitions().map(size).sum()
+    }
+
+    /// Reads what is there now.
+    pub(crate) fn read(self) -> FetchResponse {
+        let mut limits = Limits::new(self.max_bytes);
+        let mut partition = |asked: PartitionFetch| {
+            let data = PartitionData::default().with_partition_index(asked.index);
+            let read = asked.find(&mut limits).and_then(|slice| {
+                let records = slice
+                    .batches
+                    .read()
+                    .map_err(|error| asked.unreadable(&error))?;
+                Ok((records, slice.high_watermark, slice.log_start_offset))
+            });
+            match read {
+                Ok((records, high_watermark, log_start_offset)) => data
+                    .with_high_watermark(high_watermark)
+                    .with_last_stable_offset(high_watermark)
+                    .with_log_start_offset(log_start_offset)
+                    .with_records(Some(records)),
+                // Empty records, not null ones: librdkafka takes null for a MessageSet of invalid size.
+                Err(error) => data
+                    .with_error_code(error.code())
+                    .with_high_watermark(-1)
+                    .with_records(Some(Bytes::new())),
+            }
+        };
+        let responses = self
+            .topics
+            .into_iter()
+            .map(|topic| {
+                FetchableTopicResponse::default()
+                    .with_topic(topic.name)
+                    .with_partitions(topic.partitions.into_iter().map(&mut partition).collect())
+            })
+            .collect();
+        FetchResponse::default().with_responses(responses)
+    }
+
+    fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
+        self.topics.iter().flat_map(|topic| &topic.partitions)
+    }
+}
+
+/// What is left, while partition after partition is read, of the bytes that an answer may have.
+struct Limits {
+    bytes_left: usize,
+    nothing_yet: bool,
+}
+
+impl Limits {
+    fn new(max_bytes: usize) -> Self {
+        Self {
+            bytes_left: max_bytes,
+            nothing_yet: true,
+        }
+    }
+}
+
+impl PartitionFetch {
+    /// Finds what there is of this partition within the limits.
+    fn find(&self, limits: &mut Limits) -> Result<Slice, ResponseError> {
+        let partition = self.partition.as_ref().map_err(|error| *error)?;
+        // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
+        let limit = self.max_bytes.min(limits.bytes_left);
+        let slice = partition.find(self.offset, limit, limits.nothing_yet)?;
+        let size = slice.batches.size();
+        limits.bytes_left = limits.bytes_left.saturating_sub(size);
+        limits.nothing_yet &= size == 0;
+        Ok(slice)
+    }
+
+    fn unreadable(&self, error: &io::Error) -> ResponseError {
+        let offset = self.offset;
+        // Gone since it was found: the oldest segments go when there are too many.
+        if error.kind() == io::ErrorKind::NotFound {
+            return ResponseError::OffsetOutOfRange;
+        }
+        warn(&format!(
+            "partition {} from offset {offset}: {error}",
+            self.index
+        ));
+        ResponseError::KafkaStorageError
+    }
+
+    fn readable_bytes(&self) -> Result<u64, ResponseError> {
+        let partition = self.partition.as_ref().map_err(|error| *error)?;
+        let readable = partition.readable_bytes(self.offset)?;
+        Ok(readable.min(self.max_bytes as u64))
+    }
+}

@@ -1,0 +1,133 @@
+//! Requests about the cluster and its topics: ApiVersions, Metadata, ListOffsets.
+
+use crate::broker::topics::{Topic, Topics};
+use crate::wire::apis::APIS;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsRequest};
+use kafka_protocol::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse,
+};
+use kafka_protocol::messages::metadata_response::{
+    MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use kafka_protocol::messages::{BrokerId, MetadataRequest, TopicName};
+use kafka_protocol::protocol::StrBytes;
+use std::net::SocketAddr;
+
+pub(crate) const NODE: BrokerId = BrokerId(1);
+const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
+
+/// The versions handled here. Told also to a client that asked in a version which is not one of them.
+pub(crate) fn api_versions(supported: bool) -> ApiVersionsResponse {
+    let api_keys = APIS.iter().map(|api| {
+        ApiVersion::default()
+            .with_api_key(api.key as i16)
+            .with_min_version(*api.versions.start())
+            .with_max_version(*api.versions.end())
+    });
+    let error = if supported {
+        0
+    } else {
+        ResponseError::UnsupportedVersion.code()
+    };
+    ApiVersionsResponse::default()
+        .with_error_code(error)
+        .with_api_keys(api_keys.collect())
+}
+
+/// Describes topics, creating missing ones if the client lets it.
+///
+/// `address` is where clients will connect to: the address by which this one came.
+pub(crate) fn metadata(
+    request: MetadataRequest,
+    version: i16,
+    topics: &Topics,
+    address: SocketAddr,
+) -> MetadataResponse {
+    let create = request.allow_auto_topic_creation;
+    let topics = match request.topics {
+        // In version 0 no topics means all.
+        Some(names) if version > 0 || !names.is_empty() => names
+            .into_iter()
+            .map(|topic| {
+                let name = topic.name.unwrap_or_default();
+                let found = if create {
+                    topics.find_or_create(&name)
+                } else {
+                    let topic = topics.topic(&name);
+                    topic.ok_or(ResponseError::UnknownTopicOrPartition)
+                };
+                match found {
+                    Ok(topic) => describe(&topic),
+                    Err(error) => MetadataResponseTopic::default()
+                        .with_name(Some(name))
+                        .with_error_code(error.code()),
+                }
+            })
+            .collect(),
+        _ => topics.all().iter().map(|topic| describe(topic)).collect(),
+    };
+    let broker = MetadataResponseBroker::default()
+        .with_node_id(NODE)
+        .with_host(StrBytes::from_string(address.ip().to_string()))
+        .with_port(i32::from(address.port()));
+    MetadataResponse::default()
+        .with_brokers(vec![broker])
+        .with_cluster_id(Some(CLUSTER))
+        .with_controller_id(NODE)
+        .with_topics(topics)
+}
+
+/// The follower inside this process is no broker that clients could talk to, so it is not listed.
+fn describe(topic: &Topic) -> MetadataResponseTopic {
+    let partitions = topic.partitions().iter().map(|partition| {
+        MetadataResponsePartition::default()
+            .with_partition_index(partition.key().partition)
+            .with_leader_id(NODE)
+            .with_replica_nodes(vec![NODE])
+            .with_isr_nodes(vec![NODE])
+    });
+    MetadataResponseTopic::default()
+        .with_name(Some(topic_name(topic.name())))
+        .with_partitions(partitions.collect())
+}
+
+/// Finds offsets by time, or by the two names that negative times stand for.
+pub(crate) fn list_offsets(request: ListOffsetsRequest, topics: &Topics) -> ListOffsetsResponse {
+    let responses = request.topics.into_iter().map(|topic| {
+        let find = |asked: &ListOffsetsPartition| {
+            let response =
+                ListOffsetsPartitionResponse::default().with_partition_index(asked.partition_index);
+            match find_offset(topics, &topic.name, asked) {
+                Ok((timestamp, offset)) => response.with_timestamp(timestamp).with_offset(offset),
+                Err(error) => response.with_error_code(error.code()),
+            }
+        };
+        ListOffsetsTopicResponse::default()
+            .with_partitions(topic.partitions.iter().map(find).collect())
+            .with_name(topic.name)
+    });
+    ListOffsetsResponse::default().with_topics(responses.collect())
+}
+
+fn find_offset(
+    topics: &Topics,
+    topic: &str,
+    asked: &ListOffsetsPartition,
+) -> Result<(i64, i64), ResponseError> {
+    const LATEST: i64 = -1;
+    const EARLIEST: i64 = -2;
+    const NONE: (i64, i64) = (-1, -1);
+    let partition = topics.partition(topic, asked.partition_index)?;
+    match asked.timestamp {
+        LATEST => Ok((-1, partition.high_watermark())),
+        EARLIEST => Ok((-1, partition.log_start_offset())),
+        0.. => Ok(partition.find_timestamp(asked.timestamp).unwrap_or(NONE)),
+        _ => Err(ResponseError::InvalidRequest),
+    }
+}
+
+fn topic_name(name: &str) -> TopicName {
+    TopicName(StrBytes::from_string(name.to_owned()))
+}

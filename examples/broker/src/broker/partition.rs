@@ -1,0 +1,253 @@
+//! One partition: its log, and how far of it consumers may see.
+
+use crate::broker::delayed_fetch::DelayedFetch;
+use crate::broker::delayed_produce::DelayedProduce;
+use crate::broker::purgatories::Purgatories;
+use crate::console::warn;
+use crate::storage::batch::Batch;
+use crate::storage::log::{Batches, Log};
+use crate::storage::producers::Producers;
+use kafka_protocol::ResponseError;
+use parking_lot::Mutex;
+use request_purgatory::{ResolvedKey, Watch};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What delayed requests are keyed by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TopicPartition {
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+}
+
+/// A partition as its leader keeps it.
+///
+/// The lock is held for single steps only, never across a check of a purgatory: a check runs `try_complete` of
+/// other requests, which take the locks of whatever partitions they wait for.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    key: TopicPartition,
+    state: Mutex<State>,
+    /// The fetches that wait for this partition.
+    fetches: ResolvedKey<DelayedFetch>,
+    /// The produces that wait for it, each at the offset that it needs.
+    produces: ResolvedKey<DelayedProduce>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    log: Log,
+    producers: Producers,
+    /// The offset up to which every replica has the log. Consumers see nothing past it.
+    high_watermark: i64,
+    /// When that moved last.
+    moved: Option<Instant>,
+    /// Its topic was. Requests may still hold it.
+    deleted: bool,
+}
+
+/// Where a batch went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Appended {
+    pub(crate) base_offset: i64,
+    pub(crate) end_offset: i64,
+    pub(crate) log_start_offset: i64,
+}
+
+/// What a fetch finds in a partition.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    pub(crate) batches: Batches,
+    pub(crate) high_watermark: i64,
+    pub(crate) log_start_offset: i64,
+}
+
+impl Partition {
+    /// A partition whose log is in `folder`, or in memory. All that it finds there counts as replicated.
+    pub(crate) fn open(
+        key: TopicPartition,
+        folder: Option<&Path>,
+        purgatories: &Purgatories,
+    ) -> io::Result<Self> {
+        let mut state = State::default();
+        if let Some(folder) = folder {
+            let producers = &mut state.producers;
+            state.log = Log::open(folder, |batch, offset| producers.note(batch, offset))?;
+            state.high_watermark = state.log.end_offset();
+        }
+        Ok(Self {
+            state: Mutex::new(state),
+            fetches: purgatories.fetch.resolve(key.clone()),
+            produces: purgatories.produce.resolve(key.clone()),
+            key,
+        })
+    }
+
+    /// The greatest id of a producer whose batches are remembered.
+    pub(crate) fn greatest_producer(&self) -> Option<i64> {
+        self.state.lock().producers.greatest_id()
+    }
+
+    /// Sees to it that everything appended outlives the machine.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.state.lock().log.sync()
+    }
+
+    pub(crate) fn key(&self) -> &TopicPartition {
+        &self.key
+    }
+
+    /// What a fetch waits on.
+    pub(crate) fn for_fetches(&self) -> Watch<'_, DelayedFetch> {
+        Watch::resolved(&self.fetches)
+    }
+
+    /// What a produce waits on that needs the high watermark to reach `offset`.
+    pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, DelayedProduce> {
+        Watch::resolved(&self.produces).at_rank(rank(offset))
+    }
+
+    pub(crate) fn high_watermark(&self) -> i64 {
+        self.state.lock().high_watermark
+    }
+
+    pub(crate) fn log_start_offset(&self) -> i64 {
+        self.state.lock().log.start_offset()
+    }
+
+    /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
+    pub(crate) fn has_replicated(&self, offset: i64) -> Option<Result<(), ResponseError>> {
+        let state = self.state.lock();
+        match state.check_exists() {
+            Ok(()) if state.high_watermark < offset => None,
+            checked => Some(checked),
+        }
+    }
+
+    /// Marks it as deleted, and has what waits for it answered. To be called with no lock held.
+    pub(crate) fn delete(&self) {
+        self.state.lock().deleted = true;
+        self.produces.check_and_complete_up_to(u64::MAX);
+        self.fetches.check_and_complete_after_lock();
+    }
+
+    /// Appends a batch, unless it is a repeat: then this tells where the original is.
+    pub(crate) fn append(&self, batch: &Batch) -> Result<Appended, ResponseError> {
+        let mut state = self.state.lock();
+        state.check_exists()?;
+        let base_offset = match state.producers.find(batch)? {
+            Some(original) => original,
+            None => {
+                let appended = state.append(batch);
+                let base_offset = appended.map_err(|error| self.failed("append", &error))?;
+                // What cannot be removed is no reason to refuse what was appended.
+                let keep_from = state.high_watermark;
+                if let Err(error) = state.log.retain(keep_from) {
+                    self.failed("remove the oldest", &error);
+                }
+                base_offset
+            }
+        };
+        Ok(Appended {
+            base_offset,
+            end_offset: base_offset + i64::from(batch.records),
+            log_start_offset: state.log.start_offset(),
+        })
+    }
+
+    fn failed(&self, what: &str, error: &io::Error) -> ResponseError {
+        let TopicPartition { topic, partition } = &self.key;
+        warn(&format!(
+            "topic {topic}, partition {partition}: cannot {what}: {error}"
+        ));
+        ResponseError::KafkaStorageError
+    }
+
+    /// Notes that the follower has the log up to `offset`. If that moves the high watermark, checks who waits for it.
+    /// To be called with no lock held.
+    pub(crate) fn replicated_up_to(&self, offset: i64) {
+        {
+            let mut state = self.state.lock();
+            if offset <= state.high_watermark {
+                return;
+            }
+            state.high_watermark = offset;
+            state.moved = Some(Instant::now());
+        }
+        // Produces that need more than that are not even looked at.
+        self.produces.check_and_complete_up_to(rank(offset));
+        // Fetches look at the high watermark under the lock under which it was moved.
+        self.fetches.check_and_complete_after_lock();
+    }
+
+    /// How many bytes a consumer at `offset` could be given now.
+    pub(crate) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
+        let state = self.state.lock();
+        state.check_offset(offset)?;
+        Ok(state.log.bytes_between(offset, state.high_watermark))
+    }
+
+    /// Since when there is what a consumer at `offset` could be given, or a part of it.
+    pub(crate) fn readable_since(&self, offset: i64) -> Option<Instant> {
+        let state = self.state.lock();
+        state.moved.filter(|_| offset < state.high_watermark)
+    }
+
+    /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.
+    pub(crate) fn find(
+        &self,
+        offset: i64,
+        max_bytes: usize,
+        at_least_one: bool,
+    ) -> Result<Slice, ResponseError> {
+        let state = self.state.lock();
+        state.check_offset(offset)?;
+        let to = state.high_watermark;
+        Ok(Slice {
+            batches: state.log.find(offset, to, max_bytes, at_least_one),
+            high_watermark: to,
+            log_start_offset: state.log.start_offset(),
+        })
+    }
+
+    /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset).
+    pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
+        let state = self.state.lock();
+        state
+            .log
+            .find_timestamp(timestamp)
+            .filter(|(_, offset)| *offset < state.high_watermark)
+    }
+}
+
+/// Offsets are ranks; none is negative.
+fn rank(offset: i64) -> u64 {
+    u64::try_from(offset).unwrap_or_default()
+}
+
+impl State {
+    fn append(&mut self, batch: &Batch) -> io::Result<i64> {
+        let base_offset = self.log.append(batch)?;
+        self.producers.note(batch, base_offset);
+        Ok(base_offset)
+    }
+
+    fn check_exists(&self) -> Result<(), ResponseError> {
+        match self.deleted {
+            true => Err(ResponseError::UnknownTopicOrPartition),
+            false => Ok(()),
+        }
+    }
+
+    /// A consumer may ask for any record that is kept, and for the one that will come next.
+    fn check_offset(&self, offset: i64) -> Result<(), ResponseError> {
+        self.check_exists()?;
+        if (self.log.start_offset()..=self.log.end_offset()).contains(&offset) {
+            Ok(())
+        } else {
+            Err(ResponseError::OffsetOutOfRange)
+        }
+    }
+}

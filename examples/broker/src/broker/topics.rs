@@ -1,0 +1,233 @@
+//! The topics of the broker.
+
+use crate::broker::partition::{Partition, TopicPartition};
+use crate::broker::purgatories::Purgatories;
+use crate::console::warn;
+use crate::storage::folder::Folder;
+use kafka_protocol::ResponseError;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Partitions of a topic whose creator does not say how many.
+pub(crate) const DEFAULT_PARTITIONS: i32 = 1;
+
+/// Most partitions in all. Any client may create topics, so something has to bound them.
+pub(crate) const MAX_PARTITIONS: usize = 10_000;
+
+/// Longest topic name, as in Kafka (names become directory names there).
+pub(crate) const MAX_NAME: usize = 249;
+
+/// A topic: its name and its partitions. Never changes once created.
+#[derive(Debug)]
+pub(crate) struct Topic {
+    name: Arc<str>,
+    partitions: Vec<Arc<Partition>>,
+}
+
+impl Topic {
+    /// A topic whose partitions are in these folders, or in memory.
+    fn open(
+        name: &str,
+        partitions: usize,
+        folders: &[PathBuf],
+        purgatories: &Purgatories,
+    ) -> io::Result<Self> {
+        let name = Arc::from(name);
+        let partition = |index: usize| {
+            let key = TopicPartition {
+                topic: Arc::clone(&name),
+                // INVARIANT: there are few enough.
+                partition: index as i32,
+            };
+            let folder = folders.get(index).map(PathBuf::as_path);
+            Partition::open(key, folder, purgatories).map(Arc::new)
+        };
+        Ok(Self {
+            partitions: (0..partitions).map(partition).collect::<io::Result<_>>()?,
+            name: Arc::clone(&name),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn partitions(&self) -> &[Arc<Partition>] {
+        &self.partitions
+    }
+}
+
+/// All topics, by name.
+pub(crate) struct Topics {
+    by_name: RwLock<ByName>,
+    /// Where requests wait for partitions.
+    purgatories: Purgatories,
+    /// Where topics are kept, if not in memory.
+    folder: Option<Folder>,
+}
+
+#[derive(Debug, Default)]
+struct ByName {
+    topics: BTreeMap<Arc<str>, Arc<Topic>>,
+    partitions: usize,
+}
+
+impl Topics {
+    /// The topics that are kept in `folder`; without one there are none yet, and they are kept in memory.
+    pub(crate) fn open(purgatories: Purgatories, folder: Option<Folder>) -> io::Result<Self> {
+        let kept = folder.as_ref().map_or(Ok(Vec::new()), Folder::topics)?;
+        let mut by_name = ByName::default();
+        for (name, folders) in kept {
+            let topic = Topic::open(&name, folders.len(), &folders, &purgatories)?;
+            by_name.insert(topic);
+        }
+        Ok(Self {
+            by_name: RwLock::new(by_name),
+            purgatories,
+            folder,
+        })
+    }
+
+    /// The greatest id of a producer that is remembered.
+    pub(crate) fn greatest_producer(&self) -> Option<i64> {
+        let topics = self.all();
+        let partitions = topics.iter().flat_map(|topic| topic.partitions());
+        partitions
+            .filter_map(|partition| partition.greatest_producer())
+            .max()
+    }
+
+    /// Sees to it that everything appended outlives the machine.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let topics = self.all();
+        let mut partitions = topics.iter().flat_map(|topic| topic.partitions());
+        partitions.try_for_each(|partition| partition.sync())
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Topic>> {
+        self.by_name.read().topics.values().cloned().collect()
+    }
+
+    /// How many partitions there are in all.
+    pub(crate) fn partitions(&self) -> usize {
+        self.by_name.read().partitions
+    }
+
+    pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
+        self.by_name.read().topics.get(name).cloned()
+    }
+
+    pub(crate) fn partition(
+        &self,
+        topic: &str,
+        index: i32,
+    ) -> Result<Arc<Partition>, ResponseError> {
+        let topic = self.topic(topic);
+        topic
+            .zip(usize::try_from(index).ok())
+            .and_then(|(topic, index)| topic.partitions.get(index).cloned())
+            .ok_or(ResponseError::UnknownTopicOrPartition)
+    }
+
+    /// Creates a topic.
+    pub(crate) fn create(&self, name: &str, partitions: i32) -> Result<Arc<Topic>, ResponseError> {
+        let mut by_name = self.by_name.write();
+        let count = by_name.check(name, partitions)?;
+        let created = (|| {
+            let folders = match &self.folder {
+                Some(folder) => folder.create(name, count)?,
+                None => Vec::new(),
+            };
+            Topic::open(name, count, &folders, &self.purgatories)
+        })();
+        let topic = created.map_err(|error| storage_failed("create", name, &error))?;
+        Ok(by_name.insert(topic))
+    }
+
+    /// Deletes a topic. What waits for one of its partitions is answered that it is not there.
+    pub(crate) fn delete(&self, name: &str) -> Result<(), ResponseError> {
+        let topic = {
+            let mut by_name = self.by_name.write();
+            if !by_name.topics.contains_key(name) {
+                return Err(ResponseError::UnknownTopicOrPartition);
+            }
+            if let Some(folder) = &self.folder {
+                let deleted = folder.delete(name);
+                deleted.map_err(|error| storage_failed("delete", name, &error))?;
+            }
+            by_name.remove(name)
+        };
+        // With no lock held: this completes requests.
+        for partition in topic.iter().flat_map(|topic| topic.partitions()) {
+            partition.delete();
+        }
+        Ok(())
+    }
+
+    /// Whether [`create`](Self::create) would.
+    pub(crate) fn check_create(&self, name: &str, partitions: i32) -> Result<(), ResponseError> {
+        self.by_name.read().check(name, partitions).map(|_| ())
+    }
+
+    /// The topic of this name, created if it is missing.
+    pub(crate) fn find_or_create(&self, name: &str) -> Result<Arc<Topic>, ResponseError> {
+        if let Some(topic) = self.topic(name) {
+            return Ok(topic);
+        }
+        match self.create(name, DEFAULT_PARTITIONS) {
+            // Another client came first.
+            Err(ResponseError::TopicAlreadyExists) => self
+                .topic(name)
+                .ok_or(ResponseError::UnknownTopicOrPartition),
+            created => created,
+        }
+    }
+}
+
+fn storage_failed(what: &str, topic: &str, error: &io::Error) -> ResponseError {
+    warn(&format!("cannot {what} topic {topic}: {error}"));
+    ResponseError::KafkaStorageError
+}
+
+impl ByName {
+    fn insert(&mut self, topic: Topic) -> Arc<Topic> {
+        let topic = Arc::new(topic);
+        self.partitions += topic.partitions.len();
+        self.topics
+            .insert(Arc::clone(&topic.name), Arc::clone(&topic));
+        topic
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Arc<Topic>> {
+        let topic = self.topics.remove(name)?;
+        self.partitions -= topic.partitions.len();
+        Some(topic)
+    }
+
+    fn check(&self, name: &str, partitions: i32) -> Result<usize, ResponseError> {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+        if name.is_empty()
+            || name.len() > MAX_NAME
+            || name == "."
+            || name == ".."
+            || !name.bytes().all(legal)
+        {
+            return Err(ResponseError::InvalidTopicException);
+        }
+        if self.topics.contains_key(name) {
+            return Err(ResponseError::TopicAlreadyExists);
+        }
+        match usize::try_from(partitions) {
+            Ok(count @ 1..) if count <= MAX_PARTITIONS => {
+                if self.partitions + count > MAX_PARTITIONS {
+                    return Err(ResponseError::PolicyViolation);
+                }
+                Ok(count)
+            }
+            _ => Err(ResponseError::InvalidPartitions),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Answers to the requests that may wait.
+
+use super::group::State;
+use super::member::{Id, Member};
+use crate::wire::groups::GroupResponse;
+use bytes::Bytes;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
+use kafka_protocol::messages::{JoinGroupResponse, SyncGroupResponse};
+use kafka_protocol::protocol::StrBytes;
+
+pub(super) fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+pub(super) fn join_failed(member: &str, error: ResponseError) -> GroupResponse {
+    let answer = JoinGroupResponse::default()
+        .with_error_code(error.code())
+        .with_generation_id(-1)
+        // Versions before 7 have no null here.
+        .with_protocol_name(Some(StrBytes::default()))
+        .with_member_id(text(member));
+    GroupResponse::JoinGroup(answer)
+}
+
+/// What a member is told of the generation; the leader gets a list of its members.
+pub(super) fn joined(state: &State, member: &Id) -> GroupResponse {
+    GroupResponse::JoinGroup(generation(state, member))
+}
+
+/// The same for a leader that came back: what it assigned before stands.
+pub(super) fn joined_without_assigning(state: &State, member: &Id) -> GroupResponse {
+    GroupResponse::JoinGroup(generation(state, member).with_skip_assignment(true))
+}
+
+/// The same for a leader that must not know.
+pub(super) fn joined_unawares(state: &State, member: &Id, leader: &Id) -> GroupResponse {
+    let answer = generation(state, member)
+        .with_leader(text(leader))
+        .with_members(Vec::new());
+    GroupResponse::JoinGroup(answer)
+}
+
+fn generation(state: &State, member: &Id) -> JoinGroupResponse {
+    let protocol = state.protocol.as_deref().unwrap_or_default();
+    let members = match state.leader.as_ref() == Some(member) {
+        true => state
+            .members
+            .iter()
+            .map(|(id, member)| listed(id, member, protocol))
+            .collect(),
+        false => Vec::new(),
+    };
+    JoinGroupResponse::default()
+        .with_generation_id(state.generation)
+        .with_protocol_type(state.protocol_type.as_deref().map(text))
+        .with_protocol_name(Some(text(protocol)))
+        .with_leader(text(state.leader.as_deref().unwrap_or_default()))
+        .with_member_id(text(member))
+        .with_members(members)
+}
+
+fn listed(id: &Id, member: &Member, protocol: &str) -> JoinGroupResponseMember {
+    JoinGroupResponseMember::default()
+        .with_member_id(text(id))
+        .with_group_instance_id(member.instance.as_deref().map(text))
+        .with_metadata(member.protocols.metadata(protocol))
+}
+
+pub(super) fn sync_failed(error: ResponseError) -> GroupResponse {
+    GroupResponse::SyncGroup(SyncGroupResponse::default().with_error_code(error.code()))
+}
+
+pub(super) fn synced(state: &State, assignment: Bytes) -> GroupResponse {
+    let answer = SyncGroupResponse::default()
+        .with_protocol_type(state.protocol_type.as_deref().map(text))
+        .with_protocol_name(state.protocol.as_deref().map(text))
+        .with_assignment(assignment);
+    GroupResponse::SyncGroup(answer)
+}

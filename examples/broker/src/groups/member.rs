@@ -1,0 +1,131 @@
+//! One member of a group.
+
+use super::answers;
+use super::budget::{Budget, Charge};
+use super::settings::MAX_PROTOCOLS;
+use crate::wire::groups::GroupResponse;
+use bytes::Bytes;
+use kafka_protocol::ResponseError;
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Ids of groups and members. Copies of what a client sent: a slice of its request would keep the whole frame.
+pub(crate) type Id = Arc<str>;
+
+/// A member. It is in the group from its first join until it leaves, or its session expires.
+#[derive(Debug)]
+pub(super) struct Member {
+    /// Counts up in the order in which members came.
+    pub(super) number: u64,
+    pub(super) instance: Option<Id>,
+    pub(super) client_id: Id,
+    pub(super) client_host: Id,
+    pub(super) session_timeout: Duration,
+    pub(super) rebalance_timeout: Duration,
+    pub(super) protocols: Protocols,
+    pub(super) assignment: Bytes,
+    /// The join that waits for the other members.
+    pub(super) join: Option<Waiter>,
+    /// The sync that waits for the leader.
+    pub(super) sync: Option<Waiter>,
+}
+
+/// What a member can do: names of protocols, the best first, with what it has to say to the leader in each.
+#[derive(Debug)]
+pub(super) struct Protocols {
+    by_preference: Vec<(Id, Bytes)>,
+    _charge: Charge,
+}
+
+/// Where the answer to a parked request goes.
+///
+/// INVARIANT: it is answered exactly once: [`answer`](Self::answer) consumes it. One that is dropped belonged to a
+/// client that has gone.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    /// Tells the requests of one member apart.
+    pub(super) ticket: u64,
+    pub(super) sender: oneshot::Sender<GroupResponse>,
+}
+
+impl Waiter {
+    /// Only wakes the task of the connection, so it may be called under a lock.
+    pub(super) fn answer(self, response: GroupResponse) {
+        // The client may have gone meanwhile: then nobody reads this.
+        let _ = self.sender.send(response);
+    }
+}
+
+impl Member {
+    /// Whether a request of it is parked: it cannot send heartbeats then, and need not.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.join.is_some() || self.sync.is_some()
+    }
+
+    pub(super) fn fail_join(&mut self, member: &str, error: ResponseError) {
+        if let Some(waiter) = self.join.take() {
+            waiter.answer(answers::join_failed(member, error));
+        }
+    }
+
+    pub(super) fn fail_sync(&mut self, error: ResponseError) {
+        if let Some(waiter) = self.sync.take() {
+            waiter.answer(answers::sync_failed(error));
+        }
+    }
+}
+
+impl Protocols {
+    /// Copies what a client offers.
+    ///
+    /// # Errors
+    /// INCONSISTENT_GROUP_PROTOCOL if it offers nothing, or more than a member may; GROUP_MAX_SIZE_REACHED if there is no
+    /// memory left for it.
+    pub(super) fn copy(
+        offered: &[JoinGroupRequestProtocol],
+        budget: &Budget,
+    ) -> Result<Self, ResponseError> {
+        if offered.is_empty() || offered.len() > MAX_PROTOCOLS {
+            return Err(ResponseError::InconsistentGroupProtocol);
+        }
+        let bytes =
+            |protocol: &JoinGroupRequestProtocol| protocol.name.len() + protocol.metadata.len();
+        let charge = budget
+            .charge(offered.iter().map(bytes).sum())
+            .ok_or(ResponseError::GroupMaxSizeReached)?;
+        let copy = |protocol: &JoinGroupRequestProtocol| {
+            let metadata = Bytes::copy_from_slice(&protocol.metadata);
+            (Id::from(protocol.name.as_str()), metadata)
+        };
+        Ok(Self {
+            by_preference: offered.iter().map(copy).collect(),
+            _charge: charge,
+        })
+    }
+
+    /// The best first.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Id> {
+        self.by_preference.iter().map(|(name, _)| name)
+    }
+
+    pub(super) fn supports(&self, protocol: &str) -> bool {
+        self.names().any(|name| &**name == protocol)
+    }
+
+    /// What the member has to say in `protocol`.
+    pub(super) fn metadata(&self, protocol: &str) -> Bytes {
+        let found = self
+            .by_preference
+            .iter()
+            .find(|(name, _)| &**name == protocol);
+        found
+            .map(|(_, metadata)| metadata.clone())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.by_preference == other.by_preference
+    }
+}

@@ -1,0 +1,89 @@
+//! What an operator may choose, and what bounds the memory that clients may take.
+
+use request_purgatory::{
+    threads::Reaper, threads::ReaperThread, time::Clock, time::SystemClock, time::Timestamp,
+    time::WakeFn,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the first members of a group wait for more, unless the operator says otherwise.
+pub(crate) const INITIAL_DELAY: Duration = Duration::from_millis(100);
+
+/// Shortest and longest session that a member may ask for, as Kafka's `group.min.session.timeout.ms` (6 s there, which
+/// is long for somebody who tries things out) and `group.max.session.timeout.ms`.
+pub(super) const SESSION: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(500)..=Duration::from_secs(30 * 60);
+
+/// Longest rebalance timeout granted, whatever a member asks for.
+pub(super) const MAX_REBALANCE: Duration = Duration::from_secs(30 * 60);
+
+/// Longest group id and instance id, in bytes.
+pub(super) const MAX_ID: usize = 255;
+
+/// Most of a client id that goes into a member id, in bytes.
+pub(super) const MAX_CLIENT_ID: usize = 128;
+
+/// Most protocols that one member may offer.
+pub(super) const MAX_PROTOCOLS: usize = 64;
+
+/// Longest metadata of a committed offset, as Kafka's `offset.metadata.max.bytes`.
+pub(super) const MAX_OFFSET_METADATA: usize = 4096;
+
+/// How a coordinator behaves.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// How long an empty group waits for more members before its first rebalance ends, and again after each that came
+    /// (Kafka's `group.initial.rebalance.delay.ms`, 3 s there).
+    pub(crate) initial_delay: Duration,
+    /// Most groups.
+    pub(crate) max_groups: usize,
+    /// Most members of one group.
+    pub(crate) max_members: usize,
+    /// Most members of all groups together, those who were only given a member id among them.
+    pub(crate) max_sessions: usize,
+    /// Most bytes of metadata, assignments and offsets of all groups together.
+    pub(crate) max_bytes: usize,
+    pub(crate) clock: SharedClock,
+    pub(crate) reaper: Reaper,
+}
+
+impl Settings {
+    /// With threads of their own.
+    pub(crate) fn new(initial_delay: Duration) -> std::io::Result<Self> {
+        Ok(Self {
+            initial_delay,
+            max_groups: 10_000,
+            max_members: 1_000,
+            max_sessions: 100_000,
+            max_bytes: 256 * 1024 * 1024,
+            clock: SharedClock::new(SystemClock::new()),
+            // One thread for the deadlines of joins, syncs and sessions, one for what they lead to.
+            reaper: Reaper::Shared(ReaperThread::spawn("groups")?),
+        })
+    }
+}
+
+/// The clock that the two purgatories, the tracker and the coordinator have in common.
+#[derive(Clone)]
+pub(crate) struct SharedClock(Arc<dyn Clock>);
+
+impl SharedClock {
+    pub(crate) fn new(clock: impl Clock) -> Self {
+        Self(Arc::new(clock))
+    }
+}
+
+impl Clock for SharedClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
+        self.0.time_until(deadline)
+    }
+
+    fn subscribe(&self, waker: WakeFn) {
+        self.0.subscribe(waker);
+    }
+}

@@ -1,0 +1,321 @@
+//! Whatever a few clients do, in whatever order: every request is answered once, there is one leader, and all members
+//! of a generation are told the same.
+
+use super::world::{
+    Asked, GROUP, INITIAL_DELAY, REBALANCE, SESSION, World, join_request, protocols, share,
+    sync_request,
+};
+use crate::groups::answers::text;
+use crate::wire::groups::{GroupRequest, GroupResponse};
+use kafka_protocol::messages::{DeleteGroupsRequest, GroupId, JoinGroupRequest, JoinGroupResponse};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const CLIENTS: usize = 5;
+
+/// The protocols that clients offer. All have "b".
+const OFFERS: [&[&str]; 3] = [&["a", "b"], &["b", "a"], &["b", "c"]];
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Client, version, what it offers.
+    Join(usize, i16, usize),
+    Sync(usize),
+    Heartbeat(usize),
+    Leave(usize),
+    /// Its connection breaks, with all that it waits for.
+    Abandon(usize),
+    /// Its process ends, and another one takes its place.
+    Restart(usize),
+    Pass(u64),
+    Delete,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let client = 0..CLIENTS;
+    let step = prop_oneof![
+        6 => (client.clone(), prop_oneof![Just(3_i16), Just(8), Just(9)], 0..OFFERS.len())
+            .prop_map(|(client, version, offer)| Step::Join(client, version, offer)),
+        6 => client.clone().prop_map(Step::Sync),
+        3 => client.clone().prop_map(Step::Heartbeat),
+        1 => client.clone().prop_map(Step::Leave),
+        1 => client.clone().prop_map(Step::Abandon),
+        1 => client.prop_map(Step::Restart),
+        4 => prop_oneof![0_u64..200, 0_u64..12_000].prop_map(Step::Pass),
+        1 => Just(Step::Delete),
+    ];
+    proptest::collection::vec(step, 1..120)
+}
+
+#[derive(Default)]
+struct Client {
+    /// Static, with this name.
+    name: Option<&'static str>,
+    member: String,
+    generation: i32,
+    /// The members of the generation that it leads.
+    leads: Vec<String>,
+    joins: Vec<Asked>,
+    syncs: Vec<(i32, Asked)>,
+}
+
+/// What is known of a generation, by whoever was told first.
+#[derive(Debug, PartialEq, Eq)]
+struct Generation {
+    protocol: String,
+    leader: String,
+}
+
+struct Run {
+    world: World,
+    clients: Vec<Client>,
+    generations: BTreeMap<i32, Generation>,
+    /// Deleted and made anew, a group counts from the start.
+    sent: usize,
+    answered: usize,
+    abandoned: usize,
+}
+
+impl Run {
+    fn new() -> Self {
+        let client = |number| Client {
+            name: [Some("x"), Some("y"), None, None, None][number],
+            ..Client::default()
+        };
+        Self {
+            world: World::new(),
+            clients: (0..CLIENTS).map(client).collect(),
+            generations: BTreeMap::new(),
+            sent: 0,
+            answered: 0,
+            abandoned: 0,
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Join(client, version, offer) => self.join(client, version, offer),
+            Step::Sync(client) => self.sync(client),
+            Step::Heartbeat(client) => {
+                let client = &self.clients[client];
+                self.world.heartbeat(&client.member, client.generation);
+            }
+            Step::Leave(client) => {
+                self.world.leave(&self.clients[client].member, None);
+            }
+            Step::Abandon(client) => self.abandon(client),
+            Step::Restart(client) => {
+                self.abandon(client);
+                let name = self.clients[client].name;
+                self.clients[client] = Client {
+                    name,
+                    ..Client::default()
+                };
+            }
+            Step::Pass(milliseconds) => self.world.pass(Duration::from_millis(milliseconds)),
+            Step::Delete => self.delete(),
+        }
+        self.collect();
+        self.world.check();
+    }
+
+    fn request(&self, client: usize, offer: usize) -> JoinGroupRequest {
+        let client = &self.clients[client];
+        join_request(&client.member)
+            .with_group_instance_id(client.name.map(text))
+            .with_protocols(protocols(OFFERS[offer]))
+    }
+
+    fn join(&mut self, client: usize, version: i16, offer: usize) {
+        let asked = self.world.join_with(self.request(client, offer), version);
+        self.sent += 1;
+        self.clients[client].joins.push(asked);
+    }
+
+    fn sync(&mut self, number: usize) {
+        let client = &self.clients[number];
+        let generation = client.generation;
+        let members: Vec<_> = client.leads.iter().map(String::as_str).collect();
+        let request = sync_request(&client.member, generation, &members)
+            .with_group_instance_id(client.name.map(text));
+        let asked = self.world.later(GroupRequest::SyncGroup(request), 5);
+        self.sent += 1;
+        self.clients[number].syncs.push((generation, asked));
+    }
+
+    fn abandon(&mut self, client: usize) {
+        let client = &mut self.clients[client];
+        let joins = client.joins.drain(..);
+        for asked in joins.chain(client.syncs.drain(..).map(|(_, asked)| asked)) {
+            drop(asked);
+            self.abandoned += 1;
+        }
+    }
+
+    fn delete(&mut self) {
+        let id = GroupId(text(GROUP));
+        let request = DeleteGroupsRequest::default().with_groups_names(vec![id]);
+        match self.world.now(GroupRequest::DeleteGroups(request), 2) {
+            GroupResponse::DeleteGroups(answer) if answer.results[0].error_code == 0 => {
+                self.generations.clear();
+            }
+            GroupResponse::DeleteGroups(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Takes the answers that have come. (`poll` panics if a request ended without one.)
+    fn collect(&mut self) {
+        // A group that a session left unused is forgotten, and counts from the start if it comes again.
+        if self.world.coordinator.group(GROUP).is_none() {
+            self.generations.clear();
+        }
+        for client in &mut self.clients {
+            let mut answers = Vec::new();
+            client.joins.retain_mut(|asked| match asked.poll() {
+                Some(GroupResponse::JoinGroup(answer)) => {
+                    answers.push(answer);
+                    false
+                }
+                Some(other) => panic!("{other:?}"),
+                None => true,
+            });
+            client
+                .syncs
+                .retain_mut(|(generation, asked)| match asked.poll() {
+                    Some(GroupResponse::SyncGroup(answer)) => {
+                        self.answered += 1;
+                        if answer.error_code == 0 && !answer.assignment.is_empty() {
+                            let expected = assigned_to(client.name, &client.member, *generation);
+                            let found = answer.assignment;
+                            assert!(expected.contains(&found), "{found:?}, not {expected:?}");
+                        }
+                        false
+                    }
+                    Some(other) => panic!("{other:?}"),
+                    None => true,
+                });
+            for answer in answers {
+                self.answered += 1;
+                note(client, &mut self.generations, &answer);
+            }
+        }
+    }
+
+    /// Time enough for everything to end.
+    fn finish(mut self) {
+        self.world.pass(2 * (INITIAL_DELAY + REBALANCE + SESSION));
+        self.collect();
+        for client in &self.clients {
+            assert!(client.joins.is_empty(), "a join waits for ever");
+            assert!(client.syncs.is_empty(), "a sync waits for ever");
+        }
+        // Sessions end one after the other, each with a rebalance.
+        self.world.pass(Duration::from_secs(3_600));
+        self.collect();
+        assert_eq!(self.sent, self.answered + self.abandoned, "one answer each");
+        let coordinator = &self.world.coordinator;
+        assert_eq!(coordinator.members(), 0);
+        assert_eq!((coordinator.joins.len(), coordinator.syncs.len()), (0, 0));
+        assert_eq!(
+            coordinator.budget.left(),
+            self.world.bytes,
+            "memory of nobody"
+        );
+        assert_eq!(coordinator.joins.stats().panicked, 0);
+        assert_eq!(coordinator.syncs.stats().panicked, 0);
+        self.world.check();
+    }
+}
+
+/// A static member may still have the assignment of its member id before.
+fn assigned_to(name: Option<&str>, member: &str, generation: i32) -> Vec<bytes::Bytes> {
+    let mut ids = vec![member.to_owned()];
+    if name.is_some() {
+        // Its ids differ in the number only, so whatever came before this one will do.
+        if let Some((stem, last)) = member.rsplit_once('-') {
+            let last = last.parse::<u64>().expect("a number");
+            ids.extend((0..last).map(|number| format!("{stem}-{number}")));
+        }
+    }
+    ids.iter().map(|id| share(id, generation)).collect()
+}
+
+fn note(
+    client: &mut Client,
+    generations: &mut BTreeMap<i32, Generation>,
+    answer: &JoinGroupResponse,
+) {
+    match answer.error_code {
+        0 => {}
+        // MEMBER_ID_REQUIRED
+        79 => {
+            client.member = answer.member_id.to_string();
+            return;
+        }
+        // UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
+        25 | 82 => {
+            client.member.clear();
+            return;
+        }
+        // COORDINATOR_NOT_AVAILABLE, REBALANCE_IN_PROGRESS
+        15 | 27 => return,
+        other => panic!("error {other}"),
+    }
+    client.member = answer.member_id.to_string();
+    client.generation = answer.generation_id;
+    let member = answer
+        .members
+        .iter()
+        .map(|member| member.member_id.to_string());
+    client.leads = member.collect();
+    let told = Generation {
+        protocol: answer
+            .protocol_name
+            .as_deref()
+            .unwrap_or_default()
+            .to_owned(),
+        leader: answer.leader.to_string(),
+    };
+    assert!(["a", "b", "c"].contains(&&*told.protocol), "{told:?}");
+    let leads = told.leader == client.member;
+    assert_eq!(
+        leads,
+        !client.leads.is_empty(),
+        "the leader, and only it, gets the list"
+    );
+    let known = generations
+        .entry(answer.generation_id)
+        .or_insert_with(|| Generation {
+            protocol: told.protocol.clone(),
+            leader: told.leader.clone(),
+        });
+    assert_eq!(
+        known.protocol, told.protocol,
+        "one protocol in a generation"
+    );
+    // A static leader that restarts has another id in the same generation.
+    let renamed = |leader: &str| leader != known.leader && client.name.is_some();
+    if !renamed(&told.leader) {
+        assert_eq!(known.leader, told.leader, "one leader in a generation");
+    }
+    known.leader = told.leader;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_request_is_answered_once_and_generations_agree(steps in steps()) {
+        let mut run = Run::new();
+        for step in &steps {
+            run.step(step);
+        }
+        run.finish();
+    }
+}

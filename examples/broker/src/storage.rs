@@ -1,0 +1,7 @@
+//! What is kept of each partition.
+
+pub mod batch;
+pub(crate) mod folder;
+pub(crate) mod log;
+pub mod producers;
+mod segments;

@@ -1,0 +1,95 @@
+//! The folder of `--data`: a folder for each topic, in it one for each partition, in it the segments of its log.
+//!
+//! No topic may have a plus in its name, so names with one are this module's: the lock, topics that are being created,
+//! topics that are being deleted. What a crash leaves of the latter two is removed at the next start.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const LOCK: &str = "+lock";
+const OFFSETS: &str = "+offsets";
+const NEW: &str = "+new-";
+const OLD: &str = "+old-";
+
+/// A folder that this process alone uses.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl Folder {
+    /// Takes possession of a folder, which is created if it is missing.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        fs::create_dir_all(path)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join(LOCK))?;
+        lock.try_lock().map_err(|error| match error {
+            fs::TryLockError::WouldBlock => io::Error::other("another broker uses it"),
+            fs::TryLockError::Error(error) => error,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// The file with the offsets of consumer groups.
+    pub(crate) fn offsets(&self) -> PathBuf {
+        self.path.join(OFFSETS)
+    }
+
+    /// The topics that are there, with the folders of their partitions.
+    pub(crate) fn topics(&self) -> io::Result<Vec<(String, Vec<PathBuf>)>> {
+        let mut topics = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let name =
+                name.ok_or_else(|| io::Error::other(format!("{}: no topic", path.display())))?;
+            if name.starts_with(NEW) || name.starts_with(OLD) {
+                fs::remove_dir_all(&path)?;
+            } else if name != LOCK && !name.starts_with(OFFSETS) {
+                let partitions = fs::read_dir(&path)?.count();
+                topics.push((name.to_owned(), folders(&path, partitions)));
+            }
+        }
+        Ok(topics)
+    }
+
+    /// Creates a topic without records: all of it, or after an error nothing. The folders of its partitions.
+    pub(crate) fn create(&self, topic: &str, partitions: usize) -> io::Result<Vec<PathBuf>> {
+        let unfinished = self.path.join(format!("{NEW}{topic}"));
+        if unfinished.exists() {
+            fs::remove_dir_all(&unfinished)?;
+        }
+        for folder in folders(&unfinished, partitions) {
+            fs::create_dir_all(folder)?;
+        }
+        let finished = self.path.join(topic);
+        fs::rename(&unfinished, &finished)?;
+        File::open(&self.path)?.sync_all()?;
+        Ok(folders(&finished, partitions))
+    }
+
+    /// Deletes a topic.
+    pub(crate) fn delete(&self, topic: &str) -> io::Result<()> {
+        let old = self.path.join(format!("{OLD}{topic}"));
+        if old.exists() {
+            fs::remove_dir_all(&old)?;
+        }
+        fs::rename(self.path.join(topic), &old)?;
+        fs::remove_dir_all(&old)
+    }
+}
+
+fn folders(topic: &Path, partitions: usize) -> Vec<PathBuf> {
+    (0..partitions)
+        .map(|index| topic.join(index.to_string()))
+        .collect()
+}

@@ -1,0 +1,109 @@
+//! Idempotent producers, as far as one partition knows them: a batch sent again after a lost answer is
+//! recognised by its sequence number, and not appended twice. Most clients produce this way unless told not to.
+
+use crate::storage::batch::Batch;
+use kafka_protocol::ResponseError;
+use std::collections::{HashMap, VecDeque};
+
+/// Batches remembered per producer: as many as a client may have in flight.
+const REMEMBERED: usize = 5;
+
+/// Producers remembered per partition. A forgotten one can go on, but is not protected from its first repeat.
+const MAX_PRODUCERS: usize = 1_000;
+
+/// Which batch of which producer this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sequence {
+    pub producer_id: i64,
+    pub producer_epoch: i16,
+    /// Number of the first record, counted by the producer for this partition.
+    pub base_sequence: i32,
+}
+
+/// What the producers of one partition sent last.
+#[derive(Debug, Default)]
+pub(crate) struct Producers {
+    by_id: HashMap<i64, VecDeque<Seen>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    sequence: Sequence,
+    records: i32,
+    base_offset: i64,
+}
+
+impl Producers {
+    /// Whether `batch` is next in its producer's sequence (`None`), or a repeat of what is at some offset already.
+    pub(crate) fn find(&self, batch: &Batch) -> Result<Option<i64>, ResponseError> {
+        let Some(sequence) = batch.sequence else {
+            return Ok(None);
+        };
+        let Some(seen) = self.by_id.get(&sequence.producer_id) else {
+            return Ok(None);
+        };
+        let repeat = |seen: &&Seen| seen.sequence == sequence && seen.records == batch.records;
+        if let Some(original) = seen.iter().find(repeat) {
+            return Ok(Some(original.base_offset));
+        }
+        let Some(last) = seen.back() else {
+            return Ok(None);
+        };
+        let next = if sequence.producer_epoch == last.sequence.producer_epoch {
+            last.next_sequence()
+        } else {
+            0
+        };
+        if sequence.producer_epoch < last.sequence.producer_epoch {
+            Err(ResponseError::InvalidProducerEpoch)
+        } else if sequence.base_sequence != next {
+            Err(ResponseError::OutOfOrderSequenceNumber)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// The greatest id that is remembered.
+    pub(crate) fn greatest_id(&self) -> Option<i64> {
+        self.by_id.keys().max().copied()
+    }
+
+    /// Notes that `batch` was appended at `base_offset`.
+    pub(crate) fn note(&mut self, batch: &Batch, base_offset: i64) {
+        let Some(sequence) = batch.sequence else {
+            return;
+        };
+        let seen = self.by_id.entry(sequence.producer_id).or_default();
+        if seen.len() == REMEMBERED {
+            seen.pop_front();
+        }
+        seen.push_back(Seen {
+            sequence,
+            records: batch.records,
+            base_offset,
+        });
+        if self.by_id.len() > MAX_PRODUCERS {
+            self.forget_quietest();
+        }
+    }
+
+    fn forget_quietest(&mut self) {
+        let last_offset = |seen: &VecDeque<Seen>| seen.back().map(|last| last.base_offset);
+        let quietest = self
+            .by_id
+            .iter()
+            .min_by_key(|(_, seen)| last_offset(seen))
+            .map(|(id, _)| *id);
+        if let Some(id) = quietest {
+            self.by_id.remove(&id);
+        }
+    }
+}
+
+impl Seen {
+    /// The sequence number after this batch. They count up to `i32::MAX` and then start again at 0.
+    fn next_sequence(&self) -> i32 {
+        let next = i64::from(self.sequence.base_sequence) + i64::from(self.records);
+        (next % (1 << 31)) as i32
+    }
+}

@@ -1,0 +1,199 @@
+//! Segment files: the batches of a log one after the other, as they go over the wire. Each file is named after the
+//! offset that it begins with, as Kafka's are.
+
+use crate::console::warn;
+use crate::storage::batch::Batch;
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A segment that has this many bytes gets no more batches.
+const SEGMENT: u64 = 16 * 1024 * 1024;
+
+/// The files of one log.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    folder: PathBuf,
+    segments: VecDeque<Segment>,
+    /// An append failed, and what it left could not be taken back: nothing may be written behind it.
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct Segment {
+    start: i64,
+    length: u64,
+    path: Arc<Path>,
+}
+
+/// Bytes of a segment.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    path: Arc<Path>,
+    at: u64,
+    pub(crate) length: usize,
+}
+
+impl Piece {
+    /// Appends the bytes to `bytes`. Opens the file each time, so that any number of partitions needs no open files.
+    pub(crate) fn read(&self, bytes: &mut BytesMut) -> io::Result<()> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.at))?;
+        let start = bytes.len();
+        bytes.resize(start + self.length, 0);
+        file.read_exact(&mut bytes[start..])
+    }
+
+    /// Takes in the piece that follows at once in the same file.
+    pub(crate) fn extend(&mut self, next: &Self) -> bool {
+        let follows =
+            Arc::ptr_eq(&self.path, &next.path) && self.at + self.length as u64 == next.at;
+        if follows {
+            self.length += next.length;
+        }
+        follows
+    }
+}
+
+impl Segments {
+    /// Opens the segments in `folder`. Tells `each` the offset that the first begins with, and then each batch.
+    ///
+    /// What follows the last whole batch of the last segment is cut off: a crash came in between. Damage anywhere else is
+    /// an error, since cutting there would lose what was kept.
+    pub(crate) fn open(
+        folder: &Path,
+        mut each: impl FnMut(i64, Option<(Batch, Piece)>),
+    ) -> io::Result<Self> {
+        let mut segments = Self {
+            folder: folder.to_owned(),
+            segments: found_in(folder)?,
+            broken: false,
+        };
+        let count = segments.segments.len();
+        let mut next = segments.segments.front().map_or(0, |first| first.start);
+        each(next, None);
+        for (number, segment) in segments.segments.iter_mut().enumerate() {
+            let path = segment.path.display();
+            if segment.start != next {
+                return Err(damaged(format!("{path} should begin with offset {next}")));
+            }
+            let mut rest = Bytes::from(fs::read(&segment.path)?);
+            while let Ok((offset, batch)) = Batch::from_storage(&rest)
+                && offset == next
+            {
+                let piece = Piece {
+                    path: Arc::clone(&segment.path),
+                    at: segment.length,
+                    length: batch.size(),
+                };
+                next += i64::from(batch.records);
+                segment.length += piece.length as u64;
+                rest = rest.slice(piece.length..);
+                each(offset, Some((batch, piece)));
+            }
+            if rest.is_empty() {
+                continue;
+            }
+            let (length, lost) = (segment.length, rest.len());
+            if number + 1 < count {
+                let wrong =
+                    format!("{path} is damaged at byte {length}, and later segments follow");
+                return Err(damaged(wrong));
+            }
+            let file = OpenOptions::new().write(true).open(&segment.path)?;
+            file.set_len(length)?;
+            file.sync_all()?;
+            warn(&format!(
+                "{path}: the last {lost} bytes are no whole batch, and were cut off"
+            ));
+        }
+        Ok(segments)
+    }
+
+    /// Appends a batch that begins with offset `start`. After an error there is nothing of it.
+    pub(crate) fn append(&mut self, start: i64, bytes: &[u8]) -> io::Result<Piece> {
+        if self.broken {
+            return Err(io::Error::other(
+                "an earlier append left the segment broken",
+            ));
+        }
+        if self
+            .segments
+            .back()
+            .is_none_or(|last| last.length >= SEGMENT)
+        {
+            self.sync()?;
+            self.segments.push_back(Segment {
+                start,
+                length: 0,
+                path: self.folder.join(format!("{start:020}.log")).into(),
+            });
+        }
+        // INVARIANT: one was just added if there was none.
+        let Some(last) = self.segments.back_mut() else {
+            return Err(io::Error::other("no segment"));
+        };
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&last.path)?;
+        if let Err(error) = file.write_all(bytes) {
+            self.broken = file.set_len(last.length).is_err();
+            return Err(error);
+        }
+        let piece = Piece {
+            path: Arc::clone(&last.path),
+            at: last.length,
+            length: bytes.len(),
+        };
+        last.length += bytes.len() as u64;
+        Ok(piece)
+    }
+
+    /// The offset that the second oldest segment begins with, if there are two.
+    pub(crate) fn second_start(&self) -> Option<i64> {
+        self.segments.get(1).map(|segment| segment.start)
+    }
+
+    /// Removes the oldest segment. A read that has it open goes on; one that has not will find nothing.
+    pub(crate) fn remove_oldest(&mut self) -> io::Result<()> {
+        if let Some(oldest) = self.segments.front() {
+            fs::remove_file(&oldest.path)?;
+            self.segments.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Has the system write the last segment to its disk; the earlier ones were when they became full.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        match self.segments.back() {
+            Some(last) if last.length > 0 => File::open(&last.path)?.sync_all(),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The segments of a folder, in order, their lengths not yet known.
+fn found_in(folder: &Path) -> io::Result<VecDeque<Segment>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let start = name.and_then(|name| name.strip_suffix(".log")?.parse().ok());
+        let start = start.ok_or_else(|| damaged(format!("{} is no segment", path.display())))?;
+        found.push(Segment {
+            start,
+            length: 0,
+            path: path.into(),
+        });
+    }
+    found.sort_by_key(|segment| segment.start);
+    Ok(found.into())
+}
+
+fn damaged(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}

@@ -1,0 +1,98 @@
+"""A member of a consumer group: CLIENT ADDRESS GROUP TOPIC [INSTANCE].
+
+Commits each record after it has told of it, and tells of everything in lines on standard output:
+
+    assigned 0 1 2            these partitions are its own now
+    record PARTITION OFFSET   it has got this record
+    committed PARTITION OFFSET
+                              and committed that it has
+    closed                    it has left the group in order, after SIGTERM
+"""
+
+import signal
+import sys
+
+client, address, group, topic = sys.argv[1:5]
+instance = sys.argv[5] if len(sys.argv) > 5 else None
+# A static member is to be back within its session, however slowly it starts.
+SESSION_MS = 15000 if instance else 3000
+HEARTBEAT_MS = 300
+stopping = []
+signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+
+
+def tell(*words):
+    print(*words, flush=True)
+
+
+def confluent_kafka():
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    settings = {
+        "bootstrap.servers": address,
+        "group.id": group,
+        "session.timeout.ms": SESSION_MS,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "topic.metadata.refresh.interval.ms": 1000,
+    }
+    if instance:
+        settings["group.instance.id"] = instance
+    consumer = Consumer(settings)
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda _, partitions: tell("assigned", *sorted(p.partition for p in partitions)),
+    )
+    while not stopping:
+        message = consumer.poll(0.1)
+        if message is None or message.error():
+            continue
+        partition, offset = message.partition(), message.offset()
+        tell("record", partition, offset)
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, partition, offset + 1)], asynchronous=False)
+            tell("committed", partition, offset)
+        except KafkaException as error:
+            print(error, file=sys.stderr)
+    consumer.close()
+
+
+def kafka_python():
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.errors import KafkaError
+    from kafka.structs import OffsetAndMetadata
+
+    class Listener(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, revoked):
+            pass
+
+        def on_partitions_assigned(self, assigned):
+            tell("assigned", *sorted(p.partition for p in assigned))
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=address,
+        group_id=group,
+        group_instance_id=instance,
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_poll_records=1,
+        metadata_max_age_ms=1000,
+    )
+    consumer.subscribe([topic], listener=Listener())
+    while not stopping:
+        for partition, records in consumer.poll(timeout_ms=100).items():
+            for record in records:
+                tell("record", record.partition, record.offset)
+                try:
+                    consumer.commit({partition: OffsetAndMetadata(record.offset + 1, "", -1)})
+                    tell("committed", record.partition, record.offset)
+                except KafkaError as error:
+                    print(error, file=sys.stderr)
+    consumer.close()
+
+
+{"confluent_kafka": confluent_kafka, "kafka_python": kafka_python}[client]()
+tell("closed")

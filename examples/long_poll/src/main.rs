@@ -1,0 +1,139 @@
+//! HTTP long polling: a request for messages that are not there yet waits for them, and costs no thread.
+//!
+//! ```text
+//! cargo run --release -p long_poll -- --listen 127.0.0.1:8080
+//! curl 'http://127.0.0.1:8080/topics/news?after=0&wait=30s' &      messages after the first 0, within 30 seconds
+//! curl 'http://127.0.0.1:8080/topics/news' -d 'hello'              appends one
+//! cargo run --release -p long_poll -- --load 10000          parks 10,000 requests, and answers them all
+//! ```
+//!
+//! A request whose client goes away is dropped by the server, and its wait with it. The server is all in this file;
+//! `load` is the clients of the measurement.
+
+mod load;
+
+use anyhow::{Context, Result, anyhow};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use request_purgatory::{Purgatory, Waits, future::WaitError};
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// The messages of each topic. (Apart from the purgatory, so that what is parked in there does not own it.)
+#[derive(Default)]
+struct Topics(Mutex<HashMap<String, Vec<String>>>);
+
+impl Topics {
+    fn append(&self, topic: &str, message: String) -> usize {
+        let mut topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let messages = topics.entry(topic.to_owned()).or_default();
+        messages.push(message);
+        messages.len()
+    }
+
+    /// All messages of `topic` but the first `after`, a line for each. `None` if there are none.
+    fn after(&self, topic: &str, after: usize) -> Option<String> {
+        let topics = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let messages = topics.get(topic)?.iter().enumerate().skip(after);
+        let lines = messages.map(|(at, message)| format!("{} {message}\n", at + 1));
+        Some(lines.collect::<String>()).filter(|lines| !lines.is_empty())
+    }
+}
+
+#[derive(Clone)]
+struct Server {
+    topics: Arc<Topics>,
+    waits: Waits<String>,
+}
+
+type Answer = (StatusCode, String);
+
+/// `GET /topics/x?after=N&wait=30s`
+async fn read(
+    State(server): State<Server>,
+    Path(topic): Path<String>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Answer {
+    let asked = |name, default| query.get(name).map_or(default, String::as_str);
+    let (Ok(after), Some(wait)) = (asked("after", "0").parse(), duration(asked("wait", "0s")))
+    else {
+        let usage = "after is a number, wait is a time such as 30s or 500ms\n";
+        return (StatusCode::BAD_REQUEST, usage.into());
+    };
+    let find = {
+        let (topics, topic) = (server.topics, topic.clone());
+        move || topics.after(&topic, after)
+    };
+    match server.waits.wait([topic], wait, find).await {
+        Ok(messages) => (StatusCode::OK, messages),
+        Err(WaitError::Expired) => (StatusCode::NO_CONTENT, String::new()),
+        Err(refused) => (StatusCode::SERVICE_UNAVAILABLE, format!("{refused}\n")),
+    }
+}
+
+/// `POST /topics/x`
+async fn append(State(server): State<Server>, Path(topic): Path<String>, body: String) -> Answer {
+    let number = server.topics.append(&topic, body);
+    server.waits.check_and_complete(&topic);
+    (StatusCode::CREATED, format!("{number}\n"))
+}
+
+/// `GET /parked`: how many requests wait now.
+async fn parked(State(server): State<Server>) -> String {
+    format!("{}\n", server.waits.len())
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    match text.strip_suffix("ms") {
+        Some(millis) => millis.parse().ok().map(Duration::from_millis),
+        None => text
+            .strip_suffix('s')?
+            .parse()
+            .ok()
+            .map(Duration::from_secs),
+    }
+}
+
+async fn serve(address: &str) -> Result<()> {
+    // A socket for each parked request: as many as we may.
+    rlimit::increase_nofile_limit(u64::MAX)?;
+    let waits = Purgatory::builder("long-poll")
+        .max_timeout(Duration::from_secs(300)) // clients choose timeouts, we bound them
+        .max_parked(100_000)
+        .build()?;
+    let topics = Arc::default();
+    let router = axum::Router::new()
+        .route("/topics/{topic}", get(read).post(append))
+        .route("/parked", get(parked))
+        .with_state(Server { topics, waits });
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listen at {address}"))?;
+    println!("listening on {}", listener.local_addr()?);
+    Ok(axum::serve(listener, router).await?)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = std::env::args().skip(1).collect::<Vec<_>>();
+    let arguments = arguments.iter().map(String::as_str).collect::<Vec<_>>();
+    let done = match arguments[..] {
+        ["--listen", address] => serve(address).await,
+        ["--load", count] => match count.parse() {
+            Ok(count @ 1..=100_000) => load::run(count).await,
+            _ => Err(anyhow!("--load takes a number from 1 to 100000")),
+        },
+        _ => Err(anyhow!("usage: long_poll --listen ADDR | --load COUNT")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("long_poll: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The long-poll server as its clients see it: the real program, over sockets.
+
+#[path = "../../broker/tests/broker/clients.rs"]
+mod clients;
+#[path = "../../broker/tests/broker/http.rs"]
+mod http;
+
+use http::receive;
+use std::io::{BufRead, BufReader};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest that parking a request may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_long_poll"))
+}
+
+/// A server on a free port. Killed when dropped.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = command()
+            .args(["--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("start the server");
+        let mut first = String::new();
+        BufReader::new(child.stdout.take().expect("piped"))
+            .read_line(&mut first)
+            .expect("read the first line");
+        let address = first.trim().strip_prefix("listening on ");
+        let address = address.and_then(|address| address.parse().ok());
+        let address = address.unwrap_or_else(|| panic!("no address in {first:?}"));
+        Self { child, address }
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        http::send(self.address, method, path, body)
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        http::ask(self.address, method, path, body)
+    }
+
+    fn wait_for_parked(&self, count: usize) {
+        let expected = (200, format!("{count}\n"));
+        let begun = Instant::now();
+        while self.ask("GET", "/parked", "") != expected {
+            assert!(begun.elapsed() < PATIENCE, "never {count} parked requests");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_request_waits_for_the_message_that_it_asks_for() {
+    let server = Server::start();
+    let (all, second) = ("/topics/a?wait=30s", "/topics/a?after=1&wait=30s");
+    let waiting = [all, second].map(|path| server.send("GET", path, ""));
+    server.wait_for_parked(2);
+    let [first, other] = waiting;
+    assert_eq!(
+        server.ask("POST", "/topics/b", "elsewhere"),
+        (201, "1\n".into())
+    );
+    assert_eq!(server.ask("POST", "/topics/a", "one"), (201, "1\n".into()));
+    assert_eq!(receive(first), (200, "1 one\n".into()));
+    server.wait_for_parked(1);
+    assert_eq!(server.ask("POST", "/topics/a", "two"), (201, "2\n".into()));
+    assert_eq!(receive(other), (200, "2 two\n".into()));
+    assert_eq!(server.ask("GET", all, ""), (200, "1 one\n2 two\n".into()));
+    server.wait_for_parked(0);
+}
+
+#[test]
+fn a_wait_ends_with_its_time_or_with_its_client() {
+    let server = Server::start();
+    let begun = Instant::now();
+    let empty = server.ask("GET", "/topics/a?wait=50ms", "");
+    assert_eq!(empty, (204, String::new()));
+    assert!(begun.elapsed() >= Duration::from_millis(50));
+    assert_eq!(server.ask("GET", "/topics/a?wait=soon", "").0, 400);
+
+    let leaving = server.send("GET", "/topics/a?wait=300s", "");
+    server.wait_for_parked(1);
+    leaving.shutdown(Shutdown::Both).expect("it is open");
+    drop(leaving);
+    server.wait_for_parked(0);
+}
+
+/// What is written of `curl` at the head of the example works.
+#[test]
+fn curl_waits_for_a_message_and_for_nothing() {
+    if !clients::available("curl", &["--version"]) {
+        return;
+    }
+    let server = Server::start();
+    let address = server.address;
+    let curl = |path: &str, more: &[&str]| {
+        let url = format!("http://{address}/topics/{path}");
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--max-time", "50"]);
+        command
+            .args(["--write-out", "%{http_code}", &url])
+            .args(more);
+        command.stdout(Stdio::piped());
+        command
+    };
+    let answer = |mut curl: Command| {
+        let output = clients::run(&mut curl, "");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let waiting = curl("news?after=1&wait=30s", &[]).spawn();
+    let waiting = waiting.expect("start curl");
+    server.wait_for_parked(1);
+    assert_eq!(answer(curl("news", &["-d", "hello"])), "1\n201");
+    server.wait_for_parked(1);
+    assert_eq!(answer(curl("news", &["-d", "world"])), "2\n201");
+    let output = waiting.wait_with_output().expect("curl ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 world\n200");
+    let both = curl("news?after=0&wait=30s", &[]);
+    assert_eq!(answer(both), "1 hello\n2 world\n200");
+    assert_eq!(answer(curl("news?after=2&wait=20ms", &[])), "204");
+}
+
+#[test]
+fn a_small_load_is_answered_whole() {
+    let output = command().args(["--load", "200"]).output();
+    let output = output.expect("run the load");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stdout.contains("200 requests parked"), "{stdout}");
+    assert!(stdout.contains("left: 0 parked"), "{stdout}");
+}
+
+#[test]
+fn nonsense_is_refused() {
+    for arguments in [
+        &[][..],
+        &["--load", "0"],
+        &["--load"],
+        &["--listen", "nowhere"],
+    ] {
+        let output = command().args(arguments).output().expect("run it");
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}
