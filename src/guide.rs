@@ -6,6 +6,7 @@
 //! * [A delayed fetch and a delayed produce](fetch_and_produce): a partition with both, whole.
 //! * [From Kafka's API to this one](from_kafka), method by method.
 //! * [Threads, locks and order](threads): what of yours runs where, under which lock, and what it sees.
+//! * [On tokio](tokio): which calls may block, shutdown with a bound, the reactor, the paused clock, `select!`.
 //! * [Pitfalls](pitfalls).
 //! * [Operations](operations): what to watch, what to tune, memory.
 //! * [Metrics and traces](observability): names, levels, cost.
@@ -16,6 +17,8 @@
 //! * [Latency under abuse](latency), measured.
 //! * [Dependencies](dependencies), each with its reason.
 //! * [Beside what else there is](comparison).
+//!
+//! The examples are in the repository's `examples` folder: programs of at most 150 lines to copy from, and larger ones.
 //!
 //! In the repository and in the package, but not among these pages, because they show plots: how to choose a timer
 //! scheme (`docs/schemes.md`), what was measured (`docs/benchmarks.md`), the soak (`docs/soak.md`).
@@ -35,6 +38,7 @@ page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
 page!(from_kafka, "guide/from-kafka.md");
 page!(threads, "guide/threads.md");
+page!(tokio, "guide/tokio.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");
 page!(observability, "observability.md");
