@@ -95,6 +95,8 @@ pub struct Session<K> {
     to_settle: VecDeque<(Time, Vec<K>)>,
     audit: Option<Audit<K>>,
     reads_in_flight: usize,
+    /// Orders that a test carries out too late.
+    out_of_step: Vec<K>,
     /// Keys that were there before the session began, and that the feed does not watch yet.
     inherited: usize,
 }
@@ -129,6 +131,7 @@ impl<K: Key> Session<K> {
             to_settle: VecDeque::new(),
             audit: None,
             reads_in_flight: 0,
+            out_of_step: Vec::new(),
             inherited: keys.len(),
             config: config.clone(),
         };
@@ -162,24 +165,30 @@ impl<K: Key> Session<K> {
     /// Makes batches of orders. Of several for one key the last one decides: to watch a key that is watched, and to end
     /// a watch that is none, does nothing.
     fn sort(&mut self, orders: Vec<Order<K>>) {
-        let in_step = self.config.rules.keep(Rule::OrdersInStep);
         let mut last = HashMap::<K, bool, KeyHash>::default();
         let mut verify = Vec::new();
         for order in orders {
             match order {
                 Order::Verify(key) => verify.push(key),
-                Order::Watch(key) if in_step => drop(last.insert(key, true)),
-                Order::Watch(key) => drop(last.entry(key).or_insert(true)),
+                Order::Watch(key) => drop(last.insert(key, true)),
                 Order::Unwatch(key) => drop(last.insert(key, false)),
             }
         }
-        let (watch, unwatch) = last.into_iter().partition::<Vec<_>, _>(|(_, watch)| *watch);
-        let keys =
-            |orders: Vec<(K, bool)>| orders.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
-        for batch in batches(keys(unwatch), self.config.read_batch) {
+        let (mut watch, mut unwatch) = (Vec::new(), Vec::new());
+        for (key, is_watched) in last {
+            match is_watched {
+                true => watch.push(key),
+                false => unwatch.push(key),
+            }
+        }
+        if !self.config.rules.keep(Rule::OrdersInStep) {
+            std::mem::swap(&mut unwatch, &mut self.out_of_step);
+            self.tell_to_watch(std::mem::take(&mut watch), Why::New);
+        }
+        for batch in batches(unwatch, self.config.read_batch) {
             self.tell.push_back(Tell::Unwatch(batch));
         }
-        self.tell_to_watch(keys(watch), Why::New);
+        self.tell_to_watch(watch, Why::New);
         self.queue_reads(Why::Verify, verify);
     }
 

@@ -224,7 +224,10 @@ impl<K: Key> Table<K> {
                 let is_over =
                     slot.interests == 0 && slot.lingers_until.is_some_and(|until| until <= now);
                 if is_over || !self.rules.keep(Rule::LookAgain) {
-                    slots.remove(&key);
+                    if let Some(slot) = slots.remove(&key) {
+                        // Nothing will be heard of it, and that is no fault of the session's.
+                        slot.entry.excuse(u64::MAX);
+                    }
                     self.keys.fetch_sub(1, Ordering::Relaxed);
                     ordered.push(Order::Unwatch(key));
                 }

@@ -82,7 +82,7 @@ impl Entry {
         raised
     }
 
-    /// An audit has counted that `version` was not heard: it does not count again.
+    /// Versions up to `version` need not be heard.
     pub(crate) fn excuse(&self, version: u64) {
         let mut known = self.0.lock();
         known.heard = known.heard.max(version);
