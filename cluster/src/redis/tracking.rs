@@ -8,6 +8,7 @@ use super::session::{Link, read};
 use crate::error::FeedError;
 use crate::feed::Change;
 use crate::key::WireKey;
+use crate::source::Epoch;
 use ::redis::{PushInfo, PushKind, Value, cmd};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -27,6 +28,7 @@ pub(super) struct Listener {
     link: Link,
     watched: Watched,
     ping: Interval,
+    epoch: Epoch,
 }
 
 pub(super) async fn open(mut link: Link, other: Link) -> Result<(Watcher, Listener), FeedError> {
@@ -35,7 +37,7 @@ pub(super) async fn open(mut link: Link, other: Link) -> Result<(Watcher, Listen
     link.run(&tracking).await?;
     // The epoch is tracked too: its loss is announced.
     let read = read(&mut link.connection, &link.inner.names, &[]).await;
-    read.map_err(|error| link.broken(error))?;
+    let (epoch, _) = read.map_err(|error| link.broken(error))?;
     let watched = Watched::default();
     let watcher = Watcher {
         link,
@@ -45,6 +47,7 @@ pub(super) async fn open(mut link: Link, other: Link) -> Result<(Watcher, Listen
         ping: other.interval(),
         link: other,
         watched,
+        epoch,
     };
     Ok((watcher, listener))
 }
@@ -104,8 +107,10 @@ impl Listener {
             if !changes.is_empty() {
                 return Ok(changes);
             }
-            // The epoch has changed, or was written again: the next session looks.
-            return Err(FeedError::Cut("the epoch of the store was changed".into()));
+            // (Written again by the first session of a new store, it is announced, and the same.)
+            if epoch != self.epoch {
+                return Err(FeedError::Cut("the epoch of the store was changed".into()));
+            }
         }
     }
 
