@@ -1,0 +1,217 @@
+//! G24 within one node, on random schedules: interests begin and end on several threads, the last one of a key on a
+//! thread that completes an operation, while the linger of the key is over and versions are reached.
+//!
+//! The linger takes no time here, so every moment without an interest is one in which the driver may forget the key.
+#![cfg(shuttle)]
+
+use request_purgatory::{Completions, ManualClock, Purgatory, Reaper};
+use request_purgatory_cluster::model::{
+    Next, Rule, Rules, Session, Table, Tell, attach, wait_past,
+};
+use request_purgatory_cluster::{Change, Config, Epoch, Interest, Reading};
+use shuttle::sync::Mutex;
+use shuttle::thread;
+use shuttle_tests::explore;
+use std::future::Future;
+use std::panic::catch_unwind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+const KEY: u8 = 7;
+const EPOCH: Epoch = Epoch(1);
+const COMMITS: u64 = 2;
+
+type Waits = request_purgatory::Waits<u8>;
+
+/// The store, and what it has told the node.
+#[derive(Default)]
+struct Store {
+    version: u64,
+    is_watched: bool,
+    told: Vec<u64>,
+}
+
+#[derive(Clone)]
+struct Node {
+    table: Arc<Table<u8>>,
+    waits: Waits,
+    store: Arc<Mutex<Store>>,
+    rules: Rules,
+}
+
+impl Node {
+    fn new(rules: Rules) -> Self {
+        let waits: Waits = Purgatory::builder("shuttle")
+            .clock(ManualClock::new())
+            .reaper(Reaper::Manual)
+            .completions(Completions::Inline)
+            .build()
+            .expect("the settings are sound");
+        let table = Arc::new(Table::new(10, rules, || {}));
+        attach(&table, &waits);
+        Self {
+            table,
+            waits,
+            store: Arc::default(),
+            rules,
+        }
+    }
+
+    fn session(&self) -> Session<u8> {
+        let config = Config {
+            linger: Duration::ZERO,
+            rules: self.rules,
+            ..Config::default()
+        };
+        Session::begin(self.table.clone(), &config, EPOCH, true, Duration::ZERO)
+    }
+
+    /// Does one thing that the session asks for, or tells it one. `false`: there was nothing.
+    fn step(&self, session: &mut Session<u8>) -> bool {
+        let now = Duration::ZERO;
+        match session.next_tell(now) {
+            Next::Do(Tell::Watch(keys)) => {
+                self.store.lock().unwrap().is_watched = true;
+                session.watched(keys, now);
+                return true;
+            }
+            Next::Do(Tell::Unwatch(_)) => {
+                self.store.lock().unwrap().is_watched = false;
+                return true;
+            }
+            Next::Wait(_) => {}
+        }
+        if let Next::Do(ticket) = session.next_read(now).expect("there is no audit") {
+            let version = self.store.lock().unwrap().version;
+            let reading = Reading {
+                epoch: EPOCH,
+                versions: vec![Some(version)],
+                head: None,
+            };
+            session
+                .read(ticket, &reading, now)
+                .expect("the store is sound");
+            return true;
+        }
+        let told = self.store.lock().unwrap().told.pop();
+        if let Some(version) = told {
+            let change = Change {
+                key: KEY,
+                version,
+                epoch: None,
+            };
+            session.heard(&[change]).expect("the store is sound");
+        }
+        told.is_some()
+    }
+
+    fn commit(&self) {
+        let mut store = self.store.lock().unwrap();
+        store.version += 1;
+        let version = store.version;
+        if store.is_watched {
+            store.told.push(version);
+        }
+    }
+
+    fn wait(&self, seen: u64) -> impl Future<Output = Option<u64>> + Unpin + Send + use<> {
+        let interest = Interest::new(&self.table, [KEY]).expect("there is room");
+        let wait = wait_past(interest, &self.waits, seen, Duration::MAX);
+        Box::pin(async move { wait.await.ok() })
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn play(rules: Rules) {
+    let node = Node::new(rules);
+    let driver = thread::spawn({
+        let node = node.clone();
+        move || {
+            let mut session = node.session();
+            for _ in 0..8 {
+                node.step(&mut session);
+                thread::yield_now();
+            }
+            session
+        }
+    });
+    let commits = thread::spawn({
+        let node = node.clone();
+        move || (0..COMMITS).for_each(|_| node.commit())
+    });
+    // One client gives up and comes again; the other's operation ends, and its interest with it, wherever the version
+    // is reached.
+    let restless = thread::spawn({
+        let node = node.clone();
+        move || {
+            drop(node.wait(0));
+            drop(node.wait(1));
+            node.wait(1)
+        }
+    });
+    let patient = thread::spawn({
+        let node = node.clone();
+        move || node.wait(0)
+    });
+    let mut session = driver.join().unwrap();
+    commits.join().unwrap();
+    let mut waits = [restless.join().unwrap(), patient.join().unwrap()];
+    while node.step(&mut session) {}
+    for wait in &mut waits {
+        let Poll::Ready(Some(version)) = poll(wait) else {
+            panic!("a wait for one of {COMMITS} committed versions has not ended");
+        };
+        assert!((1..=COMMITS).contains(&version));
+    }
+    drop(waits);
+    while node.step(&mut session) {}
+    assert_eq!(
+        node.table.watched_keys(),
+        0,
+        "every key is forgotten in the end"
+    );
+    let Next::Wait(None) = session.next_tell(Duration::ZERO) else {
+        panic!("nothing lingers");
+    };
+    assert!(
+        !node.store.lock().unwrap().is_watched,
+        "and its watch has ended"
+    );
+}
+
+fn loses(scenario: fn()) {
+    assert!(
+        catch_unwind(|| explore(scenario)).is_err(),
+        "it has lost no wait"
+    );
+}
+
+#[test]
+fn g24_interest_linger_and_reached_lose_no_wait() {
+    explore(|| play(Rules::default()));
+}
+
+#[test]
+fn without_another_look_before_forgetting() {
+    loses(|| play(Rules::default().without(Rule::LookAgain)));
+}
+
+#[test]
+fn with_the_check_before_the_mark() {
+    loses(|| play(Rules::default().without(Rule::MarkBeforeCheck)));
+}
+
+#[test]
+fn with_the_read_before_the_watch() {
+    loses(|| play(Rules::default().without(Rule::ReadAfterWatch)));
+}
+
+#[test]
+fn without_orders_in_step() {
+    loses(|| play(Rules::default().without(Rule::OrdersInStep)));
+}
