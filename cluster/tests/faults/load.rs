@@ -139,7 +139,7 @@ impl Load {
                     .iter()
                     .zip(&reading.versions)
                     .filter(|(client, version)| {
-                        version.is_some_and(|it| client.seen.load(Ordering::SeqCst) < it)
+                        version.is_some_and(|it| client.seen.load(Ordering::SeqCst) != it)
                     })
             });
             let behind = behind.count();
