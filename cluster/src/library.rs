@@ -3,18 +3,17 @@
 use crate::error::WaitError;
 use crate::key::Key;
 use crate::table::Waiting;
-use request_purgatory::{
-    BuildError, DelayedOperation, KeyHasher, Purgatory, Wait, WaitError as LibraryError, WatchOn,
-    WeakPurgatory,
+pub(crate) use request_purgatory::{
+    BuildError as PurgatoryError, DelayedOperation, KeyHasher, Purgatory, Waits,
 };
-pub(crate) use request_purgatory::{BuildError as PurgatoryError, Waits};
+use request_purgatory::{Wait, WaitError as LibraryError, WatchOn, WeakPurgatory};
 use std::time::Duration;
 
 /// A parked predicate: the library's future.
 pub(crate) type Parked<K, T> = Wait<K, T>;
 
 /// A purgatory for waits.
-pub(crate) fn new_waits<K: Key>(name: &str) -> Result<Waits<K>, BuildError> {
+pub(crate) fn new_waits<K: Key>(name: &str) -> Result<Waits<K>, PurgatoryError> {
     Waits::builder(name).build()
 }
 

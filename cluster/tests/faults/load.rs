@@ -103,6 +103,7 @@ impl Load {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
 
+    #[allow(dead_code, reason = "not every fault needs it")]
     pub fn deafen(&self, is_deaf: bool) {
         self.is_deaf.store(is_deaf, Ordering::SeqCst);
     }
