@@ -29,7 +29,9 @@ use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Ending, Stats};
-use crate::sync::{Arc, AtomicBool, CachePadded, Mutex, Ordering, SHARDS, SLICE, thread_number};
+use crate::sync::{
+    Arc, AtomicBool, CachePadded, Mutex, Ordering, SLICE, thread_number, timer_shards,
+};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use limit::Limit;
@@ -84,7 +86,7 @@ impl<P, W: Scheme> Engine<P, W> {
         let (threads, dispatch) =
             ThreadSet::start(&settings.name, settings.reaper, settings.dispatch)
                 .map_err(BuildError::Thread)?;
-        let shards = cores().clamp(*SHARDS.start(), *SHARDS.end());
+        let shards = timer_shards(cores());
         Ok(Self {
             name: settings.name,
             shards: (0..shards.next_power_of_two().min(1 << SHARD_BITS))

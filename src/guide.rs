@@ -6,6 +6,7 @@
 //! * [A delayed fetch and a delayed produce](fetch_and_produce): a partition with both, complete.
 //! * [From Kafka's API to this one](from_kafka), method by method.
 //! * [Threads, locks and order](threads): which of your code runs on which thread, under which lock, and what it sees.
+//! * [On tokio](tokio): which calls may block, shutdown with a bound, the reactor, the paused clock, `select!`.
 //! * [Pitfalls](pitfalls).
 //! * [Operations](operations): what to watch, what to tune, memory.
 //! * [Metrics and traces](observability): names, levels, cost.
@@ -15,6 +16,8 @@
 //! * [Latency under abuse](latency), measured.
 //! * [Dependencies](dependencies), each with its reason.
 //! * [Alternatives](comparison).
+//!
+//! The examples are in the repository's `examples` folder: programs of at most 150 lines to copy from, and larger ones.
 //!
 //! Some pages are in the repository only, because they show plots or lists that a script generates: how to choose a
 //! timer scheme (`docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the tests
@@ -35,6 +38,7 @@ page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
 page!(from_kafka, "guide/from-kafka.md");
 page!(threads, "guide/threads.md");
+page!(tokio, "guide/tokio.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");
 page!(observability, "observability.md");

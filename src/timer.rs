@@ -153,8 +153,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        self.shared.shutdown();
-        self.shared.inner.take_remains()
+        // (A second caller must not take what the first one is still collecting.)
+        match self.shared.shutdown() {
+            true => self.shared.inner.take_remains(),
+            false => Vec::new(),
+        }
     }
 }
 

@@ -170,7 +170,10 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        self.shared.shutdown();
+        // (A second caller must not take what the first one is still collecting.)
+        if !self.shared.shutdown() {
+            return Vec::new();
+        }
         let remains = self.shared.inner.take_remains();
         // (`Hash` and `Eq` may panic: then the entry stays until the tracker is dropped.)
         for (key, _) in &remains {

@@ -5,7 +5,7 @@
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{bounded, exhaustive};
-use request_purgatory::model::{At, Cells, Holder, LetGo, Order};
+use request_purgatory::model::{At, Cells, FreedBy, Holder, LetGo, Order};
 use std::sync::Arc;
 
 /// Which events the operation has seen when it was looked at.
@@ -241,4 +241,52 @@ fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
         }
         meanwhile.end();
     });
+}
+
+/// A thread finds the lock taken when it frees a slot, and the lock is released before it is done. No thread comes
+/// after these two: in some execution the slot must be back all the same. (In others it waits for the next thread that
+/// parks in this shard or drives the timer: the lock was still taken at the second try.)
+fn comes_back_by_the_second_try(freed_by: FreedBy) {
+    let came_back = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = came_back.clone();
+    bounded(move || {
+        let cells = Arc::new(Cells::<u32>::new());
+        let (_, holder) = cells.insert(0);
+        let other = {
+            let cells = cells.clone();
+            thread::spawn(move || {
+                let mut waiting = 0;
+                cells.hold_lock(|| waiting = cells.waiting());
+                waiting
+            })
+        };
+        holder.end_by(freed_by);
+        let was_waiting = other.join().unwrap() == 1;
+        if was_waiting && cells.waiting() == 0 {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        // The next one that parks has the slot in any case.
+        cells.insert(1).1.end();
+        assert_eq!((cells.slots(), cells.waiting()), (1, 0));
+    });
+    let came_back = came_back.load(std::sync::atomic::Ordering::Relaxed);
+    assert_ne!(came_back, 0, "every slot waits for the next thread");
+}
+
+/// Catches: a slot that is freed remotely without a second try for the lock.
+#[test]
+fn g06_a_slot_freed_while_the_lock_is_taken_comes_back() {
+    comes_back_by_the_second_try(FreedBy::SameShard);
+}
+
+/// Catches: the same for a thread of another shard, which tries once for every slice of slots.
+#[test]
+fn g06_a_slot_freed_by_a_thread_of_another_shard_comes_back() {
+    comes_back_by_the_second_try(FreedBy::OtherShard);
+}
+
+/// Catches: the same for slots that are freed together after a storm.
+#[test]
+fn g06_slots_freed_together_while_the_lock_is_taken_come_back() {
+    comes_back_by_the_second_try(FreedBy::Batch);
 }

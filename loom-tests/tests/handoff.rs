@@ -4,7 +4,7 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
-use request_purgatory::{RejectReason, Rejected, Watch, time::ManualClock};
+use request_purgatory::{RejectReason, Watch, time::ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -191,6 +191,33 @@ fn g05_reschedule_races_expiry() {
         clock.advance(Duration::from_millis(10));
         purgatory.advance();
         assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// One thread checks for an event and then cancels, while another examines the operation. Catches: a holder that obeys
+/// the ending mark before the recheck that came earlier.
+#[test]
+fn g01_an_event_checked_before_a_cancel_completes() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let fate = Fate::new();
+        let admission = purgatory
+            .try_complete_else_watch(Probe::new(&fate), [1])
+            .expect("it may park");
+        let handle = admission.into_handle().expect("it parked");
+        let checker = {
+            let handle = handle.clone();
+            thread::spawn(move || handle.check())
+        };
+        fate.satisfy();
+        handle.check();
+        assert!(
+            handle.cancel().is_none(),
+            "it is satisfied, and was checked"
+        );
+        checker.join().unwrap();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }

@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::exhaustive;
-use request_purgatory::model::{Order, Verdict, Word};
+use request_purgatory::model::{Begun, Order, Verdict, Word};
 use std::sync::Arc;
 
 /// A word, the operation that it guards (loom complains if two threads touch it at once), and what happens around it.
@@ -66,7 +66,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
                 if happens {
                     world.event.store(true, Ordering::Relaxed);
                 }
-                if world.word.begin(Order::Recheck) {
+                if world.word.begin(Order::Recheck) == Begun::Held {
                     world.examine();
                 }
             })
@@ -75,7 +75,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
         for checker in checkers {
             checker.join().unwrap();
         }
-        assert!(world.word.begin(Order::Recheck));
+        assert_eq!(world.word.begin(Order::Recheck), Begun::Held);
         // SAFETY: held, and the other threads are gone.
         assert!(world.seen.with(|seen| unsafe { *seen }));
     });
@@ -89,7 +89,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
         let enders = [Order::Expire, Order::Cancel].map(|order| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.begin(order) {
+                if world.word.begin(order) == Begun::Held {
                     world.end();
                 }
             })
@@ -99,7 +99,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
             ender.join().unwrap();
         }
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
-        assert!(!world.word.begin(Order::Recheck));
+        assert_eq!(world.word.begin(Order::Recheck), Begun::Stale);
     });
 }
 
@@ -111,7 +111,7 @@ fn g05_two_cancellers_and_the_parker() {
         let cancellers = [(); 2].map(|()| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.begin(Order::Cancel) {
+                if world.word.begin(Order::Cancel) == Begun::Held {
                     world.end();
                 }
             })
@@ -122,4 +122,47 @@ fn g05_two_cancellers_and_the_parker() {
         }
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
     });
+}
+
+/// A holder ends the operation, and the other thread meets it in whatever state. `meets` tells whether it found that the
+/// operation has ended: then it must see what the holder did to the operation.
+fn the_end_shows_what_came_before(meets: impl Fn(&Word) -> bool + Copy + Send + Sync + 'static) {
+    exhaustive(move || {
+        let world = World::new();
+        let ender = {
+            let world = world.clone();
+            thread::spawn(move || {
+                // (The event is there: what the holder writes is that it has seen it.)
+                world.event.store(true, Ordering::Relaxed);
+                world.examine();
+                if world.word.begin(Order::Cancel) == Begun::Held {
+                    world.end();
+                }
+            })
+        };
+        if meets(&world.word) {
+            // SAFETY: the ender wrote it before the end, and writes no more.
+            assert!(world.seen.with(|seen| unsafe { *seen }));
+        }
+        ender.join().unwrap();
+    });
+}
+
+/// Catches: an end without Release; a transition whose load is Relaxed, or whose failed exchange is.
+#[test]
+fn g05_a_canceller_that_comes_too_late_sees_what_the_ender_did() {
+    the_end_shows_what_came_before(|word| match word.begin(Order::Cancel) {
+        Begun::Stale => true,
+        Begun::Marked => false,
+        Begun::Held => {
+            word.end();
+            false
+        }
+    });
+}
+
+/// Catches: an end without Release; an `is_parked` without Acquire.
+#[test]
+fn g05_a_thread_that_finds_it_ended_sees_what_the_ender_did() {
+    the_end_shows_what_came_before(|word| !word.is_parked());
 }

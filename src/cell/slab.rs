@@ -183,7 +183,14 @@ impl<P, G> Slab<P, G> {
         self.initialised.load(Ordering::Acquire)
     }
 
-    /// For tests: as if the vacant slot at `index` had had this many occupants.
+    /// For models: how many slots wait on the remote free list.
+    #[cfg(loom)]
+    pub(crate) fn waiting(&self) -> u32 {
+        // ORDERING: Relaxed: a model looks at a count.
+        Self::decode(self.remote.load(Ordering::Relaxed)).1
+    }
+
+    /// For tests: as if the vacant slot at `index` had had so many occupants.
     #[cfg(all(test, not(loom)))]
     pub(super) fn age(&self, index: u32, occupants: u32) {
         if let Some(slot) = self.slot(index) {

@@ -264,7 +264,7 @@ impl State {
             LAST_GENERATION => RETIRED,
             _ => generation + 1,
         };
-        overwrite(&self.0, Snapshot::of(next, 0).0);
+        overwrite(&self.0, Snapshot::of(next, 0).0, Ordering::Release);
     }
 
     /// Whether the vacant slot has had its last occupant: another one could be mistaken for an earlier one.

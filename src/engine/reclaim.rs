@@ -6,7 +6,7 @@
 use super::Taken;
 use crate::sync::Mutex;
 
-/// Of a queue of this many batches, two are reclaimed before anything else is done.
+/// A queue of this many batches is reclaimed twice as fast.
 const LONG: usize = 256;
 
 /// The slot, the timer and the watch entries of one expired payload.
@@ -34,16 +34,20 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().push(batch);
     }
 
-    /// The batches to reclaim next: the longer the queue, the more. So it stops growing, however long payloads expire
-    /// faster than one batch at a time is reclaimed.
-    pub(crate) fn take(&self) -> Vec<Vec<Unreclaimed<T>>> {
+    /// What to reclaim next: the longer the queue, the more. So it stops growing, however long payloads expire faster than
+    /// they are reclaimed. Empty if the queue is.
+    pub(crate) fn take(&self) -> Vec<Unreclaimed<T>> {
         let mut queue = self.0.lock();
-        let rest = queue.len().saturating_sub(1 + queue.len() / LONG);
-        let part = queue.split_off(rest);
+        let part = 1 + queue.len() / LONG;
+        let rest = queue.len().saturating_sub(part);
+        let mut part = queue.split_off(rest);
         if queue.is_empty() {
             // A storm's memory is not kept.
             *queue = Vec::new();
         }
-        part
+        drop(queue);
+        let mut all = part.pop().unwrap_or_default();
+        all.extend(part.into_iter().flatten());
+        all
     }
 }

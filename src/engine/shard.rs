@@ -352,6 +352,12 @@ impl<P, W: Scheme> Shard<P, W> {
         self.slab.is_parked(at)
     }
 
+    /// Slots that wait for the next thread that gets the lock.
+    #[cfg(loom)]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.slab.waiting()
+    }
+
     /// Slots that were ever needed.
     #[cfg(loom)]
     pub(crate) fn slots(&self) -> u32 {

@@ -24,7 +24,7 @@ impl<Op: DelayedOperation> Builder<Op> {
         Self {
             settings: Settings::new(name),
             hasher: RandomState::default(),
-            map_shards: 1024,
+            map_shards: 256,
             operation: PhantomData,
         }
     }
@@ -34,7 +34,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     setters!();
 
     /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of them,
-    /// threads meet less often at a lock; each takes 128 bytes. Default: 1,024. Choose fewer if a process has hundreds of
+    /// threads meet less often at a lock; each takes 128 bytes. Default: 256. Choose fewer if a process has hundreds of
     /// purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
         self.map_shards = shards;

@@ -222,7 +222,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let answer = match watching {
             Ok(()) => self.ask(&mut claim),
             Err(UserPanic) => {
-                // (What is dropped here are keys.)
+                // The ending counts the watches that are left. (What is dropped here are keys.)
+                let asked_for = claim.held.with(|parked| parked.keys.len());
+                self.engine.my_shard().count_unwatched(asked_for - watched);
                 let _ = self
                     .engine
                     .guarded(|| claim.held.with(|parked| parked.keys.truncate(watched)));
