@@ -1,8 +1,7 @@
-//! Futures over a purgatory. They need no runtime: any executor polls them, or a thread waits in them.
+//! Futures over a purgatory. They need no runtime: any executor polls them, or a thread blocks on them.
 //!
-//! [`wait`] parks a predicate of the user's and resolves to what it finds; [`completing`] parks an operation of the
-//! user's and resolves to its end. Both are operations like any other. What ends one keeps a promise
-//! ([`reply`]), which wakes whoever polled last.
+//! [`Waits`] parks predicates, and a [`WaitFuture`] resolves to the value that its predicate finds. [`Awaited`] parks
+//! operations, and a [`CompletionFuture`] resolves to the operation and its ending. Both are operations like any other.
 
 mod completing;
 mod reply;

@@ -191,12 +191,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Examines the operations that watch `key` one after the other, and stops after `count` completions: for an event
-    /// that satisfies so many, such as a job for competing workers. Returns how many this call completed.
+    /// that satisfies at most `count` operations, such as a job for competing workers. Returns how many this call
+    /// completed.
     ///
     /// The operations are examined in the order in which they were parked (those with a rank first, in its order). An
-    /// operation that another thread is examining is left to that thread and does not count, since it may end otherwise:
-    /// the check goes on to the next, so rather one operation too many is examined than one too few. Runs and locks as
-    /// [`check_and_complete`](Self::check_and_complete) does.
+    /// operation that another thread is examining is left to that thread and does not count, because it may end
+    /// otherwise: the check goes on to the next. So it may examine one operation too many, but never one too few. Runs
+    /// and locks as [`check_and_complete`](Self::check_and_complete) does.
     #[inline]
     pub fn check_and_complete_at_most<Q>(&self, key: &Q, count: usize) -> usize
     where
@@ -244,8 +245,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Checks every watched key that `is_concerned` picks, for events that do not say which keys they change. An
     /// operation that watches several of them is examined once. Returns how many operations this call completed.
     ///
-    /// Takes the lock of each map shard in turn, and has it while it clones the keys of the shard; `is_concerned` runs
-    /// with no lock held. Its cost is in all keys that are watched.
+    /// Takes the lock of each map shard in turn, while it clones the keys of the shard; `is_concerned` runs with no
+    /// lock held. Its cost grows with the number of watched keys.
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
         let keys = inner.watch.all_keys();
