@@ -327,7 +327,7 @@ impl Watchers {
         self.map.release(&resolution.key, resolution.number);
     }
 
-    /// Keys that somebody watches.
+    /// Keys that are watched.
     pub fn keys(&self) -> usize {
         self.map.keys()
     }

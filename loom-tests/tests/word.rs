@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// A word, the operation that it guards (loom complains if two threads touch it at once), and what happens around it.
 struct World {
     word: Word,
-    /// Whether the event was seen when the operation was looked at.
+    /// Whether the event was seen when the operation was examined.
     seen: UnsafeCell<bool>,
     /// Written by one thread and read by holders, with no ordering but the word's.
     event: AtomicBool,
@@ -76,7 +76,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
             checker.join().unwrap();
         }
         assert_eq!(world.word.begin(Order::Recheck), Begun::Held);
-        // SAFETY: held, and the other threads are gone.
+        // SAFETY: held, and the other threads have ended.
         assert!(world.seen.with(|seen| unsafe { *seen }));
     });
 }
@@ -103,7 +103,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
     });
 }
 
-/// Catches: an order given by a second canceller that undoes or repeats the first.
+/// Catches: a mark left by a second canceller that undoes or repeats the first.
 #[test]
 fn g05_two_cancellers_and_the_parker() {
     exhaustive(|| {

@@ -43,7 +43,7 @@ pub(crate) const LAST_GENERATION: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Mutex<T> {
     locked: AtomicBool,
-    /// Who is to be woken when it is free. (Who spins instead makes loom try out every number of turns.)
+    /// Threads to be woken when it is free. (If they spun instead, loom would try out every number of turns.)
     waiting: parking_lot::Mutex<Vec<checker::thread::Thread>>,
     /// Never contended: `locked` comes first. (And never poisoned: all threads of a checker run on one, so that one of
     /// them may seem to panic while another does.)
@@ -97,7 +97,7 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        // ORDERING: Acquire pairs with the Release in `drop`: whoever has the lock sees what was done under it before.
+        // ORDERING: Acquire pairs with the Release in `drop`: the thread that has the lock sees what was done under it before.
         self.locked
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
