@@ -253,18 +253,19 @@ fn comes_back_by_the_second_try(freed_by: FreedBy) {
     let count = came_back.clone();
     bounded(move || {
         let cells = Arc::new(Cells::<u32>::new());
-        let (_, holder) = cells.insert(0);
-        let other = {
+        let (at, holder) = cells.insert(0);
+        assert!(matches!(holder.release(), LetGo::Parked));
+        let ender = {
             let cells = cells.clone();
             thread::spawn(move || {
-                let mut waiting = 0;
-                cells.hold_lock(|| waiting = cells.waiting());
-                waiting
+                let holder = cells.begin(at, Order::Cancel);
+                holder.expect("no other thread does").end_by(freed_by);
             })
         };
-        holder.end_by(freed_by);
-        let was_waiting = other.join().unwrap() == 1;
-        if was_waiting && cells.waiting() == 0 {
+        let mut waiting = 0;
+        cells.hold_lock(|| waiting = cells.waiting());
+        ender.join().unwrap();
+        if waiting == 1 && cells.waiting() == 0 {
             count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         // The next one that parks has the slot in any case.

@@ -104,8 +104,8 @@ impl Task {
     }
 }
 
-/// Catches: a future that is told and not woken; a poll that keeps the old waker, or puts a waker down without another
-/// examine the value.
+/// Catches: a future that is told and not woken; a poll that keeps the old waker, or puts a waker down without reading
+/// the value again.
 #[test]
 fn g01_check_races_polls_with_changing_wakers() {
     bounded(|| {
