@@ -7,6 +7,8 @@
 //! * [From Kafka's API to this one](from_kafka), method by method.
 //! * [Threads, locks and order](threads): which of your code runs on which thread, under which lock, and what it sees.
 //! * [On tokio](tokio): which calls may block, shutdown with a bound, the reactor, the paused clock, `select!`.
+//! * [Several machines](cluster): when one purgatory for each node is enough, and when not.
+//! * [Several machines](cluster): when one purgatory for each node is enough, and when not.
 //! * [Pitfalls](pitfalls).
 //! * [Operations](operations): what to watch, what to tune, memory.
 //! * [Metrics and traces](observability): names, levels, cost.
@@ -39,6 +41,8 @@ page!(fetch_and_produce, "guide/fetch-and-produce.md");
 page!(from_kafka, "guide/from-kafka.md");
 page!(threads, "guide/threads.md");
 page!(tokio, "guide/tokio.md");
+page!(cluster, "guide/cluster.md");
+page!(cluster, "guide/cluster.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");
 page!(observability, "observability.md");

@@ -39,10 +39,10 @@ fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'st
         }
     });
     let executions = executions.load(std::sync::atomic::Ordering::Relaxed);
-    // Where loom looks at the time.
-    let looked = (executions + 1) % builder.checkpoint_interval == 0;
+    // Where loom reads the clock.
+    let checkpoint = (executions + 1) % builder.checkpoint_interval == 0;
     let over = |limit| begin.elapsed() >= limit;
-    let end = match looked && builder.max_duration.is_some_and(over) {
+    let end = match checkpoint && builder.max_duration.is_some_and(over) {
         true => "cut off",
         false => "finished",
     };

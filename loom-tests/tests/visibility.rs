@@ -97,25 +97,25 @@ fn g05_the_completion_sees_what_the_cancelling_thread_wrote() {
     the_completion_sees_the_note(Handle::cancel);
 }
 
-/// Another thread writes the note and ends the operation. `learns` says whether this thread found that it had ended, or
-/// was about to.
+/// This thread writes the note and ends the operation. `learns` says whether another thread found that it had ended, or
+/// was about to. (That one is the spawned thread: of a first thread that only loads, loom tries one execution.)
 fn the_late_thread_sees_the_note(
     learns: impl Fn(&Handle<Reader>) -> bool + Copy + Send + Sync + 'static,
 ) {
     bounded(move || {
         let note = Arc::<Note>::default();
         let (purgatory, handle) = park(&note);
-        let ender = {
+        let late = {
             let (note, handle) = (note.clone(), handle.clone());
             thread::spawn(move || {
-                note.write();
-                handle.force_complete();
+                if learns(&handle) {
+                    note.assert_seen();
+                }
             })
         };
-        if learns(&handle) {
-            note.assert_seen();
-        }
-        ender.join().unwrap();
+        note.write();
+        handle.force_complete();
+        late.join().unwrap();
         assert_empty(&purgatory);
     });
 }

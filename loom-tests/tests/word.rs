@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// A word, the operation that it guards (loom complains if two threads touch it at once), and what happens around it.
 struct World {
     word: Word,
-    /// Whether the event was seen when the operation was looked at.
+    /// Whether the event was seen when the operation was examined.
     seen: UnsafeCell<bool>,
     /// Written by one thread and read by holders, with no ordering but the word's.
     event: AtomicBool,
@@ -76,7 +76,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
             checker.join().unwrap();
         }
         assert_eq!(world.word.begin(Order::Recheck), Begun::Held);
-        // SAFETY: held, and the other threads are gone.
+        // SAFETY: held, and the other threads have ended.
         assert!(world.seen.with(|seen| unsafe { *seen }));
     });
 }
@@ -103,7 +103,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
     });
 }
 
-/// Catches: an order given by a second canceller that undoes or repeats the first.
+/// Catches: a mark left by a second canceller that undoes or repeats the first.
 #[test]
 fn g05_two_cancellers_and_the_parker() {
     exhaustive(|| {
@@ -124,27 +124,28 @@ fn g05_two_cancellers_and_the_parker() {
     });
 }
 
-/// A holder ends the operation, and the other thread meets it in whatever state. `meets` tells whether it found that the
-/// operation has ended: then it must see what the holder did to the operation.
+/// This thread ends the operation, and another one meets it in whatever state. `meets` tells whether it found that the
+/// operation has ended: then it must see what the holder did to the operation. (That one is the spawned thread: of a
+/// first thread that only loads, loom tries one execution.)
 fn the_end_shows_what_came_before(meets: impl Fn(&Word) -> bool + Copy + Send + Sync + 'static) {
     exhaustive(move || {
         let world = World::new();
-        let ender = {
+        let late = {
             let world = world.clone();
             thread::spawn(move || {
-                // (The event is there: what the holder writes is that it has seen it.)
-                world.event.store(true, Ordering::Relaxed);
-                world.examine();
-                if world.word.begin(Order::Cancel) == Begun::Held {
-                    world.end();
+                if meets(&world.word) {
+                    // SAFETY: the holder wrote it before the end, and no thread writes it after.
+                    assert!(world.seen.with(|seen| unsafe { *seen }));
                 }
             })
         };
-        if meets(&world.word) {
-            // SAFETY: the ender wrote it before the end, and writes no more.
-            assert!(world.seen.with(|seen| unsafe { *seen }));
+        // (The event is there: what the holder writes is that it has seen it.)
+        world.event.store(true, Ordering::Relaxed);
+        world.examine();
+        if world.word.begin(Order::Cancel) == Begun::Held {
+            world.end();
         }
-        ender.join().unwrap();
+        late.join().unwrap();
     });
 }
 

@@ -186,8 +186,9 @@ impl<P, G> Slab<P, G> {
     /// For models: how many slots wait on the remote free list.
     #[cfg(loom)]
     pub(crate) fn waiting(&self) -> u32 {
-        // ORDERING: Relaxed: a model looks at a count.
-        Self::decode(self.remote.load(Ordering::Relaxed)).1
+        // ORDERING: Relaxed: a count for a model. A read-modify-write, because loom does not try to let another thread's
+        // exchange come before a load if that thread loads first.
+        Self::decode(self.remote.fetch_or(0, Ordering::Relaxed)).1
     }
 
     /// For tests: as if the vacant slot at `index` had had so many occupants.

@@ -219,8 +219,9 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released
-    /// just before, and then no other thread is on the way.
+    /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released just
+    /// before, and then no other thread is on the way. (If it is taken again, the slot may wait for the next thread that
+    /// parks here or drives the timer; it is never lost.)
     fn try_free_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.free_remote(&mut guard);

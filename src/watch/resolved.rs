@@ -167,7 +167,9 @@ impl<K> Resolved<K> {
     /// orders the two, and a load is enough.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<Option<Address>> {
-        // ORDERING: Acquire pairs with the Release in `swap`.
+        // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would be the same program, so no model kills it:
+        // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that lock
+        // later and sees the event. An address whose slot this thread does not see yet is stale to `State::acquire`.)
         Self::decode(self.word.load(Ordering::Acquire))
     }
 
