@@ -365,7 +365,7 @@ impl<T> Promised<T> {
     }
 
     pub fn forget(&self) {
-        self.0.forget();
+        drop(self.0.close());
     }
 }
 
