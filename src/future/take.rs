@@ -143,6 +143,7 @@ impl<K: TrackedKey, T, S: KeyHasher> WayBack<K, T, S> {
                 }
             }
         }
+        panics.discard();
     }
 }
 

@@ -23,6 +23,13 @@ impl Panics {
         .ok()
     }
 
+    /// Ends the panics here.
+    pub(crate) fn discard(self) {
+        if let Some(Err(again)) = self.0.map(|payload| catch_unwind(AssertUnwindSafe(|| drop(payload)))) {
+            std::mem::forget(again);
+        }
+    }
+
     /// Lets the first panic go on. If the thread unwinds already, a second panic would abort the process: then the first
     /// ends here.
     pub(crate) fn resume(self) {
