@@ -112,6 +112,14 @@ impl<K: TrackedKey> DelayedOperation for WaitOperation<K> {
         }
     }
 
+    fn try_complete_at_deadline(&mut self) -> bool {
+        match &mut self.role {
+            Role::Predicate(question) => question.ask(),
+            // It will be told of its end in a moment.
+            Role::Listener(_) => false,
+        }
+    }
+
     fn on_complete(self, completion: Completion) {
         match self.role {
             Role::Predicate(question) => question.end(completion),

@@ -25,7 +25,10 @@ impl Panics {
 
     /// Ends the panics here.
     pub(crate) fn discard(self) {
-        if let Some(Err(again)) = self.0.map(|payload| catch_unwind(AssertUnwindSafe(|| drop(payload)))) {
+        if let Some(Err(again)) = self
+            .0
+            .map(|payload| catch_unwind(AssertUnwindSafe(|| drop(payload))))
+        {
             std::mem::forget(again);
         }
     }

@@ -82,14 +82,13 @@ fn g05_a_check_is_told_before_the_timeout_which_repeats() {
     let stats = waits.stats();
     assert_eq!((stats.expired, stats.missed_checks), (1, 0));
     assert_empty(&waits);
-    // The last look of the timer is no check.
+    // The timer's last examination is no check.
     let mut listener = waits.listen([1], Duration::from_secs(1));
     assert_eq!(checked(&bell, &mut listener), Poll::Pending);
     let rung = bell.rung();
     clock.advance(Duration::from_secs(1));
     assert_eq!(waits.advance(), 1);
-    assert!(bell.rung() > rung);
-    while checked(&bell, &mut listener) == CHECKED {}
+    assert_eq!(bell.rung(), rung + 1);
     assert_eq!(checked(&bell, &mut listener), EXPIRED);
 }
 
@@ -262,7 +261,9 @@ fn g07_with_a_reactor_on_one_thread() {
                     if turn < 6 {
                         waits.check_later(1);
                     } else {
-                        clock.advance(due.saturating_since(request_purgatory::time::Clock::now(&clock)));
+                        clock.advance(
+                            due.saturating_since(request_purgatory::time::Clock::now(&clock)),
+                        );
                     }
                     waits.advance();
                 }
@@ -364,12 +365,15 @@ fn g06_a_waker_that_panics_when_it_is_dropped_keeps_nothing_parked() {
     let (poll, future) = both(waits.take([1], NEVER_IN_A_TEST, || None::<u8>, drop));
     explode(poll, future);
     assert_empty(&waits);
-    let (poll, future) = both(Box::pin(waits.wait_until([1], NEVER_IN_A_TEST, || async { None::<u8> })));
+    let (poll, future) = both(Box::pin(
+        waits.wait_until([1], NEVER_IN_A_TEST, || async { None::<u8> }),
+    ));
     explode(poll, future);
     assert_empty(&waits);
     assert_eq!(waits.stats().cancelled, 3);
 
-    let completions = Purgatory::<request_purgatory::future::Awaited<crate::support::Op>>::new("awaited");
+    let completions =
+        Purgatory::<request_purgatory::future::Awaited<crate::support::Op>>::new("awaited");
     let op = crate::support::Op::new(NEVER_IN_A_TEST);
     let (poll, future) = both(completions.completion(op, [1]).expect("it is parked"));
     explode(poll, future);
@@ -377,7 +381,7 @@ fn g06_a_waker_that_panics_when_it_is_dropped_keeps_nothing_parked() {
     assert_eq!(completions.stats().cancelled, 1);
 
     let requests = request_purgatory::tracker::Requests::<u64, u8>::new("requests");
-    let request = requests.begin(1, NEVER_IN_A_TEST);
+    let request = requests.request(1, NEVER_IN_A_TEST);
     let (poll, future) = both(request.expect("the id is free"));
     explode(poll, future);
     assert_eq!(requests.len(), 0);
