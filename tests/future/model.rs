@@ -20,7 +20,7 @@ type Pick = u16;
 
 #[derive(Debug, Clone)]
 enum Call {
-    Wait(Vec<u8>, Starting),
+    WaitFuture(Vec<u8>, Starting),
     /// At ranks.
     WaitOn(Vec<(u8, Option<u64>)>, Starting),
     /// From now on the predicate answers so.
