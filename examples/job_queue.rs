@@ -4,9 +4,8 @@
 //! cargo run --release -p examples --bin job_queue
 //! ```
 //!
-//! A worker that finds no job waits in [`Waits`]; a push checks the key. Taking a job is the predicate itself, so a job
-//! that was found is already out of the queue when the worker's future resolves. That is why it travels in a [`Taken`]:
-//! if the worker is aborted before it saw the job, or gives the job up, dropping the guard puts the job back.
+//! A worker waits by [`Waits`]' `take`: the job that a push took for a worker which was aborted before it saw the job goes
+//! back to the front of the queue, and to the next worker. No job is lost, and none is done twice.
 
 use request_purgatory::Waits;
 use request_purgatory::future::WaitError;
@@ -29,7 +28,7 @@ struct Job {
 }
 
 struct Queue {
-    jobs: Mutex<VecDeque<Job>>,
+    jobs: Arc<Mutex<VecDeque<Job>>>,
     idle: Waits<&'static str>,
 }
 
@@ -40,40 +39,18 @@ impl Queue {
         self.idle.check_and_complete_at_most(QUEUE, 1);
     }
 
-    /// Waits for a job for at most `timeout`.
-    async fn take(self: &Arc<Self>, timeout: Duration) -> Result<Taken, WaitError> {
-        let queue = Arc::downgrade(self); // what is parked must not keep the queue alive
-        let take = move || {
-            let queue = queue.upgrade()?;
-            let job = queue.jobs.lock().unwrap().pop_front();
-            job.map(|job| Taken {
-                job: Some(job),
-                queue,
-            })
-        };
-        self.idle.wait([QUEUE], timeout, take).await
+    /// Waits for a job for at most `timeout`. If the future is dropped, the job that it may have by then goes back.
+    async fn take(&self, timeout: Duration) -> Result<Job, WaitError> {
+        let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
+        let take = move || takes.lock().unwrap().pop_front();
+        let give_back = move |job| returns.lock().unwrap().push_front(job);
+        self.idle.take([QUEUE], timeout, take, give_back).await
     }
-}
 
-/// A job that one worker has, until it is done or dropped.
-struct Taken {
-    job: Option<Job>,
-    queue: Arc<Queue>,
-}
-
-impl Taken {
-    /// The work is done: the job does not go back.
-    fn done(mut self) -> Option<Job> {
-        self.job.take()
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        if let Some(job) = self.job.take() {
-            self.queue.jobs.lock().unwrap().push_front(job);
-            self.queue.idle.check_and_complete_at_most(QUEUE, 1);
-        }
+    /// For a job that a worker gives up.
+    fn return_job(&self, job: Job) {
+        self.jobs.lock().unwrap().push_front(job);
+        self.idle.check_and_complete_at_most(QUEUE, 1);
     }
 }
 
@@ -83,9 +60,8 @@ type Done = (usize, usize, Duration);
 async fn work(worker: usize, queue: Arc<Queue>, results: UnboundedSender<Done>) {
     for attempt in 1.. {
         match queue.take(Duration::from_secs(30)).await {
-            Ok(taken) if attempt % 100 == 0 => drop(taken), // it failed: the job goes back
-            Ok(taken) => {
-                let job = taken.done().expect("only taken once");
+            Ok(job) if attempt % 100 == 0 => queue.return_job(job), // it failed
+            Ok(job) => {
                 let done = (worker, job.number, job.pushed.elapsed());
                 results
                     .send(done)
@@ -99,7 +75,7 @@ async fn work(worker: usize, queue: Arc<Queue>, results: UnboundedSender<Done>) 
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (jobs, idle) = (Mutex::default(), Waits::new("jobs"));
+    let (jobs, idle) = (Arc::default(), Waits::new("jobs"));
     let queue = Arc::new(Queue { jobs, idle });
     let (results, mut done) = unbounded_channel();
     let mut workers = JoinSet::new();

@@ -6,6 +6,7 @@
 //! * [A delayed fetch and a delayed produce](fetch_and_produce): a partition with both, complete.
 //! * [From Kafka's API to this one](from_kafka), method by method.
 //! * [Threads, locks and order](threads): which of your code runs on which thread, under which lock, and what it sees.
+//! * [Waiting](waiting): for a predicate, for what has to be awaited, for what one waiter only may have.
 //! * [On tokio](tokio): which calls may block, shutdown with a bound, the reactor, the paused clock, `select!`.
 //! * [Several machines](cluster): when one purgatory for each node is enough, and when not.
 //! * [Several machines](cluster): when one purgatory for each node is enough, and when not.
@@ -40,6 +41,7 @@ page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
 page!(from_kafka, "guide/from-kafka.md");
 page!(threads, "guide/threads.md");
+page!(waiting, "guide/waiting.md");
 page!(tokio, "guide/tokio.md");
 page!(cluster, "guide/cluster.md");
 page!(cluster, "guide/cluster.md");

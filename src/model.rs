@@ -246,10 +246,13 @@ impl Resolution {
     /// As a check by this key does.
     pub fn on(&self, up_to: u64) -> Vec<u32> {
         let mut found = Vec::new();
-        self.list
-            .visit(self.list.peek_published(), up_to, |watcher| {
-                found.push(watcher.index());
-            });
+        let each = |watcher: Address| {
+            found.push(watcher.index());
+            ControlFlow::Continue(())
+        };
+        let only = self.list.peek_published();
+        // (No watcher ends the visit.)
+        let _ = self.list.visit(only, Bound::up_to(up_to), each);
         found
     }
 
@@ -365,7 +368,7 @@ impl<T> Promised<T> {
     }
 
     pub fn forget(&self) {
-        self.0.forget();
+        drop(self.0.close());
     }
 }
 

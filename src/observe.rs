@@ -160,6 +160,13 @@ impl Observer {
         self.meter(|it| it.late(by));
     }
 
+    /// An operation that has expired could have completed, as its waiter found out later.
+    #[inline]
+    pub(crate) fn missed_check(&self) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.missed_check());
+    }
+
     /// The user's code panicked.
     #[inline]
     pub(crate) fn panicked(&self) {

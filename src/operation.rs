@@ -35,6 +35,12 @@ pub trait DelayedOperation: Send + 'static {
     /// outermost call of the library on this thread returns, once for each key; see [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 
+    /// As `try_complete`, when the deadline has passed. A listener does not take this for a check.
+    #[doc(hidden)]
+    fn try_complete_at_deadline(&mut self) -> bool {
+        self.try_complete()
+    }
+
     /// Ends the operation.
     ///
     /// [`Satisfied`](Completion::Satisfied) runs on the thread whose call found it so, before that call returns;

@@ -33,6 +33,7 @@ use crate::engine::Engine;
 use crate::engine::dispatch::RunOn;
 use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
 use crate::error::Rejected;
+use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::time::Timestamp;
 use crate::watch::bound::Bound;
@@ -328,6 +329,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// hot path. If the clock or `Clone` of a key panics, so does this call.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.shared.inner.snapshot()
+    }
+
+    /// Counts a panic that the caller has caught.
+    pub(crate) fn count_panic(&self) {
+        let engine = &self.shared.inner.engine;
+        engine.my_shard().events.panics.add(1);
+        engine.observe(Observer::panicked);
     }
 
     /// Ends the purgatory: parks are refused from now on, and every parked operation ends with

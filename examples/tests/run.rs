@@ -61,6 +61,7 @@ example!(delayed_fetch; "two partitions: Ok((11, Satisfied))", "50 ms: (11, Expi
 example!(delayed_produce; "100 of 100 produces acknowledged", "REQUEST_TIMED_OUT", "NOT_LEADER");
 example!(job_queue; "20000 jobs, each done once by one of 8 workers", "p99");
 example!(leases; "A holds the lease with token 1", "A writes again: Err", "C holds it with token 3");
+example!(listener; "followed 1000 records", "0 parked now");
 example!(reactor; "room 1 heard \"hello\"", "the driver has ended");
 example!(rpc_client; "1800 calls answered, 200 timed out");
 example!(sessions, "5000"; "closed by their owners    4950", "reported             50");

@@ -122,6 +122,10 @@ impl Meters {
         }
     }
 
+    pub(super) fn missed_check(&self) {
+        self.missed_checks.increment(1);
+    }
+
     pub(super) fn parked_for(&self, time: Duration) {
         self.park_time.record(time);
     }

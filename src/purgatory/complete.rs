@@ -70,9 +70,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Asks a held operation whether it can complete.
     #[inline(always)]
     pub(crate) fn ask(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
+        self.ask_by(claim, Op::try_complete)
+    }
+
+    /// The same by one of the operation's hooks.
+    #[inline(always)]
+    pub(crate) fn ask_by(
+        &self,
+        claim: &mut Claim<'_, Op>,
+        hook: impl FnOnce(&mut Op) -> bool,
+    ) -> Result<bool, UserPanic> {
         let _examining = Examining::enter(claim.held.identity());
         self.engine
-            .guarded(|| claim.held.with(|parked| parked.op.try_complete()))
+            .guarded(|| claim.held.with(|parked| hook(&mut parked.op)))
     }
 
     /// Acts on the operation's answer: ends the operation, or releases it. If other threads have left marks meanwhile,

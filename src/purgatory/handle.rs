@@ -6,6 +6,7 @@ use crate::address::Address;
 use crate::engine::dispatch::RunOn;
 use crate::engine::shard::Rescheduled;
 use crate::hash::{KeyHasher, RandomState};
+use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -37,6 +38,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     fn inner(&self) -> Option<Arc<Inner<Op, S>>> {
         self.weak.upgrade()
+    }
+
+    /// Counts the operation among those whose key was not checked in time, though it has ended.
+    pub(crate) fn count_missed_check(&self) {
+        if let Some(inner) = self.inner() {
+            inner.engine.my_shard().events.missed_checks.add(1);
+            inner.engine.observe(Observer::missed_check);
+        }
     }
 
     /// Whether the operation is parked and has not ended. Takes no other lock.

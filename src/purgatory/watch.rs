@@ -43,7 +43,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Watch<'a, Op, S> {
     }
 
     /// The key itself.
-    fn name(&self) -> &Op::Key {
+    pub(crate) fn name(&self) -> &Op::Key {
         match &self.key {
             OnKey::Plain(key) => key,
             OnKey::Resolved(resolved) => resolved.key(),

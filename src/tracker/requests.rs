@@ -10,7 +10,7 @@ use super::{TrackedKey, Tracker, TrackerBuilder, WeakTracker};
 use crate::address::Address;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
-use crate::promise::{Promise, block_on};
+use crate::promise::{Panics, Promise, block_on};
 use crate::stats::{Count, Stats};
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -295,10 +295,17 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, 
             return;
         }
         // The task that drops it need not be woken to hear that it is gone.
-        self.promise.forget();
-        if let Some(tracker) = self.tracker.upgrade() {
-            drop(tracker.withdraw(&self.id, self.address));
-        }
+        let (response, waker) = self.promise.close();
+        let mut panics = Panics::default();
+        panics.catch(|| {
+            if let Some(tracker) = self.tracker.upgrade() {
+                drop(tracker.withdraw(&self.id, self.address));
+            }
+        });
+        // Destructors of the user's, once the request is gone.
+        panics.catch(|| drop(response));
+        panics.catch(|| drop(waker));
+        panics.resume();
     }
 }
 
