@@ -18,7 +18,7 @@ use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
-use crate::trampoline::{Examining, Trampoline};
+use crate::trampoline::{Examining, Trampoline, drop_user_value};
 use std::time::Duration;
 
 /// At most this many payloads expire before their completions run, and are reclaimed together.
@@ -160,6 +160,7 @@ impl<H: Handler> Batch<H> {
 
 /// Reclaims a part of the queue. `false` if it was empty.
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
+    let _trampoline = Trampoline::enter();
     let batch = handler.reclaim_queue().take();
     let some = !batch.is_empty();
     if some {
@@ -180,8 +181,8 @@ fn reclaim_batch<H: Handler>(handler: &Arc<H>, batch: Vec<Unreclaimed<H::Stale>>
         (unreclaimed.taken, unreclaimed.watches)
     }));
     for stale in stale {
-        // The user's destructors in it may panic.
-        let _ = engine.guarded(|| drop(stale));
+        // The user's destructors in it may panic, and may drive the timer again.
+        let _ = engine.guarded(|| drop_user_value(stale));
     }
 }
 

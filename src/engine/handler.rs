@@ -15,7 +15,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// A payload that has ended, on its way to the user's code.
     type Ended: Send + 'static;
     /// Data that an expired payload leaves behind outside the engine, to be reclaimed.
-    type Stale: Send;
+    type Stale: Send + 'static;
 
     fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
 

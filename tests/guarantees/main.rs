@@ -7,6 +7,7 @@ mod support;
 mod arrival;
 mod chains;
 mod counts;
+mod destructors;
 mod endings;
 mod errors;
 mod fragile_keys;

@@ -1,0 +1,282 @@
+//! G14: chains through destructors. What an operation or a key that is dropped at an end causes does not nest in that
+//! end, however long the chain is.
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, within};
+use request_purgatory::purgatory::WeakPurgatory;
+use request_purgatory::{Purgatory, Waits, time::ManualClock};
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const LINKS: u64 = 100_000;
+const TICK: Duration = Duration::from_millis(1);
+
+/// Runs `first` on a thread with a stack of so many KiB.
+fn on_a_stack_of(kib: usize, first: impl FnOnce() + Send + 'static) {
+    let small = thread::Builder::new().stack_size(kib * 1_024).spawn(first);
+    let small = small.expect("one thread more");
+    small.join().expect("the stack suffices");
+}
+
+/// Calls this when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// The third examination panics; what `on_drop` does, the destructor of the operation does.
+fn aborted(on_drop: impl FnMut() + Send + 'static) -> Op {
+    let (on_drop, mut examinations) = (OnDrop(on_drop), 0);
+    Op::new(NEVER_IN_A_TEST).when(move || {
+        let _owned = &on_drop;
+        examinations += 1;
+        if examinations == 3 {
+            // (Without the hook, which would print it.)
+            resume_unwind(Box::new("intended"));
+        }
+        false
+    })
+}
+
+#[test]
+fn g14_a_chain_of_aborted_operations_whose_destructors_check_the_next_needs_no_stack() {
+    within(PATIENCE * 2, || {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let dropped = Tally::new();
+        for link in 0..LINKS {
+            let (weak, dropped) = (purgatory.downgrade(), dropped.clone());
+            let op = aborted(move || {
+                dropped.add();
+                if let Some(purgatory) = weak.upgrade() {
+                    purgatory.check_and_complete(&(link + 1));
+                }
+            });
+            drop(purgatory.try_complete_else_watch(op, [link]));
+        }
+        let first = purgatory.clone();
+        on_a_stack_of(64, move || _ = first.check_and_complete(&0));
+        assert_eq!((dropped.count(), purgatory.len()), (LINKS, 0));
+        assert_eq!(purgatory.stats().aborted, LINKS);
+    });
+}
+
+#[test]
+fn g14_a_chain_of_aborted_operations_whose_destructors_park_the_next_needs_no_stack() {
+    fn link(weak: &WeakPurgatory<Op>, number: u64, dropped: &Arc<Tally>) -> Op {
+        let (weak, dropped) = (weak.clone(), dropped.clone());
+        aborted(move || {
+            dropped.add();
+            if let (Some(purgatory), true) = (weak.upgrade(), number < LINKS) {
+                let next = link(&weak, number + 1, &dropped);
+                drop(purgatory.try_complete_else_watch(next, [number]));
+                purgatory.check_and_complete(&number);
+            }
+        })
+    }
+    within(PATIENCE * 2, || {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let dropped = Tally::new();
+        let first = link(&purgatory.downgrade(), 1, &dropped);
+        drop(purgatory.try_complete_else_watch(first, [0]));
+        let same = purgatory.clone();
+        // (A park takes most of it, in a build without optimisation.)
+        on_a_stack_of(128, move || _ = same.check_and_complete(&0));
+        assert_eq!((dropped.count(), purgatory.len()), (LINKS, 0));
+    });
+}
+
+/// How the destructor of a key ends the next operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Force,
+    Cancel,
+    Check,
+    Expiry,
+}
+
+/// Whose copy of a key it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    Operation,
+    /// The purgatory's own.
+    Map,
+    /// A name for a call.
+    Nobody,
+}
+
+struct Chain {
+    purgatory: Purgatory<Op<Link>>,
+    clock: ManualClock,
+    by: By,
+    armed: Copied,
+    ended: Tally,
+}
+
+/// A key whose destructor ends the next operation.
+struct Link(u64, Copied, Arc<Mutex<Option<Arc<Chain>>>>);
+
+impl Clone for Link {
+    fn clone(&self) -> Self {
+        let copied = match self.1 {
+            Copied::Operation => Copied::Map,
+            other => other,
+        };
+        Self(self.0, copied, self.2.clone())
+    }
+}
+
+impl PartialEq for Link {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Link {}
+
+impl Hash for Link {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let chain = lock(&self.2).clone();
+        if let Some(chain) = chain.filter(|chain| chain.armed == self.1) {
+            chain.ended.add();
+            self.end_next(&chain);
+        }
+    }
+}
+
+impl Link {
+    fn end_next(&self, chain: &Chain) {
+        let next = self.0.wrapping_add(1);
+        let next = Self(next, Copied::Nobody, self.2.clone());
+        match chain.by {
+            By::Force => _ = chain.purgatory.force_complete_for_key(&next),
+            By::Cancel => drop(chain.purgatory.cancel_for_key(&next)),
+            By::Check => _ = chain.purgatory.check_and_complete(&next),
+            By::Expiry => {
+                chain.clock.advance(TICK);
+                chain.purgatory.advance();
+            }
+        }
+    }
+}
+
+fn chain_of_keys(by: By, armed: Copied) {
+    let (purgatory, clock) = manual::<Link>(|builder| builder);
+    let chain = Arc::new(Chain {
+        purgatory,
+        clock,
+        by,
+        armed,
+        ended: Tally::default(),
+    });
+    let place = Arc::<Mutex<_>>::default();
+    let purgatory = &chain.purgatory;
+    for link in 0..LINKS {
+        let key = Link(link, Copied::Operation, place.clone());
+        let mut examinations = 0;
+        let op = Op::new(TICK * (link as u32 + 1)).when(move || {
+            examinations += 1;
+            by == By::Check && examinations == 3
+        });
+        let parked = purgatory.try_complete_else_watch(op, [key]);
+        assert!(parked.is_ok_and(|parked| parked.is_parked()));
+    }
+    *lock(&place) = Some(chain.clone());
+    let (first, same) = (chain.clone(), place.clone());
+    on_a_stack_of(64, move || {
+        Link(u64::MAX, Copied::Nobody, same).end_next(&first)
+    });
+    *lock(&place) = None;
+    assert_eq!(chain.ended.count(), LINKS, "{by:?} {armed:?}");
+    assert!(purgatory.is_empty() && purgatory.stats().panicked == 0);
+}
+
+#[test]
+fn g14_a_chain_of_keys_whose_destructors_end_the_next_operation_needs_no_stack() {
+    for by in [By::Force, By::Cancel, By::Check, By::Expiry] {
+        for armed in [Copied::Operation, Copied::Map] {
+            within(PATIENCE * 2, move || chain_of_keys(by, armed));
+        }
+    }
+}
+
+/// The destructor of a key that is dropped within another such destructor runs as a deferred call. If it panics, the
+/// panic goes on, and the thread is outside the library again.
+#[test]
+fn g12_a_deferred_call_that_panics_leaves_the_thread_outside() {
+    /// Forces the next key when it is dropped; the last one panics.
+    #[derive(Clone)]
+    struct Next(u64, Arc<Mutex<Option<Purgatory<Op<Next>>>>>);
+
+    impl PartialEq for Next {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Next {}
+
+    impl Hash for Next {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    impl Drop for Next {
+        fn drop(&mut self) {
+            let purgatory = lock(&self.1).clone();
+            match (purgatory, self.0) {
+                (Some(purgatory), 1) => {
+                    purgatory.force_complete_for_key(&Self(2, Arc::default()));
+                }
+                (Some(_), 2) => resume_unwind(Box::new("intended")),
+                _ => {}
+            }
+        }
+    }
+
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Next>(|builder| builder);
+        let place = Arc::<Mutex<_>>::default();
+        let ended = Tally::new();
+        for number in [1, 2] {
+            let ended = ended.clone();
+            let op = Op::new(NEVER_IN_A_TEST).then(move |_| ended.add());
+            let key = Next(number, place.clone());
+            drop(purgatory.try_complete_else_watch(op, [key]));
+        }
+        *lock(&place) = Some(purgatory.clone());
+        let force = || purgatory.force_complete_for_key(&Next(1, Arc::default()));
+        let forced = catch_unwind(AssertUnwindSafe(force));
+        *lock(&place) = None;
+        assert!(forced.is_err(), "no deferred call has panicked");
+        assert_eq!((ended.count(), purgatory.len()), (2, 0));
+        // The next call on this thread is an outermost one: its completions run before it returns.
+        let (seen, ending) = (Tally::new(), ended.clone());
+        let saw = seen.clone();
+        let op = Op::new(NEVER_IN_A_TEST).then(move |_| ending.add());
+        drop(purgatory.try_complete_else_watch(op, [Next(3, Arc::default())]));
+        assert_eq!(
+            purgatory.force_complete_for_key(&Next(3, Arc::default())),
+            1
+        );
+        assert_eq!(ended.count(), 3);
+        let waits = Waits::<u64>::new("g12-outside");
+        let answer = waits.wait_blocking([1], TICK * 1_000, move || {
+            saw.add();
+            Some(saw.count())
+        });
+        assert_eq!(answer.ok(), Some(1));
+        assert_eq!(seen.count(), 1);
+    });
+}
