@@ -309,13 +309,17 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Gives one payload another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
-        let timing = self.timing(timeout);
-        let shard = self.shard(address.shard());
-        let rescheduled = shard.reschedule(slot_of(address), timing);
+        let rescheduled = self.reschedule_to(address, self.timing(timeout));
         if let Rescheduled::Done(earlier) = rescheduled {
             self.announce(earlier);
         }
         rescheduled
+    }
+
+    /// The same without announcing the deadline, and without reading the clock: for callers with a lock.
+    pub(crate) fn reschedule_to(&self, address: Address, timing: Timing) -> Rescheduled {
+        let shard = self.shard(address.shard());
+        shard.reschedule(slot_of(address), timing)
     }
 
     /// Announces a deadline to the reaper.

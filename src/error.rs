@@ -31,6 +31,8 @@ pub enum RejectReason {
     Panicked,
     /// The tracker keeps a value for this key already.
     Duplicate,
+    /// The tracker does not keep the value with this token: it was replaced, completed or taken, or it has expired.
+    StaleToken,
     /// More than eight parks are nested: each was made by a hook that the next outer one runs (`try_complete`, or the
     /// destructor of a key). Park from `on_complete` instead, which never nests.
     Nested,
@@ -45,6 +47,7 @@ impl RejectReason {
             Self::TooLong => "TooLong",
             Self::Panicked => "Panicked",
             Self::Duplicate => "Duplicate",
+            Self::StaleToken => "StaleToken",
             Self::Nested => "Nested",
         }
     }
@@ -59,6 +62,7 @@ impl fmt::Display for RejectReason {
             Self::TooLong => "the timeout is longer than the timer's scheme can hold",
             Self::Panicked => "user code panicked while the operation was being parked",
             Self::Duplicate => "a value is tracked for this key already",
+            Self::StaleToken => "the value with this token is not kept any more",
             Self::Nested => "more than eight parks are nested in one another's hooks",
         })
     }
@@ -141,6 +145,8 @@ pub enum BuildError {
     Tick,
     /// [`wheel_size`](crate::Builder::wheel_size) is not between 2 and 65,536.
     WheelSize,
+    /// [`first_token`](crate::tracker::TrackerBuilder::first_token) is 0, or more than 2^63.
+    FirstToken,
     /// The system refused to start a thread.
     Thread(std::io::Error),
 }
@@ -150,6 +156,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Tick => f.write_str("`tick` must be longer than zero and at most 584 years"),
             Self::WheelSize => f.write_str("`wheel_size` must be from 2 to 65,536 slots"),
+            Self::FirstToken => f.write_str("`first_token` must be from 1 to 2^63"),
             Self::Thread(error) => write!(f, "the system refused to start a thread: {error}"),
         }
     }
@@ -159,7 +166,7 @@ impl Error for BuildError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Thread(error) => Some(error),
-            Self::Tick | Self::WheelSize => None,
+            Self::Tick | Self::WheelSize | Self::FirstToken => None,
         }
     }
 }

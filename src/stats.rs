@@ -36,6 +36,12 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// The same, and returns the count that this makes.
+    #[inline(always)]
+    pub(crate) fn add_and_read(&self, n: u64) -> u64 {
+        self.0.fetch_add(n, Ordering::Relaxed) + n
+    }
+
     /// For the one thread that has the lock of this counter.
     #[inline(always)]
     pub(crate) fn add_exclusively(&self, n: u64) {

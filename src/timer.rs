@@ -155,7 +155,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
         self.shared.shutdown();
-        self.shared.inner.take_remains()
+        let remains = self.shared.inner.take_remains();
+        remains.into_iter().map(|(_, payload)| payload).collect()
     }
 }
 

@@ -104,7 +104,10 @@ impl WaitError {
         match rejected.reason() {
             RejectReason::NoKeys => Self::NoKeys,
             // (The wheel of a purgatory takes every timeout, and every key any number of times.)
-            RejectReason::Full | RejectReason::TooLong | RejectReason::Duplicate => Self::Full,
+            RejectReason::Full
+            | RejectReason::TooLong
+            | RejectReason::Duplicate
+            | RejectReason::StaleToken => Self::Full,
             RejectReason::ShutDown => Self::ShutDown,
             RejectReason::Panicked => Self::Panicked,
             RejectReason::Nested => Self::Nested,

@@ -6,8 +6,8 @@ pub use builder::RequestsBuilder;
 
 use builder::Report;
 
+use super::entries::Place;
 use super::{TrackedKey, Tracker, TrackerBuilder, WeakTracker};
-use crate::address::Address;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
 use crate::promise::{Promise, block_on};
@@ -144,11 +144,11 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
             .extra
             .track(timers, copy, Caller(promise.clone()), timeout, false)
         {
-            Ok((address, _)) => Ok(ResponseFuture {
+            Ok((place, _)) => Ok(ResponseFuture {
                 promise,
                 tracker: self.tracker.downgrade(),
                 id,
-                address,
+                place,
                 answered: false,
             }),
             Err(rejected) => Err(rejected.map(|_| id)),
@@ -249,7 +249,7 @@ pub struct ResponseFuture<K: TrackedKey, R: Send + 'static, S: KeyHasher = Rando
     promise: Arc<Promise<Result<R, RequestError>>>,
     tracker: WeakTracker<K, Caller<R>, S>,
     id: K,
-    address: Address,
+    place: Place,
     answered: bool,
 }
 
@@ -297,7 +297,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, 
         // The task that drops it need not be woken to hear that it is gone.
         self.promise.forget();
         if let Some(tracker) = self.tracker.upgrade() {
-            drop(tracker.withdraw(&self.id, self.address));
+            drop(tracker.withdraw(self.place));
         }
     }
 }
@@ -323,7 +323,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
     /// # Panics
     /// If the clock does.
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
-        let tracker = TrackerBuilder::with(self.settings, self.hasher);
+        let tracker = TrackerBuilder::with(self.settings, self.hasher, 1);
         Ok(Requests {
             tracker: tracker.build(|_, caller: Caller<R>| {
                 caller.answer(Err(RequestError::TimedOut));
