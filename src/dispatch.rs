@@ -1,13 +1,12 @@
 //! Where the completions of expired operations run, and those of checks that were put off.
 
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
+use crate::worker::{GRACE, Worker};
 use crossbeam::channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, JoinHandle};
 
 /// The completion of one operation that expired, or was completed by a check put off; ready to run once. Never panics:
 /// panics of `on_complete` are caught and counted inside. Dropping it runs it, so an executor that throws a job away
@@ -60,33 +59,26 @@ impl fmt::Debug for Dispatch {
     }
 }
 
-/// The name of a thread that works for `owner`. (The system cannot have a NUL in it.)
-pub(crate) fn thread_name(owner: &str, work: &str) -> String {
-    format!("{owner}-{work}").replace('\0', "?")
-}
-
 /// A thread that runs jobs in order, and runs all that it was given before it ends.
 #[derive(Debug)]
 pub(crate) struct CompletionThread {
     jobs: Mutex<Option<Sender<Job>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Worker,
 }
 
 impl CompletionThread {
     pub(crate) fn spawn(name: &str) -> io::Result<Self> {
         let (jobs, received) = unbounded::<Job>();
-        let thread = thread::Builder::new()
-            .name(thread_name(name, "completions"))
-            .spawn(move || {
-                for job in received {
-                    // Jobs catch the panics of user code themselves. Should one get through nevertheless, it has
-                    // been reported by the panic hook, and the jobs behind it must not suffer.
-                    let _ = catch_unwind(AssertUnwindSafe(job));
-                }
-            })?;
+        let thread = Worker::spawn(name, "completions", move || {
+            for job in received {
+                // Jobs catch the panics of user code themselves. Should one get through nevertheless, it has been
+                // reported by the panic hook, and the jobs behind it must not suffer.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+            }
+        })?;
         Ok(Self {
             jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(Some(thread)),
+            thread,
         })
     }
 
@@ -98,29 +90,19 @@ impl CompletionThread {
         }
     }
 
-    /// Lets the thread finish what it was given, and waits for that, unless this is called from a callback.
-    pub(crate) fn finish(&self) {
+    /// Takes no more jobs. The thread ends when it has run those that it has.
+    pub(crate) fn close(&self) {
         drop(self.jobs.lock().take());
-        join_unless_in_callback(&self.thread);
+    }
+
+    pub(crate) fn thread(&self) -> &Worker {
+        &self.thread
     }
 }
 
 impl Drop for CompletionThread {
     fn drop(&mut self) {
-        self.finish();
-    }
-}
-
-/// Waits for `thread` to end, unless this is called from a callback: that could run on this very thread, or on one
-/// that `thread` waits for in turn. It then ends on its own, and a later call may still wait for it.
-pub(crate) fn join_unless_in_callback(thread: &Mutex<Option<JoinHandle<()>>>) {
-    if Trampoline::in_progress() {
-        return;
-    }
-    let handle = thread.lock().take();
-    // (The thread itself comes here outside of a callback when it drops the last reference to what it works for.)
-    if let Some(handle) = handle.filter(|handle| handle.thread().id() != thread::current().id()) {
-        // Our threads catch every panic; what one died of nevertheless, the panic hook has reported.
-        let _ = handle.join();
+        self.close();
+        self.thread.join_within(GRACE);
     }
 }

@@ -21,6 +21,8 @@ pub enum RejectReason {
     NoKeys,
     /// [`max_parked`](crate::Builder::max_parked) operations are parked, or ended and still to be completed.
     Full,
+    /// The purgatory is being [drained](crate::Purgatory::drain).
+    Draining,
     /// The purgatory (timer, tracker) is shut down.
     ShutDown,
     /// The timeout is longer than the timer's scheme can hold. Only
@@ -43,6 +45,7 @@ impl RejectReason {
         match self {
             Self::NoKeys => "NoKeys",
             Self::Full => "Full",
+            Self::Draining => "Draining",
             Self::ShutDown => "ShutDown",
             Self::TooLong => "TooLong",
             Self::Panicked => "Panicked",
@@ -58,6 +61,7 @@ impl fmt::Display for RejectReason {
         f.write_str(match self {
             Self::NoKeys => "an operation needs at least one key to watch",
             Self::Full => "the limit of parked operations (`max_parked`) is reached",
+            Self::Draining => "it is being drained, and takes nothing new",
             Self::ShutDown => "it is shut down",
             Self::TooLong => "the timeout is longer than the timer's scheme can hold",
             Self::Panicked => "user code panicked while the operation was being parked",
@@ -136,6 +140,56 @@ impl fmt::Display for RescheduleError {
 }
 
 impl Error for RescheduleError {}
+
+/// A shutdown within a bound of time did not come to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// The bound has passed. The shutdown goes on in the background.
+    TimedOut(StillRunning),
+    /// The system refused to start the thread that shuts down. Nothing has happened.
+    Thread(std::io::Error),
+}
+
+/// What was still to be done when the bound of a shutdown passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StillRunning {
+    /// Operations that have not ended yet: the shutdown has not come to them, or another thread is examining them.
+    pub parked: usize,
+    /// Operations that have ended, and whose `on_complete` was handed to another thread and has not run to its end.
+    pub completions_pending: usize,
+    /// The names of the library's own threads that have not ended.
+    pub threads: Vec<String>,
+}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut(still) => write!(
+                f,
+                "the shutdown took longer than its bound: {} operations parked, {} completions pending, threads \
+                 running: {}",
+                still.parked,
+                still.completions_pending,
+                match still.threads.as_slice() {
+                    [] => "none".to_owned(),
+                    threads => threads.join(", "),
+                }
+            ),
+            Self::Thread(error) => write!(f, "the system refused to start a thread: {error}"),
+        }
+    }
+}
+
+impl Error for ShutdownError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Thread(error) => Some(error),
+            Self::TimedOut(_) => None,
+        }
+    }
+}
 
 /// A purgatory, timer or tracker cannot be built with these settings.
 #[derive(Debug)]

@@ -30,6 +30,7 @@ pub mod timer;
 pub mod tracker;
 mod trampoline;
 mod watch;
+mod worker;
 
 pub mod threads {
     //! On which threads a purgatory works: who drives its timer, and where completions run.

@@ -368,6 +368,6 @@ pub struct LoopEnd(Arc<Sleeper>);
 
 impl LoopEnd {
     pub fn stop(&self) {
-        self.0.stop();
+        self.0.close();
     }
 }

@@ -45,6 +45,11 @@ impl<T> Promise<T> {
         Ok(())
     }
 
+    /// Whether the value is there, or was handed out.
+    pub(crate) fn is_kept(&self) -> bool {
+        !matches!(*self.0.lock(), State::Open(_))
+    }
+
     /// The value, if it is there; else `cx` is woken when it comes. Pending for ever once the value was handed out.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An

@@ -3,13 +3,13 @@
 //! What there is to do, and when next, is the business of what it drives; this is only the loop around it. It has no
 //! polling interval: with nothing parked it sleeps until it is woken.
 
-use crate::dispatch::{CompletionThread, join_unless_in_callback, thread_name};
+use crate::dispatch::CompletionThread;
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
 use crate::time::WakeFn;
+use crate::worker::{GRACE, Worker};
 use parking_lot::Mutex;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How long the reaper lets something be that panicked while it was driven (a clock of the user's, say).
@@ -50,8 +50,9 @@ pub enum Reaper {
 
 /// A thread that drives any number of purgatories, with a second one beside it that runs their completions.
 ///
-/// Clones are the same reaper. The threads end, and are joined, when the last clone and the last purgatory that uses
-/// them are gone.
+/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are gone; the
+/// drop of the last waits for them, but at most some 10 ms for each: then they run the completions that they have, and
+/// end by themselves.
 #[derive(Debug, Clone)]
 pub struct ReaperThread {
     pub(crate) sleeper: Arc<Sleeper>,
@@ -76,7 +77,7 @@ impl ReaperThread {
 pub(crate) struct Sleeper {
     pub(crate) shared: Arc<Shared>,
     unparker: Unparker,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Option<Worker>,
 }
 
 /// What the thread and its owner share.
@@ -95,12 +96,10 @@ impl std::fmt::Debug for Shared {
 
 impl Sleeper {
     pub(crate) fn spawn(name: &str) -> io::Result<Self> {
-        let (sleeper, parker) = Self::without_thread();
+        let (mut sleeper, parker) = Self::without_thread();
         let shared = sleeper.shared.clone();
-        let thread = thread::Builder::new()
-            .name(thread_name(name, "reaper"))
-            .spawn(move || shared.run(&parker))?;
-        *sleeper.thread.lock() = Some(thread);
+        let thread = Worker::spawn(name, "reaper", move || shared.run(&parker))?;
+        sleeper.thread = Some(thread);
         Ok(sleeper)
     }
 
@@ -113,7 +112,7 @@ impl Sleeper {
                 stopping: AtomicBool::new(false),
             }),
             unparker: parker.unparker(),
-            thread: Mutex::new(None),
+            thread: None,
         };
         (sleeper, parker)
     }
@@ -132,18 +131,24 @@ impl Sleeper {
         })
     }
 
-    /// Ends the thread and waits for that, unless this is called from a callback.
-    pub(crate) fn stop(&self) {
+    /// Lets the thread end.
+    pub(crate) fn close(&self) {
         // ORDERING: Release pairs with the Acquire in `run`; the wake-up that follows makes it look.
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
-        join_unless_in_callback(&self.thread);
+    }
+
+    pub(crate) fn thread(&self) -> Option<&Worker> {
+        self.thread.as_ref()
     }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        self.stop();
+        self.close();
+        if let Some(thread) = &self.thread {
+            thread.join_within(GRACE);
+        }
     }
 }
 

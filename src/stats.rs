@@ -102,6 +102,10 @@ pub(crate) struct Events {
     pub(crate) panics: Count,
     pub(crate) lateness_total: Count,
     pub(crate) lateness_max: Count,
+    /// Completions that were handed to another thread, or to the end of an outermost call.
+    pub(crate) handed_over: Count,
+    /// Those of them that have run.
+    pub(crate) delivered: Count,
 }
 
 /// What a purgatory has seen so far. Sums over all threads: exact when no call is in progress, and otherwise what
@@ -117,6 +121,11 @@ pub struct Stats {
     /// Watch entries now: the sum of the keys of all parked operations, and for a while after many have expired at once
     /// of those among them that are still to be cleared away.
     pub watched: usize,
+    /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
+    /// thread, to an executor, or to the outermost call on its thread. (One that is run by the very call that ended the
+    /// operation is over when that call returns, and is not counted.) With a slow `on_complete` this grows, and with it
+    /// memory, unless [`max_parked`](crate::Builder::max_parked) bounds both together.
+    pub completions_pending: usize,
     /// Operations that could complete when they came, and never parked.
     pub completed_at_once: u64,
     /// Parked operations that were satisfied or forced.

@@ -247,6 +247,11 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         &self.shared.inner.extra
     }
 
+    /// Ends every value.
+    fn withdraw_all(&self) -> Vec<(K, V)> {
+        self.entries().withdraw_all(&self.shared.inner)
+    }
+
     /// Ends one value, whatever value its key may have got since.
     fn withdraw(&self, place: Place) -> Option<(K, V)> {
         self.entries().withdraw(&self.shared.inner, place)

@@ -108,7 +108,7 @@ impl WaitError {
             | RejectReason::TooLong
             | RejectReason::Duplicate
             | RejectReason::StaleToken => Self::Full,
-            RejectReason::ShutDown => Self::ShutDown,
+            RejectReason::ShutDown | RejectReason::Draining => Self::ShutDown,
             RejectReason::Panicked => Self::Panicked,
             RejectReason::Nested => Self::Nested,
         }

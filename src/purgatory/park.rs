@@ -157,8 +157,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         arrival: Option<Timestamp>,
         span: &OperationSpan,
     ) -> Result<Outcome<Op>, Rejected<Op>> {
-        if self.engine.is_closed() {
-            return Err(Rejected::new(RejectReason::ShutDown, op));
+        if let Some(reason) = self.engine.refusal() {
+            return Err(Rejected::new(reason, op));
         }
         let Some(keys) = keys else {
             return Err(Rejected::new(RejectReason::NoKeys, op));

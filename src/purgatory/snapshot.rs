@@ -4,7 +4,9 @@ use super::inner::Inner;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::time::ticks::NEVER;
-use std::collections::HashMap;
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::time::Duration;
 
 /// One parked operation, as [`Purgatory::snapshot`](crate::Purgatory::snapshot) saw it.
@@ -20,6 +22,22 @@ pub struct ParkedOperation<K> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// How many operations watch `key`.
+    pub(crate) fn watchers<Q>(&self, key: &Q) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        // (A visit may meet an operation twice.)
+        let mut live = HashSet::new();
+        self.watch.visit_all(key, |watcher| {
+            if self.is_live(watcher) {
+                live.insert(watcher);
+            }
+        });
+        live.len()
+    }
+
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
         // stand in the way of its completion.

@@ -297,18 +297,18 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         Some(entries.remove(place))
     }
 
-    pub(crate) fn edit_live(
+    pub(crate) fn edit_current(
         &self,
         _hash: u64,
         key: K,
-        is_live: impl Fn(&V) -> bool,
+        is_current: impl Fn(&V) -> bool,
         edit: impl FnOnce(Option<&mut V>) -> Option<V>,
         _hash_of: impl Fn(&V) -> u64,
     ) -> Option<K> {
         let mut entries = self.entries.lock();
         let found = entries
             .iter_mut()
-            .find(|(other, value)| *other == key && is_live(value));
+            .find(|(other, value)| *other == key && is_current(value));
         match edit(found.map(|(_, value)| value)) {
             Some(value) => {
                 entries.push((key, value));

@@ -6,8 +6,9 @@
 //! * An entry is added while the lock of its map shard is held, after it has got its slot and its timer.
 //! * INVARIANT: an entry leaves the map only by the thread that has claimed its slot, which finds it by its address. So
 //!   that thread always finds it, and runs no code of the key's for that.
-//! * A value whose slot is claimed has ended, though its entry may still be there. A search by key passes over it. So a
-//!   key may have several entries, of which at most one is alive.
+//! * A value whose slot is claimed is ending, though its entry is still there. Where another value comes for the key
+//!   meanwhile, it gets an entry of its own, and the old one is superseded. So a key may have several entries, of which
+//!   at most one is current; a search by key passes over the others.
 //!
 //! The lock of a timer shard may be taken within that of a map shard, never the other way round.
 
@@ -17,10 +18,10 @@ use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::shard::Rescheduled;
 use crate::engine::timing::Timing;
-use crate::engine::{self, cores};
+use crate::engine::{self, Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::KeyHasher;
-use crate::scheme::{HierarchicalWheel, Tick};
+use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Count, Ending};
 use crate::sync::ShardedMap;
 use crate::timer::inner::Inner;
@@ -48,6 +49,15 @@ struct Entry<V> {
     address: Address,
     hash: u64,
     token: u64,
+    /// Another value has come for the key while this one was being ended.
+    superseded: bool,
+}
+
+impl<V> Entry<V> {
+    /// Whether its value is the one that is kept for its key.
+    fn is_current<P, W: Scheme>(&self, engine: &Engine<P, W>) -> bool {
+        !self.superseded && engine.is_parked(self.address)
+    }
 }
 
 /// A value that is being kept, so that it can be found again.
@@ -153,11 +163,11 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                     _ => None,
                 }
             };
-            let is_live = |entry: &Entry<V>| engine.is_parked(entry.address);
+            let is_current = |entry: &Entry<V>| entry.is_current(engine);
             // The destructor of a spare key runs without the lock.
             drop(
                 self.map
-                    .edit_live(hash, key, is_live, edit, |entry| entry.hash),
+                    .edit_current(hash, key, is_current, edit, |entry| entry.hash),
             );
         });
         match (entered, value) {
@@ -199,6 +209,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             address,
             hash,
             token,
+            superseded: false,
         };
         let place = Place {
             address,
@@ -211,12 +222,13 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             earlier,
         };
         if let Some(occupant) = occupant {
-            // (One that is just expiring keeps its entry, for the thread that expires it.)
             if let Some(claim) = engine.claim(occupant.address, Mark::Cancel) {
                 let old = std::mem::replace(occupant, fresh);
                 entered.replaced = Some((claim, old.value.into_inner()));
                 return Ok((entered, None));
             }
+            // It is just expiring, and keeps its entry for the thread that expires it.
+            occupant.superseded = true;
         }
         Ok((entered, Some(fresh)))
     }
@@ -247,6 +259,22 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         Some(entry)
     }
 
+    /// Ends every value, and returns those that this call has ended.
+    pub(super) fn withdraw_all(&self, timers: &Timers<K, V, S>) -> Vec<(K, V)> {
+        let engine = &timers.engine;
+        let mut all = Vec::new();
+        for shard in &engine.shards {
+            for at in shard.occupants() {
+                let address = shard.address(at);
+                if let Some(claim) = engine.claim(address, Mark::Cancel) {
+                    let hash = engine.withdraw(claim, Ending::Cancelled);
+                    all.push(self.take(address, hash));
+                }
+            }
+        }
+        all
+    }
+
     /// Takes out the entry of a value that the calling thread has ended.
     pub(super) fn take(&self, address: Address, hash: u64) -> (K, V) {
         let is_it = |_: &K, entry: &Entry<V>| entry.address == address;
@@ -269,9 +297,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let is_it = |other: &K, entry: &Entry<V>| {
-            key.equivalent(other)
-                && which.matches(entry.token)
-                && timers.engine.is_parked(entry.address)
+            key.equivalent(other) && which.matches(entry.token) && entry.is_current(&timers.engine)
         };
         self.map.read_where(self.map.hash_of(key), is_it, read)
     }
@@ -351,11 +377,10 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                 replaced = Some((FencingToken::new(occupant.token), old, earlier));
                 None
             };
-            let is_it =
-                |entry: &Entry<V>| entry.token == token.get() && engine.is_parked(entry.address);
+            let is_it = |entry: &Entry<V>| entry.token == token.get() && entry.is_current(engine);
             drop(
                 self.map
-                    .edit_live(hash, key, is_it, edit, |entry| entry.hash),
+                    .edit_current(hash, key, is_it, edit, |entry| entry.hash),
             );
         });
         match (replaced, value) {

@@ -100,21 +100,23 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         taken.map(|(key, value)| (key, value.into_inner()))
     }
 
-    /// Shows `edit` the entry of `key` that `is_live`, and adds an entry with what `edit` returns, if anything: all of it
+    /// Shows `edit` the entry of `key` that `is_current`, and adds an entry with what `edit` returns, if anything: all of it
     /// under one hold of the exclusive lock of the key's shard. The others of the key stay where they are. `hash` is the
     /// hash of `key`, and `hash_of` that of an entry that is there already. Returns `key` if it is not needed.
     #[inline]
-    pub(crate) fn edit_live(
+    pub(crate) fn edit_current(
         &self,
         hash: u64,
         key: K,
-        is_live: impl Fn(&V) -> bool,
+        is_current: impl Fn(&V) -> bool,
         edit: impl FnOnce(Option<&mut V>) -> Option<V>,
         hash_of: impl Fn(&V) -> u64,
     ) -> Option<K> {
         let shard = self.0.determine_shard(hash as usize);
         let mut shard = self.0.shards()[shard].write();
-        let found = shard.get_mut(hash, |(other, value)| *other == key && is_live(value.get()));
+        let found = shard.get_mut(hash, |(other, value)| {
+            *other == key && is_current(value.get())
+        });
         match edit(found.map(|(_, value)| value.get_mut())) {
             Some(value) => {
                 let entry = (key, SharedValue::new(value));
