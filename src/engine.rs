@@ -51,6 +51,7 @@ pub(crate) struct Engine<P, W> {
     pub(crate) scale: TickScale,
     max_timeout: Duration,
     limit: Option<Limit>,
+    reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
     observer: Observer,
@@ -104,6 +105,7 @@ impl<P, W: Scheme> Engine<P, W> {
             scale,
             max_timeout: settings.max_timeout,
             limit: settings.max_parked.map(Limit::new),
+            reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
             observer: Observer::default(),
@@ -303,9 +305,9 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Whether [`max_parked`](Settings::max_parked) is set.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.limit.is_some()
+    /// Whether a bound asks for it that what ended payloads leave behind is reclaimed before their completions run.
+    pub(crate) fn reclaims_first(&self) -> bool {
+        self.reclaim_first
     }
 
     /// Frees a place under the limit: the user's code for the payload has run, or the payload went back to the caller.

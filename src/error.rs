@@ -21,6 +21,8 @@ pub enum RejectReason {
     NoKeys,
     /// [`max_parked`](crate::Builder::max_parked) operations are parked, or ended and still to be completed.
     Full,
+    /// As many operations as may ([`max_watchers_per_key`](crate::Builder::max_watchers_per_key)) watch one of the keys.
+    KeyFull,
     /// The purgatory is being [drained](crate::Purgatory::drain).
     Draining,
     /// The purgatory (timer, tracker) is shut down.
@@ -45,6 +47,7 @@ impl RejectReason {
         match self {
             Self::NoKeys => "NoKeys",
             Self::Full => "Full",
+            Self::KeyFull => "KeyFull",
             Self::Draining => "Draining",
             Self::ShutDown => "ShutDown",
             Self::TooLong => "TooLong",
@@ -61,6 +64,9 @@ impl fmt::Display for RejectReason {
         f.write_str(match self {
             Self::NoKeys => "an operation needs at least one key to watch",
             Self::Full => "the limit of parked operations (`max_parked`) is reached",
+            Self::KeyFull => {
+                "the limit of operations that watch one key (`max_watchers_per_key`) is reached"
+            }
             Self::Draining => "it is being drained, and takes nothing new",
             Self::ShutDown => "it is shut down",
             Self::TooLong => "the timeout is longer than the timer's scheme can hold",

@@ -376,16 +376,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.shutdown_async()
     }
 
-    /// The number of operations that watch `key`. Exact when no call is in progress.
+    /// The number of operations that watch `key`. Exact when no call is in progress; only after many have expired at
+    /// once, they count until their watch entries are reclaimed.
     ///
-    /// Takes the lock of the key's map shard for a slice of the operations at a time. Its cost is in all that watch the
-    /// key.
+    /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
     pub fn watchers<Q>(&self, key: &Q) -> usize
     where
         Op::Key: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.shared.inner.watchers(key)
+        self.shared.inner.watch.count(key)
     }
 }
 
@@ -411,6 +411,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
             Engine::new(self.settings)?.observed(),
             self.hasher,
             self.map_shards,
+            self.max_watchers,
         );
         Ok(Purgatory {
             shared: SharedHandle::start(inner),

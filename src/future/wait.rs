@@ -105,6 +105,7 @@ impl WaitError {
             RejectReason::NoKeys => Self::NoKeys,
             // (The wheel of a purgatory takes every timeout, and every key any number of times.)
             RejectReason::Full
+            | RejectReason::KeyFull
             | RejectReason::TooLong
             | RejectReason::Duplicate
             | RejectReason::StaleToken => Self::Full,

@@ -4,9 +4,7 @@ use super::inner::Inner;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::time::ticks::NEVER;
-use std::borrow::Borrow;
-use std::collections::{HashMap, HashSet};
-use std::hash::Hash;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// One parked operation, as [`Purgatory::snapshot`](crate::Purgatory::snapshot) saw it.
@@ -22,29 +20,19 @@ pub struct ParkedOperation<K> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// How many operations watch `key`.
-    pub(crate) fn watchers<Q>(&self, key: &Q) -> usize
-    where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        // (A visit may meet an operation twice.)
-        let mut live = HashSet::new();
-        self.watch.visit_all(key, |watcher| {
-            if self.is_live(watcher) {
-                live.insert(watcher);
-            }
-        });
-        live.len()
-    }
-
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
-        // stand in the way of its completion.
+        // stand in the way of its completion. No lock is held while the result grows.
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
-        self.watch.for_each(|key, watcher| {
-            keys.entry(watcher).or_default().push(key.clone());
-        });
+        for key in self.watch.all_keys() {
+            self.watch.visit_all(&key, |watcher| {
+                let known = keys.entry(watcher).or_default();
+                // (A visit may meet an operation twice.)
+                if known.last() != Some(&key) {
+                    known.push(key.clone());
+                }
+            });
+        }
         let now = self.engine.now();
         let mut parked = keys
             .into_iter()

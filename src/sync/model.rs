@@ -384,6 +384,10 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries.lock().len()
+    }
+
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
         for (key, value) in self.entries.lock().iter() {
             visit(key, value);

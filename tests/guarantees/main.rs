@@ -15,6 +15,7 @@ mod leftovers;
 mod locks;
 mod marks;
 mod mixed_watches;
+mod operators;
 mod order;
 mod panics;
 mod ranked;

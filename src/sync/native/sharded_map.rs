@@ -227,6 +227,11 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
+    /// The number of entries. Takes the shared lock of each shard in turn.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Visits every entry, one shard at a time under its shared lock.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
         for entry in self.0.iter() {
