@@ -277,7 +277,7 @@ fn poll(future: impl Future<Output = ()>) -> Poll<()> {
 #[test]
 fn g15_an_async_shutdown_blocks_no_runtime_thread() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g15-async");
+        let purgatory = Purgatory::<Op>::new("g15-asy1");
         let go_on = stuck(&purgatory);
         park(&purgatory, Op::new(NEVER_IN_A_TEST), 1);
         eventually("the expiry", || purgatory.stats().expired == 1);
@@ -307,22 +307,19 @@ fn g15_an_async_shutdown_blocks_no_runtime_thread() {
             task.await.expect("no panic");
             assert!(over.load(Ordering::SeqCst));
         });
-        assert!(threads_named("g15-async").is_empty());
+        eventually("the end of its threads", || {
+            threads_named("g15-asy1").is_empty()
+        });
         assert_eq!(purgatory.stats().shut_down, 1);
         // Once more, it has nothing to do.
-        let again = purgatory.shutdown_async().expect("a thread");
-        eventually("the second end", move || {
-            // (A promise answers one poll.)
-            purgatory.stats().completions_pending == 0
-        });
-        futures::executor::block_on(again);
+        futures::executor::block_on(purgatory.shutdown_async().expect("a thread"));
     });
 }
 
 #[test]
 fn g15_an_async_shutdown_goes_on_without_its_future() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g15-async2");
+        let purgatory = Purgatory::<Op>::new("g15-asy2");
         let probe = Probe::new();
         park(&purgatory, probe.op(NEVER_IN_A_TEST), 1);
         let shutdown = purgatory.shutdown_async().expect("a thread");
@@ -330,7 +327,7 @@ fn g15_an_async_shutdown_goes_on_without_its_future() {
         let _ = poll(shutdown);
         eventually("the end", || probe.ending() == Some(Completion::ShutDown));
         eventually("the end of its threads", || {
-            threads_named("g15-async2").is_empty()
+            threads_named("g15-asy2").is_empty()
         });
     });
 }
@@ -347,6 +344,7 @@ fn g15_dropping_the_last_handle_does_not_wait_for_completions() {
             let purgatory = Purgatory::<Op>::builder("g15-drop").reaper(reaper);
             let purgatory = purgatory.build().expect("threads");
             let go_on = stuck(&purgatory);
+            eventually("the first expiry", || purgatory.stats().expired == 1);
             let behind = Probe::new();
             park(&purgatory, behind.op(SOON), 1);
             eventually("both expiries", || purgatory.stats().expired == 2);
