@@ -1,9 +1,9 @@
 //! Records with a deadline, in timer shards, and the thread that expires them.
 //!
 //! An engine knows neither keys nor user code. It parks payloads in [`shard`]s, whose cells decide which thread may end
-//! each of them, and tells the sleeping reaper of earlier deadlines. The purgatory and the timer stand on it, each as a
-//! [`handler`](handler::Handler) of its payloads: [`expire`] hands it those whose deadline has passed, [`drive`] is what
-//! the passing of time does, and [`dispatch`] runs the user's code for those that have ended.
+//! each of them, and wakes the reaper for an earlier deadline. The purgatory and the timer stand on it, each as a
+//! [`handler`](handler::Handler) of its payloads. [`drive`] is called when time has passed, [`expire`] gives the
+//! handler the payloads whose deadline has passed, and [`dispatch`] runs the user's code for payloads that have ended.
 
 pub(crate) mod dispatch;
 pub(crate) mod drive;
@@ -29,7 +29,9 @@ use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Ending, Events, Stats};
-use crate::sync::{Arc, AtomicU32, CachePadded, Mutex, Ordering, SHARDS, SLICE, thread_number};
+use crate::sync::{
+    Arc, AtomicU32, CachePadded, Mutex, Ordering, SLICE, thread_number, timer_shards,
+};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::worker::Worker;
@@ -93,7 +95,7 @@ impl<P, W: Scheme> Engine<P, W> {
         let (threads, dispatch) =
             ThreadSet::start(&settings.name, settings.reaper, settings.dispatch)
                 .map_err(BuildError::Thread)?;
-        let shards = cores().clamp(*SHARDS.start(), *SHARDS.end());
+        let shards = timer_shards(cores());
         Ok(Self {
             name: settings.name,
             shards: (0..shards.next_power_of_two().min(1 << SHARD_BITS))
@@ -113,7 +115,7 @@ impl<P, W: Scheme> Engine<P, W> {
         })
     }
 
-    /// From now on the user's recorder and subscriber are told of what happens.
+    /// From now on the user's recorder and subscriber are told of events.
     pub(crate) fn observed(mut self) -> Self {
         // A recorder that panics here is told nothing more.
         let observer = self.caught(|| Observer::new(&self.name));
@@ -419,7 +421,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.enter_phase(phase)
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         stats.add_counters(self.shards.iter().flat_map(|shard| shard.counters()));

@@ -1,25 +1,27 @@
-//! What can be refused, and why.
+//! Refusals, and their reasons.
 
 use parking_lot::Mutex;
 use std::error::Error;
 use std::fmt;
 
-/// An operation (payload, value, request) that was not taken, with the reason; the operation is inside.
+/// An operation (payload, value, request) that was refused, with the reason. [`into_inner`](Self::into_inner) returns
+/// the operation.
 ///
 /// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every operation that is `Send`.
 pub struct Rejected<Op> {
     reason: RejectReason,
-    /// Never locked: a mutex is `Sync` for every operation that is `Send`, and gives it out to its only owner.
+    /// Never locked: a mutex is `Sync` for every operation that is `Send`, and its owner can take the operation out.
     operation: Mutex<Op>,
 }
 
-/// Why an operation was not taken.
+/// Why an operation was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
     /// The list of keys was empty.
     NoKeys,
-    /// [`max_parked`](crate::Builder::max_parked) operations are parked, or ended and still to be completed.
+    /// As many operations as [`max_parked`](crate::Builder::max_parked) allows are parked, or have ended and their
+    /// `on_complete` has not returned yet.
     Full,
     /// As many operations as may ([`max_watchers_per_key`](crate::Builder::max_watchers_per_key)) watch one of the keys.
     KeyFull,
@@ -27,18 +29,18 @@ pub enum RejectReason {
     Draining,
     /// The purgatory (timer, tracker) is shut down.
     ShutDown,
-    /// The timeout is longer than the timer's scheme can hold. Only
-    /// [`SimpleWheel`](crate::scheme::SimpleWheel) has such a bound.
+    /// The timeout is longer than the timer's scheme can hold. Only `SimpleWheel` of the feature `reference-schemes`
+    /// has such a bound.
     TooLong,
-    /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was being
-    /// parked. No key is watched for it any more; its state is whatever the panic left.
+    /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was
+    /// being parked. The operation watches no key any more. Its fields have the values at the moment of the panic.
     Panicked,
     /// The tracker keeps a value for this key already.
     Duplicate,
     /// The tracker does not keep the value with this token: it was replaced, completed or taken, or it has expired.
     StaleToken,
-    /// More than eight parks are nested: each was made by a hook that the next outer one runs (`try_complete`, or the
-    /// destructor of a key). Park from `on_complete` instead, which never nests.
+    /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a key,
+    /// that the next outer park called. Park from `on_complete` instead, which never nests.
     Nested,
 }
 
@@ -89,22 +91,22 @@ impl<Op> Rejected<Op> {
         }
     }
 
-    /// Why.
+    /// The reason.
     pub fn reason(&self) -> RejectReason {
         self.reason
     }
 
-    /// The operation.
+    /// Returns the operation.
     pub fn into_inner(self) -> Op {
         self.operation.into_inner()
     }
 
-    /// Both.
+    /// Returns the reason and the operation.
     pub fn into_parts(self) -> (RejectReason, Op) {
         (self.reason, self.operation.into_inner())
     }
 
-    /// The same refusal of what `part` makes of the operation.
+    /// The same refusal, with the result of `part` in place of the operation.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
         Rejected::new(self.reason, part(self.operation.into_inner()))
     }
@@ -126,7 +128,7 @@ impl<Op> fmt::Display for Rejected<Op> {
 
 impl<Op> Error for Rejected<Op> {}
 
-/// A timer did not get another deadline.
+/// Why a timer did not get another deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RescheduleError {
@@ -197,7 +199,7 @@ impl Error for ShutdownError {
     }
 }
 
-/// A purgatory, timer or tracker cannot be built with these settings.
+/// Why a purgatory, timer or tracker cannot be built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {

@@ -1,7 +1,7 @@
-//! The reaper: a thread that sleeps until something is due.
+//! The reaper: a thread that sleeps until the next deadline of the purgatories that it drives.
 //!
-//! What there is to do, and when next, is the business of what it drives; this is only the loop around it. It has no
-//! polling interval: with nothing parked it sleeps until it is woken.
+//! This is only the loop. A purgatory says how long the reaper may sleep (`Rest`). There is no polling interval: if no
+//! deadline exists, the reaper sleeps until it is woken.
 
 use crate::dispatch::CompletionThread;
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
@@ -12,7 +12,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// How long the reaper lets something be that panicked while it was driven (a clock of the user's, say).
+/// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// How long the reaper may sleep.
@@ -20,31 +20,32 @@ const AFTER_PANIC: Duration = Duration::from_millis(100);
 pub(crate) enum Rest {
     For(Duration),
     UntilWoken,
-    /// This one needs driving no more.
+    /// It is shut down, and is not driven any more.
     Done,
 }
 
-/// What a reaper drives.
+/// A purgatory, timer or tracker, as the reaper sees it.
 pub(crate) trait Driven: Send + Sync {
-    /// Does what is due.
+    /// Expires timers whose deadline has passed, makes deferred checks, and reclaims.
     fn drive(self: Arc<Self>) -> Rest;
 }
 
-/// Who drives the timer of a purgatory.
+/// The thread that drives the timer of a purgatory: it expires operations and makes deferred checks.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum Reaper {
-    /// A thread of the purgatory's own.
+    /// A thread that only this purgatory uses.
     #[default]
     Own,
     /// A thread that drives many purgatories.
     Shared(ReaperThread),
-    /// A thread of the user's, such as an event loop: it calls [`advance`](crate::Purgatory::advance) when
-    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and asks for both again when this waker is called:
-    /// an earlier deadline has been added, a check put off until later, the clock moved by hand, or all of it shut
-    /// down. It is called on the thread that did this (which may only have checked a key), with no lock held.
+    /// A thread of yours, such as an event loop. It calls [`advance`](crate::Purgatory::advance) when
+    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and calls both again when this function is called:
+    /// because a call has added an earlier deadline or deferred a check, has moved a manual clock, or has shut the
+    /// purgatory down. The function runs on the thread that made that call (perhaps a check of a key), with no lock
+    /// held.
     Reactor(WakeFn),
-    /// Nobody: the user calls [`advance`](crate::Purgatory::advance) now and then, for instance in a test.
+    /// No thread: you call [`advance`](crate::Purgatory::advance), for instance in a test.
     Manual,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct Sleeper {
     thread: Option<Worker>,
 }
 
-/// What the thread and its owner share.
+/// The state that the thread and its owner share.
 pub(crate) struct Shared {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
@@ -133,7 +134,7 @@ impl Sleeper {
 
     /// Lets the thread end.
     pub(crate) fn close(&self) {
-        // ORDERING: Release pairs with the Acquire in `run`; the wake-up that follows makes it look.
+        // ORDERING: Release pairs with the Acquire in `run`; after the wake-up that follows, the thread reads it.
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
     }
@@ -161,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Drives everything once. Returns how long to sleep; `None` until woken.
+    /// Drives each purgatory once. Returns how long to sleep; `None` until woken.
     pub(crate) fn round(&self) -> Option<Duration> {
         let mut rest = None;
         let mut place = 0;

@@ -236,7 +236,10 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        self.shared.shutdown();
+        // (A second caller must not take what the first one is still collecting.)
+        if !self.shared.shutdown() {
+            return Vec::new();
+        }
         let remains = self.shared.inner.take_remains().into_iter();
         remains
             .map(|(address, hash)| self.entries().take(address, hash))

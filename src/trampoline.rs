@@ -22,7 +22,8 @@ pub(crate) type Examinee = u64;
 
 /// Checks that operations of one purgatory make in their `try_complete`, on one thread.
 pub(crate) trait NestedChecks: Any {
-    /// Runs the check that has waited longest. `false` if none waits, and then forgets which operations caused checks.
+    /// Runs the check that has waited longest. `false` if none waits. (Which operations caused checks is known until no
+    /// check of any purgatory waits: those of another may cause the same ones again.)
     fn run_next(&self) -> bool;
 }
 
@@ -133,14 +134,18 @@ fn run_one() -> bool {
         call();
         return true;
     }
-    let mut place = 0;
-    // (The list is not borrowed while a check runs: that may add to it.)
-    while let Some(checks) = CHECKS.with(|checks| checks.borrow().get(place).cloned()) {
+    // Purgatories take turns: so the checks that operations of one cause in another are merged there.
+    for _ in 0..CHECKS.with(|checks| checks.borrow().len()) {
+        // (The list is not borrowed while a check runs: that may add to it.)
+        let next = CHECKS.with(|checks| {
+            let mut checks = checks.borrow_mut();
+            checks.rotate_left(1);
+            checks.last().cloned()
+        });
         let _in_check = InNestedCheck::enter();
-        if checks.run_next() {
+        if next.is_some_and(|checks| checks.run_next()) {
             return true;
         }
-        place += 1;
     }
     false
 }

@@ -3,7 +3,7 @@
 //! Nothing here knows what an operation is: an [`Address`] is a number, and whether it is alive is asked from outside.
 //! The list of a key lies in the map, under the lock of the key's shard: adding to it and removing it when it is empty
 //! happen under the same lock, so a watch can never be added to a list that is about to vanish. The list of a key that
-//! somebody has [resolved] lies in a place of its own, where it is found without the map.
+//! is [resolved] lies in a place of its own, where it is found without the map.
 //!
 //! The lock of a resolved list may be taken within that of a shard, never the other way round.
 
@@ -194,7 +194,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         self.lists.read_key(key, K::clone)
     }
 
-    /// Who watches `key`, to begin with; `None` if nobody does. A short list is `copied`.
+    /// The watchers of `key`, as far as one look at the list shows them; `None` if there are none. A short list is
+    /// `copied`.
     #[inline(always)]
     pub(crate) fn find<Q>(&self, key: &Q, copied: &mut Copied) -> Option<Found>
     where
@@ -212,9 +213,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Calls `each` for every watcher that `key` has during the whole visit, and perhaps for some that leave meanwhile,
-    /// until it breaks: those with a rank up to that of `bound`, in its order, then those without, in the order of their
-    /// arrival. No lock is held during the calls, and `pause` is called between slices of a long list. The visit begins
-    /// with what was [found](Self::find).
+    /// until it breaks: those with a rank up to that of `bound`, in its order, then those without, in the order of
+    /// their arrival. No lock is held during the calls, and `pause` is called between slices of a long list. The visit
+    /// begins with what was [found](Self::find).
     #[inline(always)]
     pub(crate) fn visit<Q>(
         &self,
@@ -313,7 +314,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         drop_user_value((removed, retired));
     }
 
-    /// Number of keys that somebody watches.
+    /// The number of keys that are watched.
     pub(crate) fn keys(&self) -> usize {
         let mut keys = 0;
         self.lists.for_each(|_, location| {

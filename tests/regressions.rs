@@ -3,7 +3,7 @@
 mod support;
 
 use request_purgatory::{
-    Admission, Completion, DelayedOperation, Purgatory, RejectReason, Rejected, threads::Dispatch,
+    Admission, Completion, DelayedOperation, Purgatory, RejectReason, threads::Dispatch,
     threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
     time::WakeFn,
 };
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::keys::{Fragile, Hook, with_fuse};
-use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within};
+use support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, refusal, within,
+};
 
 /// The panicking park never got as far as the second key, but took itself off its list all the same, which made that
 /// list believe that it was empty one watcher too early.
@@ -38,10 +40,10 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
                 let keys = [Fragile(1), Fragile(2)];
                 purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys)
             });
-            assert!(matches!(
-                refused,
-                Ok(Err(ref rejected) if rejected.reason() == RejectReason::Panicked)
-            ));
+            assert_eq!(
+                refusal(&refused.expect("the caller is told otherwise")),
+                Some(RejectReason::Panicked)
+            );
             assert_eq!(purgatory.watched_keys(), 1);
         }
         for leaving in leaving {
@@ -50,50 +52,6 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
         stays.satisfy();
         assert_eq!(purgatory.check_and_complete(&Fragile(2)), 1, "{leaves}");
         assert_eq!(purgatory.watched_keys(), 0);
-    }
-}
-
-/// The removal hashed the key again, panicked again, and left the operation counted for ever.
-#[test]
-fn a_key_whose_hash_panics_gives_the_operation_back_and_leaves_nothing_behind() {
-    let (purgatory, _clock) = manual::<Fragile>(|builder| builder.max_parked(1));
-    for keys in [1..2, 1..3, 0..3, 0..40_u32] {
-        let refused = with_fuse(1, Hook::Hash, || {
-            purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys.clone().map(Fragile))
-        });
-        assert!(
-            matches!(
-                refused,
-                Ok(Err(ref rejected) if rejected.reason() == RejectReason::Panicked)
-            ),
-            "{keys:?}: {refused:?}"
-        );
-        assert_eq!(purgatory.len(), 0, "{keys:?}");
-        assert_eq!(purgatory.watched_keys(), 0, "{keys:?}");
-    }
-    let parked = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Fragile(3)]);
-    assert!(parked.is_ok(), "the limit leaks");
-}
-
-/// The ending of one operation panicked while its siblings, ended before, waited for their completion.
-#[test]
-fn a_key_whose_hooks_panic_at_the_end_costs_no_sibling_its_completion() {
-    for hook in [Hook::Hash, Hook::Drop] {
-        let (purgatory, clock) = manual::<Fragile>(|builder| builder);
-        let probes = [(); 10].map(|()| Probe::new());
-        for (number, probe) in (10..).zip(&probes) {
-            purgatory
-                .try_complete_else_watch(probe.op(Duration::from_millis(5)), [Fragile(number)])
-                .expect("there is room");
-        }
-        clock.advance(Duration::from_millis(10));
-        // Whether it reports the panic or not.
-        let _ = with_fuse(15, hook, || purgatory.advance());
-        purgatory.advance();
-        for (number, probe) in probes.iter().enumerate().filter(|(number, _)| *number != 5) {
-            assert_eq!(probe.ending(), Some(Completion::Expired), "{number}");
-        }
-        assert_eq!(purgatory.len(), 0);
     }
 }
 

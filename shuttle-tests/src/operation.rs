@@ -69,7 +69,7 @@ impl Operation {
                     .expect("nothing panics under it")
                     .push(page);
                 if let Err(rejected) = purgatory.try_complete_else_watch(op, [key]) {
-                    rejected.into_operation().out();
+                    rejected.into_inner().out();
                 }
             }
             Deed::ShutDown => purgatory.shutdown(),

@@ -74,7 +74,7 @@ impl Stage {
             };
             let first = random.gen_range(0..KEYS);
             let rank = random.gen_bool(0.5).then(|| random.gen_range(0..RANKS));
-            let resolved = random.gen_bool(0.3).then(|| self.purgatory.key(first));
+            let resolved = random.gen_bool(0.3).then(|| self.purgatory.resolve(first));
             let count = random.gen_range(1..=KEYS);
             let watches = (0..count).map(|step| {
                 let watch = match &resolved {
@@ -91,7 +91,7 @@ impl Stage {
                 handle: handle.clone(),
             });
             match self.purgatory.try_complete_else_watch_on(op, watches) {
-                Err(rejected) => rejected.into_operation().out(),
+                Err(rejected) => rejected.into_inner().out(),
                 Ok(watch) => watch.into_handle().into_iter().for_each(|parked| {
                     let _ = handle.set(parked);
                 }),
@@ -101,7 +101,7 @@ impl Stage {
 
     /// Lets the events of some happen, and checks.
     fn check(&self) {
-        let resolved = self.purgatory.key(0);
+        let resolved = self.purgatory.resolve(0);
         for _ in 0..2 * EACH {
             let Some(known) = self.pick() else {
                 thread::yield_now();

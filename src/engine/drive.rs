@@ -1,4 +1,4 @@
-//! What the passing of time does, and the shutdown: the same for every handler.
+//! Driving a handler when time has passed, setting its alarm, and shutting it down.
 
 use super::dispatch::RunOn;
 use super::endings::Endings;
@@ -28,7 +28,7 @@ pub(super) fn start<H: Handler>(handler: &Arc<H>) {
     engine.threads.drive(driven, &*engine.clock);
 }
 
-/// Does all that is to be done by now. Returns how many payloads expired.
+/// Expires payloads, makes deferred calls and reclaims, by the time that it is now. Returns how many payloads expired.
 ///
 /// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends.
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
@@ -77,8 +77,8 @@ pub(crate) fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // One caller at a time, or they would not know whether the reactor knows of each other's alarms.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // The caller may not be the reactor, which only knows what it was told in here; and the deadline may be filed and
-        // not announced yet: the thread that announces it finds the alarm set, and wakes no thread.
+        // The caller may not be the reactor, which only knows what it was told in here; and the deadline may be filed
+        // and not announced yet: the thread that announces it finds the alarm set, and wakes no thread.
         (next, next < before)
     };
     if tell {

@@ -160,10 +160,11 @@ impl<H: Handler> Batch<H> {
 
 /// Reclaims a part of the queue. `false` if it was empty.
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
-    let part = handler.reclaim_queue().take();
-    let some = !part.is_empty();
-    part.into_iter()
-        .for_each(|batch| reclaim_batch(handler, batch));
+    let batch = handler.reclaim_queue().take();
+    let some = !batch.is_empty();
+    if some {
+        reclaim_batch(handler, batch);
+    }
     some
 }
 

@@ -12,7 +12,7 @@ use crate::stats::{Counters, Ending, Events};
 use crate::sync::{CachePadded, SLICE};
 use crate::time::ticks::NEVER;
 
-/// What lies beside the slots, under the same lock.
+/// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
@@ -114,8 +114,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
-    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to be
-    /// announced.
+    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to
+    /// be announced.
     #[inline(always)]
     pub(crate) fn park<'a>(
         &'a self,
@@ -221,7 +221,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released just
-    /// before, and then no other thread is on the way.
+    /// before, and then no other thread is on the way. (If it is taken again, the slot may wait for the next thread that
+    /// parks here or drives the timer; it is never lost.)
     fn try_free_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.free_remote(&mut guard);
@@ -356,6 +357,12 @@ impl<P, W: Scheme> Shard<P, W> {
     #[inline(always)]
     pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
         self.slab.is_parked(at)
+    }
+
+    /// Slots that wait for the next thread that gets the lock.
+    #[cfg(loom)]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.slab.waiting()
     }
 
     /// Slots that were ever needed.

@@ -1,4 +1,4 @@
-//! The life of a handler: it is shut down with its last strong handle.
+//! Shared handles: a handler is shut down when its last strong handle is dropped.
 
 use super::drive::{
     advance, drain, rearm_for_caller, shut_down, shut_down_in_background, shut_down_on_drop, start,
@@ -29,8 +29,8 @@ impl<H: Handler> Drop for ShutdownOnDrop<H> {
     }
 }
 
-/// What a public type of the library holds. (The reaper holds the handler weakly, callbacks on their way hold it
-/// strongly: neither keeps it from being shut down.)
+/// The strong handle inside a public type of the library. (The reaper holds the handler weakly, and callbacks in a
+/// queue hold it strongly: neither keeps it from being shut down.)
 pub(crate) struct SharedHandle<H: Handler> {
     pub(crate) inner: Arc<H>,
     shutdown: Arc<ShutdownOnDrop<H>>,
@@ -172,7 +172,7 @@ macro_rules! shared_methods {
             self.len() == 0
         }
 
-        /// What happened so far. Takes no lock.
+        /// The counts so far. Takes no lock.
         pub fn stats(&self) -> crate::stats::Stats {
             self.shared.stats()
         }
@@ -180,17 +180,19 @@ macro_rules! shared_methods {
         #[doc = concat!("Expires ", $what, " whose deadline has passed, and makes deferred checks.")]
         /// For use without a reaper (with one, it is harmless). Returns how many expired.
         ///
-        /// Your code runs where [`dispatch`](crate::threads::Dispatch) says; `try_complete` of the operations concerned
-        /// runs on this thread. Timers that your code starts meanwhile are left for the next call.
+        /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says; `try_complete` of an operation whose
+        /// deadline has passed, or that a deferred check examines, runs on this thread. Timers that your code starts
+        /// meanwhile are left for the next call. Inside a `try_complete`, deferred checks are left for the next call as
+        /// well.
         ///
-        /// Takes the lock of every timer shard in turn, for a slice of timers at a time, and those of the map shards of
-        /// the keys of what it ends. Reads the clock; if that panics, so does this call.
+        /// Takes the lock of every timer shard in turn, for 64 timers at a time, and for each ended operation those of
+        /// the map shards of its keys. Reads the clock; if that panics, so does this call.
         pub fn advance(&self) -> usize {
             self.shared.advance()
         }
 
-        /// When [`advance`](Self::advance) has something to do next, on the clock in use: at or before the first
-        /// deadline. `None`: not before something is parked.
+        /// The time of the next call of [`advance`](Self::advance), on the clock in use: at or before the earliest
+        /// deadline. `None` if there is no deadline.
         ///
         /// Takes the lock of every timer shard in turn, and may wake the reaper.
         pub fn next_deadline(&self) -> Option<crate::time::Timestamp> {
@@ -214,7 +216,7 @@ pub(crate) use shared_methods;
 macro_rules! shared_type {
     ([$($generics:tt)*] $strong:ident, $weak:ident, $type:ty, $weak_type:ty) => {
         impl<$($generics)*> $type {
-            /// A handle that does not keep it running: for callbacks.
+            /// A reference that does not keep it running, for callbacks.
             pub fn downgrade(&self) -> $weak_type {
                 $weak {
                     shared: self.shared.downgrade(),

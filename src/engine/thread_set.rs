@@ -18,8 +18,8 @@ pub(crate) struct ThreadSet {
 }
 
 impl ThreadSet {
-    /// Starts the threads that the settings ask for, or joins shared ones. Returns the dispatch, also where that was left
-    /// open.
+    /// Starts the threads that the settings ask for, or joins shared ones. Returns the dispatch, also where that was
+    /// left open.
     pub(crate) fn start(
         name: &str,
         reaper: Reaper,

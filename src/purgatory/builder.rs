@@ -1,4 +1,4 @@
-//! Building a purgatory.
+//! The settings of a purgatory.
 
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};
@@ -25,7 +25,7 @@ impl<Op: DelayedOperation> Builder<Op> {
         Self {
             settings: Settings::new(name),
             hasher: RandomState::default(),
-            map_shards: 1024,
+            map_shards: 256,
             max_watchers: usize::MAX,
             operation: PhantomData,
         }
@@ -35,9 +35,9 @@ impl<Op: DelayedOperation> Builder<Op> {
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     setters!();
 
-    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. Threads meet less
-    /// often at a lock with more of them; each takes 128 bytes. Default: 1,024; fewer are enough where a process has
-    /// hundreds of purgatories.
+    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of them,
+    /// threads meet less often at a lock; each takes 128 bytes. Default: 256. Choose fewer if a process has hundreds of
+    /// purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
         self.map_shards = shards;
         self
@@ -53,7 +53,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
         self
     }
 
-    /// How keys are hashed. Default: a fast hasher with a random seed, since keys are often chosen by clients.
+    /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
+    /// keys.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Op, H> {
         Builder {
             settings: self.settings,

@@ -1,4 +1,4 @@
-//! What all handles of one purgatory share.
+//! The state that all handles of one purgatory share.
 
 use super::deferred::{Deferred, DeferredChecks};
 use super::keys::Keys;
@@ -14,10 +14,10 @@ use crate::sync::{Arc, Weak};
 use crate::watch::WatchMap;
 use crate::watch::bound::Bound;
 
-/// How a purgatory keeps its deadlines.
+/// The timer scheme of a purgatory.
 pub(crate) type Wheel = HierarchicalWheel;
 
-/// What lies in a slot.
+/// The contents of a slot.
 pub(crate) struct Parked<Op: DelayedOperation> {
     pub(crate) op: Op,
     pub(crate) keys: Keys<Op::Key>,

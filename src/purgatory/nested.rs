@@ -42,15 +42,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Nested<Op, S> {
     /// The check that has waited longest.
     fn next(&self) -> Option<(Deferred<Op::Key>, Bound)> {
         let mut state = self.state.borrow_mut();
-        let Some(what) = state.order.pop_front() else {
-            let done = std::mem::replace(
-                &mut state.checks,
-                HashMap::with_hasher(self.inner.hasher.clone()),
-            );
-            drop(state);
-            drop(done);
-            return None;
-        };
+        let what = state.order.pop_front()?;
         let waiting = state.checks.get_mut(&what)?.waiting.take()?;
         Some((what, waiting))
     }

@@ -4,7 +4,7 @@
 //! 2. It gets a slot and a timer, under one hold of a timer shard's lock. From the first moment this thread holds it.
 //! 3. Its keys are watched. A thread that checks one of them now finds it held and leaves a mark.
 //! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
-//! 5. It is let go, which fails while there is a mark.
+//! 5. It is released, which fails while there is a mark.
 
 use super::complete::{Ended, Examined};
 use super::handle::Handle;
@@ -24,14 +24,14 @@ use crate::time::Timestamp;
 use crate::trampoline::{Examining, NestedPark, Trampoline, drop_user_value};
 use std::fmt;
 
-/// What became of an operation that was to park.
+/// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
-    /// It did not stay: it could complete at once, or ended while it was being registered (a check found it
-    /// satisfied, it was forced or cancelled by key, its timeout fired, the purgatory was shut down). Its
-    /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if it
-    /// expired, where [`Builder::dispatch`](crate::Builder::dispatch) says.
+    /// The operation has ended: it could complete at once, or ended while it was being parked (a check found it
+    /// satisfied, it was forced or cancelled by key, its timeout fired, or the purgatory was shut down). Its
+    /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if the
+    /// operation expired, where [`Builder::dispatch`](crate::Builder::dispatch) says.
     Completed,
-    /// It is parked.
+    /// The operation is parked.
     Parked(Handle<Op, S>),
 }
 
@@ -64,7 +64,7 @@ impl<Op: DelayedOperation, S> fmt::Debug for Admission<Op, S> {
     }
 }
 
-/// Parks operations whose time of arrival is known; see [`Purgatory::at`](crate::Purgatory::at).
+/// Parks operations with a supplied time of arrival; see [`Purgatory::at`](crate::Purgatory::at).
 pub struct Arrival<'a, Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(super) inner: &'a Arc<Inner<Op, S>>,
     pub(super) arrival: Timestamp,
@@ -205,7 +205,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Watches the keys of an operation that this thread holds, examines it again, and lets go of it.
+    /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
     fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
         let address = claim.address();

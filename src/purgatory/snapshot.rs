@@ -1,4 +1,4 @@
-//! What is parked, for an operator who asks what hangs.
+//! The list of parked operations, for an operator who looks for requests that hang.
 
 use super::inner::Inner;
 use crate::hash::KeyHasher;

@@ -4,6 +4,7 @@
 
 use super::Entry;
 use std::borrow::Borrow;
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -34,7 +35,6 @@ pub(crate) const SHORT_LIST: usize = 1;
 pub(crate) const COPIED: usize = 1;
 pub(crate) const SLICE: usize = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;
-pub(crate) const SHARDS: std::ops::RangeInclusive<usize> = 1..=1;
 pub(crate) const LAST_GENERATION: u32 = 1;
 
 /// A lock with parking_lot's face, on an atomic of the checker's.
@@ -43,7 +43,7 @@ pub(crate) const LAST_GENERATION: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Mutex<T> {
     locked: AtomicBool,
-    /// Who is to be woken when it is free. (Who spins instead makes loom try out every number of turns.)
+    /// Threads to be woken when it is free. (A thread that spins instead makes loom try every number of rounds.)
     waiting: parking_lot::Mutex<Vec<checker::thread::Thread>>,
     /// Never contended: `locked` comes first. (And never poisoned: all threads of a checker run on one, so that one of
     /// them may seem to panic while another does.)
@@ -74,7 +74,7 @@ impl<T> Mutex<T> {
             self.waiting().push(me.clone());
             // It may have been released before the name was on the list.
             let guard = self.try_lock();
-            // Whoever has the lock and has been woken already takes that wake-up, which is for no other sleep.
+            // A thread that has the lock and has been woken already takes that wake-up, which is for no other sleep.
             if guard.is_none() || !self.waits_no_more(&me) {
                 checker::thread::park();
             }
@@ -97,7 +97,8 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        // ORDERING: Acquire pairs with the Release in `drop`: whoever has the lock sees what was done under it before.
+        // ORDERING: Acquire pairs with the Release in `drop`: the thread that has the lock sees what was done under it
+        // before.
         self.locked
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
@@ -132,16 +133,33 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
-/// A Release store to a word that others change by read-modify-write.
+std::thread_local! {
+    /// All threads of a model are coroutines of one thread.
+    static TIMER_SHARDS: Cell<usize> = const { Cell::new(1) };
+}
+
+/// Engines that are built from now on have so many timer shards.
+#[cfg(loom)]
+pub(crate) fn set_timer_shards(shards: usize) {
+    TIMER_SHARDS.set(shards);
+}
+
+/// How many timer shards an engine has: one, unless the model says otherwise.
+pub(crate) fn timer_shards(_processors: usize) -> usize {
+    TIMER_SHARDS.get()
+}
+
+/// A store to a word that other threads change by read-modify-write.
 ///
 /// To loom, a store and a concurrent read-modify-write that read an earlier value are unordered, so that either could
 /// be the last. Really the store is the later one: the other comes directly after the value it read. A swap says so.
-pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
-    // ORDERING: Release, as the native store.
-    word.swap(value, Ordering::Release);
+pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
+    // ORDERING: the caller's.
+    word.swap(value, ordering);
 }
 
-/// A number of its own for each thread of the model, the same in every execution. Never 0.
+/// A number of its own for each thread of the model, the same in every execution: 1 for the first thread, which so has
+/// the second of two timer shards, 2 for the next. Never 0.
 pub(crate) fn thread_number() -> u32 {
     /// `ThreadId` shows its number only to a hasher.
     struct Last(u64);

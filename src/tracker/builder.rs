@@ -1,4 +1,4 @@
-//! Building a tracker.
+//! The settings of a tracker.
 
 use super::key::TrackedKey;
 use crate::dispatch::Dispatch;

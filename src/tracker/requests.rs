@@ -10,7 +10,7 @@ use super::entries::Place;
 use super::{TrackedKey, Tracker, TrackerBuilder, WeakTracker};
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
-use crate::promise::{Promise, block_on};
+use crate::promise::{Panics, Promise, block_on};
 use crate::stats::{Count, Stats};
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -49,7 +49,7 @@ impl fmt::Display for RequestError {
 
 impl Error for RequestError {}
 
-/// The side of a promise that answers. If it is lost, the request is not: it learns of a shutdown.
+/// The side of a promise that answers. If it is dropped, the request learns of a shutdown.
 struct Caller<R>(Arc<Promise<Result<R, RequestError>>>);
 
 impl<R> Caller<R> {
@@ -71,8 +71,8 @@ impl<R> Drop for Caller<R> {
 
 /// The pending requests of a client: matches responses to them by id, and times them out.
 ///
-/// [`request`](Self::request) gives a [`Future`], which needs no runtime, and can also be waited for
-/// [on a thread](ResponseFuture::wait_blocking). The code that reads responses hands them to
+/// [`request`](Self::request) returns a [`Future`], which needs no runtime; a thread can also
+/// [block on it](ResponseFuture::wait_blocking). The code that reads responses passes them to
 /// [`respond`](Self::respond).
 ///
 /// ```
@@ -153,15 +153,15 @@ impl<K: TrackedKey, R: Send + 'static> Requests<K, R> {
 }
 
 impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
-    /// Expects a response to request `id` within `timeout`. Call it before the request is sent: a response that
-    /// overtakes it is late. Dropping the [`ResponseFuture`] forgets it.
+    /// Expects a response to request `id` within `timeout`. Call it before you send the request: a response that
+    /// arrives before this call is late. Dropping the [`ResponseFuture`] forgets the request.
     ///
     /// Takes the lock of the id's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
-    /// The id comes back in a [`Rejected`]: a request with this id is pending
-    /// ([`Duplicate`](RejectReason::Duplicate)), there are too many, they are shut down, or `Hash`, `Eq` or `Clone` of an
-    /// id or the clock panicked.
+    /// The id comes back in a [`Rejected`]: a request with this id is pending ([`Duplicate`](RejectReason::Duplicate)),
+    /// [`max_parked`](RequestsBuilder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone`
+    /// of an id or the clock panicked.
     pub fn request(
         &self,
         id: K,
@@ -191,11 +191,11 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
     }
 
-    /// Hands over the response to request `id`. Returns whether the request was pending; if not, the response is counted
+    /// Answers request `id` with `response`. Returns whether the request was pending. If not, the response is counted
     /// as [late](Self::late) and reported to [`on_late`](RequestsBuilder::on_late).
     ///
-    /// Takes the lock of the id's map shard, and then that of a timer shard only if it is free. Wakes the future on this thread,
-    /// or calls `on_late`, with no lock held; if that panics, so does this call.
+    /// Takes the lock of the id's map shard, and then that of a timer shard only if it is free. Wakes the future on
+    /// this thread, or calls `on_late`, with no lock held; if that panics, so does this call.
     pub fn respond(&self, id: &K, response: R) -> bool {
         let late = self.respond_by(id, response);
         late.map_err(|response| {
@@ -267,13 +267,13 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.tracker.is_empty()
     }
 
-    /// Responses so far to requests that were not pending: they had timed out, were dropped, or never were.
+    /// The number of responses to requests that were not pending: they had timed out, were dropped, or were never made.
     pub fn late(&self) -> u64 {
         self.late.count.read()
     }
 
-    /// What happened so far: of requests, `parked` are pending now, `completed` were answered, `expired` timed out
-    /// and `cancelled` were dropped. Takes no lock.
+    /// The counts so far: `parked` requests are pending now, `completed` were answered, `expired` timed out and
+    /// `cancelled` were dropped. Takes no lock.
     pub fn stats(&self) -> Stats {
         self.tracker.stats()
     }
@@ -283,13 +283,13 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.tracker.advance()
     }
 
-    /// When [`advance`](Self::advance) has something to do next; see [`Tracker::next_deadline`].
+    /// The time of the next call of [`advance`](Self::advance); see [`Tracker::next_deadline`].
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.tracker.next_deadline()
     }
 
-    /// Refuses requests from now on, and ends those that wait with [`RequestError::ShutDown`]: futures are woken on this
-    /// thread. Then joins the threads; see [`Tracker::shutdown`].
+    /// Refuses requests from now on, and ends those that wait with [`RequestError::ShutDown`]: futures are woken on
+    /// this thread. Then joins the threads; see [`Tracker::shutdown`].
     pub fn shutdown(&self) {
         // Dropping them tells their requests.
         drop(self.tracker.shutdown());
@@ -315,9 +315,9 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> fmt::Debug for Requests<K, 
     }
 }
 
-/// One request that waits for its response: a [`Future`] of it, or of why there is none.
+/// A [`Future`] of the response to one request, or of the reason why there is none.
 ///
-/// Any executor will do; dropping it forgets the request, so that a response is late. It does not keep the
+/// Any executor can poll it. Dropping it forgets the request, and a response is then late. It does not keep the
 /// [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: TrackedKey, R: Send + 'static, S: KeyHasher = RandomState> {
@@ -329,7 +329,7 @@ pub struct ResponseFuture<K: TrackedKey, R: Send + 'static, S: KeyHasher = Rando
 }
 
 impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
-    /// Its id.
+    /// The id of the request.
     pub fn id(&self) -> &K {
         &self.id
     }
@@ -340,7 +340,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
     /// [`RequestError`], when the timeout has passed or the requests were shut down.
     ///
     /// # Panics
-    /// If it is called from a callback of the library: the response may have to come by the very thread that sleeps.
+    /// If it is called from a callback of the library: the response may need this very thread.
     pub fn wait_blocking(self) -> Result<R, RequestError> {
         assert!(
             !Trampoline::in_progress(),
@@ -370,10 +370,17 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, 
             return;
         }
         // The task that drops it need not be woken to hear that it is gone.
-        self.promise.forget();
-        if let Some(tracker) = self.tracker.upgrade() {
-            drop(tracker.withdraw(self.place));
-        }
+        let (response, waker) = self.promise.close();
+        let mut panics = Panics::default();
+        panics.catch(|| {
+            if let Some(tracker) = self.tracker.upgrade() {
+                drop(tracker.withdraw(self.place));
+            }
+        });
+        // Destructors of the user's, once the request is gone.
+        panics.catch(|| drop(response));
+        panics.catch(|| drop(waker));
+        panics.resume();
     }
 }
 

@@ -89,6 +89,9 @@ impl Arrivals {
         limit: usize,
         slice: &mut Vec<Address>,
     ) -> Option<u64> {
+        if self.len() == 0 {
+            return None;
+        }
         let all = self.swept.from(from).chain(self.unswept.from(from));
         let mut next = None;
         for arrival in all.take_while(|arrival| arrival.number < to).take(limit) {

@@ -1,8 +1,8 @@
 //! The watchers of one key.
 //!
 //! A single watcher lies inline, and a few lie in one small allocation. More are kept in the order of their
-//! [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are found
-//! without a visit to the rest.
+//! [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are
+//! found without a visit to the rest.
 //!
 //! Watchers arrive while a check walks over a list, and a walk that met them all might never end. So each has a number,
 //! and a walk meets those that arrived before it began. The numbers start anew with each list that comes to a key; its
@@ -195,8 +195,8 @@ impl Walk {
         }
     }
 
-    /// Calls `each` for the watchers that the walk meets, until it breaks; `read` shows the list for a slice of them, if
-    /// it still exists. `pause` is called between slices.
+    /// Calls `each` for the watchers that the walk meets, until it breaks; `read` shows the list for a slice of them,
+    /// if it still exists. `pause` is called between slices.
     pub(crate) fn visit(
         mut self,
         mut each: impl FnMut(Address) -> ControlFlow<()>,

@@ -159,7 +159,7 @@ impl Pair {
 
     fn call(&mut self, call: Call) {
         match call {
-            Call::Wait(keys, starting) => {
+            Call::WaitFuture(keys, starting) => {
                 let watched = keys.iter().map(|key| (*key, None)).collect();
                 self.wait(watched, starting, |real, timeout, predicate| {
                     real.wait(keys, timeout, predicate)
@@ -393,7 +393,7 @@ fn call() -> impl Strategy<Value = Call> {
     let keys = prop::collection::vec(key(), 0..4);
     let on = prop::collection::vec((key(), rank()), 0..4);
     prop_oneof![
-        5 => (keys, starting()).prop_map(|(keys, starting)| Call::Wait(keys, starting)),
+        5 => (keys, starting()).prop_map(|(keys, starting)| Call::WaitFuture(keys, starting)),
         5 => (on, starting()).prop_map(|(on, starting)| Call::WaitOn(on, starting)),
         4 => (pick(), answer(2, 7)).prop_map(|(pick, answer)| Call::Answer(pick, answer)),
         5 => (key(), rank()).prop_map(|(key, rank)| Call::Check(key, rank)),

@@ -1,10 +1,10 @@
 //! G16, G17, G18: counts are exact, the bound is exact, and stale handles are harmless.
 
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, manual, within,
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, manual, refusal, within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, Rejected, threads::Dispatch, time::ManualClock,
+    Completion, Handle, Purgatory, RejectReason, threads::Dispatch, time::ManualClock,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -132,8 +132,9 @@ fn g17_full_means_full_and_each_ending_makes_room_for_one() {
                 .into_handle()
                 .expect("it cannot complete yet");
             let again = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
-            assert!(
-                matches!(again, Err(ref rejected) if rejected.reason() == RejectReason::Full),
+            assert_eq!(
+                refusal(&again),
+                Some(RejectReason::Full),
                 "only one has gone"
             );
             assert!(handle.cancel().is_some());
@@ -147,7 +148,7 @@ fn g17_a_full_purgatory_still_completes_at_once() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(0));
     let probe = Probe::new();
     let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
-    assert!(matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::Full));
+    assert_eq!(refusal(&refused), Some(RejectReason::Full));
     probe.satisfy();
     let watch = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
     assert!(watch.expect("it needs no place").is_completed());

@@ -1,6 +1,6 @@
 //! What is refused, and G21: a forgotten check shows.
 
-use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual};
+use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual, refusal};
 use request_purgatory::{
     Purgatory, RejectReason, Rejected, purgatory::BuildError, threads::Reaper,
 };
@@ -64,7 +64,7 @@ fn a_refused_operation_comes_back_untouched() {
     assert!(handle.cancel().is_some());
     purgatory.shutdown();
     let refused = purgatory.try_complete_else_watch(op, [1]);
-    assert!(matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::ShutDown));
+    assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
     assert_eq!((probe.ending(), second.ending()), (None, None));
     assert_eq!(purgatory.stats().rejected, 3);
 }

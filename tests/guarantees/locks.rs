@@ -1,9 +1,9 @@
 //! G3: no lock of the library is held over user code.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, lock, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, lock, refusal, within};
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, Rejected, purgatory::WeakPurgatory,
-    threads::Dispatch, threads::Reaper,
+    Completion, Handle, Purgatory, RejectReason, purgatory::WeakPurgatory, threads::Dispatch,
+    threads::Reaper,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -55,7 +55,7 @@ fn g03_callbacks_take_the_locks_under_which_others_put_off_checks() {
 }
 
 /// Every public method, called from a callback.
-fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>) {
+fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>, fate: Fate) {
     let Some(purgatory) = weak.upgrade() else {
         return;
     };
@@ -63,7 +63,11 @@ fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>) {
     same.check_and_complete(&1);
     same.check_and_complete(&2);
     same.check_later(1);
-    same.reschedule_for_key(&1, NEVER_IN_A_TEST);
+    // (It would never expire: the check is made before its deadline.)
+    let put_off = !matches!(fate, Fate::Expire);
+    if put_off {
+        same.reschedule_for_key(&1, NEVER_IN_A_TEST);
+    }
     same.reschedule_for_key(&3, Duration::from_millis(1));
     same.len();
     same.watched();
@@ -91,7 +95,9 @@ fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>) {
         handle.remaining();
         handle.deadline();
         handle.check();
-        handle.reschedule(NEVER_IN_A_TEST);
+        if put_off {
+            handle.reschedule(NEVER_IN_A_TEST);
+        }
     }
     same.cancel_for_key(&3);
     same.force_complete_for_key(&4);
@@ -142,11 +148,11 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
             _ => NEVER_IN_A_TEST,
         })
         .when(move || {
-            call_everything(&weak, &same);
+            call_everything(&weak, &same, fate);
             looking.is_ready()
         })
         .then(move |_| {
-            call_everything(&weak_at_end, &same_at_end);
+            call_everything(&weak_at_end, &same_at_end, fate);
             ending.add();
         })
     };
@@ -154,7 +160,6 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
     let parked = watch.expect("there is room").into_handle();
     let parked = parked.expect("it cannot complete yet");
     handle.set(parked.clone()).expect("set once");
-    // A callback that lets it expire has rescheduled it.
     let returned = match fate {
         Fate::Check => {
             probe.satisfy();
@@ -176,10 +181,7 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
         Fate::Cancel => usize::from(parked.cancel().is_some()),
         Fate::CancelKey => purgatory.cancel_for_key(&2).len(),
         Fate::Expire => {
-            // (A look of the reaper's may reschedule it once more.)
             crate::support::eventually("its expiry", || {
-                parked.reschedule(Duration::from_millis(1));
-                thread::sleep(Duration::from_millis(5));
                 purgatory.advance();
                 ended.count() > 0
             });
@@ -295,6 +297,67 @@ fn g03_nobody_waits_for_a_busy_operation() {
             "and one look for both checks"
         );
         let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), []);
-        assert!(matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::NoKeys));
+        assert_eq!(refusal(&refused), Some(RejectReason::NoKeys));
+    });
+}
+
+/// Destructors of keys run under no lock: a key may use the purgatory in its own.
+#[test]
+fn g03_no_lock_is_held_while_a_key_is_dropped() {
+    use std::hash::{Hash, Hasher};
+
+    static PURGATORY: Mutex<Option<Purgatory<Op<Busy>>>> = Mutex::new(None);
+
+    /// Checks its key once more whenever a copy of it is dropped.
+    #[derive(Clone)]
+    struct Busy(u64, bool);
+
+    impl PartialEq for Busy {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Busy {}
+
+    impl Hash for Busy {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let purgatory = PURGATORY
+                .lock()
+                .ok()
+                .and_then(|purgatory| purgatory.clone());
+            if let (true, Some(purgatory)) = (self.1, purgatory) {
+                purgatory.check_and_complete(&Self(self.0, false));
+                drop(purgatory.resolve(Self(self.0, false)));
+                purgatory.watched_keys();
+            }
+        }
+    }
+
+    within(PATIENCE, || {
+        let (purgatory, _clock) = crate::support::manual::<Busy>(|builder| builder);
+        *PURGATORY.lock().expect("no test panics") = Some(purgatory.clone());
+        for number in 0..3 {
+            let key = purgatory.resolve(Busy(number, true));
+            let again = purgatory.resolve(Busy(number, true));
+            let park = |watch| {
+                let op = Op::new(NEVER_IN_A_TEST);
+                let parked = purgatory.try_complete_else_watch_on(op, [watch]);
+                parked.ok().and_then(|watch| watch.into_handle())
+            };
+            let first = park(request_purgatory::Watch::from(&key));
+            let second = park(request_purgatory::Watch::key(Busy(number, true)).at_rank(1));
+            drop((key, again));
+            assert!(first.is_some_and(|handle| handle.force_complete()));
+            assert!(second.is_some_and(|handle| handle.cancel().is_some()));
+            assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        }
+        *PURGATORY.lock().expect("no test panics") = None;
     });
 }

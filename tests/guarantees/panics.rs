@@ -1,7 +1,9 @@
 //! G12: a panic in user code ends that operation only.
 
 use crate::support::threads_named;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, within};
+use crate::support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, refusal, within,
+};
 use request_purgatory::{
     Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper, time::WakeFn,
 };
@@ -311,8 +313,9 @@ fn g12_a_panic_at_the_look_asked_for_during_the_park_gives_the_operation_back() 
             false
         });
         let refused = purgatory.try_complete_else_watch(op, [1]);
-        assert!(
-            matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::Panicked),
+        assert_eq!(
+            refusal(&refused),
+            Some(RejectReason::Panicked),
             "{refused:?}"
         );
         let stats = purgatory.stats();

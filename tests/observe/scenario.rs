@@ -1,8 +1,8 @@
 //! One operation for each way to end.
 
-use crate::support::{Op, Probe, lock, quietly};
+use crate::support::{Op, Probe, lock, quietly, refusal};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, stats::Stats, threads::Reaper, time::ManualClock,
+    Completion, Purgatory, RejectReason, stats::Stats, threads::Reaper, time::ManualClock,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -122,10 +122,10 @@ impl Scenario {
     pub(crate) fn reject(&self) {
         let probe = Probe::new();
         let none = self.purgatory.try_complete_else_watch(self.op(&probe), []);
-        assert!(matches!(none, Err(ref rejected) if rejected.reason() == RejectReason::NoKeys));
+        assert_eq!(refusal(&none), Some(RejectReason::NoKeys));
         (0..3).for_each(|key| self.park(&probe, &[key]));
         let full = self.purgatory.try_complete_else_watch(self.op(&probe), [9]);
-        assert!(matches!(full, Err(ref rejected) if rejected.reason() == RejectReason::Full));
+        assert_eq!(refusal(&full), Some(RejectReason::Full));
         (0..3).for_each(|key| assert_eq!(self.purgatory.cancel_for_key(&key).len(), 1));
     }
 

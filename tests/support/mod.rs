@@ -3,11 +3,11 @@
 
 pub(crate) mod bell;
 pub(crate) mod keys;
-pub(crate) mod program;
 pub(crate) mod spans;
 
 use request_purgatory::{
-    Builder, Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
+    Builder, Completion, DelayedOperation, Purgatory, RejectReason, Rejected, threads::Reaper,
+    time::ManualClock,
 };
 use std::fmt;
 use std::hash::Hash;
@@ -170,6 +170,11 @@ pub(crate) fn manual<K: Eq + Hash + Clone + Send + Sync + 'static>(
         .reaper(Reaper::Manual);
     let purgatory = configure(builder).build().expect("no threads to refuse");
     (purgatory, clock)
+}
+
+/// Why it was refused, if it was.
+pub(crate) fn refusal<T, Op>(result: &Result<T, Rejected<Op>>) -> Option<RejectReason> {
+    result.as_ref().err().map(Rejected::reason)
 }
 
 /// Runs `test` on a thread of its own, and fails if that has not returned in time: `limit`, or `PATIENCE_TIMES` as long

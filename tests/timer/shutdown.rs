@@ -1,6 +1,6 @@
 //! G15: a shutdown is prompt, legal from the callback, and every payload comes back or expires.
 
-use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock};
+use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock, refusal};
 use crate::support::{threads_named, within};
 use crate::{Tested, builder, manual, unique};
 use request_purgatory::{RejectReason, Rejected, Timer, threads::Dispatch, threads::Reaper};
@@ -123,7 +123,7 @@ fn end_from_callback<W: Tested>(completions: Dispatch, drop_it: bool) {
                 let remains = timer.shutdown();
                 *lock(&result) = Some(remains.len());
                 let refused = timer.start(LONG, token);
-                assert!(matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::ShutDown));
+                assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
             }
         })
         .expect("threads are to be had");

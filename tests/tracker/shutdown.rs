@@ -1,7 +1,9 @@
 //! G15: the end of a tracker and of requests.
 
 use crate::support::within;
-use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, quietly, threads_named};
+use crate::support::{
+    Mint, PATIENCE, Random, Token, eventually, lock, quietly, refusal, threads_named,
+};
 use request_purgatory::{
     RejectReason, Rejected, Tracker, threads::Dispatch, threads::Reaper, tracker::RequestError,
     tracker::Requests,
@@ -32,9 +34,7 @@ fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
             assert_eq!((remains.len(), tracker.len()), (1_000, 0));
             assert!(tracker.shutdown().is_empty(), "returned twice");
             let refused = tracker.track(7, mint.token(7), Duration::MAX);
-            assert!(
-                matches!(refused, Err(ref rejected) if rejected.reason() == RejectReason::ShutDown)
-            );
+            assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
             drop((remains, refused));
             assert_eq!(mint.living(), 0);
             assert!(!tracker.contains(&1) && tracker.complete(&1).is_none());

@@ -194,8 +194,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     }
 
     /// Makes changes that were prepared, all in one shard, under one hold of its exclusive lock; each may remove its
-    /// entry, which is added to `removed`: destructors of keys are the user's. `done` counts the changes, and among them
-    /// the one in which a panic of the key's ends the call. `prefetch` just reads the value.
+    /// entry, which is added to `removed`: destructors of keys are the user's. `done` counts the changes, and among
+    /// them the one in which a panic of the key's ends the call. `prefetch` just reads the value.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],

@@ -139,7 +139,8 @@ impl Pair {
             Call::Check(key, by, rank) => self.check(key, by, rank),
             Call::CheckLater(key) => {
                 self.real.check_later(key);
-                if !self.model.closed {
+                // Deferred checks of one key are merged.
+                if !self.model.closed && !self.model.later.contains(&key) {
                     self.model.later.push_back(key);
                 }
             }

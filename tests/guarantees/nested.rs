@@ -1,0 +1,324 @@
+//! G1, G14: checks that meet an operation which a thread is examining, this one or another.
+
+use crate::support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
+};
+use request_purgatory::{Completion, Purgatory, RejectReason, threads::Reaper};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// An examination that causes the next event itself, through another thread, a hundred times: the holder lets go of the
+/// operation at last, and the events that are left are met when the timer is driven.
+#[test]
+fn g01_a_deferred_examination_is_made_when_the_timer_is_driven() {
+    const EVENTS: u64 = 100;
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual(|builder| builder);
+        let (events, ended) = (Tally::new(), Tally::new());
+        let (happening, ending) = (events.clone(), ended.clone());
+        let weak = purgatory.downgrade();
+        let op = Op::new(Duration::MAX)
+            .when(move || {
+                let seen = happening.count();
+                if seen < EVENTS {
+                    happening.add();
+                    let purgatory = weak.upgrade().expect("it is being examined");
+                    let checker = thread::spawn(move || purgatory.check_and_complete(&1));
+                    checker.join().expect("it only checks");
+                }
+                seen == EVENTS
+            })
+            .then(move |_| ending.add());
+        purgatory
+            .try_complete_else_watch(op, [1])
+            .expect("there is room");
+        assert!(events.count() < EVENTS / 2, "the parker was kept busy");
+        while purgatory.next_deadline().is_some() {
+            purgatory.advance();
+        }
+        assert_eq!((events.count(), ended.count()), (EVENTS, 1));
+        assert_eq!(purgatory.len(), 0);
+    });
+}
+
+/// What the hook calls between its reading of the condition and its answer.
+type Call = fn(&Purgatory<Op>);
+
+const CALLS: [(&str, Call); 12] = [
+    ("advance", |all| _ = all.advance()),
+    ("next_deadline", |all| _ = all.next_deadline()),
+    ("check of its own key", |all| {
+        assert_eq!(all.check_and_complete(&1), 0);
+    }),
+    ("check of another key", |all| _ = all.check_and_complete(&2)),
+    ("check of its own resolved key", |all| {
+        assert_eq!(all.resolve(1).check_and_complete(), 0);
+    }),
+    ("check_later", |all| all.check_later(1)),
+    ("park", |all| {
+        drop(all.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1, 3]));
+    }),
+    ("park and advance", |all| {
+        let advancing = all.downgrade();
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            let all = advancing.upgrade().expect("the outer hook has it");
+            all.advance();
+            false
+        });
+        drop(all.try_complete_else_watch(op, [1, 3]));
+    }),
+    ("park and check", |all| {
+        let parked = all.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1, 3]);
+        let handle = parked.ok().and_then(|parked| parked.into_handle());
+        assert!(!handle.is_some_and(|handle| handle.check()));
+    }),
+    ("force of others", |all| {
+        _ = all.force_complete_for_key(&2);
+        all.advance();
+    }),
+    ("cancel of others", |all| {
+        drop(all.cancel_for_key(&2));
+        all.advance();
+    }),
+    ("snapshot", |all| drop(all.snapshot())),
+];
+
+/// The event comes when the hook has read its condition as false, and the check that follows it is in the deferred ones
+/// or has left a mark. Then the hook itself calls the purgatory: on this thread the operation is held, so nothing that
+/// this thread runs may take the check for made.
+#[test]
+fn g01_a_check_that_waits_while_its_operation_is_examined_is_not_lost() {
+    for reaper in [Reaper::Manual, Reaper::Own] {
+        for at in [2, 3] {
+            for later in [true, false] {
+                for (name, call) in CALLS {
+                    let reaper = reaper.clone();
+                    within(PATIENCE, move || examine(name, call, reaper, at, later));
+                }
+            }
+        }
+    }
+}
+
+/// The second examination belongs to the park, the third to a check.
+fn examine(name: &str, call: Call, reaper: Reaper, at: usize, later: bool) {
+    let manual = matches!(reaper, Reaper::Manual);
+    let purgatory = Purgatory::<Op>::builder("g01-held")
+        .reaper(reaper)
+        .build()
+        .expect("threads are to be had");
+    for _ in 0..3 {
+        let neighbour = Op::new(NEVER_IN_A_TEST);
+        drop(purgatory.try_complete_else_watch(neighbour, [2]));
+    }
+    let probe = Probe::new();
+    let (examined, ending) = (probe.clone(), probe.clone());
+    let (weak, mut examinations) = (purgatory.downgrade(), 0);
+    let op = Op::new(NEVER_IN_A_TEST)
+        .when(move || {
+            examinations += 1;
+            examined.look(|| {
+                let ready = examined.is_ready();
+                if examinations == at {
+                    let purgatory = weak.upgrade().expect("it is being examined");
+                    let (event, same) = (examined.clone(), purgatory.clone());
+                    let other = thread::spawn(move || {
+                        event.satisfy();
+                        match later {
+                            true => same.check_later(1),
+                            false => assert_eq!(same.check_and_complete(&1), 0),
+                        }
+                    });
+                    other.join().expect("it only checks");
+                    call(&purgatory);
+                }
+                ready
+            })
+        })
+        .then(move |completion| ending.end(completion));
+    drop(purgatory.try_complete_else_watch(op, [1]));
+    purgatory.check_and_complete(&1);
+    if manual {
+        purgatory.advance();
+    } else {
+        eventually(name, || probe.ending().is_some());
+    }
+    let satisfied = Some(Completion::Satisfied);
+    assert_eq!(probe.ending(), satisfied, "{name}, examination {at}");
+    assert_eq!(purgatory.stats().missed_checks, 0);
+}
+
+/// Operations that make these checks in each examination, once it is switched on.
+struct Checkers {
+    purgatories: Vec<Purgatory<Op>>,
+    on: Arc<AtomicBool>,
+    examinations: Arc<Tally>,
+}
+
+impl Checkers {
+    /// `count` of them, each on one of `keys` keys of one of the purgatories; each checks every key of all of them.
+    fn new(purgatories: usize, keys: u64, count: u64) -> Self {
+        let all = (0..purgatories).map(|_| manual(|builder| builder).0);
+        let all = Self {
+            purgatories: all.collect(),
+            on: Arc::default(),
+            examinations: Tally::new(),
+        };
+        for number in 0..count {
+            let (on, examinations) = (all.on.clone(), all.examinations.clone());
+            let weak = all.purgatories.iter().map(Purgatory::downgrade);
+            let weak = weak.collect::<Vec<_>>();
+            let op = Op::new(Duration::MAX).when(move || {
+                if on.load(Ordering::SeqCst) {
+                    examinations.add();
+                    for purgatory in weak.iter().filter_map(|weak| weak.upgrade()) {
+                        (0..keys).for_each(|key| assert_eq!(purgatory.check_and_complete(&key), 0));
+                    }
+                }
+                false
+            });
+            let purgatory = &all.purgatories[number as usize % purgatories];
+            let key = number / purgatories as u64 % keys;
+            drop(purgatory.try_complete_else_watch(op, [key]));
+        }
+        all.on.store(true, Ordering::SeqCst);
+        all
+    }
+}
+
+/// Each examination asks for another one of all, itself included.
+#[test]
+fn g14_operations_that_check_their_own_key_are_examined_twice_at_most() {
+    within(PATIENCE, || {
+        for count in [1, 5, 10, 100, 1_000] {
+            let all = Checkers::new(1, 1, count);
+            for round in 1..4 {
+                assert_eq!(all.purgatories[0].check_and_complete(&0), 0);
+                let examinations = all.examinations.count();
+                assert!(
+                    (round * count..=2 * round * count).contains(&examinations),
+                    "{examinations} examinations of {count} operations in {round} checks"
+                );
+            }
+            assert_eq!(all.purgatories[0].next_deadline(), None, "a check waits");
+        }
+    });
+}
+
+/// Once for the outermost check, and once for each key.
+#[test]
+fn g14_checks_nested_over_keys_and_purgatories_cost_examinations_in_proportion() {
+    within(PATIENCE, || {
+        for count in [10, 100, 1_000] {
+            let (purgatories, keys) = (3, 4);
+            let all = Checkers::new(purgatories, keys, count);
+            assert_eq!(all.purgatories[1].check_and_complete(&2), 0);
+            let examinations = all.examinations.count();
+            assert!(
+                (count..=3 * count).contains(&examinations),
+                "{examinations} examinations of {count} operations"
+            );
+        }
+    });
+}
+
+/// A deferred check is merged with those of the same key that wait; what an examination defers waits for the next call,
+/// or this one would never end.
+#[test]
+fn g14_deferred_checks_of_one_key_are_one() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual(|builder| builder);
+        let examinations = Tally::new();
+        let (examined, weak) = (examinations.clone(), purgatory.downgrade());
+        let op = Op::new(Duration::MAX).when(move || {
+            examined.add();
+            let purgatory = weak.upgrade().expect("it is being examined");
+            (0..10).for_each(|_| purgatory.check_later(1));
+            false
+        });
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        assert_eq!(examinations.count(), 2);
+        for number in 3..6 {
+            purgatory.advance();
+            assert_eq!(examinations.count(), number);
+            assert!(purgatory.next_deadline().is_some(), "one more check waits");
+        }
+    });
+}
+
+/// One operation's examination is what another waits for: that one completes before the outermost call returns, also
+/// over several keys and purgatories.
+#[test]
+fn g01_an_operation_enabled_by_the_examination_of_another_completes_in_the_same_call() {
+    const LINKS: usize = 50;
+    within(PATIENCE, || {
+        let purgatories = [(); 3].map(|()| manual::<u64>(|builder| builder).0);
+        let reached = Arc::new(Mutex::new(0));
+        let ended = Tally::new();
+        // Each is examined when the one before has been, and enables the next one.
+        for link in 1..=LINKS {
+            let (reached, ended) = (reached.clone(), ended.clone());
+            let next = purgatories[(link + 1) % 3].downgrade();
+            let op = Op::new(NEVER_IN_A_TEST)
+                .when(move || {
+                    let ready = *lock(&reached) == link;
+                    if ready {
+                        *lock(&reached) += 1;
+                        let next = next.upgrade().expect("the test has it");
+                        assert_eq!(next.check_and_complete(&(link as u64 + 1)), 0);
+                    }
+                    ready
+                })
+                .then(move |_| ended.add());
+            drop(purgatories[link % 3].try_complete_else_watch(op, [link as u64]));
+        }
+        *lock(&reached) = 1;
+        assert_eq!(purgatories[1].check_and_complete(&1), 1);
+        assert_eq!(ended.count(), LINKS as u64);
+    });
+}
+
+/// Each park takes stack of the hook that makes it, so there is an end to it: an error, with the operation inside.
+#[test]
+fn g14_the_ninth_nested_park_is_refused() {
+    type Refused = Arc<Mutex<Vec<(u64, Op)>>>;
+
+    fn park(purgatory: &Purgatory<Op>, depth: u64, refused: Refused) {
+        let (weak, inner, mut examinations) = (purgatory.downgrade(), refused.clone(), 0);
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations == 1 && depth < 20 {
+                let purgatory = weak.upgrade().expect("it is being examined");
+                park(&purgatory, depth + 1, inner.clone());
+            }
+            false
+        });
+        if let Err(rejected) = purgatory.try_complete_else_watch(op, [depth]) {
+            let (reason, op) = rejected.into_parts();
+            assert_eq!(reason, RejectReason::Nested);
+            lock(&refused).push((depth, op));
+        }
+    }
+
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        for round in 1..4 {
+            let refused = Refused::default();
+            park(&purgatory, 0, refused.clone());
+            // The outermost one and eight nested ones.
+            assert_eq!(purgatory.len(), round * 10 - 1);
+            let Some((9, op)) = lock(&refused).pop() else {
+                panic!("another one was refused");
+            };
+            assert!(lock(&refused).is_empty());
+            // It was not examined, and nothing of it is left.
+            drop(op);
+            let op = Op::new(NEVER_IN_A_TEST);
+            assert!(purgatory.try_complete_else_watch(op, [9]).is_ok());
+        }
+        let stats = purgatory.stats();
+        assert_eq!((stats.rejected, stats.panicked, stats.parked), (3, 0, 30));
+    });
+}
