@@ -1,13 +1,12 @@
 //! The choice of the thread for completions of expired operations and of deferred checks.
 
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
+use crate::worker::{GRACE, Worker};
 use crossbeam::channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, JoinHandle};
 
 /// The completion of one operation that has expired, or that a deferred check has completed. Runs once and never
 /// panics: panics of `on_complete` are caught and counted inside. Dropping a job runs it, so an executor that drops a
@@ -61,33 +60,26 @@ impl fmt::Debug for Dispatch {
     }
 }
 
-/// The name of a thread that works for `owner`. (The system cannot have a NUL in it.)
-pub(crate) fn thread_name(owner: &str, work: &str) -> String {
-    format!("{owner}-{work}").replace('\0', "?")
-}
-
 /// A thread that runs jobs in order, and runs all jobs of its queue before it ends.
 #[derive(Debug)]
 pub(crate) struct CompletionThread {
     jobs: Mutex<Option<Sender<Job>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Worker,
 }
 
 impl CompletionThread {
     pub(crate) fn spawn(name: &str) -> io::Result<Self> {
         let (jobs, received) = unbounded::<Job>();
-        let thread = thread::Builder::new()
-            .name(thread_name(name, "completions"))
-            .spawn(move || {
-                for job in received {
-                    // Jobs catch the panics of user code themselves. If one gets through nevertheless, the panic hook
-                    // has reported it, and the jobs behind it still run.
-                    let _ = catch_unwind(AssertUnwindSafe(job));
-                }
-            })?;
+        let thread = Worker::spawn(name, "completions", move || {
+            for job in received {
+                // Jobs catch the panics of user code themselves. Should one get through nevertheless, it has been
+                // reported by the panic hook, and the jobs behind it must not suffer.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+            }
+        })?;
         Ok(Self {
             jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(Some(thread)),
+            thread,
         })
     }
 
@@ -99,29 +91,19 @@ impl CompletionThread {
         }
     }
 
-    /// Lets the thread run the jobs of its queue, and waits for its end, unless this is called from a callback.
-    pub(crate) fn finish(&self) {
+    /// Takes no more jobs. The thread ends when it has run the jobs of its queue.
+    pub(crate) fn close(&self) {
         drop(self.jobs.lock().take());
-        join_unless_in_callback(&self.thread);
+    }
+
+    pub(crate) fn thread(&self) -> &Worker {
+        &self.thread
     }
 }
 
 impl Drop for CompletionThread {
     fn drop(&mut self) {
-        self.finish();
-    }
-}
-
-/// Waits for `thread` to end, unless this is called from a callback: that could run on this very thread, or on one
-/// that `thread` waits for in turn. It then ends on its own, and a later call may still wait for it.
-pub(crate) fn join_unless_in_callback(thread: &Mutex<Option<JoinHandle<()>>>) {
-    if Trampoline::in_progress() {
-        return;
-    }
-    let handle = thread.lock().take();
-    // (The thread itself comes here outside of a callback when it drops the last reference to what it works for.)
-    if let Some(handle) = handle.filter(|handle| handle.thread().id() != thread::current().id()) {
-        // Our threads catch every panic. If one has died of a panic nevertheless, the panic hook has reported it.
-        let _ = handle.join();
+        self.close();
+        self.thread.join_within(GRACE);
     }
 }

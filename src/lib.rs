@@ -30,6 +30,7 @@ pub mod timer;
 pub mod tracker;
 mod trampoline;
 mod watch;
+mod worker;
 
 pub mod threads {
     //! The threads that work for a purgatory: which one drives its timer, and which one runs completions.

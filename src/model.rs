@@ -277,7 +277,7 @@ impl Watchers {
     #[expect(clippy::new_without_default)]
     pub fn new() -> Self {
         Self {
-            map: WatchMap::new(RandomState::default(), 1),
+            map: WatchMap::new(RandomState::default(), 1, usize::MAX),
             census: Arc::new(()),
         }
     }
@@ -290,10 +290,12 @@ impl Watchers {
         match by {
             By::Key(key) => {
                 let key = self.key(key);
-                drop(self.map.add(Target::Key(&key), rank, watcher(id)));
+                let (_, spare) = self.map.add(Target::Key(&key), rank, watcher(id));
+                drop(spare);
             }
             By::Place(Place(number)) => {
-                drop(self.map.add(Target::Resolved(number), rank, watcher(id)));
+                let (_, spare) = self.map.add(Target::Resolved(number), rank, watcher(id));
+                drop(spare);
             }
         }
     }
@@ -423,6 +425,6 @@ pub struct LoopEnd(Arc<Sleeper>);
 
 impl LoopEnd {
     pub fn stop(&self) {
-        self.0.stop();
+        self.0.close();
     }
 }

@@ -43,6 +43,12 @@ impl<T> Promise<T> {
         })
     }
 
+    /// Whether the value is there, or was handed out.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.0
+            .change(|state| (!matches!(state, State::Open), false))
+    }
+
     /// The value, if it is there; else `cx` is woken when it comes. Pending for ever once the value was handed out.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |state| match state {

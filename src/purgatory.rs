@@ -20,7 +20,8 @@ mod revoke;
 mod snapshot;
 mod watch;
 
-pub use crate::error::{BuildError, RejectReason};
+pub use crate::engine::shared_handle::ShutdownFuture;
+pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
 pub use crate::hash::{DefaultHasher, KeyHasher, RandomState};
 pub use builder::Builder;
 pub use handle::Handle;
@@ -42,12 +43,15 @@ use inner::Inner;
 use keys::Keys;
 use std::borrow::Borrow;
 use std::hash::Hash;
+use std::io;
 use std::time::Duration;
 
 /// Parks delayed operations until a check of one of their keys completes them, or their timeout fires.
 ///
 /// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is
-/// [shut down](Self::shutdown).
+/// [shut down](Self::shutdown), but for one thing: the drop waits for the threads of the purgatory for a moment only (at
+/// most some 10 ms for each), in case it happens in a task of an async runtime. Completions that wait for a thread run
+/// all the same, on that thread.
 ///
 /// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
 /// keys](DelayedOperation::Key). Only [`shutdown`](Self::shutdown) waits for a thread that runs your code: if another
@@ -347,6 +351,54 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     pub fn shutdown(&self) {
         self.shared.shutdown();
     }
+
+    /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until what is parked has ended by
+    /// itself and its completions have run, or `limit` has passed. Returns how many operations are still parked:
+    /// [`snapshot`](Self::snapshot) says which. Timers, checks and all else go on; a [`shutdown`](Self::shutdown) is the
+    /// next step, and ends a drain that waits.
+    ///
+    /// A park that another thread had begun before may still succeed until this call has refused it in every timer
+    /// shard, but not after that; so what is parked only becomes less.
+    ///
+    /// Looks again every 5 ms at most. Where no thread of the library drives the timer, this call does
+    /// ([`advance`](Self::advance)). In a callback it does not wait. The time is that of the system, not of the
+    /// [`clock`](Builder::clock).
+    pub fn drain(&self, limit: Duration) -> usize {
+        self.shared.drain(limit)
+    }
+
+    /// As [`shutdown`](Self::shutdown), on a thread of its own; waits at most `limit` for the end of it, and for the
+    /// completions that were handed to an executor or to a shared reaper's thread. In a callback it does not wait.
+    ///
+    /// The callbacks of the shutdown run on that thread, so no callback, however slow, makes this call take longer.
+    ///
+    /// # Errors
+    /// [`ShutdownError`], with what was still running when `limit` had passed. It goes on in the background.
+    pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
+        self.shared.shutdown_timeout(limit)
+    }
+
+    /// As [`shutdown`](Self::shutdown), on a thread of its own, so that no thread of an async runtime is blocked. It
+    /// begins with this call; the [`Future`] is ready when every parked operation has ended and the purgatory's own
+    /// threads have been joined. It needs no runtime.
+    ///
+    /// # Errors
+    /// If the system refuses the thread. Nothing has happened then.
+    pub fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
+        self.shared.shutdown_async()
+    }
+
+    /// The number of operations that watch `key`. Exact when no call is in progress; only after many have expired at
+    /// once, they count until their watch entries are reclaimed.
+    ///
+    /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
+    pub fn watchers<Q>(&self, key: &Q) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.shared.inner.watch.count(key)
+    }
 }
 
 /// A reference to a [`Purgatory`] that does not keep it running.
@@ -371,6 +423,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
             Engine::new(self.settings)?.observed(),
             self.hasher,
             self.map_shards,
+            self.max_watchers,
         );
         Ok(Purgatory {
             shared: SharedHandle::start(inner),

@@ -3,13 +3,13 @@
 //! This is only the loop. A purgatory says how long the reaper may sleep (`Rest`). There is no polling interval: if no
 //! deadline exists, the reaper sleeps until it is woken.
 
-use crate::dispatch::{CompletionThread, join_unless_in_callback, thread_name};
+use crate::dispatch::CompletionThread;
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
 use crate::time::WakeFn;
+use crate::worker::{GRACE, Worker};
 use parking_lot::Mutex;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
@@ -51,8 +51,9 @@ pub enum Reaper {
 
 /// A thread that drives any number of purgatories, with a second one beside it that runs their completions.
 ///
-/// Clones are the same reaper. The threads end, and are joined, when the last clone and the last purgatory that uses
-/// them are gone.
+/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are gone; the
+/// drop of the last waits for them, but at most some 10 ms for each: then they run the completions that they have, and
+/// end by themselves.
 #[derive(Debug, Clone)]
 pub struct ReaperThread {
     pub(crate) sleeper: Arc<Sleeper>,
@@ -77,7 +78,7 @@ impl ReaperThread {
 pub(crate) struct Sleeper {
     pub(crate) shared: Arc<Shared>,
     unparker: Unparker,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Option<Worker>,
 }
 
 /// The state that the thread and its owner share.
@@ -96,12 +97,10 @@ impl std::fmt::Debug for Shared {
 
 impl Sleeper {
     pub(crate) fn spawn(name: &str) -> io::Result<Self> {
-        let (sleeper, parker) = Self::without_thread();
+        let (mut sleeper, parker) = Self::without_thread();
         let shared = sleeper.shared.clone();
-        let thread = thread::Builder::new()
-            .name(thread_name(name, "reaper"))
-            .spawn(move || shared.run(&parker))?;
-        *sleeper.thread.lock() = Some(thread);
+        let thread = Worker::spawn(name, "reaper", move || shared.run(&parker))?;
+        sleeper.thread = Some(thread);
         Ok(sleeper)
     }
 
@@ -114,7 +113,7 @@ impl Sleeper {
                 stopping: AtomicBool::new(false),
             }),
             unparker: parker.unparker(),
-            thread: Mutex::new(None),
+            thread: None,
         };
         (sleeper, parker)
     }
@@ -133,18 +132,24 @@ impl Sleeper {
         })
     }
 
-    /// Ends the thread and waits for that, unless this is called from a callback.
-    pub(crate) fn stop(&self) {
+    /// Lets the thread end.
+    pub(crate) fn close(&self) {
         // ORDERING: Release pairs with the Acquire in `run`; after the wake-up that follows, the thread reads it.
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
-        join_unless_in_callback(&self.thread);
+    }
+
+    pub(crate) fn thread(&self) -> Option<&Worker> {
+        self.thread.as_ref()
     }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        self.stop();
+        self.close();
+        if let Some(thread) = &self.thread {
+            thread.join_within(GRACE);
+        }
     }
 }
 

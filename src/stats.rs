@@ -36,6 +36,12 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// The same, and returns the count that this makes.
+    #[inline(always)]
+    pub(crate) fn add_and_read(&self, n: u64) -> u64 {
+        self.0.fetch_add(n, Ordering::Relaxed) + n
+    }
+
     /// For the one thread that has the lock of this counter.
     #[inline(always)]
     pub(crate) fn add_exclusively(&self, n: u64) {
@@ -96,6 +102,10 @@ pub(crate) struct Events {
     pub(crate) panics: Count,
     pub(crate) lateness_total: Count,
     pub(crate) lateness_max: Count,
+    /// Completions that were handed to another thread, or to the end of an outermost call.
+    pub(crate) handed_over: Count,
+    /// Those of them that have run.
+    pub(crate) delivered: Count,
 }
 
 /// Counts of a purgatory, timer or tracker, since it was built. Exact when no call is in progress; an event during the
@@ -111,6 +121,11 @@ pub struct Stats {
     /// Watch entries now: the sum of the keys of all parked operations. After many have expired at once, their entries
     /// count until they are reclaimed.
     pub watched: usize,
+    /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
+    /// thread, to an executor, or to the outermost call on its thread. (One that is run by the very call that ended the
+    /// operation is over when that call returns, and is not counted.) With a slow `on_complete` this grows, and with it
+    /// memory, unless [`max_parked`](crate::Builder::max_parked) bounds both together.
+    pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.
     pub completed_at_once: u64,
     /// Parked operations that were satisfied or forced.

@@ -154,10 +154,11 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
         // (A second caller must not take what the first one is still collecting.)
-        match self.shared.shutdown() {
-            true => self.shared.inner.take_remains(),
-            false => Vec::new(),
+        if !self.shared.shutdown() {
+            return Vec::new();
         }
+        let remains = self.shared.inner.take_remains();
+        remains.into_iter().map(|(_, payload)| payload).collect()
     }
 }
 

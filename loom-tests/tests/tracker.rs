@@ -77,7 +77,7 @@ impl World {
             .track(self.key(1), value, timeout)
             .map_err(Rejected::into_parts)
         {
-            Ok(replaced) => self.book(replaced),
+            Ok(tracked) => self.book(tracked.replaced),
             Err((RejectReason::ShutDown, value)) => self.book([value]),
             Err(other) => panic!("{other:?}"),
         }

@@ -148,7 +148,7 @@ impl<H: Handler> Batch<H> {
         shard.count(Ending::Aborted, ended - expired);
         count_lateness(engine, shard, &self.deadlines);
         // (A limit bounds memory: what ended payloads leave is reclaimed before their places are free.)
-        let storm = !engine.is_limited() && (more || ended >= SLICE);
+        let storm = !engine.reclaims_first() && (more || ended >= SLICE);
         if ended > 0 && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(self.unreclaimed);
         } else {

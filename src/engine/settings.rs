@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub(crate) tick: Duration,
     pub(crate) wheel_size: usize,
     pub(crate) max_parked: Option<usize>,
+    /// Whether what ended payloads leave behind is reclaimed before their completions run, as it is with `max_parked`.
+    pub(crate) reclaim_first: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) dispatch: Option<Dispatch>,
@@ -28,6 +30,7 @@ impl Settings {
             tick: Duration::from_millis(1),
             wheel_size: 64,
             max_parked: None,
+            reclaim_first: false,
             max_timeout: Duration::MAX,
             clock: Arc::new(SystemClock::new()),
             dispatch: None,

@@ -15,8 +15,8 @@ use crate::time::ticks::NEVER;
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
-    /// Set by the shutdown: the shard takes no more payloads.
-    closed: bool,
+    /// Set by a drain and by the shutdown: the shard takes no more payloads.
+    refuses: Option<Refusal>,
 }
 
 impl<W: Scheme> Schedule<W> {
@@ -56,6 +56,7 @@ pub(crate) struct Shard<P, W> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Full,
+    Draining,
     Closed,
     TooLong,
 }
@@ -89,7 +90,7 @@ impl<P, W: Scheme> Shard<P, W> {
             number,
             slab: Slab::new(Schedule {
                 timer: W::new(slots, 0),
-                closed: false,
+                refuses: None,
             }),
             locked_counters: CachePadded::default(),
             counters: CachePadded::default(),
@@ -125,8 +126,8 @@ impl<P, W: Scheme> Shard<P, W> {
         limit: u32,
     ) -> Result<(Held<'a, P>, Option<Tick>), (Refusal, P)> {
         self.free_remote(guard);
-        if guard.split().0.closed {
-            return Err((Refusal::Closed, payload));
+        if let Some(refusal) = guard.split().0.refuses {
+            return Err((refusal, payload));
         }
         let Some(vacant) = guard.take_vacant(limit) else {
             return Err((Refusal::Full, payload));
@@ -333,9 +334,14 @@ impl<P, W: Scheme> Shard<P, W> {
         })
     }
 
-    /// From now on the shard takes no payload.
-    pub(crate) fn close(&self) {
-        self.slab.lock().split().0.closed = true;
+    /// From now on the shard takes no payload, for this reason.
+    pub(crate) fn refuse(&self, refusal: Refusal) {
+        let mut guard = self.slab.lock();
+        let refuses = &mut guard.split().0.refuses;
+        // (A drain may come late, and does not hide a shutdown.)
+        if *refuses != Some(Refusal::Closed) {
+            *refuses = Some(refusal);
+        }
     }
 
     /// The payloads that are here now.

@@ -1,11 +1,22 @@
 //! Shared handles: a handler is shut down when its last strong handle is dropped.
 
-use super::drive::{advance, rearm_for_caller, shut_down, start};
+use super::drive::{
+    advance, drain, rearm_for_caller, shut_down, shut_down_in_background, shut_down_on_drop, start,
+    wait,
+};
 use super::handler::Handler;
+use crate::error::{ShutdownError, StillRunning};
+use crate::promise::Promise;
 use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Exists as long as some [`SharedHandle`] does.
 struct ShutdownOnDrop<H: Handler> {
@@ -14,9 +25,7 @@ struct ShutdownOnDrop<H: Handler> {
 
 impl<H: Handler> Drop for ShutdownOnDrop<H> {
     fn drop(&mut self) {
-        shut_down(&self.inner);
-        // Where the shutdown came from a callback, no thread has joined the threads yet.
-        self.inner.engine().stop_threads();
+        shut_down_on_drop(&self.inner);
     }
 }
 
@@ -61,6 +70,32 @@ impl<H: Handler> SharedHandle<H> {
         shut_down(&self.inner)
     }
 
+    /// As [`shutdown`](Self::shutdown), on a thread of its own.
+    pub(crate) fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
+        let done = shut_down_in_background(&self.inner)?;
+        Ok(ShutdownFuture { done })
+    }
+
+    /// The same, and waits for the thread for at most `limit`.
+    pub(crate) fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
+        let done = shut_down_in_background(&self.inner).map_err(ShutdownError::Thread)?;
+        let engine = self.inner.engine();
+        let is_done = || done.is_kept() && engine.stats().completions_pending == 0;
+        if wait(limit, is_done) {
+            return Ok(());
+        }
+        let stats = engine.stats();
+        Err(ShutdownError::TimedOut(StillRunning {
+            parked: stats.parked,
+            completions_pending: stats.completions_pending,
+            threads: engine.threads.running(),
+        }))
+    }
+
+    pub(crate) fn drain(&self, limit: Duration) -> usize {
+        drain(&self.inner, limit)
+    }
+
     pub(crate) fn is_shut_down(&self) -> bool {
         self.inner.engine().is_closed()
     }
@@ -99,6 +134,28 @@ impl<H: Handler> WeakHandle<H> {
 impl<H: Handler> Clone for WeakHandle<H> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
+    }
+}
+
+/// A shutdown that is under way on a thread of its own: a [`Future`] that is ready when it is over.
+///
+/// Any executor will do. The shutdown goes on whether this is polled or not; dropping it only means not to hear of its
+/// end. Once it has resolved, it is pending for ever.
+pub struct ShutdownFuture {
+    done: Arc<Promise<()>>,
+}
+
+impl Future for ShutdownFuture {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.done.poll(cx)
+    }
+}
+
+impl fmt::Debug for ShutdownFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShutdownFuture").finish_non_exhaustive()
     }
 }
 

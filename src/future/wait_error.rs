@@ -16,6 +16,11 @@ pub enum WaitError {
     ShutDown,
     /// [`Builder::max_parked`](crate::Builder::max_parked) operations are parked already. It never waited.
     Full,
+    /// As many operations as [`Builder::max_watchers_per_key`](crate::Builder::max_watchers_per_key) allows watch one of
+    /// the keys. It never waited.
+    KeyFull,
+    /// The purgatory is being [drained](crate::Purgatory::drain). It never waited.
+    Draining,
     /// There was no key to watch. The predicate of a wait was not asked.
     NoKeys,
     /// The predicate panicked, or the waker of a listener's task (or `Hash` or `Clone` of a key, or the clock, while it was being parked).
@@ -34,6 +39,10 @@ impl fmt::Display for WaitError {
             Self::Expired => "nothing was found within the timeout",
             Self::ShutDown => "shut down before anything was found",
             Self::Full => "the limit of parked operations (`max_parked`) is reached",
+            Self::KeyFull => {
+                "the limit of operations that watch one key (`max_watchers_per_key`) is reached"
+            }
+            Self::Draining => "it is being drained, and takes nothing new",
             Self::Nested => "more than eight waits are nested in one another's predicates",
             Self::NoKeys => "a wait needs at least one key to watch",
             Self::Panicked => "the predicate panicked",
@@ -71,7 +80,12 @@ impl WaitError {
         match rejected.reason() {
             RejectReason::NoKeys => Self::NoKeys,
             // (The wheel of a purgatory takes every timeout, and every key any number of times.)
-            RejectReason::Full | RejectReason::TooLong | RejectReason::Duplicate => Self::Full,
+            RejectReason::Full
+            | RejectReason::TooLong
+            | RejectReason::Duplicate
+            | RejectReason::StaleToken => Self::Full,
+            RejectReason::KeyFull => Self::KeyFull,
+            RejectReason::Draining => Self::Draining,
             RejectReason::ShutDown => Self::ShutDown,
             RejectReason::Panicked => Self::Panicked,
             RejectReason::Nested => Self::Nested,

@@ -16,6 +16,7 @@ pub struct Builder<Op, S = RandomState> {
     pub(super) settings: Settings,
     pub(super) hasher: S,
     pub(super) map_shards: usize,
+    pub(super) max_watchers: usize,
     operation: PhantomData<fn() -> Op>,
 }
 
@@ -25,6 +26,7 @@ impl<Op: DelayedOperation> Builder<Op> {
             settings: Settings::new(name),
             hasher: RandomState::default(),
             map_shards: 256,
+            max_watchers: usize::MAX,
             operation: PhantomData,
         }
     }
@@ -41,6 +43,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
         self
     }
 
+    /// The most operations that may watch one key at a time: beyond, a park on it is refused
+    /// ([`RejectReason::KeyFull`](crate::RejectReason::KeyFull)). So no client can make the checks of one key long. The
+    /// bound is exact; a refused operation that had been parked on some of its keys counts as
+    /// [cancelled](crate::stats::Stats::cancelled). Default: none.
+    pub fn max_watchers_per_key(mut self, count: usize) -> Self {
+        self.max_watchers = count;
+        self.settings.reclaim_first = true;
+        self
+    }
+
     /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
     /// keys.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Op, H> {
@@ -48,6 +60,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
             settings: self.settings,
             hasher,
             map_shards: self.map_shards,
+            max_watchers: self.max_watchers,
             operation: PhantomData,
         }
     }

@@ -49,12 +49,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         engine: Engine<Parked<Op>, Wheel>,
         hasher: S,
         map_shards: usize,
+        max_watchers: usize,
     ) -> Arc<Self> {
         let map_shards = map_shards.clamp(2, 1 << 16).next_power_of_two();
         Arc::new_cyclic(|inner: &Weak<Self>| Self {
             weak: RecycledWeak::new(inner.clone()),
             engine,
-            watch: WatchMap::new(hasher.clone(), map_shards),
+            watch: WatchMap::new(hasher.clone(), map_shards, max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
             unreclaimed: ReclaimQueue::new(),
             hasher,

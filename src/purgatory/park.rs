@@ -157,8 +157,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         arrival: Option<Timestamp>,
         span: &OperationSpan,
     ) -> Result<Outcome<Op>, Rejected<Op>> {
-        if self.engine.is_closed() {
-            return Err(Rejected::new(RejectReason::ShutDown, op));
+        if let Some(reason) = self.engine.refusal() {
+            return Err(Rejected::new(reason, op));
         }
         let Some(keys) = keys else {
             return Err(Rejected::new(RejectReason::NoKeys, op));
@@ -209,26 +209,31 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
         let address = claim.address();
-        let mut watched = 0;
+        let (mut watched, mut full) = (0, false);
         let watching = self.engine.guarded(|| {
             claim.held.with(|parked| {
                 parked.keys.for_each(0, |target, rank| {
-                    let spare = self.watch.add(target, rank, address);
-                    watched += 1;
+                    if full {
+                        return;
+                    }
+                    let (added, spare) = self.watch.add(target, rank, address);
+                    full = !added;
+                    watched += usize::from(added);
                     drop_user_value(spare);
                 });
             });
         });
+        if full {
+            let ended = self.unregister(claim, watched, Ending::Cancelled);
+            let op = self.give_back(ended);
+            return Err(Rejected::new(RejectReason::KeyFull, op));
+        }
         let answer = match watching {
             Ok(()) => self.ask(&mut claim),
             Err(UserPanic) => {
-                // The ending counts the watches that are left. (What is dropped here are keys.)
-                let asked_for = claim.held.with(|parked| parked.keys.len());
-                self.engine.my_shard().count_unwatched(asked_for - watched);
-                let _ = self
-                    .engine
-                    .guarded(|| claim.held.with(|parked| parked.keys.truncate(watched)));
-                Err(UserPanic)
+                let ended = self.unregister(claim, watched, Ending::Aborted);
+                let op = self.give_back(ended);
+                return Err(Rejected::new(RejectReason::Panicked, op));
             }
         };
         match self.release_or_end(claim, answer) {
@@ -239,5 +244,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             Examined::Ended(ended) => Ok(Outcome::Ended(ended)),
         }
+    }
+
+    /// Ends an operation of which only the first `watched` watches were made. (Marks that other threads have left for it
+    /// are void: it was never parked.)
+    #[cold]
+    fn unregister(&self, mut claim: Claim<'_, Op>, watched: usize, ending: Ending) -> Ended<Op> {
+        let all = claim.held.with(|parked| parked.keys.len());
+        // (What is dropped here are keys.)
+        let _ = self
+            .engine
+            .guarded(|| claim.held.with(|parked| parked.keys.truncate(watched)));
+        self.engine.my_shard().count_unwatched(all - watched);
+        self.end_and_reclaim(claim, ending)
     }
 }

@@ -5,7 +5,6 @@
 use super::Entry;
 use std::borrow::Borrow;
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -257,12 +256,18 @@ impl<K, T> Edit<'_, K, T> {
     }
 }
 
-/// The map with a single shard.
-pub(crate) struct ShardedMap<K, V, S>(Mutex<HashMap<K, V, S>>);
+/// The map with a single shard. (A model has a handful of keys: they are searched one after the other.)
+pub(crate) struct ShardedMap<K, V, S> {
+    entries: Mutex<Vec<(K, V)>>,
+    hasher: S,
+}
 
 impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     pub(crate) fn new(hasher: S, _shards: usize) -> Self {
-        Self(Mutex::new(HashMap::with_hasher(hasher)))
+        Self {
+            entries: Mutex::new(Vec::new()),
+            hasher,
+        }
     }
 
     pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
@@ -270,7 +275,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0.lock().get(key).map(read)
+        let entries = self.entries.lock();
+        let found = entries.iter().find(|(other, _)| other.borrow() == key);
+        found.map(|(_, value)| read(value))
     }
 
     pub(crate) fn read_key<Q, R>(&self, key: &Q, read: impl FnOnce(&K) -> R) -> Option<R>
@@ -278,10 +285,55 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0
-            .lock()
-            .get_key_value(key)
-            .map(|(stored, _)| read(stored))
+        let entries = self.entries.lock();
+        let found = entries.iter().find(|(other, _)| other.borrow() == key);
+        found.map(|(stored, _)| read(stored))
+    }
+
+    pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    pub(crate) fn read_where<R>(
+        &self,
+        _hash: u64,
+        mut is_it: impl FnMut(&K, &V) -> bool,
+        read: impl FnOnce(&V) -> R,
+    ) -> Option<R> {
+        let entries = self.entries.lock();
+        let found = entries.iter().find(|(key, value)| is_it(key, value));
+        found.map(|(_, value)| read(value))
+    }
+
+    pub(crate) fn take_where(
+        &self,
+        _hash: u64,
+        mut is_it: impl FnMut(&K, &V) -> bool,
+    ) -> Option<(K, V)> {
+        let mut entries = self.entries.lock();
+        let place = entries.iter().position(|(key, value)| is_it(key, value))?;
+        Some(entries.remove(place))
+    }
+
+    pub(crate) fn edit_current(
+        &self,
+        _hash: u64,
+        key: K,
+        is_current: impl Fn(&V) -> bool,
+        edit: impl FnOnce(Option<&mut V>) -> Option<V>,
+        _hash_of: impl Fn(&V) -> u64,
+    ) -> Option<K> {
+        let mut entries = self.entries.lock();
+        let found = entries
+            .iter_mut()
+            .find(|(other, value)| *other == key && is_current(value));
+        match edit(found.map(|(_, value)| value)) {
+            Some(value) => {
+                entries.push((key, value));
+                None
+            }
+            None => Some(key),
+        }
     }
 
     pub(crate) fn place(
@@ -289,8 +341,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         key: K,
         place: impl FnOnce(Option<&mut V>) -> Option<V>,
     ) -> Option<K> {
-        let mut map = self.0.lock();
-        if let Some(value) = map.get_mut(&key) {
+        let mut entries = self.entries.lock();
+        if let Some((_, value)) = entries.iter_mut().find(|(other, _)| *other == key) {
             if let Some(other) = place(Some(value)) {
                 *value = other;
             }
@@ -298,22 +350,10 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
         match place(None) {
             Some(value) => {
-                map.insert(key, value);
+                entries.push((key, value));
                 None
             }
             None => Some(key),
-        }
-    }
-
-    pub(crate) fn remove_if<Q>(&self, key: &Q, goes: impl Fn(&V) -> bool) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let mut map = self.0.lock();
-        match map.get(key).is_some_and(goes) {
-            true => map.remove(key),
-            false => None,
         }
     }
 
@@ -327,10 +367,13 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut map = self.0.lock();
-        let goes = map.get(key).is_some_and(goes);
-        match goes || map.get_mut(key).map(edit) == Some(Entry::Remove) {
-            true => map.remove_entry(key).map(|(key, _)| key),
+        let mut entries = self.entries.lock();
+        let place = entries
+            .iter()
+            .position(|(other, _)| other.borrow() == key)?;
+        let value = &mut entries[place].1;
+        match goes(value) || edit(value) == Entry::Remove {
+            true => Some(entries.remove(place).0),
             false => None,
         }
     }
@@ -347,17 +390,24 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         done: &mut usize,
         removed: &mut Vec<(K, V)>,
     ) {
-        let mut map = self.0.lock();
+        let mut entries = self.entries.lock();
         for &Edit { key, what, .. } in edits {
             *done += 1;
-            if map.get_mut(key).map(|value| edit(value, what)) == Some(Entry::Remove) {
-                removed.extend(map.remove_entry(key));
+            let Some(place) = entries.iter().position(|(other, _)| other == key) else {
+                continue;
+            };
+            if edit(&mut entries[place].1, what) == Entry::Remove {
+                removed.push(entries.remove(place));
             }
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries.lock().len()
+    }
+
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
-        for (key, value) in self.0.lock().iter() {
+        for (key, value) in self.entries.lock().iter() {
             visit(key, value);
         }
     }

@@ -24,8 +24,8 @@ pub(crate) struct Inner<T, W, X = ()> {
     /// Data for the callback beside the payloads.
     pub(crate) extra: X,
     unreclaimed: ReclaimQueue<()>,
-    /// Payloads that had not expired at the shutdown.
-    remains: Mutex<Vec<T>>,
+    /// Payloads that had not expired at the shutdown, with the addresses that they had.
+    remains: Mutex<Vec<(Address, T)>>,
 }
 
 /// A payload that has expired.
@@ -82,7 +82,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Inner<T, W, X> {
     }
 
     /// Payloads that had not expired at the shutdown; empty at the second call.
-    pub(crate) fn take_remains(&self) -> Vec<T> {
+    pub(crate) fn take_remains(&self) -> Vec<(Address, T)> {
         std::mem::take(&mut *self.remains.lock())
     }
 }
@@ -114,8 +114,9 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Handler for Inner<T
     }
 
     fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Expired<T>> {
+        let address = claim.address();
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
-        self.remains.lock().push(payload);
+        self.remains.lock().push((address, payload));
         None
     }
 

@@ -38,9 +38,14 @@ impl Arrivals {
         self.swept.len + self.unswept.len
     }
 
+    /// Watchers that were added and not removed.
+    pub(super) fn count(&self) -> usize {
+        (self.len() as isize - self.dead) as usize
+    }
+
     /// Whether none is left but dead ones.
     pub(super) fn is_empty(&self) -> bool {
-        self.len() as isize == self.dead
+        self.count() == 0
     }
 
     /// `number` is higher than all before.

@@ -72,6 +72,25 @@ impl WatchList {
         }
     }
 
+    /// The same, unless the list has `max` watchers already. Returns whether it was added.
+    #[inline(always)]
+    pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
+        let room = max == usize::MAX || self.count() < max;
+        if room {
+            self.add(watcher, rank);
+        }
+        room
+    }
+
+    /// How many watchers were added and not removed.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Few(few) => few.watchers().len(),
+            Self::Many(many) => many.unranked.count() + many.ranked.len(),
+        }
+    }
+
     #[inline(never)]
     fn make_many(&mut self) -> &mut Many {
         if !matches!(self, Self::Many(_)) {

@@ -68,27 +68,32 @@ impl<K> Resolved<K> {
         }
     }
 
-    /// From now on, a visit finds `watcher`.
+    /// From now on, a visit finds `watcher`, unless there are `max` watchers already. Returns whether it was added.
     #[inline(always)]
-    pub(crate) fn add(&self, watcher: Address, rank: Option<Rank>) {
-        if rank.is_some() || !self.swap(EMPTY, watcher.to_bits()) {
-            self.add_locked(watcher, rank);
+    pub(crate) fn add(&self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
+        if rank.is_some() || max == 0 || !self.swap(EMPTY, watcher.to_bits()) {
+            return self.add_locked(max, watcher, rank);
         }
+        true
     }
 
     #[cold]
-    fn add_locked(&self, watcher: Address, rank: Option<Rank>) {
+    fn add_locked(&self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
+        if max == 0 {
+            return false;
+        }
         let mut locked = self.locked.lock();
         // Without a rank and on an empty list, the word is enough.
         while rank.is_some() || !self.swap(EMPTY, watcher.to_bits()) {
             if self.gather(&mut locked) {
                 match &mut locked.list {
-                    Some(list) => list.add(watcher, rank),
+                    Some(list) => return list.add_up_to(max, watcher, rank),
                     none => *none = Some(WatchList::new(watcher, rank)),
                 }
-                return;
+                return true;
             }
         }
+        true
     }
 
     /// Has the list behind the lock, which is held. `false` if another thread changed the word meanwhile.
