@@ -62,7 +62,7 @@ impl World {
     fn time_passes(&self) -> thread::JoinHandle<()> {
         self.clock.advance(TIMEOUT);
         let waits = self.waits.clone();
-        thread::spawn(move || drop(waits.advance()))
+        thread::spawn(move || _ = waits.advance())
     }
 
     fn left(&self) -> usize {

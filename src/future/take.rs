@@ -5,7 +5,7 @@ use super::wait::WaitFuture;
 use super::wait_error::WaitError;
 use crate::hash::{KeyHasher, RandomState};
 use crate::promise::Panics;
-use crate::purgatory::{Handle, Purgatory, Watch, WeakPurgatory};
+use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::tracker::TrackedKey;
 use std::fmt;
 use std::future::Future;
@@ -66,7 +66,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ) -> TakeFuture<K, T, S> {
         let keys = keys.into_iter().collect::<Vec<_>>();
         let way_back = self.way_back(keys.clone(), give_back);
-        TakeFuture(self.wait(keys, timeout, way_back.guarding(take)))
+        TakeFuture(self.wait(keys, timeout, guarded(take, way_back)))
     }
 
     /// The same with watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
@@ -84,86 +84,71 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         let watches = watches.into_iter().collect::<Vec<_>>();
         let keys = watches.iter().map(|watch| watch.name().clone()).collect();
         let way_back = self.way_back(keys, give_back);
-        TakeFuture(self.wait_on(watches, timeout, way_back.guarding(take)))
+        TakeFuture(self.wait_on(watches, timeout, guarded(take, way_back)))
     }
 
+    /// Gives a value back, and checks the keys. Catches all panics of the user's code.
     fn way_back<T>(
         &self,
         keys: Vec<K>,
         give_back: impl FnOnce(T) + Send + 'static,
-    ) -> WayBack<K, T, S> {
-        WayBack {
-            waits: self.downgrade(),
-            keys,
-            give_back: Box::new(give_back),
-        }
-    }
-}
-
-/// What becomes of a value that is not received.
-struct WayBack<K: TrackedKey, T, S: KeyHasher> {
-    waits: WeakPurgatory<WaitOperation<K>, S>,
-    keys: Vec<K>,
-    give_back: Box<dyn FnOnce(T) + Send>,
-}
-
-impl<K: TrackedKey, T, S: KeyHasher> WayBack<K, T, S> {
-    /// A predicate that finds what `take` takes, together with the way back.
-    fn guarding(
-        self,
-        mut take: impl FnMut() -> Option<T>,
-    ) -> impl FnMut() -> Option<Taken<K, T, S>> {
-        let mut way_back = Some(self);
-        move || {
-            // Nothing is taken that has no way back. (A predicate that has found something is not asked again.)
-            way_back.as_ref()?;
-            let value = take()?;
-            way_back
-                .take()
-                .map(|way_back| Taken(Some((value, way_back))))
-        }
-    }
-
-    fn give_back(self, value: T) {
-        let Self {
-            waits,
-            keys,
-            give_back,
-        } = self;
-        let mut panics = Panics::default();
-        let given = panics.catch(|| give_back(value));
-        if let Some(waits) = waits.upgrade() {
-            if given.is_none() {
-                waits.count_panic();
-            }
-            for key in &keys {
-                // (`Hash` and `Eq` of a key may panic.)
-                if panics
-                    .catch(|| waits.check_and_complete_at_most(key, 1))
-                    .is_none()
-                {
+    ) -> impl FnOnce(T) + Send + 'static
+    where
+        T: 'static,
+    {
+        let waits = self.downgrade();
+        move |value| {
+            let mut panics = Panics::default();
+            let given = panics.catch(|| give_back(value));
+            if let Some(waits) = waits.upgrade() {
+                if given.is_none() {
                     waits.count_panic();
                 }
+                for key in &keys {
+                    // (`Hash` and `Eq` of a key may panic.)
+                    let checked = panics.catch(|| waits.check_and_complete_at_most(key, 1));
+                    if checked.is_none() {
+                        waits.count_panic();
+                    }
+                }
             }
+            panics.discard();
         }
-        panics.discard();
     }
 }
 
-/// A value on its way to the future. However it is dropped on the way, it goes back.
-struct Taken<K: TrackedKey, T, S: KeyHasher>(Option<(T, WayBack<K, T, S>)>);
+/// A predicate that finds what `take` takes, together with the way back.
+fn guarded<T>(
+    mut take: impl FnMut() -> Option<T>,
+    way_back: impl FnOnce(T) + Send + 'static,
+) -> impl FnMut() -> Option<Taken<T>> {
+    let mut way_back: Option<WayBack<T>> = Some(Box::new(way_back));
+    move || {
+        // Nothing is taken that has no way back. (A predicate that has found something is not asked again.)
+        way_back.as_ref()?;
+        let value = take()?;
+        way_back
+            .take()
+            .map(|way_back| Taken(Some((value, way_back))))
+    }
+}
 
-impl<K: TrackedKey, T, S: KeyHasher> Taken<K, T, S> {
+type WayBack<T> = Box<dyn FnOnce(T) + Send>;
+
+/// A value on its way to the future. However it is dropped on the way, it goes back.
+struct Taken<T>(Option<(T, WayBack<T>)>);
+
+impl<T> Taken<T> {
     /// From here on it is the caller's.
     fn receive(mut self) -> Option<T> {
         self.0.take().map(|(value, _)| value)
     }
 }
 
-impl<K: TrackedKey, T, S: KeyHasher> Drop for Taken<K, T, S> {
+impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         if let Some((value, way_back)) = self.0.take() {
-            way_back.give_back(value);
+            way_back(value);
         }
     }
 }
@@ -174,9 +159,7 @@ impl<K: TrackedKey, T, S: KeyHasher> Drop for Taken<K, T, S> {
 /// Any executor will do, also more than one after the other: the last that polled is woken. Once it has resolved, it is
 /// pending for ever. Dropping it cancels the wait, and gives back what was taken and not received.
 #[must_use = "a take that is dropped is cancelled"]
-pub struct TakeFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(
-    WaitFuture<K, Taken<K, T, S>, S>,
-);
+pub struct TakeFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(WaitFuture<K, Taken<T>, S>);
 
 impl<K: TrackedKey, T, S: KeyHasher> TakeFuture<K, T, S> {
     /// The handle of what is parked, to look at the deadline or to move it. `None` if the wait ended before it was

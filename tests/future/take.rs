@@ -360,6 +360,52 @@ fn g23_an_abort_storm_loses_and_doubles_nothing() {
     });
 }
 
+/// Keys that are references, in the method of a type, in spawned tasks: `Send` must not be too special for that.
+#[test]
+fn all_of_them_can_be_awaited_in_spawned_methods() {
+    struct Service {
+        waits: Waits<&'static str>,
+        jobs: Jobs,
+    }
+    impl Service {
+        async fn take(&self) -> Result<usize, WaitError> {
+            let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
+            let give_back = move |job| returns.push(job);
+            let take = move || takes.pop();
+            self.waits
+                .take(["key"], NEVER_IN_A_TEST, take, give_back)
+                .await
+        }
+
+        async fn until(&self) -> Result<usize, WaitError> {
+            let pop = || async { self.jobs.pop() };
+            self.waits.wait_until(["key"], NEVER_IN_A_TEST, pop).await
+        }
+
+        async fn listen(&self) -> Result<(), WaitError> {
+            self.waits.listen(["key"], NEVER_IN_A_TEST).checked().await
+        }
+    }
+    let (waits, jobs) = (Waits::new("spawned"), Jobs::default());
+    let service = Arc::new(Service { waits, jobs });
+    let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
+    let [first, second, third] = [0; 3].map(|_| service.clone());
+    let take = runtime.spawn(async move { first.take().await });
+    let until = runtime.spawn(async move { second.until().await });
+    let listen = runtime.spawn(async move { third.listen().await });
+    eventually("three who wait", || service.waits.len() == 3);
+    [1, 2].map(|job| service.jobs.push(job));
+    service.waits.check_and_complete("key");
+    runtime.block_on(async {
+        let found = [take, until].map(|task| async { task.await.expect("no panic") });
+        let [take, until] = found;
+        let mut found = [take.await, until.await];
+        found.sort_unstable_by_key(|found| *found.as_ref().unwrap_or(&0));
+        assert_eq!(found, [Ok(1), Ok(2)]);
+        assert_eq!(listen.await.expect("no panic"), Ok(()));
+    });
+}
+
 /// What a plain `wait` does in the same place: the reason for `take`.
 #[test]
 fn a_plain_wait_drops_what_it_found() {
