@@ -23,8 +23,10 @@ impl Alarm {
     /// one, and must be woken.
     #[must_use]
     pub(crate) fn set(&self, deadline: Tick) -> bool {
-        // ORDERING: Release pairs with the Acquire in `reset`: whoever takes this deadline away again sees what was
-        // done before it was set.
+        // ORDERING: Release pairs with the Acquire in `reset`: the thread that takes this deadline away again sees what
+        // was done before it was set. (Every deadline, and every deferred check, is also written and read under a lock:
+        // a reading that misses it released the lock before, so its `reset` came before this. Relaxed would be the same
+        // program as long as that is so, and no model kills it.)
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 

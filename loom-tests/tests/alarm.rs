@@ -175,8 +175,8 @@ fn g07_check_later_wakes() {
     });
 }
 
-/// The alarm is set already when the second check is deferred. Catches: an alarm that is set without Release, or reset
-/// without Acquire, so that the reading after the reset misses what was deferred before.
+/// The alarm is set already when the second check is deferred. Catches: an alarm that is reset after
+/// the deferred checks were read.
 #[test]
 fn g07_a_second_check_later_wakes() {
     bounded(|| {
