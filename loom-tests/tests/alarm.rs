@@ -163,9 +163,9 @@ fn g07_check_later_wakes() {
                 purgatory.check_later(1);
             })
         };
-        while purgatory.len() > 0 {
+        while !purgatory.is_empty() {
             purgatory.advance();
-            if purgatory.len() > 0 && purgatory.next_deadline().is_none() {
+            if !purgatory.is_empty() && purgatory.next_deadline().is_none() {
                 bed.sleep();
             }
         }
@@ -194,9 +194,9 @@ fn g07_a_second_check_later_wakes() {
                 purgatory.check_later(1);
             })
         };
-        while purgatory.len() > 0 {
+        while !purgatory.is_empty() {
             purgatory.advance();
-            if purgatory.len() > 0 && purgatory.next_deadline().is_none() {
+            if !purgatory.is_empty() && purgatory.next_deadline().is_none() {
                 bed.sleep();
             }
         }
