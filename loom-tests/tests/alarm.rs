@@ -163,9 +163,9 @@ fn g07_check_later_wakes() {
                 purgatory.check_later(1);
             })
         };
-        while purgatory.len() > 0 {
+        while !purgatory.is_empty() {
             purgatory.advance();
-            if purgatory.len() > 0 && purgatory.next_deadline().is_none() {
+            if !purgatory.is_empty() && purgatory.next_deadline().is_none() {
                 bed.sleep();
             }
         }
@@ -175,8 +175,8 @@ fn g07_check_later_wakes() {
     });
 }
 
-/// The alarm is set already when the second check is deferred. Catches: an alarm that is set without Release, or reset
-/// without Acquire, so that the reading after the reset misses what was deferred before.
+/// The alarm is set already when the second check is deferred. Catches: an alarm that is reset after
+/// the deferred checks were read.
 #[test]
 fn g07_a_second_check_later_wakes() {
     bounded(|| {
@@ -194,9 +194,9 @@ fn g07_a_second_check_later_wakes() {
                 purgatory.check_later(1);
             })
         };
-        while purgatory.len() > 0 {
+        while !purgatory.is_empty() {
             purgatory.advance();
-            if purgatory.len() > 0 && purgatory.next_deadline().is_none() {
+            if !purgatory.is_empty() && purgatory.next_deadline().is_none() {
                 bed.sleep();
             }
         }

@@ -2,6 +2,7 @@
 //! slots that are freed without it, a bound on what is parked, deferred checks at the shutdown.
 #![cfg(loom)]
 
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
 use request_purgatory::{
@@ -183,7 +184,13 @@ fn g06_a_remote_free_races_the_lock_of_its_timer_shard() {
 }
 
 /// Says when its `on_complete` has run to its end.
-struct Slow(Arc<std::sync::atomic::AtomicBool>);
+#[derive(Clone, Default)]
+struct Slow {
+    /// (Not loom's: the counter of places is not either, and says nothing of memory.)
+    completed: Arc<std::sync::atomic::AtomicBool>,
+    /// Loom's: it lets another thread that touches it run at every step of `on_complete`.
+    steps: Arc<AtomicUsize>,
+}
 
 impl DelayedOperation for Slow {
     type Key = u64;
@@ -197,9 +204,11 @@ impl DelayedOperation for Slow {
     }
 
     fn on_complete(self, _: Completion) {
-        // Other threads run meanwhile.
-        thread::yield_now();
-        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        for _ in 0..2 {
+            self.steps.fetch_add(1, Ordering::Relaxed);
+        }
+        self.completed
+            .store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
@@ -214,18 +223,18 @@ fn g17_a_park_at_the_bound_races_a_completion() {
             .max_parked(1)
             .build()
             .expect("the settings are sound");
-        // (Not loom's: the counter of places is not either, and says nothing of memory.)
-        let completed = Arc::<std::sync::atomic::AtomicBool>::default();
-        let admission = purgatory.try_complete_else_watch(Slow(completed.clone()), [1]);
+        let first = Slow::default();
+        let admission = purgatory.try_complete_else_watch(first.clone(), [1]);
         let handle = admission.expect("there is a place").into_handle();
         let forcer = thread::spawn(move || handle.expect("it parked").force_complete());
-        let second = purgatory.try_complete_else_watch(Slow(Arc::default()), [2]);
+        first.steps.fetch_add(1, Ordering::Relaxed);
+        let second = purgatory.try_complete_else_watch(Slow::default(), [2]);
         match &second {
-            Ok(_) => assert!(completed.load(std::sync::atomic::Ordering::Relaxed)),
+            Ok(_) => assert!(first.completed.load(std::sync::atomic::Ordering::Relaxed)),
             Err(rejected) => assert_eq!(rejected.reason(), RejectReason::Full),
         }
         assert!(forcer.join().unwrap(), "no other thread ended it");
-        let third = purgatory.try_complete_else_watch(Slow(Arc::default()), [2]);
+        let third = purgatory.try_complete_else_watch(Slow::default(), [2]);
         assert_eq!(third.is_ok(), second.is_err(), "there is one place");
         assert_eq!(purgatory.cancel_for_key(&2).len(), 1);
         assert_empty(&purgatory);

@@ -17,11 +17,14 @@ use std::time::Duration;
 struct Note {
     written: AtomicBool,
     completed: AtomicUsize,
+    /// Touched by the asking thread and in the middle of an examination, so that loom tries the one within the other.
+    steps: AtomicUsize,
 }
 
 impl Note {
     fn write(&self) {
         self.written.store(true, Ordering::Relaxed);
+        self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
     fn assert_seen(&self) {
@@ -40,6 +43,7 @@ impl DelayedOperation for Reader {
     }
 
     fn try_complete(&mut self) -> bool {
+        self.0.steps.fetch_add(1, Ordering::Relaxed);
         false
     }
 

@@ -343,6 +343,10 @@ impl<'a, P> Held<'a, P> {
 
     /// The proof is used up.
     #[inline(always)]
+    #[allow(
+        clippy::forget_non_drop,
+        reason = "it has a destructor only in a build with debug assertions"
+    )]
     fn defuse(self) {
         std::mem::forget(self);
     }

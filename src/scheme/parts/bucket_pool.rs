@@ -171,6 +171,10 @@ impl BucketPool {
 
     /// Removes the timer at `position`, which is in `bucket`.
     #[inline(always)]
+    #[cfg_attr(
+        any(loom, shuttle),
+        expect(clippy::modulo_one, reason = "in a model a block holds one timer")
+    )]
     pub(crate) fn remove(&mut self, bucket: &mut Bucket, position: Position) -> Moved {
         let (last, last_at) = self.pop(bucket)?;
         if last_at == position {
