@@ -1,12 +1,12 @@
-//! The alarm: when the sleeper must look again.
+//! The alarm: the tick until which the thread that drives the timer sleeps.
 //!
-//! A sleeper (the reaper, or a reactor that drives the purgatory by hand) sleeps until the tick that stands here. Who
-//! creates an earlier deadline sets the alarm to it and, having found a later tick there, must wake the sleeper.
+//! That thread is the reaper, or a reactor of the user's. A thread that creates an earlier deadline sets the alarm to
+//! it. If it found a later tick there, it must wake the sleeping thread.
 //!
-//! Who moves the alarm later [resets](Alarm::reset) it first, then reads the deadlines under their locks, and sets it
-//! to what was found. A deadline created meanwhile was either set before the reset, and then that reading sees it, or
-//! is set after it, and then finds a later tick and wakes the sleeper: both are read-modify-writes of one word, so one
-//! of them comes first.
+//! A thread that moves the alarm later [resets](Alarm::reset) it first, then reads the deadlines under their locks, and
+//! sets the alarm to the earliest. A deadline that is created meanwhile is set either before the reset, and then that
+//! reading sees it, or after the reset, and then its thread finds a later tick and wakes the sleeping thread. Both are
+//! read-modify-writes of one word, so one of them comes first.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::ticks::{NEVER, Tick};
@@ -19,22 +19,22 @@ impl Alarm {
         Self(AtomicU64::new(NEVER))
     }
 
-    /// Makes sure that the alarm goes off at `deadline` or before. Returns whether the sleeper counts on a later
-    /// one, and must be woken.
+    /// Sets the alarm to `deadline`, unless it is earlier already. Returns whether it was later, so that the sleeping
+    /// thread must be woken.
     #[must_use]
     pub(crate) fn set(&self, deadline: Tick) -> bool {
-        // ORDERING: Release pairs with the Acquire in `reset`: whoever takes this deadline away again sees what was
-        // done before it was set.
+        // ORDERING: Release pairs with the Acquire in `reset`: the thread that takes this deadline away sees all writes
+        // before it was set.
         self.0.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 
-    /// Before looking: forgets all deadlines that were set. Returns when it would have gone off.
+    /// Forgets all deadlines that were set. Returns the earliest of them. The caller reads all deadlines after this.
     pub(crate) fn reset(&self) -> Tick {
         // ORDERING: Acquire, see `set`; a swap, so that no deadline set before is overwritten unseen.
         self.0.swap(NEVER, Ordering::AcqRel)
     }
 
-    /// When the alarm goes off; [`NEVER`] if it is not set.
+    /// The tick of the alarm; [`NEVER`] if it is not set.
     pub(crate) fn time(&self) -> Tick {
         // ORDERING: Relaxed: a deadline set later than this is followed by a wake-up, which is not lost.
         self.0.load(Ordering::Relaxed)

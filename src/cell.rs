@@ -1,4 +1,4 @@
-//! Where a parked operation lives, and who may touch it.
+//! The slots of parked operations, and which thread may use an operation.
 //!
 //! * [`state`]: the state word of one slot: every transition of an operation's life, and nothing else.
 //! * [`slab`]: the slots. All `unsafe` of the library is in that file, behind four safe entry points: insert, begin an

@@ -1,26 +1,25 @@
-//! Where the completions of expired operations run, and those of checks that were put off.
+//! The choice of the thread for completions of expired operations and of deferred checks.
 
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
+use crate::worker::{GRACE, Worker};
 use crossbeam::channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, JoinHandle};
 
-/// The completion of one operation that expired, or was completed by a check put off; ready to run once. Never panics:
-/// panics of `on_complete` are caught and counted inside. Dropping it runs it, so an executor that throws a job away
-/// still ends the operation.
+/// The completion of one operation that has expired, or that a deferred check has completed. Runs once and never
+/// panics: panics of `on_complete` are caught and counted inside. Dropping a job runs it, so an executor that drops a
+/// job still ends the operation.
 pub type Job = Box<dyn FnOnce() + Send + 'static>;
 
-/// Runs [the completions that go elsewhere](Dispatch), for instance on a thread pool.
+/// Runs [completions](Dispatch::Executor), for instance on a thread pool.
 ///
-/// `execute` is called on the thread that drives the timer, or on one that had the operation in hand when its time
-/// came. It should hand the job on rather than run it: a slow executor delays the timer. Closures `Fn(Job)` are
-/// executors.
+/// `execute` is called on the thread that drives the timer, or on a thread that was examining the operation at its
+/// deadline. It should pass the job to another thread rather than run it: a slow executor delays the timer. Closures
+/// `Fn(Job)` are executors.
 pub trait Executor: Send + Sync + 'static {
-    /// Runs `job`, now or later, here or elsewhere.
+    /// Runs `job`, now or later, on any thread.
     fn execute(&self, job: Job);
 }
 
@@ -30,23 +29,24 @@ impl<F: Fn(Job) + Send + Sync + 'static> Executor for F {
     }
 }
 
-/// Where [`on_complete`](crate::DelayedOperation::on_complete) of an expired operation runs, and of one that was
-/// completed by a check put off ([`check_later`](crate::Purgatory::check_later), or the seventeenth look in a row).
+/// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) of an expired operation runs, and that of
+/// one that a deferred check has completed ([`check_later`](crate::Purgatory::check_later), or the seventeenth
+/// examination in a row).
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Dispatch {
-    /// On a thread of the purgatory's own (with a shared reaper: of that reaper's own), one after the other. A slow
-    /// one delays those behind it, but never the timer. The default where there is a reaper.
+    /// On a thread of the purgatory (with a shared reaper: of that reaper), one after the other. A slow completion
+    /// delays those behind it, but never the timer. The default with a reaper thread.
     OwnThread,
-    /// On the thread that drives the timer: the reaper, or the caller of
-    /// [`advance`](crate::Purgatory::advance). A slow one delays the timer. The default with
-    /// [`Reaper::Manual`](crate::Reaper::Manual).
+    /// On the thread that drives the timer: the reaper, or the caller of [`advance`](crate::Purgatory::advance). A slow
+    /// completion delays the timer. The default with [`Reaper::Manual`](crate::threads::Reaper::Manual) and
+    /// [`Reaper::Reactor`](crate::threads::Reaper::Reactor).
     ///
-    /// An operation whose time comes while a call of yours parks or examines it ends in that call, and on its thread,
-    /// as if it had been satisfied there. (What a [`Timer`](crate::Timer) or a [`Tracker`](crate::Tracker) keeps is
-    /// never examined, and no call that starts, stops or touches it expires anything.)
+    /// An operation whose deadline passes while a call of yours parks or examines it ends in that call, on that thread.
+    /// (Payloads of a [`Timer`](crate::Timer) or a [`Tracker`](crate::Tracker) are never examined, and no call that
+    /// starts, stops or touches one expires any.)
     Inline,
-    /// Wherever this executor runs them, one job for each operation.
+    /// On the threads of this executor, with one job for each operation.
     Executor(Arc<dyn Executor>),
 }
 
@@ -60,33 +60,26 @@ impl fmt::Debug for Dispatch {
     }
 }
 
-/// The name of a thread that works for `owner`. (The system cannot have a NUL in it.)
-pub(crate) fn thread_name(owner: &str, work: &str) -> String {
-    format!("{owner}-{work}").replace('\0', "?")
-}
-
-/// A thread that runs jobs in order, and runs all that it was given before it ends.
+/// A thread that runs jobs in order, and runs all jobs of its queue before it ends.
 #[derive(Debug)]
 pub(crate) struct CompletionThread {
     jobs: Mutex<Option<Sender<Job>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Worker,
 }
 
 impl CompletionThread {
     pub(crate) fn spawn(name: &str) -> io::Result<Self> {
         let (jobs, received) = unbounded::<Job>();
-        let thread = thread::Builder::new()
-            .name(thread_name(name, "completions"))
-            .spawn(move || {
-                for job in received {
-                    // Jobs catch the panics of user code themselves. Should one get through nevertheless, it has
-                    // been reported by the panic hook, and the jobs behind it must not suffer.
-                    let _ = catch_unwind(AssertUnwindSafe(job));
-                }
-            })?;
+        let thread = Worker::spawn(name, "completions", move || {
+            for job in received {
+                // Jobs catch the panics of user code themselves. Should one get through nevertheless, it has been
+                // reported by the panic hook, and the jobs behind it must not suffer.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+            }
+        })?;
         Ok(Self {
             jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(Some(thread)),
+            thread,
         })
     }
 
@@ -98,29 +91,19 @@ impl CompletionThread {
         }
     }
 
-    /// Lets the thread finish what it was given, and waits for that, unless this is called from a callback.
-    pub(crate) fn finish(&self) {
+    /// Takes no more jobs. The thread ends when it has run the jobs of its queue.
+    pub(crate) fn close(&self) {
         drop(self.jobs.lock().take());
-        join_unless_in_callback(&self.thread);
+    }
+
+    pub(crate) fn thread(&self) -> &Worker {
+        &self.thread
     }
 }
 
 impl Drop for CompletionThread {
     fn drop(&mut self) {
-        self.finish();
-    }
-}
-
-/// Waits for `thread` to end, unless this is called from a callback: that could run on this very thread, or on one
-/// that `thread` waits for in turn. It then ends on its own, and a later call may still wait for it.
-pub(crate) fn join_unless_in_callback(thread: &Mutex<Option<JoinHandle<()>>>) {
-    if Trampoline::in_progress() {
-        return;
-    }
-    let handle = thread.lock().take();
-    // (The thread itself comes here outside of a callback when it drops the last reference to what it works for.)
-    if let Some(handle) = handle.filter(|handle| handle.thread().id() != thread::current().id()) {
-        // Our threads catch every panic; what one died of nevertheless, the panic hook has reported.
-        let _ = handle.join();
+        self.close();
+        self.thread.join_within(GRACE);
     }
 }

@@ -1,9 +1,9 @@
 //! Records with a deadline, in timer shards, and the thread that expires them.
 //!
 //! An engine knows neither keys nor user code. It parks payloads in [`shard`]s, whose cells decide which thread may end
-//! each of them, and tells the sleeping reaper of earlier deadlines. The purgatory and the timer stand on it, each as a
-//! [`handler`](handler::Handler) of its payloads: [`expire`] hands it those whose deadline has passed, [`drive`] is what
-//! the passing of time does, and [`dispatch`] runs the user's code for those that have ended.
+//! each of them, and wakes the reaper for an earlier deadline. The purgatory and the timer stand on it, each as a
+//! [`handler`](handler::Handler) of its payloads. [`drive`] is called when time has passed, [`expire`] gives the
+//! handler the payloads whose deadline has passed, and [`dispatch`] runs the user's code for payloads that have ended.
 
 pub(crate) mod dispatch;
 pub(crate) mod drive;
@@ -28,10 +28,13 @@ use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::scheme::{Scheme, Tick};
-use crate::stats::{Ending, Stats};
-use crate::sync::{Arc, AtomicBool, CachePadded, Mutex, Ordering, SHARDS, SLICE, thread_number};
+use crate::stats::{Count, Ending, Events, Stats};
+use crate::sync::{
+    Arc, AtomicU32, CachePadded, Mutex, Ordering, SLICE, thread_number, timer_shards,
+};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
+use crate::worker::Worker;
 use limit::Limit;
 use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
@@ -50,11 +53,19 @@ pub(crate) struct Engine<P, W> {
     pub(crate) scale: TickScale,
     max_timeout: Duration,
     limit: Option<Limit>,
+    reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
     observer: Observer,
-    closed: AtomicBool,
+    phase: AtomicU32,
 }
+
+/// The phases of an engine's life: it takes payloads, or takes none and lets those that it has end by themselves, or is
+/// shut down, by the thread that asked for it or by one in the background.
+const OPEN: u32 = 0;
+const DRAINING: u32 = 1;
+const CLOSED: u32 = 2;
+const CLOSED_IN_BACKGROUND: u32 = 3;
 
 /// A payload that this thread holds, with its timer shard.
 pub(crate) struct Claim<'a, P, W> {
@@ -84,7 +95,7 @@ impl<P, W: Scheme> Engine<P, W> {
         let (threads, dispatch) =
             ThreadSet::start(&settings.name, settings.reaper, settings.dispatch)
                 .map_err(BuildError::Thread)?;
-        let shards = cores().clamp(*SHARDS.start(), *SHARDS.end());
+        let shards = timer_shards(cores());
         Ok(Self {
             name: settings.name,
             shards: (0..shards.next_power_of_two().min(1 << SHARD_BITS))
@@ -96,14 +107,15 @@ impl<P, W: Scheme> Engine<P, W> {
             scale,
             max_timeout: settings.max_timeout,
             limit: settings.max_parked.map(Limit::new),
+            reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
             observer: Observer::default(),
-            closed: AtomicBool::new(false),
+            phase: AtomicU32::new(OPEN),
         })
     }
 
-    /// From now on the user's recorder and subscriber are told of what happens.
+    /// From now on the user's recorder and subscriber are told of events.
     pub(crate) fn observed(mut self) -> Self {
         // A recorder that panics here is told nothing more.
         let observer = self.caught(|| Observer::new(&self.name));
@@ -219,6 +231,7 @@ impl<P, W: Scheme> Engine<P, W> {
                 let reason = match refusal {
                     Refusal::Full => RejectReason::Full,
                     Refusal::Closed => RejectReason::ShutDown,
+                    Refusal::Draining => RejectReason::Draining,
                     Refusal::TooLong => RejectReason::TooLong,
                 };
                 Err(Rejected::new(reason, payload))
@@ -294,9 +307,9 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Whether [`max_parked`](Settings::max_parked) is set.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.limit.is_some()
+    /// Whether a bound asks for it that what ended payloads leave behind is reclaimed before their completions run.
+    pub(crate) fn reclaims_first(&self) -> bool {
+        self.reclaim_first
     }
 
     /// Frees a place under the limit: the user's code for the payload has run, or the payload went back to the caller.
@@ -309,13 +322,17 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Gives one payload another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
-        let timing = self.timing(timeout);
-        let shard = self.shard(address.shard());
-        let rescheduled = shard.reschedule(slot_of(address), timing);
+        let rescheduled = self.reschedule_to(address, self.timing(timeout));
         if let Rescheduled::Done(earlier) = rescheduled {
             self.announce(earlier);
         }
         rescheduled
+    }
+
+    /// The same without announcing the deadline, and without reading the clock: for callers with a lock.
+    pub(crate) fn reschedule_to(&self, address: Address, timing: Timing) -> Rescheduled {
+        let shard = self.shard(address.shard());
+        shard.reschedule(slot_of(address), timing)
     }
 
     /// Announces a deadline to the reaper.
@@ -332,11 +349,11 @@ impl<P, W: Scheme> Engine<P, W> {
         let _ = self.guarded(|| self.threads.wake());
     }
 
-    /// Ends the threads that only this engine uses, and waits for them unless this is called from a callback.
-    pub(crate) fn stop_threads(&self) {
+    /// Ends the threads that only this engine uses; `join` waits for one of them.
+    fn stop_threads(&self, join: impl Fn(&Worker)) {
         // A shared reaper, and a reactor, learn here that the engine is shut down.
         self.wake();
-        self.threads.stop();
+        self.threads.stop(join);
     }
 
     /// When the payload at `address` was parked, and its deadline.
@@ -356,25 +373,75 @@ impl<P, W: Scheme> Engine<P, W> {
         Some(deadline.saturating_since(self.clock.now()))
     }
 
+    /// Why no payload is taken. Only a shortcut: what the shards refuse decides.
+    #[inline(always)]
+    pub(crate) fn refusal(&self) -> Option<RejectReason> {
+        match self.phase() {
+            OPEN => None,
+            DRAINING => Some(RejectReason::Draining),
+            _ => Some(RejectReason::ShutDown),
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
-        // ORDERING: Acquire pairs with the swap in `close`. Only a shortcut: the flags of the shards decide.
-        self.closed.load(Ordering::Acquire)
+        self.phase() >= CLOSED
+    }
+
+    /// Whether it was shut down by a thread in the background, which joins the threads.
+    pub(crate) fn is_closed_in_background(&self) -> bool {
+        self.phase() == CLOSED_IN_BACKGROUND
+    }
+
+    #[inline(always)]
+    fn phase(&self) -> u32 {
+        // ORDERING: Acquire pairs with the exchange in `enter_phase`.
+        self.phase.load(Ordering::Acquire)
+    }
+
+    /// Returns whether this call entered `phase`: phases only follow one another, and of the last two there is one.
+    fn enter_phase(&self, phase: u32) -> bool {
+        // ORDERING: AcqRel pairs with the Acquire in `phase`; an exchange, so that one caller does the work.
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let enter = |now| (now < phase.min(CLOSED)).then_some(phase);
+        self.phase.fetch_update(set, fetch, enter).is_ok()
+    }
+
+    /// Takes no payload from now on. Returns whether this call did that.
+    fn begin_drain(&self) -> bool {
+        let entered = self.enter_phase(DRAINING);
+        if entered {
+            let shards = self.shards.iter();
+            shards.for_each(|shard| shard.refuse(Refusal::Draining));
+        }
+        entered
     }
 
     /// Returns whether this call closed it.
-    fn close(&self) -> bool {
-        // ORDERING: AcqRel pairs with the Acquire in `is_closed`; a swap, so that one caller does the work.
-        !self.closed.swap(true, Ordering::AcqRel)
+    fn close(&self, phase: u32) -> bool {
+        self.enter_phase(phase)
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         stats.add_counters(self.shards.iter().flat_map(|shard| shard.counters()));
         for shard in &self.shards {
             stats.add_events(&shard.events);
         }
+        stats.completions_pending = self.completions_pending();
         stats
+    }
+
+    /// Completions that were handed to another thread, or to the end of an outermost call, and have not run yet.
+    fn completions_pending(&self) -> usize {
+        // Departures are read before arrivals.
+        let sum = |count: fn(&Events) -> &Count| -> u64 {
+            let shards = self.shards.iter();
+            shards.map(|shard| count(&shard.events).read()).sum()
+        };
+        let delivered = sum(|events| &events.delivered);
+        let handed_over = sum(|events| &events.handed_over);
+        handed_over.saturating_sub(delivered) as usize
     }
 
     /// Runs user code; a panic is caught, counted and reported to the observer.

@@ -1,38 +1,46 @@
-//! What can be refused, and why.
+//! Refusals, and their reasons.
 
 use parking_lot::Mutex;
 use std::error::Error;
 use std::fmt;
 
-/// An operation (payload, value, request) that was not taken, with the reason; the operation is inside.
+/// An operation (payload, value, request) that was refused, with the reason. [`into_inner`](Self::into_inner) returns
+/// the operation.
 ///
 /// It converts into `Box<dyn Error + Send + Sync>` and the like by `?` for every operation that is `Send`.
 pub struct Rejected<Op> {
     reason: RejectReason,
-    /// Never locked: a mutex is `Sync` for every operation that is `Send`, and gives it out to its only owner.
+    /// Never locked: a mutex is `Sync` for every operation that is `Send`, and its owner can take the operation out.
     operation: Mutex<Op>,
 }
 
-/// Why an operation was not taken.
+/// Why an operation was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
     /// The list of keys was empty.
     NoKeys,
-    /// [`max_parked`](crate::Builder::max_parked) operations are parked, or ended and still to be completed.
+    /// As many operations as [`max_parked`](crate::Builder::max_parked) allows are parked, or have ended and their
+    /// `on_complete` has not returned yet.
     Full,
+    /// As many operations as may ([`max_watchers_per_key`](crate::Builder::max_watchers_per_key)) watch one of the keys.
+    KeyFull,
+    /// The purgatory is being [drained](crate::Purgatory::drain).
+    Draining,
     /// The purgatory (timer, tracker) is shut down.
     ShutDown,
-    /// The timeout is longer than the timer's scheme can hold. Only
-    /// [`SimpleWheel`](crate::scheme::SimpleWheel) has such a bound.
+    /// The timeout is longer than the timer's scheme can hold. Only `SimpleWheel` of the feature `reference-schemes`
+    /// has such a bound.
     TooLong,
-    /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was being
-    /// parked. No key is watched for it any more; its state is whatever the panic left.
+    /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was
+    /// being parked. The operation watches no key any more. Its fields have the values at the moment of the panic.
     Panicked,
     /// The tracker keeps a value for this key already.
     Duplicate,
-    /// More than eight parks are nested: each was made by a hook that the next outer one runs (`try_complete`, or the
-    /// destructor of a key). Park from `on_complete` instead, which never nests.
+    /// The tracker does not keep the value with this token: it was replaced, completed or taken, or it has expired.
+    StaleToken,
+    /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a key,
+    /// that the next outer park called. Park from `on_complete` instead, which never nests.
     Nested,
 }
 
@@ -41,10 +49,13 @@ impl RejectReason {
         match self {
             Self::NoKeys => "NoKeys",
             Self::Full => "Full",
+            Self::KeyFull => "KeyFull",
+            Self::Draining => "Draining",
             Self::ShutDown => "ShutDown",
             Self::TooLong => "TooLong",
             Self::Panicked => "Panicked",
             Self::Duplicate => "Duplicate",
+            Self::StaleToken => "StaleToken",
             Self::Nested => "Nested",
         }
     }
@@ -55,10 +66,15 @@ impl fmt::Display for RejectReason {
         f.write_str(match self {
             Self::NoKeys => "an operation needs at least one key to watch",
             Self::Full => "the limit of parked operations (`max_parked`) is reached",
+            Self::KeyFull => {
+                "the limit of operations that watch one key (`max_watchers_per_key`) is reached"
+            }
+            Self::Draining => "it is being drained, and takes nothing new",
             Self::ShutDown => "it is shut down",
             Self::TooLong => "the timeout is longer than the timer's scheme can hold",
             Self::Panicked => "user code panicked while the operation was being parked",
             Self::Duplicate => "a value is tracked for this key already",
+            Self::StaleToken => "the value with this token is not kept any more",
             Self::Nested => "more than eight parks are nested in one another's hooks",
         })
     }
@@ -75,22 +91,22 @@ impl<Op> Rejected<Op> {
         }
     }
 
-    /// Why.
+    /// The reason.
     pub fn reason(&self) -> RejectReason {
         self.reason
     }
 
-    /// The operation.
+    /// Returns the operation.
     pub fn into_inner(self) -> Op {
         self.operation.into_inner()
     }
 
-    /// Both.
+    /// Returns the reason and the operation.
     pub fn into_parts(self) -> (RejectReason, Op) {
         (self.reason, self.operation.into_inner())
     }
 
-    /// The same refusal of what `part` makes of the operation.
+    /// The same refusal, with the result of `part` in place of the operation.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
         Rejected::new(self.reason, part(self.operation.into_inner()))
     }
@@ -112,7 +128,7 @@ impl<Op> fmt::Display for Rejected<Op> {
 
 impl<Op> Error for Rejected<Op> {}
 
-/// A timer did not get another deadline.
+/// Why a timer did not get another deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RescheduleError {
@@ -133,7 +149,57 @@ impl fmt::Display for RescheduleError {
 
 impl Error for RescheduleError {}
 
-/// A purgatory, timer or tracker cannot be built with these settings.
+/// A shutdown within a bound of time did not come to its end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ShutdownError {
+    /// The bound has passed. The shutdown goes on in the background.
+    TimedOut(StillRunning),
+    /// The system refused to start the thread that shuts down. Nothing has happened.
+    Thread(std::io::Error),
+}
+
+/// What was still to be done when the bound of a shutdown passed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StillRunning {
+    /// Operations that have not ended yet: the shutdown has not come to them, or another thread is examining them.
+    pub parked: usize,
+    /// Operations that have ended, and whose `on_complete` was handed to another thread and has not run to its end.
+    pub completions_pending: usize,
+    /// The names of the library's own threads that have not ended.
+    pub threads: Vec<String>,
+}
+
+impl fmt::Display for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut(still) => write!(
+                f,
+                "the shutdown took longer than its bound: {} operations parked, {} completions pending, threads \
+                 running: {}",
+                still.parked,
+                still.completions_pending,
+                match still.threads.as_slice() {
+                    [] => "none".to_owned(),
+                    threads => threads.join(", "),
+                }
+            ),
+            Self::Thread(error) => write!(f, "the system refused to start a thread: {error}"),
+        }
+    }
+}
+
+impl Error for ShutdownError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Thread(error) => Some(error),
+            Self::TimedOut(_) => None,
+        }
+    }
+}
+
+/// Why a purgatory, timer or tracker cannot be built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -141,6 +207,8 @@ pub enum BuildError {
     Tick,
     /// [`wheel_size`](crate::Builder::wheel_size) is not between 2 and 65,536.
     WheelSize,
+    /// [`first_token`](crate::tracker::TrackerBuilder::first_token) is 0, or more than 2^63.
+    FirstToken,
     /// The system refused to start a thread.
     Thread(std::io::Error),
 }
@@ -150,6 +218,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Tick => f.write_str("`tick` must be longer than zero and at most 584 years"),
             Self::WheelSize => f.write_str("`wheel_size` must be from 2 to 65,536 slots"),
+            Self::FirstToken => f.write_str("`first_token` must be from 1 to 2^63"),
             Self::Thread(error) => write!(f, "the system refused to start a thread: {error}"),
         }
     }
@@ -159,7 +228,7 @@ impl Error for BuildError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Thread(error) => Some(error),
-            Self::Tick | Self::WheelSize => None,
+            Self::Tick | Self::WheelSize | Self::FirstToken => None,
         }
     }
 }

@@ -1,13 +1,27 @@
-//! Futures over a purgatory. They need no runtime: any executor polls them, or a thread waits in them.
+//! Futures over a purgatory. They need no runtime: any executor polls them, or a thread blocks on them.
 //!
-//! [`wait`] parks a predicate of the user's and resolves to what it finds; [`completing`] parks an operation of the
-//! user's and resolves to its end. Both are operations like any other. What ends one keeps a promise
-//! ([`reply`]), which wakes whoever polled last.
+//! | | parks | resolves to |
+//! |---|---|---|
+//! | [`wait`](crate::Purgatory::wait) | a predicate of the user's | what it finds |
+//! | [`listen`](crate::Purgatory::listen), [`wait_until`](crate::Purgatory::wait_until) | a listener; the condition stays with the waiter | checks, one by one; what the condition finds |
+//! | [`take`](crate::Purgatory::take) | a predicate that takes | what it took; what is not received goes back |
+//! | [`completion`](crate::Purgatory::completion) | an operation of the user's | its end |
+//!
+//! All of them are operations like any other. What ends one tells its future, and wakes the task that polled last.
 
 mod completing;
+mod listener;
+mod operation;
 mod reply;
+mod signal;
+mod take;
 mod wait;
+mod wait_error;
 
 pub use completing::{Awaited, CompletionFuture};
+pub use listener::Listener;
+pub use operation::WaitOperation;
 pub use reply::CompletionError;
-pub use wait::{WaitError, WaitFuture, WaitOperation, Waits};
+pub use take::TakeFuture;
+pub use wait::{WaitFuture, Waits};
+pub use wait_error::WaitError;

@@ -1,27 +1,33 @@
 //! The guide, and the design pages.
 //!
-//! These are the pages of the repository's `docs` folder. What code they show is compiled and run by the tests.
+//! These are pages of the repository's `docs` folder. The tests compile and run the code that they show.
 //!
-//! * [Getting started](getting_started): an operation, a closure, a clock that you move.
-//! * [A delayed fetch and a delayed produce](fetch_and_produce): a partition with both, whole.
+//! * [Getting started](getting_started): an operation, a closure, a clock that a test moves.
+//! * [A delayed fetch and a delayed produce](fetch_and_produce): a partition with both, complete.
 //! * [From Kafka's API to this one](from_kafka), method by method.
-//! * [Threads, locks and order](threads): what of yours runs where, under which lock, and what it sees.
+//! * [Threads, locks and order](threads): which of your code runs on which thread, under which lock, and what it sees.
+//! * [Waiting](waiting): for a predicate, for what has to be awaited, for what one waiter only may have.
+//! * [On tokio](tokio): which calls may block, shutdown with a bound, the reactor, the paused clock, `select!`.
+//! * [Several machines](cluster): when one purgatory for each node is enough, and when not.
+//! * [Several machines](cluster): when one purgatory for each node is enough, and when not.
 //! * [Pitfalls](pitfalls).
 //! * [Operations](operations): what to watch, what to tune, memory.
 //! * [Metrics and traces](observability): names, levels, cost.
-//! * [Internals](internals), in pictures.
-//! * [How it works](design), beside the source.
-//! * [What is promised](guarantees), and which tests show it.
+//! * [How it works](design): the parts, the way of an operation through the source, the words.
+//! * [What is promised](guarantees), and why the code keeps it.
 //! * [The memory orderings](orderings), each with its argument.
 //! * [Latency under abuse](latency), measured.
 //! * [Dependencies](dependencies), each with its reason.
-//! * [Beside what else there is](comparison).
+//! * [Alternatives](comparison).
 //!
-//! In the repository and in the package, but not among these pages, because they show plots: how to choose a timer
-//! scheme (`docs/schemes.md`), what was measured (`docs/benchmarks.md`), the soak (`docs/soak.md`).
+//! The examples are in the repository's `examples` folder: programs of at most 150 lines to copy from, and larger ones.
+//!
+//! Some pages are in the repository only, because they show plots or lists that a script generates: how to choose a
+//! timer scheme (`docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the tests
+//! and mutants of each promise (`docs/proofs.md`).
 
-/// A page of `docs`. Its links lead to other files there; the definitions in front of it take precedence, and lead to
-/// the pages and items here.
+/// A page of `docs`. Links inside the page lead to other files of the repository. The definitions in front of the page
+/// take precedence, and lead to pages and items of this documentation.
 macro_rules! page {
     ($name:ident, $file:literal) => {
         #[doc = include_str!("guide/links.md")]
@@ -35,10 +41,13 @@ page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
 page!(from_kafka, "guide/from-kafka.md");
 page!(threads, "guide/threads.md");
+page!(waiting, "guide/waiting.md");
+page!(tokio, "guide/tokio.md");
+page!(cluster, "guide/cluster.md");
+page!(cluster, "guide/cluster.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");
 page!(observability, "observability.md");
-page!(internals, "guide/internals.md");
 page!(design, "design.md");
 page!(guarantees, "guarantees.md");
 page!(orderings, "orderings.md");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 
-/// What a purgatory hashes keys with: any `BuildHasher` that can be cloned and shared. Implemented by all of them.
+/// The hasher of keys: any `BuildHasher` that can be cloned and shared. Implemented by all of them.
 pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}
 
 impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}

@@ -30,9 +30,10 @@ pub mod timer;
 pub mod tracker;
 mod trampoline;
 mod watch;
+mod worker;
 
 pub mod threads {
-    //! On which threads a purgatory works: who drives its timer, and where completions run.
+    //! The threads that work for a purgatory: which one drives its timer, and which one runs completions.
     pub use crate::dispatch::{Dispatch, Executor, Job};
     pub use crate::reaper::{Reaper, ReaperThread};
 }

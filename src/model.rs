@@ -1,5 +1,5 @@
-//! Internals for the models in `loom-tests`: thin faces of the cell, the watcher map and the promise. Exists under loom
-//! only.
+//! Internals for the models in `loom-tests`: thin wrappers of the slots, the watch lists, the promise and the reaper's
+//! loop. Exists under loom only.
 #![allow(missing_docs, missing_debug_implementations)]
 
 use crate::address::Address;
@@ -14,7 +14,7 @@ use crate::promise::Promise;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
-use crate::sync::{Arc, Parker};
+use crate::sync::{Arc, Parker, set_timer_shards};
 use crate::time::ticks::NEVER;
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{Number, Resolved};
@@ -95,6 +95,34 @@ impl<P: Send> Cells<P> {
     pub fn slots(&self) -> u32 {
         self.0.slots()
     }
+
+    /// How many slots wait for the next thread that gets the lock.
+    pub fn waiting(&self) -> u32 {
+        self.0.waiting()
+    }
+
+    /// Has the lock while `with_lock` runs, and does nothing with it.
+    pub fn hold_lock(&self, with_lock: impl FnOnce()) {
+        let guard = self.0.lock();
+        with_lock();
+        drop(guard);
+    }
+}
+
+/// Which call frees the slot of an operation that has ended.
+#[derive(Debug, Clone, Copy)]
+pub enum FreedBy {
+    /// That of a thread of the same timer shard.
+    SameShard,
+    /// That of a thread of another timer shard.
+    OtherShard,
+    /// That which clears away after a storm.
+    Batch,
+}
+
+/// Purgatories that this test builds from now on have so many timer shards.
+pub fn use_timer_shards(shards: usize) {
+    set_timer_shards(shards);
 }
 
 impl<'a, P> Holder<'a, P> {
@@ -113,8 +141,16 @@ impl<'a, P> Holder<'a, P> {
 
     /// Ends it, and frees the slot as the purgatory does: under the lock, or remotely.
     pub fn end(self) -> P {
+        self.end_by(FreedBy::SameShard)
+    }
+
+    pub fn end_by(self, freed_by: FreedBy) -> P {
         let (payload, ended) = self.held.end();
-        self.cells.free(ended, Ending::Satisfied, 0);
+        match freed_by {
+            FreedBy::SameShard => self.cells.free(ended, Ending::Satisfied, 0),
+            FreedBy::OtherShard => self.cells.free_from_other_shard(ended),
+            FreedBy::Batch => self.cells.free_counted(&mut vec![(ended, 0)]),
+        }
         payload
     }
 }
@@ -122,7 +158,15 @@ impl<'a, P> Holder<'a, P> {
 /// The state word alone, with orders as in [`Order`].
 pub struct Word(State);
 
-/// What [`Word::release`] says: let go, look again, or end it.
+/// What [`Word::begin`] says: the caller holds it, another thread does and has the order, or it has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Begun {
+    Held,
+    Marked,
+    Stale,
+}
+
+/// What [`Word::release`] says: let go, examine again, or end it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Parked,
@@ -140,8 +184,16 @@ impl Word {
     }
 
     /// Takes hold, or leaves the order.
-    pub fn begin(&self, order: Order) -> bool {
-        self.0.acquire_or_mark(0, order.mark()) == Acquire::Held
+    pub fn begin(&self, order: Order) -> Begun {
+        match self.0.acquire_or_mark(0, order.mark()) {
+            Acquire::Held => Begun::Held,
+            Acquire::Busy => Begun::Marked,
+            Acquire::Stale => Begun::Stale,
+        }
+    }
+
+    pub fn is_parked(&self) -> bool {
+        self.0.is_parked(0)
     }
 
     pub fn release(&self) -> Verdict {
@@ -194,10 +246,13 @@ impl Resolution {
     /// As a check by this key does.
     pub fn on(&self, up_to: u64) -> Vec<u32> {
         let mut found = Vec::new();
-        self.list
-            .visit(self.list.peek_published(), up_to, |watcher| {
-                found.push(watcher.index());
-            });
+        let each = |watcher: Address| {
+            found.push(watcher.index());
+            ControlFlow::Continue(())
+        };
+        let only = self.list.peek_published();
+        // (No watcher ends the visit.)
+        let _ = self.list.visit(only, Bound::up_to(up_to), each);
         found
     }
 
@@ -222,7 +277,7 @@ impl Watchers {
     #[expect(clippy::new_without_default)]
     pub fn new() -> Self {
         Self {
-            map: WatchMap::new(RandomState::default(), 1),
+            map: WatchMap::new(RandomState::default(), 1, usize::MAX),
             census: Arc::new(()),
         }
     }
@@ -235,10 +290,12 @@ impl Watchers {
         match by {
             By::Key(key) => {
                 let key = self.key(key);
-                drop(self.map.add(Target::Key(&key), rank, watcher(id)));
+                let (_, spare) = self.map.add(Target::Key(&key), rank, watcher(id));
+                drop(spare);
             }
             By::Place(Place(number)) => {
-                drop(self.map.add(Target::Resolved(number), rank, watcher(id)));
+                let (_, spare) = self.map.add(Target::Resolved(number), rank, watcher(id));
+                drop(spare);
             }
         }
     }
@@ -281,7 +338,7 @@ impl Watchers {
         self.map.release(&resolution.key, resolution.number);
     }
 
-    /// Keys that somebody watches.
+    /// The number of keys that are watched.
     pub fn keys(&self) -> usize {
         self.map.keys()
     }
@@ -313,7 +370,7 @@ impl<T> Promised<T> {
     }
 
     pub fn forget(&self) {
-        self.0.forget();
+        drop(self.0.close());
     }
 }
 
@@ -368,6 +425,6 @@ pub struct LoopEnd(Arc<Sleeper>);
 
 impl LoopEnd {
     pub fn stop(&self) {
-        self.0.stop();
+        self.0.close();
     }
 }

@@ -1,5 +1,5 @@
-//! What the user's metrics recorder and tracing subscriber hear of a purgatory. Without the features `metrics` and
-//! `tracing` everything in here is empty, and costs nothing.
+//! Reports to the user's metrics recorder and tracing subscriber. Without the features `metrics` and `tracing`
+//! everything in here is empty, and costs nothing.
 //!
 //! Recorder and subscriber are the user's code. They are called by way of `Engine::observe`, which catches their
 //! panics, and with no lock of the library held; so they may call the library again, as every callback may.
@@ -16,10 +16,10 @@ use crate::stats::Ending;
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// Whether there is anybody to tell.
+/// Whether a recorder or a subscriber may exist.
 pub(crate) const OBSERVED: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 
-/// Tells of one purgatory. The default tells nobody: timers and trackers have that.
+/// Reports on one purgatory. The default reports nothing: timers and trackers have that.
 #[derive(Default)]
 pub(crate) struct Observer {
     #[cfg(feature = "metrics")]
@@ -28,19 +28,19 @@ pub(crate) struct Observer {
     tracer: Option<trace::Tracer>,
 }
 
-/// A reading of the clock, if anybody will ask for it.
+/// A reading of the clock, if a report needs it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Since {
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     reading: Option<Timestamp>,
 }
 
-/// What is remembered of one operation, until it has ended.
+/// The data of one operation that the report of its end needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OperationSpan {
     #[cfg_attr(
         not(any(feature = "metrics", feature = "tracing")),
-        expect(dead_code, reason = "nobody is told")
+        expect(dead_code, reason = "no report uses it")
     )]
     since: Since,
     #[cfg(feature = "tracing")]
@@ -85,7 +85,7 @@ impl Observer {
         }
     }
 
-    /// An operation came.
+    /// An operation arrived.
     #[inline]
     pub(crate) fn arrived(&self) -> OperationSpan {
         OperationSpan {
@@ -104,7 +104,7 @@ impl Observer {
         span.tracing.completed_at_once();
     }
 
-    /// It was given back.
+    /// It was refused.
     #[inline]
     pub(crate) fn rejected(&self, span: &OperationSpan, reason: &'static str) {
         #[cfg(feature = "metrics")]
@@ -113,7 +113,7 @@ impl Observer {
         span.tracing.rejected(reason);
     }
 
-    /// It has a place; the thread that tells of it still holds it.
+    /// It has a slot, and this thread still holds it.
     #[inline]
     pub(crate) fn parked(&self, span: &OperationSpan, watches: usize) {
         #[cfg(feature = "metrics")]
@@ -122,7 +122,7 @@ impl Observer {
         span.tracing.parked(watches);
     }
 
-    /// Whether anybody will ask how late the end of this operation was.
+    /// Whether the report of this end needs the deadline.
     #[inline]
     pub(crate) fn wants_deadline(&self, ending: Ending) -> bool {
         #[cfg(feature = "tracing")]
@@ -131,7 +131,7 @@ impl Observer {
         false
     }
 
-    /// It has ended, with so many watch entries. `now` reads the clock.
+    /// It has ended. `watches` is the number of its watch entries; `now` reads the clock.
     #[inline]
     pub(crate) fn ended(
         &self,
@@ -153,11 +153,18 @@ impl Observer {
         }
     }
 
-    /// One of those that expired in this pass of the time was so late.
+    /// An operation expired this long after its deadline.
     #[inline]
     pub(crate) fn late(&self, by: Duration) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.late(by));
+    }
+
+    /// An operation that has expired could have completed, as its waiter found out later.
+    #[inline]
+    pub(crate) fn missed_check(&self) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.missed_check());
     }
 
     /// The user's code panicked.

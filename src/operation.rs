@@ -1,21 +1,20 @@
-//! What a delayed operation is, and how it ends.
+//! Delayed operations, and their endings.
 
 use std::hash::Hash;
 use std::time::Duration;
 
 /// A request that cannot be answered yet.
 ///
-/// The purgatory owns it while it waits and promises:
+/// The purgatory owns the operation while it waits, and promises:
 ///
-/// * `try_complete` and `on_complete` of one operation never overlap: the library guards each operation by a word of
-///   its own, never by a lock of yours.
-/// * No lock of the library is held while any of the three runs, so each may call the purgatory again.
-/// * Exactly one ending: either `on_complete` is called once, or the operation is handed back to the caller that cancelled
-///   it.
-///   (A `try_complete` that panics ends its operation too: it is dropped, and counted in
+/// * `try_complete` and `on_complete` of one operation never overlap. The library guards each operation by an atomic
+///   word of its own, never by a lock of yours.
+/// * No lock of the library is held while one of the three methods runs, so each may call the purgatory again.
+/// * Exactly one ending: either `on_complete` is called once, or the caller that cancelled the operation gets it back.
+///   (A `try_complete` that panics ends its operation too: the operation is dropped, and the panic is counted in
 ///   [`Stats::panicked`](crate::stats::Stats::panicked).)
 pub trait DelayedOperation: Send + 'static {
-    /// What an operation waits on: a partition, a group member, a request id.
+    /// The name of something that operations wait for: a partition, a group member, a request id.
     ///
     /// `Hash`, `Eq` and `Clone` run under the lock of one map shard; keep them plain.
     type Key: Eq + Hash + Clone + Send + Sync + 'static;
@@ -27,22 +26,29 @@ pub trait DelayedOperation: Send + 'static {
 
     /// Whether the operation can complete now.
     ///
-    /// Runs on the parking thread (once before parking and once after, so that no event is missed in between), on
-    /// every thread that checks one of the keys, and on the thread that drives the timer: for deferred checks,
-    /// and once when the deadline has passed (unless another thread is just examining the operation), where the answer
-    /// decides nothing but shows [`Stats::missed_checks`](crate::stats::Stats::missed_checks).
-    /// Keep it short: it delays the caller of the check. A check that it makes is made before the
+    /// Runs on the parking thread (once before parking and once after, so that no event is missed in between), on every
+    /// thread that checks one of the keys, and on the thread that drives the timer: for deferred checks, and once when
+    /// the deadline has passed (unless another thread is examining the operation). The answer at the deadline decides
+    /// nothing; a yes is counted in [`Stats::missed_checks`](crate::stats::Stats::missed_checks).
+    ///
+    /// Keep it short: it delays the caller of the check. A check that it calls returns 0 and is made before the
     /// outermost call of the library on this thread returns, once for each key; see [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
+
+    /// As `try_complete`, when the deadline has passed. A listener does not take this for a check.
+    #[doc(hidden)]
+    fn try_complete_at_deadline(&mut self) -> bool {
+        self.try_complete()
+    }
 
     /// Ends the operation.
     ///
     /// [`Satisfied`](Completion::Satisfied) runs on the thread whose call found it so, before that call returns;
     /// [`Expired`](Completion::Expired), and an operation that a deferred check
-    /// ([`check_later`](crate::Purgatory::check_later)) completes, where [`Builder::dispatch`](crate::Builder::dispatch)
-    /// says; [`ShutDown`](Completion::ShutDown) on the thread that shuts the purgatory down, or on one that is just
-    /// examining the operation. Completions never nest: one caused from inside a callback runs after that callback,
-    /// before the outermost call of the library on that thread returns.
+    /// ([`check_later`](crate::Purgatory::check_later)) completes, where
+    /// [`Builder::dispatch`](crate::Builder::dispatch) says; [`ShutDown`](Completion::ShutDown) on the thread that
+    /// shuts the purgatory down, or on one that is examining the operation. Completions never nest: one that is caused
+    /// inside a callback runs after that callback, before the outermost call of the library on that thread returns.
     fn on_complete(self, completion: Completion);
 }
 
@@ -54,9 +60,8 @@ pub enum Completion {
     Satisfied,
     /// The timeout passed first.
     Expired,
-    /// A cancel found the operation in the hands of another thread that was examining it. Nobody waits for a busy
-    /// operation, so the examining thread ended it on behalf of the canceller, which got `None`. A cancel that
-    /// returns the operation causes no completion at all.
+    /// The operation was cancelled while another thread was examining it. A cancel does not wait, so its caller got
+    /// `None`, and the examining thread ended the operation. A cancel that returns the operation causes no completion.
     Cancelled,
     /// The purgatory was shut down.
     ShutDown,

@@ -1,6 +1,12 @@
 //! A value that comes later, once: set by one side, awaited or waited for by the other. Needs no runtime.
 
-use crate::sync::{Arc, Mutex};
+mod panics;
+mod wake_cell;
+
+pub(crate) use panics::Panics;
+pub(crate) use wake_cell::{Look, WakeCell};
+
+use crate::sync::Arc;
 use std::future::Future;
 use std::mem;
 use std::pin::pin;
@@ -9,75 +15,55 @@ use std::thread::{self, Thread};
 
 /// Shared by the two sides.
 #[derive(Debug)]
-pub(crate) struct Promise<T>(Mutex<State<T>>);
+pub(crate) struct Promise<T>(WakeCell<State<T>>);
 
 #[derive(Debug)]
-enum State<T> {
-    /// Nobody has asked yet, or whoever asked last is to be woken.
-    Open(Option<Waker>),
+pub(crate) enum State<T> {
+    /// There is no value yet.
+    Open,
     Kept(T),
-    /// The value was handed out.
+    /// The value was handed out, or is not wanted any more.
     Spent,
 }
 
 impl<T> Promise<T> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(State::Open(None)))
+        Self(WakeCell::new(State::Open))
     }
 
-    /// Sets the value and wakes who waits for it, which may run code of the user's: no lock is held then. Only the
-    /// first value counts; a later one comes back.
+    /// Sets the value and wakes the task that waits for it, which may run code of the user's: no lock is held then.
+    /// Only the first value counts; a later one comes back.
     pub(crate) fn keep(&self, value: T) -> Result<(), T> {
-        let waker = {
-            let mut state = self.0.lock();
-            match &mut *state {
-                State::Open(waker) => {
-                    let waker = waker.take();
-                    *state = State::Kept(value);
-                    waker
-                }
-                State::Kept(_) | State::Spent => return Err(value),
+        self.0.change(|state| match state {
+            State::Open => {
+                *state = State::Kept(value);
+                (Ok(()), true)
             }
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        Ok(())
+            State::Kept(_) | State::Spent => (Err(value), false),
+        })
+    }
+
+    /// Whether the value is there, or was handed out.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.0
+            .change(|state| (!matches!(state, State::Open), false))
     }
 
     /// The value, if it is there; else `cx` is woken when it comes. Pending for ever once the value was handed out.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<T> {
-        // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
-        // unchanged waker need not be cloned again.
-        let mut clone = None;
-        loop {
-            let mut state = self.0.lock();
-            match &mut *state {
-                State::Open(Some(known)) if known.will_wake(cx.waker()) => return Poll::Pending,
-                State::Open(place) => {
-                    if let Some(clone) = clone.take() {
-                        let old = place.replace(clone);
-                        drop(state);
-                        drop(old);
-                        return Poll::Pending;
-                    }
-                }
-                other => {
-                    return match mem::replace(other, State::Spent) {
-                        State::Kept(value) => Poll::Ready(value),
-                        _ => Poll::Pending,
-                    };
-                }
-            }
-            drop(state);
-            clone = Some(cx.waker().clone());
-        }
+        self.0.poll(cx, |state| match state {
+            State::Open => Look::Wait,
+            State::Kept(_) | State::Spent => match mem::replace(state, State::Spent) {
+                State::Kept(value) => Look::Ready(value),
+                State::Open | State::Spent => Look::Never,
+            },
+        })
     }
 
-    /// Nobody will ask for the value any more: it is refused if it comes, and wakes nobody.
-    pub(crate) fn forget(&self) {
-        let forgotten = mem::replace(&mut *self.0.lock(), State::Spent);
-        drop(forgotten);
+    /// From now on the value is refused if it comes, and no task is woken. What was there comes back: both destructors
+    /// may be the user's.
+    pub(crate) fn close(&self) -> (State<T>, Option<Waker>) {
+        self.0.close(State::Spent)
     }
 }
 

@@ -1,8 +1,8 @@
-//! The purgatory: its public calls.
-//!
-//! The life of an operation, file by file: [`park`] puts it in; [`check`], [`revoke`] and [`expiry`] find it again, and
-//! [`complete`] examines it, ends it and calls its `on_complete`. [`inner`] is what they all work on, above the
-//! [`engine`](crate::engine), where operations lie.
+//! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
+
+// The life of an operation, file by file: `park` parks it; `check`, `revoke` and `expiry` find it again; `complete`
+// examines it, ends it and calls its `on_complete`. `inner` has the state that all of them use, above the engine, which
+// keeps the slots.
 
 mod builder;
 mod check;
@@ -20,7 +20,8 @@ mod revoke;
 mod snapshot;
 mod watch;
 
-pub use crate::error::{BuildError, RejectReason};
+pub use crate::engine::shared_handle::ShutdownFuture;
+pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
 pub use crate::hash::{DefaultHasher, KeyHasher, RandomState};
 pub use builder::Builder;
 pub use handle::Handle;
@@ -33,6 +34,7 @@ use crate::engine::Engine;
 use crate::engine::dispatch::RunOn;
 use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
 use crate::error::Rejected;
+use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::time::Timestamp;
 use crate::watch::bound::Bound;
@@ -41,28 +43,31 @@ use inner::Inner;
 use keys::Keys;
 use std::borrow::Borrow;
 use std::hash::Hash;
+use std::io;
 use std::time::Duration;
 
-/// The place where delayed operations wait, until a key that they watch is checked or their timeout fires.
+/// Parks delayed operations until a check of one of their keys completes them, or their timeout fires.
 ///
 /// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is
-/// [shut down](Self::shutdown).
+/// [shut down](Self::shutdown), but for one thing: the drop waits for the threads of the purgatory for a moment only (at
+/// most some 10 ms for each), in case it happens in a task of an async runtime. Completions that wait for a thread run
+/// all the same, on that thread.
 ///
-/// No method holds a lock of the library while it runs your code (but for
-/// [`Hash`, `Eq` and `Clone` of keys](DelayedOperation::Key)), and none but [`shutdown`](Self::shutdown)
-/// waits for a thread that does: an operation that another thread is examining is left to that thread, with a mark that
-/// makes it examine the operation again. All methods may be called from inside every callback. A check that is made
-/// inside a `try_complete` returns 0, and is made before the outermost call of the library on that thread returns.
+/// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
+/// keys](DelayedOperation::Key). Only [`shutdown`](Self::shutdown) waits for a thread that runs your code: if another
+/// thread is examining an operation, that thread examines it again. All methods may be called from inside every
+/// callback. A check made inside a `try_complete` returns 0; the library makes it before the outermost call on that
+/// thread returns.
 ///
-/// After Kafka's `DelayedOperationPurgatory`; what differs is in the guide's chapter *From Kafka's API to this one*.
+/// After Kafka's `DelayedOperationPurgatory`. The guide's chapter *From Kafka's API to this one* lists the differences.
 ///
 /// # Panics
-/// But for [`new`](Self::new) and [`wait_blocking`](Self::wait_blocking), no method panics by itself. A panic of `Hash`
-/// or `Eq` of a key goes through to the caller, after the completions of those operations that the call had ended by
-/// then (for operations that `cancel_for_key` had taken back, with [`Cancelled`](crate::Completion::Cancelled)). Once an
-/// operation has its place, a park that panics returns it with [`RejectReason::Panicked`], as it does if
-/// `try_complete`, `timeout` or the clock panics. Panics of `on_complete`, and of `try_complete` in a check, are caught
-/// and [counted](crate::stats::Stats::panicked).
+/// No method panics by itself, except [`new`](Self::new) and [`wait_blocking`](Self::wait_blocking). A panic of `Hash`
+/// or `Eq` of a key goes through to the caller, after the completions of the operations that the call had ended by then
+/// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). A park
+/// returns the operation with [`RejectReason::Panicked`] if `try_complete`, `timeout` or the clock panics, or a key
+/// while it is added to its list. Panics of `on_complete`, and of `try_complete` in a check, are caught and
+/// [counted](crate::stats::Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<Op, S>>,
 }
@@ -88,8 +93,8 @@ impl<Op: DelayedOperation> Purgatory<Op> {
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     shared_methods!("operations");
 
-    /// Completes `op` at once if it can complete, else parks it until a check of any of `keys` finds that it can, or
-    /// its timeout fires.
+    /// Completes `op` at once if it can complete. Otherwise parks it until a check of one of `keys` finds that it can,
+    /// or until its timeout fires.
     ///
     /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
     /// operation is examined after the event, by the checking thread or by the one that held it then. A key given
@@ -128,12 +133,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         inner.park(op, inner.collect_watches(watches), None)
     }
 
-    /// Parks operations that came at `arrival`, a reading of this purgatory's clock that the caller has made already:
-    /// parking reads no clock then.
+    /// Parks operations that arrived at `arrival`, a reading of this purgatory's clock that the caller has already.
+    /// Parking then does not read the clock.
     ///
-    /// The timeout counts from that reading. From an old one, less of it is left; if none is, the operation expires
-    /// with the next tick. A reading of the future only means a later deadline, also past
-    /// [`Builder::max_timeout`]; nothing else depends on it.
+    /// The timeout counts from that reading. If it has passed already, the operation expires with the next tick. A
+    /// reading of the future makes the deadline later, also past [`Builder::max_timeout`], and changes nothing else.
     pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
         Arrival {
             inner: &self.shared.inner,
@@ -141,10 +145,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         }
     }
 
-    /// Resolves a key: it is found without hashing from then on. For keys that are checked often, such as the
-    /// partitions of a broker.
+    /// Resolves a key: calls that use the result find its watchers without hashing. For keys that are checked often,
+    /// such as the partitions of a broker.
     ///
-    /// Takes the lock of the key's map shard and, within it, that of the list, and allocates if the key was not resolved.
+    /// Takes the lock of the key's map shard and, within it, that of its list. Allocates if the key is not resolved
+    /// yet.
     pub fn resolve(&self, key: Op::Key) -> ResolvedKey<Op, S> {
         ResolvedKey::new(&self.shared.inner, key)
     }
@@ -155,13 +160,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Call it after every change that could satisfy an operation on this key, with none of your own locks held that
     /// `try_complete` or `on_complete` of *any* operation take; where that cannot be, use
     /// [`check_later`](Self::check_later). Runs `try_complete` and `on_complete` of those operations on this thread.
-    /// (If other threads keep checking one of them meanwhile, the seventeenth examination in a row is left to the
-    /// reaper, or to the next [`advance`](Self::advance): a hot key does not hold up the thread that came first.)
+    /// (If other threads keep checking one of them meanwhile, this thread examines it at most 16 times in a row and
+    /// leaves the next examination to the reaper, or to the next [`advance`](Self::advance).)
     ///
-    /// Takes the lock of the key's map shard; for each operation that it completes, those of its other keys' map shards,
-    /// and that of the operation's timer shard only if it is free. None of them is held while your code runs.
+    /// Takes the lock of the key's map shard. For each operation that it completes, it takes the locks of the map
+    /// shards of the other keys, and that of the operation's timer shard only if it is free. No lock is held while your
+    /// code runs.
     ///
-    /// Inside a `try_complete`, the check is made later, and this returns 0: see [`Purgatory`].
+    /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
     #[inline]
     pub fn check_and_complete<Q>(&self, key: &Q) -> usize
     where
@@ -171,12 +177,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.check_key(key, Bound::NONE, RunOn::Caller)
     }
 
-    /// The same, but of those that watch `key` [at a rank](Watch::at_rank) it examines only those up to `rank`, in
-    /// that order, then all that watch it without one. Its cost is in the operations that it examines, not in
-    /// those above `rank`.
+    /// Examines the operations that watch `key` [at a rank](Watch::at_rank) up to `rank`, in the order of ranks, and
+    /// then all that watch it without a rank. Operations above `rank` cost nothing. Returns how many this call
+    /// completed.
     ///
     /// The rank says which operations may be satisfied; `try_complete` still decides. Runs and locks as
-    /// [`check_and_complete`](Self::check_and_complete) does, the key's map shard anew for every 64 operations.
+    /// [`check_and_complete`](Self::check_and_complete) does, and takes the lock of the key's map shard again for every
+    /// 64 operations.
     #[inline]
     pub fn check_and_complete_up_to<Q>(&self, key: &Q, rank: u64) -> usize
     where
@@ -189,12 +196,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Examines the operations that watch `key` one after the other, and stops after `count` completions: for an event
-    /// that satisfies so many, such as a job for competing workers. Returns how many this call completed.
+    /// that satisfies at most `count` operations, such as a job for competing workers. Returns how many this call
+    /// completed.
     ///
     /// The operations are examined in the order in which they were parked (those with a rank first, in its order). An
-    /// operation that another thread is examining is left to that thread and does not count, since it may end otherwise:
-    /// the check goes on to the next, so rather one operation too many is examined than one too few. Runs and locks as
-    /// [`check_and_complete`](Self::check_and_complete) does.
+    /// operation that another thread is examining is left to that thread and does not count, because it may end
+    /// otherwise: the check goes on to the next. So it may examine one operation too many, but never one too few. Runs
+    /// and locks as [`check_and_complete`](Self::check_and_complete) does.
     #[inline]
     pub fn check_and_complete_at_most<Q>(&self, key: &Q, count: usize) -> usize
     where
@@ -242,8 +250,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Checks every watched key that `is_concerned` picks, for events that do not say which keys they change. An
     /// operation that watches several of them is examined once. Returns how many operations this call completed.
     ///
-    /// Takes the lock of each map shard in turn, and has it while it clones the keys of the shard; `is_concerned` runs
-    /// with no lock held. Its cost is in all keys that are watched.
+    /// Takes the lock of each map shard in turn, while it clones the keys of the shard; `is_concerned` runs with no
+    /// lock held. Its cost grows with the number of watched keys.
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
         let keys = inner.watch.all_keys();
@@ -254,20 +262,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where [`Builder::dispatch`] says.
     /// Deferred checks of one key are merged until one is made.
     ///
-    /// Takes one internal lock for an instant, under which it hashes and compares keys, and runs no other code of yours
-    /// but a [reactor's wake function](crate::threads::Reaper::Reactor). So it is safe under any lock of yours that these
-    /// do not take. After the shutdown it drops the key.
+    /// Takes one internal lock for an instant, under which it hashes, compares and clones keys. Of your code it runs
+    /// only that, the destructor of a key that is not needed, and a [reactor's wake
+    /// function](crate::threads::Reaper::Reactor). So it is safe under any lock of yours that these do not take. After
+    /// the shutdown it drops the key.
     pub fn check_later(&self, key: Op::Key) {
         self.shared.inner.defer(Deferred::Key(key), Bound::NONE);
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.
     ///
-    /// An operation that another thread is examining right now is not in the result: that thread ends it, with
-    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied or is just expiring it.
+    /// An operation that another thread is examining is not in the result: that thread ends it, with
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied or is expiring it.
     ///
-    /// Takes the locks of the key's map shard and, for each operation, of its other keys' map shards; that of a timer
-    /// shard only if it is free.
+    /// Takes the lock of the key's map shard and, for each operation, those of the map shards of its other keys; that
+    /// of its timer shard only if it is free.
     pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<Op>
     where
         Op::Key: Borrow<Q>,
@@ -276,12 +285,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.cancel_key(key)
     }
 
-    /// Completes every operation that watches `key` as satisfied, whether it can complete or not: the leader is
-    /// lost, the topic deleted. Returns how many this call completed; one that another thread is examining right now
-    /// is completed by that thread.
+    /// Completes every operation that watches `key` as satisfied, whether it can complete or not: for instance because
+    /// the leader is lost, or the topic is deleted. Returns how many this call completed. An operation that another
+    /// thread is examining is completed by that thread and not counted.
     ///
-    /// Runs `on_complete` on this thread. Takes the locks of the key's map shard and, for each operation, of its other
-    /// keys' map shards; that of a timer shard only if it is free.
+    /// Runs `on_complete` on this thread. Takes the lock of the key's map shard and, for each operation, those of the
+    /// map shards of its other keys; that of its timer shard only if it is free.
     pub fn force_complete_for_key<Q>(&self, key: &Q) -> usize
     where
         Op::Key: Borrow<Q>,
@@ -303,41 +312,96 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.reschedule_key(key, timeout)
     }
 
-    /// Watch entries now: the sum of the keys of all parked operations (Kafka's `PurgatorySize`, without the operations
-    /// that have ended; only after many have expired at once, their entries count until they are reclaimed). Takes no
-    /// lock.
+    /// The number of watch entries now: the sum of the keys of all parked operations. (Kafka's `PurgatorySize`, but
+    /// without operations that have ended. Only after many have expired at once, their entries count until they are
+    /// reclaimed.) Takes no lock.
     pub fn watched(&self) -> usize {
         self.stats().watched
     }
 
-    /// Keys that some operation watches. Takes the lock of each map shard in turn, and has it while it counts the keys of
-    /// the shard; within it, for an instant, that of each resolved list.
+    /// The number of keys that at least one operation watches. Takes the lock of each map shard in turn, while it
+    /// counts the keys of the shard; within it, for an instant, that of each resolved list.
     pub fn watched_keys(&self) -> usize {
         self.shared.inner.watch.keys()
     }
 
-    /// What is parked, the oldest first.
+    /// Lists the parked operations, the oldest first.
     ///
-    /// Takes the lock of each map shard in turn (and, within it, that of each resolved list), and has it while it clones
-    /// the keys of all watches in the shard; then takes the lock of a timer shard for each operation; holds no operation.
-    /// Its cost in time and memory is in all that is parked: for operators, not for the hot path. If the clock or `Clone`
-    /// of a key panics, so does this call.
+    /// Takes the lock of each map shard in turn (and, within it, that of each resolved list), while it clones the keys
+    /// of all watches in the shard; then takes the lock of a timer shard for each operation. Does not hold up
+    /// completions. Its cost in time and memory grows with the number of parked operations: for operators, not for the
+    /// hot path. If the clock or `Clone` of a key panics, so does this call.
     pub fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         self.shared.inner.snapshot()
     }
 
+    /// Counts a panic that the caller has caught.
+    pub(crate) fn count_panic(&self) {
+        let engine = &self.shared.inner.engine;
+        engine.my_shard().events.panics.add(1);
+        engine.observe(Observer::panicked);
+    }
+
     /// Ends the purgatory: parks are refused from now on, and every parked operation ends with
-    /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on one that is just examining it.
-    /// Then the purgatory's own threads are joined, after the completions that wait for them have run.
+    /// [`Completion::ShutDown`](crate::Completion::ShutDown), on this thread or on one that is examining it. Then this
+    /// call joins the purgatory's own threads, after the completions in their queues have run.
     ///
-    /// May be called more than once (later calls return at once) and from any callback: then it does not wait for the
-    /// threads, which end as soon as the callbacks that they run have returned.
+    /// May be called more than once (later calls return at once) and from any callback. In a callback it does not wait
+    /// for the threads, which end as soon as the callbacks that they run have returned.
     pub fn shutdown(&self) {
         self.shared.shutdown();
     }
+
+    /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until what is parked has ended by
+    /// itself and its completions have run, or `limit` has passed. Returns how many operations are still parked:
+    /// [`snapshot`](Self::snapshot) says which. Timers, checks and all else go on; a [`shutdown`](Self::shutdown) is the
+    /// next step, and ends a drain that waits.
+    ///
+    /// A park that another thread had begun before may still succeed until this call has refused it in every timer
+    /// shard, but not after that; so what is parked only becomes less.
+    ///
+    /// Looks again every 5 ms at most. Where no thread of the library drives the timer, this call does
+    /// ([`advance`](Self::advance)). In a callback it does not wait. The time is that of the system, not of the
+    /// [`clock`](Builder::clock).
+    pub fn drain(&self, limit: Duration) -> usize {
+        self.shared.drain(limit)
+    }
+
+    /// As [`shutdown`](Self::shutdown), on a thread of its own; waits at most `limit` for the end of it, and for the
+    /// completions that were handed to an executor or to a shared reaper's thread. In a callback it does not wait.
+    ///
+    /// The callbacks of the shutdown run on that thread, so no callback, however slow, makes this call take longer.
+    ///
+    /// # Errors
+    /// [`ShutdownError`], with what was still running when `limit` had passed. It goes on in the background.
+    pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
+        self.shared.shutdown_timeout(limit)
+    }
+
+    /// As [`shutdown`](Self::shutdown), on a thread of its own, so that no thread of an async runtime is blocked. It
+    /// begins with this call; the [`Future`] is ready when every parked operation has ended and the purgatory's own
+    /// threads have been joined. It needs no runtime.
+    ///
+    /// # Errors
+    /// If the system refuses the thread. Nothing has happened then.
+    pub fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
+        self.shared.shutdown_async()
+    }
+
+    /// The number of operations that watch `key`. Exact when no call is in progress; only after many have expired at
+    /// once, they count until their watch entries are reclaimed.
+    ///
+    /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
+    pub fn watchers<Q>(&self, key: &Q) -> usize
+    where
+        Op::Key: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.shared.inner.watch.count(key)
+    }
 }
 
-/// A [`Purgatory`] that may be gone.
+/// A reference to a [`Purgatory`] that does not keep it running.
 pub struct WeakPurgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     shared: WeakHandle<Inner<Op, S>>,
 }
@@ -359,6 +423,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
             Engine::new(self.settings)?.observed(),
             self.hasher,
             self.map_shards,
+            self.max_watchers,
         );
         Ok(Purgatory {
             shared: SharedHandle::start(inner),

@@ -1,18 +1,18 @@
-//! The reaper: a thread that sleeps until something is due.
+//! The reaper: a thread that sleeps until the next deadline of the purgatories that it drives.
 //!
-//! What there is to do, and when next, is the business of what it drives; this is only the loop around it. It has no
-//! polling interval: with nothing parked it sleeps until it is woken.
+//! This is only the loop. A purgatory says how long the reaper may sleep (`Rest`). There is no polling interval: if no
+//! deadline exists, the reaper sleeps until it is woken.
 
-use crate::dispatch::{CompletionThread, join_unless_in_callback, thread_name};
+use crate::dispatch::CompletionThread;
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
 use crate::time::WakeFn;
+use crate::worker::{GRACE, Worker};
 use parking_lot::Mutex;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long the reaper lets something be that panicked while it was driven (a clock of the user's, say).
+/// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// How long the reaper may sleep.
@@ -20,38 +20,40 @@ const AFTER_PANIC: Duration = Duration::from_millis(100);
 pub(crate) enum Rest {
     For(Duration),
     UntilWoken,
-    /// This one needs driving no more.
+    /// It is shut down, and is not driven any more.
     Done,
 }
 
-/// What a reaper drives.
+/// A purgatory, timer or tracker, as the reaper sees it.
 pub(crate) trait Driven: Send + Sync {
-    /// Does what is due.
+    /// Expires timers whose deadline has passed, makes deferred checks, and reclaims.
     fn drive(self: Arc<Self>) -> Rest;
 }
 
-/// Who drives the timer of a purgatory.
+/// The thread that drives the timer of a purgatory: it expires operations and makes deferred checks.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum Reaper {
-    /// A thread of the purgatory's own.
+    /// A thread that only this purgatory uses.
     #[default]
     Own,
     /// A thread that drives many purgatories.
     Shared(ReaperThread),
-    /// A thread of the user's, such as an event loop: it calls [`advance`](crate::Purgatory::advance) when
-    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and asks for both again when this waker is called:
-    /// an earlier deadline has been added, a check put off until later, the clock moved by hand, or all of it shut
-    /// down. It is called on the thread that did this (which may only have checked a key), with no lock held.
+    /// A thread of yours, such as an event loop. It calls [`advance`](crate::Purgatory::advance) when
+    /// [`next_deadline`](crate::Purgatory::next_deadline) has come, and calls both again when this function is called:
+    /// because a call has added an earlier deadline or deferred a check, has moved a manual clock, or has shut the
+    /// purgatory down. The function runs on the thread that made that call (perhaps a check of a key), with no lock
+    /// held.
     Reactor(WakeFn),
-    /// Nobody: the user calls [`advance`](crate::Purgatory::advance) now and then, for instance in a test.
+    /// No thread: you call [`advance`](crate::Purgatory::advance), for instance in a test.
     Manual,
 }
 
 /// A thread that drives any number of purgatories, with a second one beside it that runs their completions.
 ///
-/// Clones are the same reaper. The threads end, and are joined, when the last clone and the last purgatory that uses
-/// them are gone.
+/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are gone; the
+/// drop of the last waits for them, but at most some 10 ms for each: then they run the completions that they have, and
+/// end by themselves.
 #[derive(Debug, Clone)]
 pub struct ReaperThread {
     pub(crate) sleeper: Arc<Sleeper>,
@@ -76,10 +78,10 @@ impl ReaperThread {
 pub(crate) struct Sleeper {
     pub(crate) shared: Arc<Shared>,
     unparker: Unparker,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Option<Worker>,
 }
 
-/// What the thread and its owner share.
+/// The state that the thread and its owner share.
 pub(crate) struct Shared {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
@@ -95,12 +97,10 @@ impl std::fmt::Debug for Shared {
 
 impl Sleeper {
     pub(crate) fn spawn(name: &str) -> io::Result<Self> {
-        let (sleeper, parker) = Self::without_thread();
+        let (mut sleeper, parker) = Self::without_thread();
         let shared = sleeper.shared.clone();
-        let thread = thread::Builder::new()
-            .name(thread_name(name, "reaper"))
-            .spawn(move || shared.run(&parker))?;
-        *sleeper.thread.lock() = Some(thread);
+        let thread = Worker::spawn(name, "reaper", move || shared.run(&parker))?;
+        sleeper.thread = Some(thread);
         Ok(sleeper)
     }
 
@@ -113,7 +113,7 @@ impl Sleeper {
                 stopping: AtomicBool::new(false),
             }),
             unparker: parker.unparker(),
-            thread: Mutex::new(None),
+            thread: None,
         };
         (sleeper, parker)
     }
@@ -132,18 +132,24 @@ impl Sleeper {
         })
     }
 
-    /// Ends the thread and waits for that, unless this is called from a callback.
-    pub(crate) fn stop(&self) {
-        // ORDERING: Release pairs with the Acquire in `run`; the wake-up that follows makes it look.
+    /// Lets the thread end.
+    pub(crate) fn close(&self) {
+        // ORDERING: Release pairs with the Acquire in `run`; after the wake-up that follows, the thread reads it.
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
-        join_unless_in_callback(&self.thread);
+    }
+
+    pub(crate) fn thread(&self) -> Option<&Worker> {
+        self.thread.as_ref()
     }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        self.stop();
+        self.close();
+        if let Some(thread) = &self.thread {
+            thread.join_within(GRACE);
+        }
     }
 }
 
@@ -156,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Drives everything once. Returns how long to sleep; `None` until woken.
+    /// Drives each purgatory once. Returns how long to sleep; `None` until woken.
     pub(crate) fn round(&self) -> Option<Duration> {
         let mut rest = None;
         let mut place = 0;

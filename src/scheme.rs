@@ -19,7 +19,7 @@
 //!
 //! † In `scheme::reference`, with the feature `reference-schemes`: for tests and measurements, not for deployment.
 //!
-//! [`TimerBuilder::scheme`](crate::TimerBuilder::scheme) chooses the scheme of a timer:
+//! [`TimerBuilder::scheme`](crate::timer::TimerBuilder::scheme) chooses the scheme of a timer:
 //!
 //! ```
 //! use request_purgatory::{Timer, scheme::HashedWheel};
@@ -29,7 +29,7 @@
 //!     .scheme::<HashedWheel>()
 //!     .wheel_size(4096)
 //!     .build(|connection: u64| println!("connection {connection} is idle"))?;
-//! # Ok::<(), request_purgatory::BuildError>(())
+//! # Ok::<(), request_purgatory::purgatory::BuildError>(())
 //! ```
 
 mod hashed_wheel;

@@ -1,8 +1,8 @@
-//! Counting what happens, without a line that every thread writes.
-//!
-//! Counters belong to a timer shard. One set of [`Counters`] is written under the shard's lock, where adding is a plain
-//! store; a thread that ends an operation without the lock counts it in a second set by atomic addition. Readers sum
-//! all of them.
+//! Statistics: [`Stats`].
+
+// Counters belong to a timer shard, so that no cache line is written by every thread. One set of `Counters` is written
+// under the shard's lock, where adding is a plain store; a thread that ends an operation without the lock counts it in
+// a second set by atomic addition. Readers add up all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,6 +36,12 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// The same, and returns the count that this makes.
+    #[inline(always)]
+    pub(crate) fn add_and_read(&self, n: u64) -> u64 {
+        self.0.fetch_add(n, Ordering::Relaxed) + n
+    }
+
     /// For the one thread that has the lock of this counter.
     #[inline(always)]
     pub(crate) fn add_exclusively(&self, n: u64) {
@@ -45,7 +51,7 @@ impl Count {
         );
     }
 
-    /// For sums of what may be as large as a counter: they stop at its end.
+    /// For sums that may exceed a counter: they stop at its maximum.
     pub(crate) fn add_saturating(&self, n: u64) {
         let sum = |count: u64| Some(count.saturating_add(n));
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -86,7 +92,7 @@ impl Counters {
     }
 }
 
-/// What happens outside of any lock.
+/// Events that are counted outside of any lock.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(crate) completed_at_once: Count,
@@ -96,10 +102,14 @@ pub(crate) struct Events {
     pub(crate) panics: Count,
     pub(crate) lateness_total: Count,
     pub(crate) lateness_max: Count,
+    /// Completions that were handed to another thread, or to the end of an outermost call.
+    pub(crate) handed_over: Count,
+    /// Those of them that have run.
+    pub(crate) delivered: Count,
 }
 
-/// What a purgatory has seen so far. Sums over all threads: exact when no call is in progress, and otherwise what
-/// happened during the reading may count on one side only.
+/// Counts of a purgatory, timer or tracker, since it was built. Exact when no call is in progress; an event during the
+/// reading may be counted in one field and not yet in another.
 ///
 /// Every operation that was parked is counted in just one of `completed`, `expired`, `cancelled`, `shut_down` and
 /// `aborted` once it has ended, and in `parked` before.
@@ -108,10 +118,15 @@ pub(crate) struct Events {
 pub struct Stats {
     /// Operations parked now.
     pub parked: usize,
-    /// Watch entries now: the sum of the keys of all parked operations, and for a while after many have expired at once
-    /// of those among them that are still to be cleared away.
+    /// Watch entries now: the sum of the keys of all parked operations. After many have expired at once, their entries
+    /// count until they are reclaimed.
     pub watched: usize,
-    /// Operations that could complete when they came, and never parked.
+    /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
+    /// thread, to an executor, or to the outermost call on its thread. (One that is run by the very call that ended the
+    /// operation is over when that call returns, and is not counted.) With a slow `on_complete` this grows, and with it
+    /// memory, unless [`max_parked`](crate::Builder::max_parked) bounds both together.
+    pub completions_pending: usize,
+    /// Operations that could complete at once, and never parked.
     pub completed_at_once: u64,
     /// Parked operations that were satisfied or forced.
     pub completed: u64,
@@ -124,27 +139,28 @@ pub struct Stats {
     /// Parked operations that were dropped because their `try_complete` panicked.
     pub aborted: u64,
     /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys and the
-    /// clock while something is parked or ends, in a reactor's waker, in metrics recorders and tracing subscribers. Not
-    /// those that go through to the caller of a method, nor those of a clock that the reaper asks what is due, or of
-    /// the waker of a future whose operation or request is dropped.
+    /// clock while an operation is parked or ends, in a reactor's wake function, in metrics recorders and tracing
+    /// subscribers. Not counted are panics that go through to the caller of a method, those of a clock that the reaper
+    /// reads, and those of the waker of a future whose operation or request is dropped.
     pub panicked: u64,
-    /// Operations given back to whoever wanted to park them.
+    /// Operations that were refused: their park returned an error.
     pub rejected: u64,
-    /// Examinations of parked operations that a check asked for: each found its operation satisfied, or in vain.
+    /// Examinations of parked operations by checks, whether they found the operation satisfied or not.
     pub checks: u64,
-    /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and nobody
-    /// had checked the key. (A check that is under way at the deadline may be counted.)
+    /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
+    /// of the key was made. (An operation whose check is in progress at the deadline may be counted.)
+    /// Also calls of [`wait_until`](crate::Purgatory::wait_until) whose condition was true at the deadline.
     pub missed_checks: u64,
-    /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Those that
-    /// another thread was examining at that moment are not included, here and in `missed_checks`: it ended them.)
-    /// The sum stops at 584 years for each group of threads.
+    /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Not included,
+    /// here and in `missed_checks`, are operations that another thread was examining at the deadline, and ended.) The
+    /// sum of each timer shard stops at 584 years.
     pub lateness_total: Duration,
     /// The longest of these.
     pub lateness_max: Duration,
 }
 
 impl Stats {
-    /// Adds what stands in all all.
+    /// Adds up `all`.
     pub(crate) fn add_counters<'a>(&mut self, all: impl Iterator<Item = &'a Counters> + Clone) {
         // Departures are read before arrivals: nothing is seen to leave that has not come.
         let (mut gone, mut unwatched) = (0, 0);

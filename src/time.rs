@@ -35,20 +35,20 @@ impl Timestamp {
 
 /// A source of monotonic time.
 ///
-/// Its methods are called on threads that build, park or reschedule, on those that ask for `remaining`, a `snapshot` or
-/// an `advance`, and on the reaper; with the feature `metrics` or `tracing`, on every thread that ends an operation. No
+/// Its methods are called on threads that build, park or reschedule, on callers of `remaining`, `snapshot` and
+/// `advance`, and on the reaper; with the feature `metrics` or `tracing`, on every thread that ends an operation. No
 /// lock of the library is held.
 pub trait Clock: Send + Sync + 'static {
     /// The time now. Must never go back.
     fn now(&self) -> Timestamp;
 
-    /// How long a thread may sleep before this clock reads `deadline`; `None` if the passing of real time says
-    /// nothing about it, and the clock promises to wake sleepers by [`subscribe`](Self::subscribe) instead.
+    /// How long a thread may sleep before this clock reads `deadline`. `None` if the clock does not follow real time;
+    /// then it must wake sleeping threads by the functions of [`subscribe`](Self::subscribe).
     fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
         Some(deadline.saturating_since(self.now()))
     }
 
-    /// A sleeper asks to be woken whenever this clock jumps. Clocks that run by themselves need not remember it.
+    /// Asks to call `wake` whenever this clock jumps. Clocks that follow real time need not remember it.
     fn subscribe(&self, wake: WakeFn) {
         drop(wake);
     }
@@ -60,8 +60,8 @@ pub trait Clock: Send + Sync + 'static {
 pub struct WakeFn(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl WakeFn {
-    /// Calls `wake`, on any thread, any number of times. `wake` returns `false` when no thread is left to wake, and must
-    /// not block. A wake-up that comes before the thread sleeps must keep it from sleeping.
+    /// Calls `wake`, on any thread, any number of times. `wake` returns `false` when no thread is left to wake, and
+    /// must not block. A wake-up that comes before the thread sleeps must keep it from sleeping.
     pub fn new(wake: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(wake))
     }
@@ -104,8 +104,8 @@ impl Clock for SystemClock {
 
 /// A clock that stands still until it is moved, for tests. Clones share one time.
 ///
-/// Moving it wakes the reaper of a purgatory that has one; a purgatory with [`Reaper::Manual`](crate::Reaper::Manual)
-/// expires nothing before its `advance` is called.
+/// Moving it wakes the reaper of a purgatory that has one. A purgatory with
+/// [`Reaper::Manual`](crate::threads::Reaper::Manual) expires no operation before its `advance` is called.
 #[derive(Debug, Clone, Default)]
 pub struct ManualClock(Arc<ManualTime>);
 
@@ -128,9 +128,9 @@ impl ManualClock {
         clock
     }
 
-    /// Moves the clock forward; it stops at the last possible reading. Whoever sleeps by this clock is woken, and does
-    /// its work on its own thread. The wakers run on this one, those of [reactors](crate::Reaper::Reactor) among them;
-    /// if one panics, so does this call.
+    /// Moves the clock forward, at most to the last possible reading. Wakes the threads that sleep by this clock, which
+    /// expire operations on their own. The wake functions run on this thread, also those of
+    /// [reactors](crate::threads::Reaper::Reactor); if one panics, so does this call.
     pub fn advance(&self, by: Duration) {
         {
             let mut now = self.0.now.lock();

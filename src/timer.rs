@@ -19,7 +19,7 @@ use inner::Inner;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Timers for any thread: hands a payload to a callback, or to a channel, when its timeout has passed.
+/// Passes each payload to a callback, or to a channel, when its timeout has passed. For use by any number of threads.
 ///
 /// It stands on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout,
 /// nothing fires before its deadline or more than a tick after it (while the callbacks keep up), a panic of the
@@ -50,16 +50,15 @@ use std::time::Duration;
 ///
 /// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown).
 ///
-/// Every method may be called from the callback. None holds a lock while your code runs (but that of a timer shard while
-/// it uses a [`Scheme`] of yours), and none but [`shutdown`](Self::shutdown) waits for it. None but
-/// [`advance`](Self::advance) runs the callback, so a lock that the callback takes may be held while a timer is started,
-/// stopped or rescheduled. Starting takes the lock of one timer shard, for which it may wait shortly; stopping never
-/// waits.
+/// Every method may be called from the callback. None holds a lock while your code runs, and only
+/// [`shutdown`](Self::shutdown) waits for it. Only [`advance`](Self::advance) runs the callback, so you may hold a lock
+/// that the callback takes while you start, stop or reschedule a timer. Starting takes the lock of one timer shard, for
+/// which it may wait shortly; stopping never waits.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     shared: SharedHandle<Inner<T, W>>,
 }
 
-/// Names a timer that was started. Once that has fired or was stopped, the id is stale: it does nothing, to no timer.
+/// Names a timer that was started. After the timer has fired or was stopped, the id is stale: calls with it do nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimerId {
     address: Address,
@@ -93,7 +92,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         (id.timer == self.shared.inner.number).then_some(id.address)
     }
 
-    /// Hands `payload` out once `timeout` has passed; never with [`Duration::MAX`]. Reads the clock once.
+    /// Passes `payload` to the callback once `timeout` has passed; never with [`Duration::MAX`]. Reads the clock once.
     ///
     /// # Errors
     /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is longer than a simple
@@ -107,15 +106,15 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         })
     }
 
-    /// Takes back a payload that has not expired. `None` if it has, or was stopped, or is just expiring.
+    /// Takes back a payload that has not expired. `None` if the timer has fired or was stopped, or is firing.
     pub fn stop(&self, id: TimerId) -> Option<T> {
         self.shared
             .inner
             .withdraw(self.address_of(id)?, Ending::Cancelled)
     }
 
-    /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer shard and reads
-    /// the clock; if that panics, so does this call.
+    /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer
+    /// shard and reads the clock; if that panics, so does this call.
     ///
     /// # Errors
     /// If it has fired or was stopped, or the timeout is longer than a simple wheel holds.
@@ -155,14 +154,15 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
         // (A second caller must not take what the first one is still collecting.)
-        match self.shared.shutdown() {
-            true => self.shared.inner.take_remains(),
-            false => Vec::new(),
+        if !self.shared.shutdown() {
+            return Vec::new();
         }
+        let remains = self.shared.inner.take_remains();
+        remains.into_iter().map(|(_, payload)| payload).collect()
     }
 }
 
-/// A [`Timer`] that may be gone.
+/// A reference to a [`Timer`] that does not keep it running.
 pub struct WeakTimer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     shared: WeakHandle<Inner<T, W>>,
 }
@@ -170,8 +170,8 @@ pub struct WeakTimer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
 shared_type!([T: Send + 'static, W: Scheme] Timer, WeakTimer, Timer<T, W>, WeakTimer<T, W>);
 
 impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
-    /// Builds the timer and starts its threads. `on_expiry` gets each payload whose timeout has passed, on the thread
-    /// that [`dispatch`](Self::dispatch) says.
+    /// Builds the timer and starts its threads. `on_expiry` is called with each payload whose timeout has passed, on
+    /// the thread that [`dispatch`](Self::dispatch) says.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system

@@ -2,24 +2,22 @@
 
 mod builder;
 mod entries;
+mod fencing;
 mod key;
 mod requests;
 
 pub use builder::TrackerBuilder;
+pub use fencing::FencingToken;
 pub use key::TrackedKey;
 pub use requests::{RequestError, Requests, RequestsBuilder, ResponseFuture};
 
-use crate::address::Address;
 use crate::engine::Engine;
-use crate::engine::shard::Rescheduled;
 use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
 use crate::error::{BuildError, Rejected};
 use crate::hash::{KeyHasher, RandomState};
-use crate::stats::Ending;
-use entries::{Entries, Timers};
-use std::borrow::Borrow;
+use entries::{Entries, Place, Timers, Which};
+use equivalent::Equivalent;
 use std::hash::Hash;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 /// Keeps one value for each key until it is completed, or its timeout passes.
@@ -56,9 +54,10 @@ use std::time::Duration;
 /// Cloning is cheap, and clones are the same tracker. When the last one is dropped, it is
 /// [shut down](Self::shutdown).
 ///
-/// Every method may be called from the callback. None holds a lock while the callback runs; `Hash`, `Eq` and `Clone`
-/// of keys run under the lock of one map shard. None but [`advance`](Self::advance) runs the callback, so a lock
-/// that it takes may be held while a value is tracked, touched or completed.
+/// Every method may be called from the callback. None holds a lock while the callback runs; `Hash` and `Eq` of keys and
+/// `Clone` of a value run under the lock of one map shard, and must not call the tracker. None but
+/// [`advance`](Self::advance) runs the callback, so a lock that it takes may be held while a value is tracked, touched or
+/// completed.
 pub struct Tracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: SharedHandle<Timers<K, V, S>>,
 }
@@ -85,27 +84,62 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     shared_methods!("values kept");
 
     /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: for ever), in place of what was kept
-    /// for it before: that is returned, unless it is just expiring.
+    /// for it before: that is in the result, unless it is just expiring.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
-    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash`, `Eq` or `Clone` of a key
-    /// or the clock panicked. What was kept before stays.
-    pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Option<V>, Rejected<V>> {
+    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash` or `Eq` of a key or the clock
+    /// panicked. What was kept before stays.
+    pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Tracked<V>, Rejected<V>> {
         let timers = &self.shared.inner;
-        let tracked = timers.extra.track(timers, key, value, timeout, true);
-        tracked.map(|(_, replaced)| replaced)
+        let (place, replaced) = timers.extra.track(timers, key, value, timeout, true)?;
+        Ok(Tracked {
+            token: place.token,
+            replaced,
+        })
     }
 
     /// The same, but only if nothing is kept for `key`.
     ///
     /// # Errors
     /// As for [`track`](Self::track), and with [`RejectReason::Duplicate`](crate::RejectReason::Duplicate).
-    pub fn try_track(&self, key: K, value: V, timeout: Duration) -> Result<(), Rejected<V>> {
+    pub fn try_track(
+        &self,
+        key: K,
+        value: V,
+        timeout: Duration,
+    ) -> Result<FencingToken, Rejected<V>> {
         let timers = &self.shared.inner;
-        let tracked = timers.extra.track(timers, key, value, timeout, false);
-        tracked.map(drop)
+        let (place, _) = timers.extra.track(timers, key, value, timeout, false)?;
+        Ok(place.token)
+    }
+
+    /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
+    /// token of the new value, which `token` is not, and the value before.
+    ///
+    /// The new value has the place of the old one under [`max_parked`](TrackerBuilder::max_parked), so it is never
+    /// refused as too many; and in the statistics the two count as one.
+    ///
+    /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
+    ///
+    /// # Errors
+    /// The value comes back in a [`Rejected`]: the value with this token is not kept any more
+    /// ([`StaleToken`](crate::RejectReason::StaleToken)), the tracker is shut down, or `Hash` or `Eq` of a key or the
+    /// clock panicked.
+    pub fn replace_if(
+        &self,
+        key: K,
+        token: FencingToken,
+        value: V,
+        timeout: Duration,
+    ) -> Result<Tracked<V>, Rejected<V>> {
+        let timers = &self.shared.inner;
+        let (token, before) = timers.extra.replace(timers, key, token, value, timeout)?;
+        Ok(Tracked {
+            token,
+            replaced: Some(before),
+        })
     }
 
     /// Takes the value for `key`: the response has come, the session was closed. `None` if nothing is kept for it,
@@ -114,54 +148,86 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Takes the lock of the key's map shard, and then that of a timer shard only if it is free.
     pub fn complete<Q>(&self, key: &Q) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        let address = self.entries().take(key)?;
-        let completed = self.shared.inner.withdraw(address, Ending::Forced);
-        completed.map(|(_, value)| value)
+        self.entries().complete(&self.shared.inner, key, Which::Any)
+    }
+
+    /// The same, but only if the value still has `token`: a holder that has lost its lease ends no other's.
+    pub fn complete_if<Q>(&self, key: &Q, token: FencingToken) -> Option<V>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.entries()
+            .complete(&self.shared.inner, key, Which::Only(token))
     }
 
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if nothing is
     /// kept for it, or it is just expiring.
     ///
-    /// Takes the lock of the key's map shard, then that of a timer shard. Reads the clock in between; if that panics, so
-    /// does this call.
+    /// Reads the clock; if that panics, so does this call. Then takes the shared lock of the key's map shard and, within
+    /// it, that of a timer shard.
     pub fn touch<Q>(&self, key: &Q, timeout: Duration) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().find(key).is_some_and(|address| {
-            let rescheduled = self.shared.inner.engine.reschedule(address, timeout);
-            matches!(rescheduled, Rescheduled::Done(_))
-        })
+        self.entries()
+            .touch(&self.shared.inner, key, Which::Any, timeout)
     }
 
-    /// Whether a value is kept for `key`. Takes the lock of the key's map shard.
+    /// The same, but only if the value still has `token`: a renewal that comes late does not extend another's lease.
+    pub fn touch_if<Q>(&self, key: &Q, token: FencingToken, timeout: Duration) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.entries()
+            .touch(&self.shared.inner, key, Which::Only(token), timeout)
+    }
+
+    /// A clone of the value for `key`. `None` if nothing is kept for it, or it is just expiring.
+    ///
+    /// The value is cloned under the lock of the key's map shard: let `Clone` be short (keep large values in an
+    /// [`Arc`](std::sync::Arc)), and let it not call the tracker.
+    pub fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        V: Clone,
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.entries().get(&self.shared.inner, key)
+    }
+
+    /// The token of the value for `key`. Takes the shared lock of the key's map shard.
+    ///
+    /// To change a value that others change as well, ask for the token first and then [get](Self::get) the value: a
+    /// [replacement](Self::replace_if) with that token fails if the value was another one by then.
+    pub fn token<Q>(&self, key: &Q) -> Option<FencingToken>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let place = self.entries().find(&self.shared.inner, key)?;
+        Some(place.token)
+    }
+
+    /// Whether a value is kept for `key`. Takes the shared lock of the key's map shard.
     pub fn contains<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        let address = self.entries().find(key);
-        address.is_some_and(|address| self.shared.inner.engine.is_parked(address))
+        self.entries().find(&self.shared.inner, key).is_some()
     }
 
     /// The time until the value for `key` expires, zero if its deadline has passed. `None` if nothing is kept for it,
     /// or for ever.
     ///
-    /// Takes the lock of the key's map shard, then that of a timer shard. Reads the clock; if that panics, so does this
-    /// call.
+    /// Takes the shared lock of the key's map shard, then that of a timer shard. Reads the clock; if that panics, so does
+    /// this call.
     pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.shared
-            .inner
-            .engine
-            .remaining(self.entries().find(key)?)
+        let timers = &self.shared.inner;
+        let place = self.entries().find(timers, key)?;
+        timers.engine.remaining(place.address)
     }
 
     /// Ends the tracker: nothing is taken from now on. Returns what was kept, if this is the first call. The
@@ -174,27 +240,35 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         if !self.shared.shutdown() {
             return Vec::new();
         }
-        let remains = self.shared.inner.take_remains();
-        // (`Hash` and `Eq` may panic: then the entry stays until the tracker is dropped.)
-        for (key, _) in &remains {
-            let engine = &self.shared.inner.engine;
-            let _ = engine.guarded(|| self.entries().take(key));
-        }
+        let remains = self.shared.inner.take_remains().into_iter();
         remains
+            .map(|(address, hash)| self.entries().take(address, hash))
+            .collect()
     }
 
-    fn entries(&self) -> &Entries<K, S> {
+    fn entries(&self) -> &Entries<K, V, S> {
         &self.shared.inner.extra
     }
 
-    /// Ends one value, whatever value its key may have got since.
-    fn withdraw(&self, key: &K, address: Address) -> Option<V> {
-        let (_, value) = self.shared.inner.withdraw(address, Ending::Cancelled)?;
-        // (`Hash` and `Eq` may panic: then the entry stays until the key is tracked again.)
-        let engine = &self.shared.inner.engine;
-        let _ = engine.guarded(|| self.entries().remove(key, address));
-        Some(value)
+    /// Ends every value.
+    fn withdraw_all(&self) -> Vec<(K, V)> {
+        self.entries().withdraw_all(&self.shared.inner)
     }
+
+    /// Ends one value, whatever value its key may have got since.
+    fn withdraw(&self, place: Place) -> Option<(K, V)> {
+        self.entries().withdraw(&self.shared.inner, place)
+    }
+}
+
+/// A value that a [`Tracker`] keeps now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tracked<V> {
+    /// Its token.
+    pub token: FencingToken,
+    /// The value that it has replaced.
+    pub replaced: Option<V>,
 }
 
 /// A [`Tracker`] that may be gone.
@@ -209,8 +283,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
     /// on the thread that [`dispatch`](Self::dispatch) says.
     ///
     /// # Errors
-    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
-    /// refuses a thread.
+    /// [`BuildError`], if [`tick`](Self::tick), [`wheel_size`](Self::wheel_size) or [`first_token`](Self::first_token)
+    /// is out of range, or the system refuses a thread.
     ///
     /// # Panics
     /// If the clock does.
@@ -218,16 +292,14 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
         self,
         on_expiry: impl Fn(K, V) + Send + Sync + 'static,
     ) -> Result<Tracker<K, V, S>, BuildError> {
-        let entries = Entries::<K, S>::new(self.hasher);
+        if !(1..=1 << 63).contains(&self.first_token) {
+            return Err(BuildError::FirstToken);
+        }
+        let entries = Entries::<K, V, S>::new(self.hasher, self.first_token - 1);
         let engine = Engine::new(self.settings)?;
-        let on_expiry = move |entries: &Entries<K, S>, address, (key, value)| {
-            // (If `Hash` or `Eq` of the key panics, the entry stays until the key is tracked again, and the callback
-            // still runs.)
-            let removed = catch_unwind(AssertUnwindSafe(|| entries.remove(&key, address)));
+        let on_expiry = move |entries: &Entries<K, V, S>, address, hash| {
+            let (key, value) = entries.take(address, hash);
             on_expiry(key, value);
-            if let Err(panic) = removed {
-                resume_unwind(panic);
-            }
         };
         Ok(Tracker {
             shared: SharedHandle::start(Timers::new(engine, entries, on_expiry)),

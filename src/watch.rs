@@ -3,7 +3,7 @@
 //! Nothing here knows what an operation is: an [`Address`] is a number, and whether it is alive is asked from outside.
 //! The list of a key lies in the map, under the lock of the key's shard: adding to it and removing it when it is empty
 //! happen under the same lock, so a watch can never be added to a list that is about to vanish. The list of a key that
-//! somebody has [resolved] lies in a place of its own, where it is found without the map.
+//! is [resolved] lies in a place of its own, where it is found without the map.
 //!
 //! The lock of a resolved list may be taken within that of a shard, never the other way round.
 
@@ -73,18 +73,22 @@ impl Found {
 pub(crate) struct WatchMap<K, S> {
     lists: ShardedMap<K, Location, S>,
     resolved: ResolvedLists<K>,
+    /// No list has more watchers.
+    max_watchers: usize,
 }
 
 impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
-    pub(crate) fn new(hasher: S, shards: usize) -> Self {
+    pub(crate) fn new(hasher: S, shards: usize, max_watchers: usize) -> Self {
         Self {
             lists: ShardedMap::new(hasher, shards),
             resolved: ResolvedLists::new(),
+            max_watchers,
         }
     }
 
-    /// From now on, a visit of `target` (up to `rank`, if there is one) finds `watcher`. May return a copy of the key
-    /// that was not needed: its destructor may panic, and this is done.
+    /// From now on, a visit of `target` (up to `rank`, if there is one) finds `watcher`; unless the target has as many
+    /// watchers as it may: then nothing is done, and the answer is `false`. Beside it comes a copy of the key that was
+    /// not needed, if any: its destructor may panic, and this is done.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(
@@ -92,23 +96,45 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         target: Target<&K>,
         rank: Option<Rank>,
         watcher: Address,
-    ) -> Option<K> {
+    ) -> (bool, Option<K>) {
+        let max = self.max_watchers;
+        let mut added = true;
         match target {
-            Target::Key(key) => self.lists.place(key.clone(), |location| {
-                match location {
-                    None => return Some(Location::Here(WatchList::new(watcher, rank))),
-                    Some(Location::Here(list)) => list.add(watcher, rank),
-                    Some(Location::Resolved(number)) => {
-                        self.resolved.get(*number).add(watcher, rank)
+            Target::Key(key) => {
+                let spare = self.lists.place(key.clone(), |location| {
+                    match location {
+                        None if max > 0 => {
+                            return Some(Location::Here(WatchList::new(watcher, rank)));
+                        }
+                        None => added = false,
+                        Some(Location::Here(list)) => added = list.add_up_to(max, watcher, rank),
+                        Some(Location::Resolved(number)) => {
+                            added = self.resolved.get(*number).add(max, watcher, rank);
+                        }
                     }
-                }
-                None
-            }),
-            Target::Resolved(number) => {
-                self.resolved.get(number).add(watcher, rank);
-                None
+                    None
+                });
+                (added, spare)
             }
+            Target::Resolved(number) => (self.resolved.get(number).add(max, watcher, rank), None),
         }
+    }
+
+    /// How many watchers `key` has: those that were added and not removed.
+    pub(crate) fn count<Q>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut count = 0;
+        self.lists.read(key, |location| match location {
+            Location::Here(list) => count = list.count(),
+            Location::Resolved(number) => {
+                let list = self.resolved.get(*number);
+                list.read_all(|list| count = list.count());
+            }
+        });
+        count
     }
 
     /// Takes one watcher off, that was added with these arguments. `is_live` tells whether some other watcher's
@@ -168,7 +194,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         self.lists.read_key(key, K::clone)
     }
 
-    /// Who watches `key`, to begin with; `None` if nobody does. A short list is `copied`.
+    /// The watchers of `key`, as far as one look at the list shows them; `None` if there are none. A short list is
+    /// `copied`.
     #[inline(always)]
     pub(crate) fn find<Q>(&self, key: &Q, copied: &mut Copied) -> Option<Found>
     where
@@ -186,9 +213,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Calls `each` for every watcher that `key` has during the whole visit, and perhaps for some that leave meanwhile,
-    /// until it breaks: those with a rank up to that of `bound`, in its order, then those without, in the order of their
-    /// arrival. No lock is held during the calls, and `pause` is called between slices of a long list. The visit begins
-    /// with what was [found](Self::find).
+    /// until it breaks: those with a rank up to that of `bound`, in its order, then those without, in the order of
+    /// their arrival. No lock is held during the calls, and `pause` is called between slices of a long list. The visit
+    /// begins with what was [found](Self::find).
     #[inline(always)]
     pub(crate) fn visit<Q>(
         &self,
@@ -232,7 +259,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// Copies of all keys that are watched or resolved.
     pub(crate) fn all_keys(&self) -> Vec<K> {
-        let mut keys = Vec::new();
+        // (So that it hardly ever grows under a lock.)
+        let mut keys = Vec::with_capacity(self.lists.len());
         self.lists.for_each(|key, _| keys.push(key.clone()));
         keys
     }
@@ -286,18 +314,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         drop_user_value((removed, retired));
     }
 
-    /// Visits every key and its watchers, one shard at a time under its lock.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, Address)) {
-        self.lists.for_each(|key, location| {
-            let mut all = |list: &WatchList| list.for_each(|watcher| visit(key, watcher));
-            match location {
-                Location::Here(list) => all(list),
-                Location::Resolved(number) => self.resolved.get(*number).read_all(all),
-            }
-        });
-    }
-
-    /// Number of keys that somebody watches.
+    /// The number of keys that are watched.
     pub(crate) fn keys(&self) -> usize {
         let mut keys = 0;
         self.lists.for_each(|_, location| {

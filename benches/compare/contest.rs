@@ -53,6 +53,11 @@ impl<W> Contender<W> {
         }
     }
 
+    /// Enters one of another kind, which `check` holds to the rules of its workload.
+    pub(crate) fn other(name: &'static str, check: fn(), round: fn(&W) -> Values) -> Self {
+        Self { name, check, round }
+    }
+
     /// Enters a timer scheme.
     pub(crate) fn scheme<S: Named>(round: fn(&W) -> Values) -> Self {
         Self {

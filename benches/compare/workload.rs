@@ -4,6 +4,8 @@ mod idle;
 mod ring;
 mod schemes;
 mod w1;
+mod w10;
+mod w11;
 mod w1t;
 mod w1x;
 mod w2;
@@ -21,7 +23,7 @@ use crate::outcome::{Metric, Outcome};
 use crate::report::Report;
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 13] = [
+pub(crate) const ALL: [Entry; 15] = [
     Entry::of::<w1::W1>(),
     Entry::of::<w1t::W1t>(),
     Entry::of::<w1x::W1x>(),
@@ -33,6 +35,8 @@ pub(crate) const ALL: [Entry; 13] = [
     Entry::of::<w7::W7>(),
     Entry::of::<w8::W8>(),
     Entry::of::<w9::W9>(),
+    Entry::of::<w10::W10>(),
+    Entry::of::<w11::W11>(),
     Entry::of::<schemes::Schemes>(),
     Entry::of::<idle::Idle>(),
 ];

@@ -3,6 +3,7 @@
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};
+use request_purgatory::model::use_timer_shards;
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
     time::WakeFn,
@@ -24,7 +25,7 @@ pub fn exhaustive(model: impl Fn() + Send + Sync + 'static) {
     check(builder, model);
 }
 
-/// Says in how many executions it found nothing, and whether `LOOM_MAX_DURATION` left others untried: `.ci/models loom` reads it.
+/// Says in how many executions it found nothing, and whether `LOOM_MAX_DURATION` left others untried: `.ci/models` reads it.
 fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'static) {
     builder.max_branches = 100_000;
     let begin = Instant::now();
@@ -38,10 +39,10 @@ fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'st
         }
     });
     let executions = executions.load(std::sync::atomic::Ordering::Relaxed);
-    // Where loom looks at the time.
-    let looked = (executions + 1) % builder.checkpoint_interval == 0;
+    // Where loom reads the clock.
+    let checkpoint = (executions + 1) % builder.checkpoint_interval == 0;
     let over = |limit| begin.elapsed() >= limit;
-    let end = match looked && builder.max_duration.is_some_and(over) {
+    let end = match checkpoint && builder.max_duration.is_some_and(over) {
         true => "cut off",
         false => "finished",
     };
@@ -129,6 +130,14 @@ pub fn manual(clock: &ManualClock) -> Purgatory<Probe> {
     driven(clock, Reaper::Manual)
 }
 
+/// The same with two timer shards: the model's first thread parks in one, the thread that it spawns first in the other.
+pub fn manual_with_two_shards(clock: &ManualClock) -> Purgatory<Probe> {
+    use_timer_shards(2);
+    let purgatory = manual(clock);
+    use_timer_shards(1);
+    purgatory
+}
+
 /// A purgatory driven by `reaper`.
 pub fn driven(clock: &ManualClock, reaper: Reaper) -> Purgatory<Probe> {
     Purgatory::builder("model")
@@ -140,11 +149,57 @@ pub fn driven(clock: &ManualClock, reaper: Reaper) -> Purgatory<Probe> {
 }
 
 /// Nothing is left, and no panic was swallowed (loom reports what it finds by panicking, maybe inside a callback).
-pub fn assert_empty(purgatory: &Purgatory<Probe>) {
+pub fn assert_empty<Op: DelayedOperation>(purgatory: &Purgatory<Op>) {
     let stats = purgatory.stats();
     assert_eq!(stats.panicked, 0);
     assert_eq!((stats.parked, stats.watched), (0, 0), "{stats:?}");
     assert_eq!(purgatory.watched_keys(), 0);
+}
+
+/// An operation that runs a hook of the model's in the middle of its `try_complete`, after it has read its event as
+/// false. Examinations must not nest in one another.
+pub struct Hooked {
+    probe: Probe,
+    hook: Box<dyn FnMut() + Send>,
+    examining: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Hooked {
+    /// `examining` is shared by all operations of the model: it is true during an examination.
+    pub fn new(
+        fate: &Arc<Fate>,
+        examining: &Arc<std::sync::atomic::AtomicBool>,
+        hook: impl FnMut() + Send + 'static,
+    ) -> Self {
+        Self {
+            probe: Probe::new(fate),
+            hook: Box::new(hook),
+            examining: examining.clone(),
+        }
+    }
+}
+
+impl DelayedOperation for Hooked {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        self.probe.timeout()
+    }
+
+    fn try_complete(&mut self) -> bool {
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        assert!(!self.examining.swap(true, relaxed), "an examination nests");
+        let satisfied = self.probe.try_complete();
+        if !satisfied {
+            (self.hook)();
+        }
+        self.examining.store(false, relaxed);
+        satisfied
+    }
+
+    fn on_complete(self, completion: Completion) {
+        self.probe.on_complete(completion);
+    }
 }
 
 /// Puts a model's driver to sleep; a wake-up that comes first is kept.

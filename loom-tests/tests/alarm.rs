@@ -41,7 +41,11 @@ fn g07_insert_races_a_reaper_going_to_sleep() {
             thread::spawn(move || park(&purgatory, NEAR))
         };
         drive(&purgatory, &bed, NEAR);
-        parker.join().unwrap().cancel().expect("nobody ended it");
+        parker
+            .join()
+            .unwrap()
+            .cancel()
+            .expect("no other thread ended it");
         assert_empty(&purgatory);
     });
 }
@@ -58,14 +62,18 @@ fn g07_the_earlier_of_two_inserts_wakes() {
         });
         drive(&purgatory, &bed, NEAR);
         for parker in parkers {
-            parker.join().unwrap().cancel().expect("nobody ended it");
+            parker
+                .join()
+                .unwrap()
+                .cancel()
+                .expect("no other thread ended it");
         }
         assert_empty(&purgatory);
     });
 }
 
-/// Somebody else asks when something is due, just between the start of a timer and its announcement. Catches: an alarm
-/// set on the parker's behalf by one who wakes nobody.
+/// Another thread asks for the next deadline, just between the start of a timer and its announcement. Catches: an alarm
+/// set on the parker's behalf by a thread that wakes no other.
 #[test]
 fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
     bounded(|| {
@@ -81,13 +89,17 @@ fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
         };
         drive(&purgatory, &bed, NEAR);
         asker.join().unwrap();
-        parker.join().unwrap().cancel().expect("nobody ended it");
+        parker
+            .join()
+            .unwrap()
+            .cancel()
+            .expect("no other thread ended it");
         assert_empty(&purgatory);
     });
 }
 
-/// Somebody else sets the alarm to a deadline that has just gone, while the reactor has seen that it has. Catches: callers
-/// who set the alarm side by side.
+/// Another thread sets the alarm to a deadline that was just cancelled, while the reactor has seen that. Catches: callers
+/// that set the alarm side by side.
 #[test]
 fn g07_a_deadline_that_goes_hides_no_later_one_from_a_reactor() {
     bounded(|| {
@@ -97,7 +109,7 @@ fn g07_a_deadline_that_goes_hides_no_later_one_from_a_reactor() {
         let parker = {
             let purgatory = purgatory.clone();
             thread::spawn(move || {
-                goes.cancel().expect("nobody ended it");
+                goes.cancel().expect("no other thread ended it");
                 park(&purgatory, 2 * NEAR)
             })
         };
@@ -107,12 +119,16 @@ fn g07_a_deadline_that_goes_hides_no_later_one_from_a_reactor() {
         };
         drive(&purgatory, &bed, 2 * NEAR);
         asker.join().unwrap();
-        parker.join().unwrap().cancel().expect("nobody ended it");
+        parker
+            .join()
+            .unwrap()
+            .cancel()
+            .expect("no other thread ended it");
         assert_empty(&purgatory);
     });
 }
 
-/// Catches: a reschedule that tells nobody.
+/// Catches: a reschedule that is not announced.
 #[test]
 fn g07_reschedule_to_an_earlier_deadline_wakes() {
     bounded(|| {
@@ -125,12 +141,12 @@ fn g07_reschedule_to_an_earlier_deadline_wakes() {
         };
         drive(&purgatory, &bed, NEAR);
         mover.join().unwrap();
-        handle.cancel().expect("nobody ended it");
+        handle.cancel().expect("no other thread ended it");
         assert_empty(&purgatory);
     });
 }
 
-/// Catches: a check put off until later that is swallowed by a reset.
+/// Catches: a deferred check that is swallowed by a reset.
 #[test]
 fn g07_check_later_wakes() {
     bounded(|| {
@@ -159,8 +175,8 @@ fn g07_check_later_wakes() {
     });
 }
 
-/// The alarm stands already when the second check is put off. Catches: an alarm that is set without Release, or reset
-/// without Acquire, so that the reading after the reset misses what was put off before.
+/// The alarm is set already when the second check is deferred. Catches: an alarm that is set without Release, or reset
+/// without Acquire, so that the reading after the reset misses what was deferred before.
 #[test]
 fn g07_a_second_check_later_wakes() {
     bounded(|| {

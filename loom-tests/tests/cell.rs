@@ -5,10 +5,10 @@
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{bounded, exhaustive};
-use request_purgatory::model::{At, Cells, Holder, LetGo, Order};
+use request_purgatory::model::{At, Cells, FreedBy, Holder, LetGo, Order};
 use std::sync::Arc;
 
-/// Which events the operation has seen when it was looked at.
+/// Which events the operation has seen when it was examined.
 type Seen = [bool; 2];
 
 struct World {
@@ -26,7 +26,7 @@ impl World {
         })
     }
 
-    fn look_at(&self, holder: &mut Holder<'_, Seen>) {
+    fn examine(&self, holder: &mut Holder<'_, Seen>) {
         holder.examine(|seen| {
             for (seen, event) in seen.iter_mut().zip(&self.events) {
                 *seen |= event.load(Ordering::Relaxed);
@@ -34,10 +34,10 @@ impl World {
         });
     }
 
-    /// What a holder does: look, let go, and obey the marks.
+    /// What a holder does: examine, let go, and obey the marks.
     fn hold(&self, mut holder: Holder<'_, Seen>) {
         loop {
-            self.look_at(&mut holder);
+            self.examine(&mut holder);
             match holder.release() {
                 LetGo::Parked => return,
                 LetGo::Recheck(again) => holder = again,
@@ -59,7 +59,7 @@ impl World {
 
     fn end_having_seen_both(&self, at: At) {
         let held = self.cells.begin(at, Order::Recheck);
-        let mut holder = held.expect("nobody ended it");
+        let mut holder = held.expect("no other thread ended it");
         assert_eq!(holder.examine(|seen| *seen), [true; 2]);
         self.end(holder);
     }
@@ -89,9 +89,9 @@ fn g01_parker_and_two_checkers_see_both_events() {
     });
 }
 
-/// Catches: an acquire without its ordering (loom then sees two looks at once), a lost recheck.
+/// Catches: an acquire without its ordering (loom then sees two examinations at once), a lost recheck.
 #[test]
-fn g04_looks_of_checkers_never_overlap() {
+fn g04_examinations_never_overlap() {
     exhaustive(|| {
         let world = World::new();
         let (at, holder) = world.cells.insert([false; 2]);
@@ -130,9 +130,9 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
     });
 }
 
-/// Catches: an order that meets the parker and is lost.
+/// Catches: an ending mark that meets the parker and is lost.
 #[test]
-fn g05_an_order_given_while_it_is_being_parked_is_obeyed() {
+fn g05_an_ending_mark_left_during_the_park_is_obeyed() {
     exhaustive(|| {
         let world = World::new();
         let (at, holder) = world.cells.insert([false; 2]);
@@ -150,9 +150,9 @@ fn g05_an_order_given_while_it_is_being_parked_is_obeyed() {
     });
 }
 
-/// Catches: a second look that takes an order away together with the mark.
+/// Catches: a second examination that takes an ending mark away together with the recheck.
 #[test]
-fn g05_an_order_beside_a_recheck_is_obeyed() {
+fn g05_an_ending_mark_beside_a_recheck_is_obeyed() {
     bounded(|| {
         let world = World::new();
         let (at, holder) = world.cells.insert([false; 2]);
@@ -199,7 +199,7 @@ fn g18_a_stale_reference_never_meets_a_later_occupant() {
             assert!(matches!(holder.release(), LetGo::Parked));
             let mut holder = cells
                 .begin(next, Order::Cancel)
-                .expect("nobody else knows it");
+                .expect("no other thread knows it");
             assert_eq!(holder.examine(|occupant| *occupant), occupant);
             holder.end();
         }
@@ -208,7 +208,7 @@ fn g18_a_stale_reference_never_meets_a_later_occupant() {
     });
 }
 
-/// Catches: a deferred slot that is lost, or handed on without its ordering.
+/// Catches: a slot that is freed remotely and lost, or handed on without its ordering.
 #[test]
 fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
     bounded(|| {
@@ -219,7 +219,9 @@ fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
             at
         });
         let end = |cells: &Cells<u32>, at| {
-            let holder = cells.begin(at, Order::Cancel).expect("nobody else does");
+            let holder = cells
+                .begin(at, Order::Cancel)
+                .expect("no other thread does");
             holder.end();
         };
         let enders = [parked[0], parked[1]].map(|at| {
@@ -241,4 +243,53 @@ fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
         }
         meanwhile.end();
     });
+}
+
+/// A thread finds the lock taken when it frees a slot, and the lock is released before it is done. No thread comes
+/// after these two: in some execution the slot must be back all the same. (In others it waits for the next thread that
+/// parks in this shard or drives the timer: the lock was still taken at the second try.)
+fn comes_back_by_the_second_try(freed_by: FreedBy) {
+    let came_back = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = came_back.clone();
+    bounded(move || {
+        let cells = Arc::new(Cells::<u32>::new());
+        let (at, holder) = cells.insert(0);
+        assert!(matches!(holder.release(), LetGo::Parked));
+        let ender = {
+            let cells = cells.clone();
+            thread::spawn(move || {
+                let holder = cells.begin(at, Order::Cancel);
+                holder.expect("no other thread does").end_by(freed_by);
+            })
+        };
+        let mut waiting = 0;
+        cells.hold_lock(|| waiting = cells.waiting());
+        ender.join().unwrap();
+        if waiting == 1 && cells.waiting() == 0 {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        // The next one that parks has the slot in any case.
+        cells.insert(1).1.end();
+        assert_eq!((cells.slots(), cells.waiting()), (1, 0));
+    });
+    let came_back = came_back.load(std::sync::atomic::Ordering::Relaxed);
+    assert_ne!(came_back, 0, "every slot waits for the next thread");
+}
+
+/// Catches: a slot that is freed remotely without a second try for the lock.
+#[test]
+fn g06_a_slot_freed_while_the_lock_is_taken_comes_back() {
+    comes_back_by_the_second_try(FreedBy::SameShard);
+}
+
+/// Catches: the same for a thread of another shard, which tries once for every slice of slots.
+#[test]
+fn g06_a_slot_freed_by_a_thread_of_another_shard_comes_back() {
+    comes_back_by_the_second_try(FreedBy::OtherShard);
+}
+
+/// Catches: the same for slots that are freed together after a storm.
+#[test]
+fn g06_slots_freed_together_while_the_lock_is_taken_come_back() {
+    comes_back_by_the_second_try(FreedBy::Batch);
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A purgatory that the model drives itself, and what the predicate looks at.
+/// A purgatory that the model drives itself, and what the predicate reads.
 struct World {
     waits: Waits<u64>,
     clock: ManualClock,
@@ -51,7 +51,7 @@ impl World {
         })
     }
 
-    /// The event, and the check that makes it known; and the looks that were left to the reaper.
+    /// The event, and the check that makes it known; and the examinations that were left to the reaper.
     fn happens(&self) -> thread::JoinHandle<()> {
         let (waits, event) = (self.waits.clone(), self.event.clone());
         thread::spawn(move || {
@@ -104,8 +104,8 @@ impl Task {
     }
 }
 
-/// Catches: a future that is told and not woken; a poll that keeps the old waker, or puts a waker down without another
-/// look at the value.
+/// Catches: a future that is told and not woken; a poll that keeps the old waker, or puts a waker down without reading
+/// the value again.
 #[test]
 fn g01_check_races_polls_with_changing_wakers() {
     bounded(|| {
@@ -127,7 +127,7 @@ fn g01_check_races_polls_with_changing_wakers() {
     });
 }
 
-/// Catches: a wait that does not look, or is not watched, before the call returns.
+/// Catches: a wait that is not examined, or not watched, before the call returns.
 #[test]
 fn g01_check_races_the_call_to_wait() {
     bounded(|| {
@@ -160,7 +160,7 @@ fn g06_drop_races_a_check_in_vain() {
     });
 }
 
-/// Catches: what is told to a future that is gone, and is left.
+/// Catches: what is told to a future that was dropped, and is left.
 #[test]
 fn g06_drop_races_check() {
     bounded(|| {
@@ -180,7 +180,7 @@ fn g06_drop_races_check() {
     });
 }
 
-/// Catches: an ending that is told twice or to nobody; a value that the last look found, and the timeout threw away.
+/// Catches: an ending that is told twice or never; a value that the last examination found, and the timeout threw away.
 #[test]
 fn g05_timeout_races_check() {
     bounded(|| {
@@ -203,7 +203,7 @@ fn g05_timeout_races_check() {
     });
 }
 
-/// Catches: a cancel that meets the expiry or the check, and leaves something to nobody.
+/// Catches: a cancel that meets the expiry or the check, and leaves something that no thread takes.
 #[test]
 fn g06_drop_races_timeout_and_check() {
     bounded(|| {

@@ -4,11 +4,11 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
-use request_purgatory::{RejectReason, Rejected, Watch, time::ManualClock};
+use request_purgatory::{RejectReason, Watch, time::ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Catches: a parker that does not look again after its keys are watched.
+/// Catches: a parker that does not examine its operation again after its keys are watched.
 #[test]
 fn g01_parker_races_checker() {
     bounded(|| {
@@ -25,14 +25,14 @@ fn g01_parker_races_checker() {
             .try_complete_else_watch(Probe::new(&fate), [1])
             .expect("it may park");
         checker.join().unwrap();
-        // (A parker who was asked twice to look again leaves that to the reaper.)
+        // (A parker that was asked twice to examine again leaves that to the reaper.)
         purgatory.advance();
         assert_eq!(fate.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
 
-/// Catches: a look at a resolved list that is only a load: it may miss a watch that misses the event.
+/// Catches: a check of a resolved list that is only a load: it may miss a watch that misses the event.
 #[test]
 fn g01_parker_races_a_check_of_a_resolved_key() {
     bounded(|| {
@@ -58,7 +58,7 @@ fn g01_parker_races_a_check_of_a_resolved_key() {
     });
 }
 
-/// Catches: a look that is left to the reaper, and lost.
+/// Catches: an examination that is left to the reaper, and lost.
 #[test]
 fn g01_parker_races_two_checkers() {
     bounded(|| {
@@ -108,7 +108,7 @@ fn g01_two_checkers_on_two_keys() {
     });
 }
 
-/// Catches: an ending won twice or by nobody; a callback beside a cancel that returned the operation.
+/// Catches: an ending that two threads win, or none; a callback beside a cancel that returned the operation.
 #[test]
 fn g05_cancel_races_expiry_and_check() {
     bounded(|| {
@@ -138,7 +138,7 @@ fn g05_cancel_races_expiry_and_check() {
             endings.iter().sum::<usize>() + usize::from(cancelled.is_some()),
             1
         );
-        // The answers agree with the endings, but for those that were left to another thread.
+        // The answers agree with the endings, but for endings that were left to another thread.
         assert!(endings[0] >= completed && endings[1] >= expired);
         assert!(!handle.is_parked() && handle.cancel().is_none());
         assert_empty(&purgatory);
@@ -195,7 +195,34 @@ fn g05_reschedule_races_expiry() {
     });
 }
 
-/// Catches: an operation parked behind the shutdown's back.
+/// One thread checks for an event and then cancels, while another examines the operation. Catches: a holder that obeys
+/// the ending mark before the recheck that came earlier.
+#[test]
+fn g01_an_event_checked_before_a_cancel_completes() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let fate = Fate::new();
+        let admission = purgatory
+            .try_complete_else_watch(Probe::new(&fate), [1])
+            .expect("it may park");
+        let handle = admission.into_handle().expect("it parked");
+        let checker = {
+            let handle = handle.clone();
+            thread::spawn(move || handle.check())
+        };
+        fate.satisfy();
+        handle.check();
+        assert!(
+            handle.cancel().is_none(),
+            "it is satisfied, and was checked"
+        );
+        checker.join().unwrap();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: an operation that parks after the shutdown.
 #[test]
 fn g15_shutdown_races_park() {
     bounded(|| {

@@ -19,7 +19,7 @@ fn wait(promise: &Promised<u32>, bed: &Bed) -> u32 {
     }
 }
 
-/// Catches: a waker that is not stored, or stored past a value that came meanwhile; a keeper who wakes nobody.
+/// Catches: a waker that is not stored, or stored past a value that came meanwhile; a keeper that wakes no task.
 #[test]
 fn keep_races_poll() {
     exhaustive(|| {
@@ -42,7 +42,7 @@ fn keep_races_a_change_of_wakers() {
             let promise = promise.clone();
             thread::spawn(move || promise.keep(7))
         };
-        // The task that polled first has gone away; who polls now must be woken.
+        // The task that polled first was dropped; the task that polls now must be woken.
         let first = promise.poll(&Context::from_waker(Waker::noop()));
         if first.is_pending() {
             assert_eq!(wait(&promise, &Bed::default()), 7);
@@ -51,7 +51,7 @@ fn keep_races_a_change_of_wakers() {
     });
 }
 
-/// Catches: a value that overwrites another, or is handed out twice; one that is taken though nobody asks any more.
+/// Catches: a value that overwrites another, or is handed out twice; one that is taken though no task asks any more.
 #[test]
 fn of_two_keepers_one_is_refused() {
     exhaustive(|| {

@@ -12,7 +12,7 @@ use request_purgatory::{
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Wakes somebody at its end, which it writes down.
+/// Wakes the model's thread at its end, which it writes down.
 struct Op {
     timeout: Duration,
     satisfied: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ impl DelayedOperation for Op {
     }
 }
 
-/// A purgatory whose operations get somebody out of bed.
+/// A purgatory whose operations wake the model's thread.
 #[derive(Clone)]
 struct World {
     purgatory: Purgatory<Op>,
@@ -74,7 +74,7 @@ impl World {
             .expect("it may park");
     }
 
-    /// Parks one that is due at once, and sleeps until it has expired.
+    /// Parks one whose deadline has passed already, and sleeps until it has expired.
     fn expire_one(&self) {
         self.park(Duration::ZERO);
         self.bed.sleep();
@@ -84,7 +84,7 @@ impl World {
     }
 }
 
-/// Catches: a deadline that is not announced; a loop that sleeps without another look at the alarm.
+/// Catches: a deadline that is not announced; a loop that sleeps without reading the alarm again.
 #[test]
 fn g07_insert_races_the_loop_of_a_reaper_going_to_sleep() {
     bounded(|| {
@@ -117,8 +117,8 @@ fn g07_inserts_race_the_loop_of_a_reaper_one_after_the_other() {
     });
 }
 
-/// The alarm stands already when the second check is put off, so that wakes nobody. Catches: an alarm that is reset after
-/// it was seen that nothing is put off.
+/// The alarm is set already when the second check is deferred, so that wakes no thread. Catches: an alarm that is reset after
+/// the reaper has seen that no check is deferred.
 #[test]
 fn g07_a_second_check_later_races_the_loop_of_a_reaper() {
     bounded(|| {
@@ -167,7 +167,7 @@ fn g06_a_shared_reaper_races_a_purgatory_dropped() {
         world.park(Duration::from_secs(60));
         let running = thread::spawn(move || reaper.run_until_idle());
         let ends = world.ends.clone();
-        // Keeps the memory, not the purgatory: loom would not see how the loop finds that gone.
+        // Keeps the memory, not the purgatory: loom would not see how the loop finds that it was dropped.
         let key = world.purgatory.resolve(1);
         drop(world);
         assert_eq!(*ends.lock().unwrap(), [Completion::ShutDown]);

@@ -38,20 +38,20 @@ fn parker_races_checker(
             .try_complete_else_watch_on(Probe::new(&fate), [watch])
             .expect("it may park");
         checker.join().unwrap();
-        // (A parker who was asked twice to look again leaves that to the reaper.)
+        // (A parker that was asked twice to examine again leaves that to the reaper.)
         purgatory.advance();
         assert_eq!(fate.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
 
-/// Catches: a `look` that is a load; one that is Acquire or Release only; a `swap` that is Release only.
+/// Catches: a `peek_published` that is a load; one that is Acquire or Release only; a `swap` that is Release only.
 #[test]
 fn g01_parker_on_a_resolved_key_races_its_check() {
     parker_races_checker(None, |_, key| key.check_and_complete());
 }
 
-/// Catches: a check by the plain key that takes a load for a look.
+/// Catches: a check by the plain key that only loads the list's word.
 #[test]
 fn g01_parker_on_a_resolved_key_races_a_check_of_the_plain_one() {
     parker_races_checker(None, |purgatory, _| purgatory.check_and_complete(&1));
@@ -94,8 +94,8 @@ impl DelayedOperation for UnderLock {
     }
 }
 
-/// Parks while another thread publishes the event, under the lock or not, and checks with a glance.
-fn parker_races_glance(under_lock: bool) {
+/// Parks while another thread publishes the event, under the lock or not, and checks by a load.
+fn parker_races_check_after_lock(under_lock: bool) {
     bounded(move || {
         let purgatory = Purgatory::<UnderLock>::builder("model")
             .clock(ManualClock::new())
@@ -130,21 +130,21 @@ fn parker_races_glance(under_lock: bool) {
     });
 }
 
-/// Catches: a parker that asks before it watches.
+/// Catches: a parker that examines before it watches.
 #[test]
-fn g01_parker_races_a_glance_after_the_lock() {
-    parker_races_glance(true);
+fn g01_parker_races_a_check_after_the_lock() {
+    parker_races_check_after_lock(true);
 }
 
 /// Why `check_and_complete_after_lock` says what it asks of the caller: of two threads that each write one word and
 /// then load the other's, both may miss the other's write.
 #[test]
 #[should_panic(expected = "missed")]
-fn a_glance_without_the_lock_may_miss_a_parker() {
-    parker_races_glance(false);
+fn a_check_without_the_lock_may_miss_a_parker() {
+    parker_races_check_after_lock(false);
 }
 
-/// Somebody leaves a list while `adder` comes and a checker looks after an event: either the checker finds the adder,
+/// A watcher leaves a list while another comes and a third thread checks after an event: either the checker finds the adder,
 /// or the adder sees the event.
 fn leaver_adder_checker(leaver_rank: Option<u64>, rank: Option<u64>) {
     bounded(move || {
@@ -189,7 +189,7 @@ fn g01_the_only_one_leaves_while_another_comes() {
     leaver_adder_checker(None, None);
 }
 
-/// Catches: the same for one who comes with a rank.
+/// Catches: the same for one that comes with a rank.
 #[test]
 fn g01_the_only_one_leaves_while_another_comes_at_a_rank() {
     leaver_adder_checker(None, Some(3));
@@ -273,7 +273,7 @@ fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
     }
 }
 
-/// Catches: a place that is retired without a second look at its list.
+/// Catches: a place that is retired without reading its list again.
 #[test]
 fn g02_one_comes_by_the_plain_key_while_the_place_is_retired() {
     bounded(|| {
@@ -288,7 +288,7 @@ fn g02_one_comes_by_the_plain_key_while_the_place_is_retired() {
     });
 }
 
-/// Catches: a place that is retired without a second look at who has it resolved; one that is
+/// Catches: a place that is retired without reading again whether its key is resolved; one that is
 /// released without its number.
 #[test]
 fn g02_the_key_is_resolved_again_while_the_place_is_retired() {
@@ -334,7 +334,7 @@ fn g18_a_place_has_one_key_at_a_time() {
     });
 }
 
-/// Catches: a resolution that copies the list, and loses who came or left meanwhile.
+/// Catches: a resolution that copies the list, and loses a watcher that came or left meanwhile.
 #[test]
 fn g02_a_list_is_resolved_while_one_comes_and_one_leaves() {
     bounded(|| {
@@ -366,7 +366,7 @@ fn g02_a_list_is_resolved_while_one_comes_and_one_leaves() {
 
 /// Catches: a walk that begins again, or from a place, after a slice whose last watcher has left.
 #[test]
-fn g01_a_visit_up_to_a_rank_meets_everyone_who_stays() {
+fn g01_a_visit_up_to_a_rank_meets_every_watcher_that_stays() {
     bounded(|| {
         let watchers = Arc::new(Watchers::new());
         let resolution = watchers.resolve(KEY);

@@ -36,7 +36,7 @@ fn assert_empty(timer: &Timer<usize>) {
     assert_eq!((timer.len(), timer.stats().panicked), (0, 0));
 }
 
-/// Catches: an expiry that does not ask who may end it, a stop that does not; a stale id that stops the next tenant of
+/// Catches: an expiry that does not ask who may end it, a stop that does not; a stale id that stops the next occupant of
 /// its slot.
 #[test]
 fn g05_stop_races_expiry_and_a_later_start() {
@@ -155,7 +155,7 @@ fn g07_reset_races_a_reaper_going_to_sleep() {
     });
 }
 
-/// Catches: a payload started behind the shutdown's back; one that the shutdown leaves out, or has in common with the
+/// Catches: a payload started after the shutdown; one that the shutdown leaves out, or has in common with the
 /// reaper.
 #[test]
 fn g15_shutdown_races_start_and_expiry() {

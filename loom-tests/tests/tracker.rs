@@ -1,4 +1,4 @@
-//! `Tracker` and `Requests`: those who track, complete, respond, forget and expire under one key. Each value must end
+//! `Tracker` and `Requests`: threads that track, complete, respond, forget and expire under one key. Each value must end
 //! once, and the map must be empty at the end: every key in it is a clone that is counted.
 #![cfg(loom)]
 
@@ -77,7 +77,7 @@ impl World {
             .track(self.key(1), value, timeout)
             .map_err(Rejected::into_parts)
         {
-            Ok(replaced) => self.book(replaced),
+            Ok(tracked) => self.book(tracked.replaced),
             Err((RejectReason::ShutDown, value)) => self.book([value]),
             Err(other) => panic!("{other:?}"),
         }
@@ -166,7 +166,7 @@ fn g05_two_replace_at_once() {
 }
 
 /// The new value has a lower slot than the old one, so that the shutdown finds it first. Catches: a replaced value that
-/// is ended for a caller who is refused, and so gets neither.
+/// is ended for a caller that is refused, and so gets neither.
 #[test]
 fn g15_shutdown_races_a_replacement() {
     bounded(|| {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const KEY: u64 = 7;
 
-/// Catches: an empty list that is removed in a second step, after somebody was added to it.
+/// Catches: an empty list that is removed in a second step, after a watcher was added to it.
 #[test]
 fn g02_a_watch_is_not_added_to_a_list_that_is_being_removed() {
     exhaustive(|| {
@@ -32,7 +32,7 @@ fn g02_a_watch_is_not_added_to_a_list_that_is_being_removed() {
 
 /// Catches: a visit, made in slices, that misses a watcher which a removal moves to another place.
 #[test]
-fn g02_a_visit_meets_everyone_who_stays() {
+fn g02_a_visit_meets_every_watcher_that_stays() {
     bounded(|| {
         let watchers = Arc::new(Watchers::new());
         (0..4).for_each(|id| watchers.add(By::Key(KEY), None, id));

@@ -9,13 +9,13 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::exhaustive;
-use request_purgatory::model::{Order, Verdict, Word};
+use request_purgatory::model::{Begun, Order, Verdict, Word};
 use std::sync::Arc;
 
 /// A word, the operation that it guards (loom complains if two threads touch it at once), and what happens around it.
 struct World {
     word: Word,
-    /// Whether the event was seen when the operation was looked at.
+    /// Whether the event was seen when the operation was examined.
     seen: UnsafeCell<bool>,
     /// Written by one thread and read by holders, with no ordering but the word's.
     event: AtomicBool,
@@ -66,7 +66,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
                 if happens {
                     world.event.store(true, Ordering::Relaxed);
                 }
-                if world.word.begin(Order::Recheck) {
+                if world.word.begin(Order::Recheck) == Begun::Held {
                     world.examine();
                 }
             })
@@ -75,8 +75,8 @@ fn g01_holder_sees_the_event_behind_every_mark() {
         for checker in checkers {
             checker.join().unwrap();
         }
-        assert!(world.word.begin(Order::Recheck));
-        // SAFETY: held, and the other threads are gone.
+        assert_eq!(world.word.begin(Order::Recheck), Begun::Held);
+        // SAFETY: held, and the other threads have ended.
         assert!(world.seen.with(|seen| unsafe { *seen }));
     });
 }
@@ -89,7 +89,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
         let enders = [Order::Expire, Order::Cancel].map(|order| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.begin(order) {
+                if world.word.begin(order) == Begun::Held {
                     world.end();
                 }
             })
@@ -99,11 +99,11 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
             ender.join().unwrap();
         }
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
-        assert!(!world.word.begin(Order::Recheck));
+        assert_eq!(world.word.begin(Order::Recheck), Begun::Stale);
     });
 }
 
-/// Catches: an order given by a second canceller that undoes or repeats the first.
+/// Catches: a mark left by a second canceller that undoes or repeats the first.
 #[test]
 fn g05_two_cancellers_and_the_parker() {
     exhaustive(|| {
@@ -111,7 +111,7 @@ fn g05_two_cancellers_and_the_parker() {
         let cancellers = [(); 2].map(|()| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.begin(Order::Cancel) {
+                if world.word.begin(Order::Cancel) == Begun::Held {
                     world.end();
                 }
             })
@@ -122,4 +122,48 @@ fn g05_two_cancellers_and_the_parker() {
         }
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
     });
+}
+
+/// This thread ends the operation, and another one meets it in whatever state. `meets` tells whether it found that the
+/// operation has ended: then it must see what the holder did to the operation. (That one is the spawned thread: of a
+/// first thread that only loads, loom tries one execution.)
+fn the_end_shows_what_came_before(meets: impl Fn(&Word) -> bool + Copy + Send + Sync + 'static) {
+    exhaustive(move || {
+        let world = World::new();
+        let late = {
+            let world = world.clone();
+            thread::spawn(move || {
+                if meets(&world.word) {
+                    // SAFETY: the holder wrote it before the end, and no thread writes it after.
+                    assert!(world.seen.with(|seen| unsafe { *seen }));
+                }
+            })
+        };
+        // (The event is there: what the holder writes is that it has seen it.)
+        world.event.store(true, Ordering::Relaxed);
+        world.examine();
+        if world.word.begin(Order::Cancel) == Begun::Held {
+            world.end();
+        }
+        late.join().unwrap();
+    });
+}
+
+/// Catches: an end without Release; a transition whose load is Relaxed, or whose failed exchange is.
+#[test]
+fn g05_a_canceller_that_comes_too_late_sees_what_the_ender_did() {
+    the_end_shows_what_came_before(|word| match word.begin(Order::Cancel) {
+        Begun::Stale => true,
+        Begun::Marked => false,
+        Begun::Held => {
+            word.end();
+            false
+        }
+    });
+}
+
+/// Catches: an end without Release; an `is_parked` without Acquire.
+#[test]
+fn g05_a_thread_that_finds_it_ended_sees_what_the_ender_did() {
+    the_end_shows_what_came_before(|word| !word.is_parked());
 }

@@ -4,7 +4,7 @@
 //!
 //! A slot has four parts, each with its own rule of access:
 //!
-//! | part | who may touch it |
+//! | part | which threads may use it |
 //! |---|---|
 //! | `state` | every thread, through [`State`]'s transitions |
 //! | `payload` | the holder only: the thread that filled the slot, or got [`Begin::Held`], until it lets go. [`Held`] is the proof, and cannot be copied |
@@ -46,7 +46,7 @@ pub(crate) struct SlotRef {
     pub(crate) generation: u32,
 }
 
-/// What the timer keeps with each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
+/// The timer's fields of each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
 /// beside it: with a payload of half a cache line, a slot is one line.)
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, packed(4))]
@@ -183,6 +183,14 @@ impl<P, G> Slab<P, G> {
         self.initialised.load(Ordering::Acquire)
     }
 
+    /// For models: how many slots wait on the remote free list.
+    #[cfg(loom)]
+    pub(crate) fn waiting(&self) -> u32 {
+        // ORDERING: Relaxed: a count for a model. A read-modify-write, because loom does not try to let another thread's
+        // exchange come before a load if that thread loads first.
+        Self::decode(self.remote.fetch_or(0, Ordering::Relaxed)).1
+    }
+
     /// For tests: as if the vacant slot at `index` had had so many occupants.
     #[cfg(all(test, not(loom)))]
     pub(super) fn age(&self, index: u32, occupants: u32) {
@@ -315,8 +323,8 @@ impl<'a, P> Held<'a, P> {
         })
     }
 
-    /// Lets go, unless another thread left a mark; if the mark only asks for another examination, lets go of it too
-    /// unless the caller will `examine_again`.
+    /// Releases the operation, unless another thread has left a mark. If the mark only asks for another examination,
+    /// releases it as well, unless the caller will `examine_again`.
     #[inline(always)]
     pub(crate) fn release(self, examine_again: bool) -> Released<'a, P> {
         match self.slot.state.release(examine_again) {
@@ -344,7 +352,7 @@ impl<'a, P> Held<'a, P> {
     pub(crate) fn end(self) -> (P, Ended) {
         let payload = self.slot.payload.with_mut(|payload| {
             // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, and the state word leaves
-            // PARKED below, so nobody reads it again.
+            // PARKED below, so no thread reads it again.
             unsafe { payload.cast::<P>().read() }
         });
         self.slot.state.end();
@@ -470,8 +478,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             if self.slab.remote.load(Ordering::Relaxed) == NONE_REMOTE {
                 return None;
             }
-            // ORDERING: Acquire pairs with the Release of every push in `free_remotely` (each is a read-modify-write, so
-            // the last one continues the release sequences of those before it).
+            // ORDERING: Acquire pairs with the Release of every push in `free_remotely` (each is a read-modify-write,
+            // so the last one continues the release sequences of those before it).
             let word = self.slab.remote.swap(NONE_REMOTE, Ordering::Acquire);
             (self.locked.chain, _) = Slab::<P, G>::decode(word);
         }
@@ -508,7 +516,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             link: Link::new(NIL),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         };
-        // SAFETY: memory for a slot, and we have the lock, so no other thread writes it; nobody reads a slot that is
+        // SAFETY: memory for a slot, and we have the lock, so no other thread writes it; no thread reads a slot that is
         // not below `initialised`.
         unsafe { slot.write(vacant) };
         // ORDERING: Release pairs with the Acquire in `slot`.

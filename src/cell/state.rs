@@ -1,4 +1,4 @@
-//! The state word: who has the operation.
+//! The state word: which thread holds the operation, and what other threads ask of it.
 //!
 //! | bits | name | set | meaning |
 //! |---|---|---|---|
@@ -20,8 +20,8 @@
 //! | 1 | 1 | - | held | the holder |
 //! | 1 | 1 | any | held, with orders | the holder, which finds the orders when it lets go |
 //!
-//! No thread waits for a holder. A thread that finds the operation held leaves a mark, and the holder cannot let go
-//! past a mark: its release fails, and it acts on the mark. That is the whole handoff.
+//! No thread waits for a holder. A thread that finds the operation held leaves a mark, and the holder cannot release
+//! the operation past a mark: its release fails, and it acts on the mark. That is the whole handoff.
 //!
 //! INVARIANT: a check is consumed only by an examination that begins after it, or by a mark that forces one. A thread
 //! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
@@ -36,7 +36,7 @@ const GENERATION: u32 = 32;
 /// The generation after the last. (It is the first one again, but no slot ends before its first occupant came.)
 const RETIRED: u32 = 0;
 
-/// What a thread that finds the operation held asks of the holder.
+/// A request to the holder, by a thread that finds the operation held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// Examine it once more.
@@ -174,9 +174,9 @@ impl State {
 
     /// vacant -> held. The caller has the slot from the free list; returns the occupant's generation.
     pub(crate) fn occupy(&self) -> u32 {
-        // ORDERING: Relaxed on both. The free list's lock ordered the last occupant's end before this, and no thread can
-        // name the new occupant before its reference is published: under the lock of its timer shard or of a list, or
-        // by the compare-and-swap of a resolved list's word (`Resolved::swap`).
+        // ORDERING: Relaxed on both. The free list's lock ordered the last occupant's end before this, and no thread
+        // can name the new occupant before its reference is published: under the lock of its timer shard or of a list,
+        // or by the compare-and-swap of a resolved list's word (`Resolved::swap`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
         debug_assert!(!vacant.has(PARKED | CHECKING));
         self.0
@@ -257,13 +257,14 @@ impl State {
     pub(crate) fn end(&self) {
         // ORDERING: Relaxed: between `acquire` and here no thread but the holder changes the generation.
         let generation = Snapshot(self.0.load(Ordering::Relaxed)).generation();
-        // ORDERING: Release pairs with the Acquire in `transition` and `is_parked`: a thread that sees the end
-        // also sees what the holder did before. A plain store may overwrite a mark just being left; the end answers every mark.
+        // ORDERING: Release pairs with the Acquire in `transition` and `is_parked`: a thread that sees the end also
+        // sees what the holder did before. A plain store may overwrite a mark just being left; the end answers every
+        // mark.
         let next = match generation {
             LAST_GENERATION => RETIRED,
             _ => generation + 1,
         };
-        overwrite(&self.0, Snapshot::of(next, 0).0);
+        overwrite(&self.0, Snapshot::of(next, 0).0, Ordering::Release);
     }
 
     /// Whether the vacant slot has had its last occupant: another one could be mistaken for an earlier one.

@@ -1,16 +1,25 @@
-//! What the passing of time does, and the shutdown: the same for every handler.
+//! Driving a handler when time has passed, setting its alarm, and shutting it down.
 
 use super::dispatch::RunOn;
 use super::endings::Endings;
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
+use super::shard::Refusal;
+use super::{CLOSED, CLOSED_IN_BACKGROUND};
 use crate::cell::state::Mark;
+use crate::promise::Promise;
 use crate::reaper::{Driven, Rest};
 use crate::scheme::Tick;
 use crate::sync::{Arc, Weak};
 use crate::time::ticks::NEVER;
 use crate::trampoline::Trampoline;
-use std::time::Duration;
+use crate::worker::{GRACE, Worker};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Between two looks of a thread that [waits](wait): at first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LAST_PAUSE: Duration = Duration::from_millis(5);
 
 /// Lets the handler's reaper drive it from now on, and its clock wake the thread that does.
 pub(super) fn start<H: Handler>(handler: &Arc<H>) {
@@ -19,7 +28,7 @@ pub(super) fn start<H: Handler>(handler: &Arc<H>) {
     engine.threads.drive(driven, &*engine.clock);
 }
 
-/// Does all that is to be done by now. Returns how many payloads expired.
+/// Expires payloads, makes deferred calls and reclaims, by the time that it is now. Returns how many payloads expired.
 ///
 /// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends.
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
@@ -68,8 +77,8 @@ pub(crate) fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // One caller at a time, or they would not know whether the reactor knows of each other's alarms.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // The caller may not be the reactor, which only knows what it was told in here; and the deadline may be filed and
-        // not announced yet: the thread that announces it finds the alarm set, and wakes no thread.
+        // The caller may not be the reactor, which only knows what it was told in here; and the deadline may be filed
+        // and not announced yet: the thread that announces it finds the alarm set, and wakes no thread.
         (next, next < before)
     };
     if tell {
@@ -78,17 +87,54 @@ pub(crate) fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
     next
 }
 
-/// Ends every payload and the threads, once. Returns whether this call did it.
+/// Ends every payload and the threads, once, and waits for the threads unless this is called from a callback. Returns
+/// whether this call did it.
 pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
+    let closed = close(handler, CLOSED);
+    if closed {
+        handler.engine().stop_threads(Worker::join);
+    }
+    closed
+}
+
+/// The same for the drop of the last handle: waits for a moment only.
+pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
+    close(handler, CLOSED);
+    // (Where the shutdown came from a callback, no thread has joined the threads yet.)
+    if !handler.engine().is_closed_in_background() {
+        let engine = handler.engine();
+        engine.stop_threads(|thread| thread.join_within(GRACE));
+    }
+}
+
+/// Lets a thread of its own shut the handler down. Returns what that keeps when it is done.
+pub(crate) fn shut_down_in_background<H: Handler>(
+    handler: &Arc<H>,
+) -> io::Result<Arc<Promise<()>>> {
+    let done = Arc::new(Promise::new());
+    let (handler, promise) = (handler.clone(), done.clone());
+    let name = handler.engine().name.clone();
+    Worker::spawn(&name, "shutdown", move || {
+        close(&handler, CLOSED_IN_BACKGROUND);
+        // Also where another thread has closed it: that may have been a callback, which does not wait.
+        handler.engine().stop_threads(Worker::join);
+        // A waker is the user's code, and the future may be gone.
+        let _ = handler.engine().guarded(|| promise.keep(()));
+    })?;
+    Ok(done)
+}
+
+/// Ends every payload. Returns whether this call did it.
+fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     let engine = handler.engine();
-    if !engine.close() {
+    if !engine.close(phase) {
         return false;
     }
     let trampoline = Trampoline::enter();
     for shard in &engine.shards {
         // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
         // holder will find the mark.
-        shard.close();
+        shard.refuse(Refusal::Closed);
         let mut endings = Endings::new(handler, &trampoline, RunOn::Caller);
         for at in shard.occupants() {
             if let Some(claim) = engine.claim(shard.address(at), Mark::ShutDown) {
@@ -100,8 +146,38 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     }
     handler.close_deferred();
     while reclaim(handler) {}
-    drop(trampoline);
-    engine.stop_threads();
+    true
+}
+
+/// Takes no payload from now on, and waits until those that it has have ended and been completed, for at most `limit`.
+/// Returns how many are parked.
+pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
+    let engine = handler.engine();
+    engine.begin_drain();
+    wait(limit, || {
+        // Where no thread of the library drives the timer, this one does.
+        if !engine.threads.has_reaper() {
+            advance(handler);
+        }
+        let stats = engine.stats();
+        engine.is_closed() || (stats.parked == 0 && stats.completions_pending == 0)
+    });
+    engine.stats().parked
+}
+
+/// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is
+/// asked once: what it waits for may have to be done by this very thread.
+pub(crate) fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    while !is_done() {
+        let left = limit.saturating_sub(begun.elapsed());
+        if left.is_zero() || Trampoline::in_progress() {
+            return is_done();
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (2 * pause).min(LAST_PAUSE);
+    }
     true
 }
 

@@ -1,4 +1,4 @@
-//! Payloads that a call has ended, until it has let go of everything.
+//! Payloads that a call has ended, until it holds no lock any more.
 
 use super::dispatch::{RunOn, dispatch, dispatch_all};
 use super::handler::Handler;

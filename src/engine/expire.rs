@@ -148,7 +148,7 @@ impl<H: Handler> Batch<H> {
         shard.count(Ending::Aborted, ended - expired);
         count_lateness(engine, shard, &self.deadlines);
         // (A limit bounds memory: what ended payloads leave is reclaimed before their places are free.)
-        let storm = !engine.is_limited() && (more || ended >= SLICE);
+        let storm = !engine.reclaims_first() && (more || ended >= SLICE);
         if ended > 0 && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(self.unreclaimed);
         } else {
@@ -161,10 +161,11 @@ impl<H: Handler> Batch<H> {
 /// Reclaims a part of the queue. `false` if it was empty.
 pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let _trampoline = Trampoline::enter();
-    let part = handler.reclaim_queue().take();
-    let some = !part.is_empty();
-    part.into_iter()
-        .for_each(|batch| reclaim_batch(handler, batch));
+    let batch = handler.reclaim_queue().take();
+    let some = !batch.is_empty();
+    if some {
+        reclaim_batch(handler, batch);
+    }
     some
 }
 

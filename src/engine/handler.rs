@@ -1,19 +1,20 @@
-//! What gives meaning to the payloads of an engine.
+//! The trait of the purgatory and of the timer: what the engine calls for its payloads.
 
 use super::reclaim::{ReclaimQueue, Unreclaimed};
 use super::{Claim, Engine};
 use crate::scheme::Scheme;
 use crate::sync::Arc;
 
-/// Ends payloads when the engine says so, and runs the user's code for them. The purgatory is one, and so is the timer.
+/// Ends payloads when the engine says so, and runs the user's code for them. Implemented by the purgatory and by the
+/// timer.
 pub(crate) trait Handler: Send + Sync + Sized + 'static {
-    /// What lies in the slots.
+    /// The contents of a slot.
     type Payload: Send + 'static;
     /// How deadlines are kept.
     type Scheme: Scheme;
     /// A payload that has ended, on its way to the user's code.
     type Ended: Send + 'static;
-    /// What an expired payload leaves behind outside the engine.
+    /// Data that an expired payload leaves behind outside the engine, to be reclaimed.
     type Stale: Send + 'static;
 
     fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
@@ -26,7 +27,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
         claim: Claim<'_, Self::Payload, Self::Scheme>,
     ) -> (Self::Ended, Unreclaimed<Self::Stale>);
 
-    /// Reclaims what expired payloads left behind outside the engine.
+    /// Reclaims the data that expired payloads left behind outside the engine.
     fn reclaim(&self, _batch: &[Unreclaimed<Self::Stale>]) {}
 
     /// Ends a payload because of the shutdown. `None` if it is not for the user's code.

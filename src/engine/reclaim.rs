@@ -1,24 +1,24 @@
-//! What expired payloads leave behind: slots, timers and watch entries that no thread needs any more.
+//! The reclaim queue: slots, timers and watch entries of expired payloads, which no thread needs any more.
 //!
-//! To reclaim them takes longer than to expire the payloads. So in a storm they are queued, and reclaimed in batches
-//! while no timer is due.
+//! To reclaim them takes longer than to expire the payloads. So when many expire at once they are queued, and reclaimed
+//! in batches while no timer is due.
 
 use super::Taken;
 use crate::sync::Mutex;
 
-/// Of a queue of this many batches, two are reclaimed before anything else is done.
+/// A queue of this many batches is reclaimed twice as fast.
 const LONG: usize = 256;
 
-/// What one payload that has expired leaves behind.
+/// The slot, the timer and the watch entries of one expired payload.
 pub(crate) struct Unreclaimed<T> {
     pub(crate) taken: Taken,
     /// Watch entries among `stale`.
     pub(crate) watches: usize,
-    /// What it leaves outside the engine.
+    /// Its data outside the engine.
     pub(crate) stale: T,
 }
 
-/// What is left of a storm, in batches.
+/// Payloads to be reclaimed, in batches.
 pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<Unreclaimed<T>>>>);
 
 impl<T> ReclaimQueue<T> {
@@ -34,16 +34,20 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().push(batch);
     }
 
-    /// The batches to reclaim next: the longer the queue, the more. So it stops growing, however long payloads expire
-    /// faster than one batch at a time is reclaimed.
-    pub(crate) fn take(&self) -> Vec<Vec<Unreclaimed<T>>> {
+    /// What to reclaim next: the longer the queue, the more. So it stops growing, however long payloads expire faster than
+    /// they are reclaimed. Empty if the queue is.
+    pub(crate) fn take(&self) -> Vec<Unreclaimed<T>> {
         let mut queue = self.0.lock();
-        let rest = queue.len().saturating_sub(1 + queue.len() / LONG);
-        let part = queue.split_off(rest);
+        let part = 1 + queue.len() / LONG;
+        let rest = queue.len().saturating_sub(part);
+        let mut part = queue.split_off(rest);
         if queue.is_empty() {
             // A storm's memory is not kept.
             *queue = Vec::new();
         }
-        part
+        drop(queue);
+        let mut all = part.pop().unwrap_or_default();
+        all.extend(part.into_iter().flatten());
+        all
     }
 }

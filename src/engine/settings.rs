@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     pub(crate) tick: Duration,
     pub(crate) wheel_size: usize,
     pub(crate) max_parked: Option<usize>,
+    /// Whether what ended payloads leave behind is reclaimed before their completions run, as it is with `max_parked`.
+    pub(crate) reclaim_first: bool,
     pub(crate) max_timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) dispatch: Option<Dispatch>,
@@ -28,6 +30,7 @@ impl Settings {
             tick: Duration::from_millis(1),
             wheel_size: 64,
             max_parked: None,
+            reclaim_first: false,
             max_timeout: Duration::MAX,
             clock: Arc::new(SystemClock::new()),
             dispatch: None,
@@ -80,16 +83,17 @@ macro_rules! setters {
             self
         }
 
-        /// The most that may be parked at a time: beyond, parking is refused
-        /// ([`RejectReason::Full`](crate::RejectReason::Full)). A place is free again when your code for the ended one
-        /// has run, wherever it runs, so this bounds memory. The bound is exact, and costs a counter that every thread
-        /// writes. Default: none.
+        /// The highest number of parked operations (timers, values). Beyond it, parking is refused with
+        /// [`RejectReason::Full`](crate::RejectReason::Full). One that has ended counts until your code for it has
+        /// returned, on whatever thread, so this bounds memory. The bound is exact, and costs a counter that every
+        /// thread writes. Default: none.
         pub fn max_parked(mut self, count: usize) -> Self {
             self.settings.max_parked = Some(count);
             self
         }
 
-        /// Shortens longer timeouts to this one: clients choose timeouts, operators bound them. Default: none.
+        /// The longest timeout: longer ones are shortened to it. Clients choose timeouts, operators bound them.
+        /// Default: none.
         pub fn max_timeout(mut self, timeout: Duration) -> Self {
             self.settings.max_timeout = timeout;
             self
@@ -101,8 +105,9 @@ macro_rules! setters {
             self
         }
 
-        /// Where your code runs for what has expired, or was completed by a deferred check. Default:
-        /// [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper of the library's.
+        /// The thread on which your code runs for an operation (payload, value) that has expired, or that a deferred
+        /// check has completed. Default: [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper thread of
+        /// the library.
         pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
             self.settings.dispatch = Some(dispatch);
             self

@@ -12,11 +12,11 @@ use crate::stats::{Counters, Ending, Events};
 use crate::sync::{CachePadded, SLICE};
 use crate::time::ticks::NEVER;
 
-/// What lies beside the slots, under the same lock.
+/// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
-    /// Set by the shutdown: the shard takes no more payloads.
-    closed: bool,
+    /// Set by a drain and by the shutdown: the shard takes no more payloads.
+    refuses: Option<Refusal>,
 }
 
 impl<W: Scheme> Schedule<W> {
@@ -56,6 +56,7 @@ pub(crate) struct Shard<P, W> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Full,
+    Draining,
     Closed,
     TooLong,
 }
@@ -89,7 +90,7 @@ impl<P, W: Scheme> Shard<P, W> {
             number,
             slab: Slab::new(Schedule {
                 timer: W::new(slots, 0),
-                closed: false,
+                refuses: None,
             }),
             locked_counters: CachePadded::default(),
             counters: CachePadded::default(),
@@ -113,8 +114,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
-    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to be
-    /// announced.
+    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to
+    /// be announced.
     #[inline(always)]
     pub(crate) fn park<'a>(
         &'a self,
@@ -125,8 +126,8 @@ impl<P, W: Scheme> Shard<P, W> {
         limit: u32,
     ) -> Result<(Held<'a, P>, Option<Tick>), (Refusal, P)> {
         self.free_remote(guard);
-        if guard.split().0.closed {
-            return Err((Refusal::Closed, payload));
+        if let Some(refusal) = guard.split().0.refuses {
+            return Err((refusal, payload));
         }
         let Some(vacant) = guard.take_vacant(limit) else {
             return Err((Refusal::Full, payload));
@@ -220,7 +221,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released just
-    /// before, and then no other thread is on the way.
+    /// before, and then no other thread is on the way. (If it is taken again, the slot may wait for the next thread that
+    /// parks here or drives the timer; it is never lost.)
     fn try_free_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.free_remote(&mut guard);
@@ -332,9 +334,14 @@ impl<P, W: Scheme> Shard<P, W> {
         })
     }
 
-    /// From now on the shard takes no payload.
-    pub(crate) fn close(&self) {
-        self.slab.lock().split().0.closed = true;
+    /// From now on the shard takes no payload, for this reason.
+    pub(crate) fn refuse(&self, refusal: Refusal) {
+        let mut guard = self.slab.lock();
+        let refuses = &mut guard.split().0.refuses;
+        // (A drain may come late, and does not hide a shutdown.)
+        if *refuses != Some(Refusal::Closed) {
+            *refuses = Some(refusal);
+        }
     }
 
     /// The payloads that are here now.
@@ -350,6 +357,12 @@ impl<P, W: Scheme> Shard<P, W> {
     #[inline(always)]
     pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
         self.slab.is_parked(at)
+    }
+
+    /// Slots that wait for the next thread that gets the lock.
+    #[cfg(loom)]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.slab.waiting()
     }
 
     /// Slots that were ever needed.

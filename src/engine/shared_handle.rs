@@ -1,11 +1,22 @@
-//! The life of a handler: it is shut down with its last strong handle.
+//! Shared handles: a handler is shut down when its last strong handle is dropped.
 
-use super::drive::{advance, rearm_for_caller, shut_down, start};
+use super::drive::{
+    advance, drain, rearm_for_caller, shut_down, shut_down_in_background, shut_down_on_drop, start,
+    wait,
+};
 use super::handler::Handler;
+use crate::error::{ShutdownError, StillRunning};
+use crate::promise::Promise;
 use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Exists as long as some [`SharedHandle`] does.
 struct ShutdownOnDrop<H: Handler> {
@@ -14,14 +25,12 @@ struct ShutdownOnDrop<H: Handler> {
 
 impl<H: Handler> Drop for ShutdownOnDrop<H> {
     fn drop(&mut self) {
-        shut_down(&self.inner);
-        // Where the shutdown came from a callback, no thread has joined the threads yet.
-        self.inner.engine().stop_threads();
+        shut_down_on_drop(&self.inner);
     }
 }
 
-/// What a public type of the library holds. (The reaper holds the handler weakly, callbacks on their way hold it
-/// strongly: neither keeps it from being shut down.)
+/// The strong handle inside a public type of the library. (The reaper holds the handler weakly, and callbacks in a
+/// queue hold it strongly: neither keeps it from being shut down.)
 pub(crate) struct SharedHandle<H: Handler> {
     pub(crate) inner: Arc<H>,
     shutdown: Arc<ShutdownOnDrop<H>>,
@@ -59,6 +68,32 @@ impl<H: Handler> SharedHandle<H> {
     /// Returns whether this call did it.
     pub(crate) fn shutdown(&self) -> bool {
         shut_down(&self.inner)
+    }
+
+    /// As [`shutdown`](Self::shutdown), on a thread of its own.
+    pub(crate) fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
+        let done = shut_down_in_background(&self.inner)?;
+        Ok(ShutdownFuture { done })
+    }
+
+    /// The same, and waits for the thread for at most `limit`.
+    pub(crate) fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
+        let done = shut_down_in_background(&self.inner).map_err(ShutdownError::Thread)?;
+        let engine = self.inner.engine();
+        let is_done = || done.is_kept() && engine.stats().completions_pending == 0;
+        if wait(limit, is_done) {
+            return Ok(());
+        }
+        let stats = engine.stats();
+        Err(ShutdownError::TimedOut(StillRunning {
+            parked: stats.parked,
+            completions_pending: stats.completions_pending,
+            threads: engine.threads.running(),
+        }))
+    }
+
+    pub(crate) fn drain(&self, limit: Duration) -> usize {
+        drain(&self.inner, limit)
     }
 
     pub(crate) fn is_shut_down(&self) -> bool {
@@ -102,6 +137,28 @@ impl<H: Handler> Clone for WeakHandle<H> {
     }
 }
 
+/// A shutdown that is under way on a thread of its own: a [`Future`] that is ready when it is over.
+///
+/// Any executor will do. The shutdown goes on whether this is polled or not; dropping it only means not to hear of its
+/// end. Once it has resolved, it is pending for ever.
+pub struct ShutdownFuture {
+    done: Arc<Promise<()>>,
+}
+
+impl Future for ShutdownFuture {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.done.poll(cx)
+    }
+}
+
+impl fmt::Debug for ShutdownFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShutdownFuture").finish_non_exhaustive()
+    }
+}
+
 /// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
 macro_rules! shared_methods {
     ($what:literal) => {
@@ -115,7 +172,7 @@ macro_rules! shared_methods {
             self.len() == 0
         }
 
-        /// What happened so far. Takes no lock.
+        /// The counts so far. Takes no lock.
         pub fn stats(&self) -> crate::stats::Stats {
             self.shared.stats()
         }
@@ -123,17 +180,19 @@ macro_rules! shared_methods {
         #[doc = concat!("Expires ", $what, " whose deadline has passed, and makes deferred checks.")]
         /// For use without a reaper (with one, it is harmless). Returns how many expired.
         ///
-        /// Your code runs where [`dispatch`](crate::threads::Dispatch) says; `try_complete` of the operations concerned
-        /// runs on this thread. Timers that your code starts meanwhile are left for the next call.
+        /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says; `try_complete` of an operation whose
+        /// deadline has passed, or that a deferred check examines, runs on this thread. Timers that your code starts
+        /// meanwhile are left for the next call. Inside a `try_complete`, deferred checks are left for the next call as
+        /// well.
         ///
-        /// Takes the lock of every timer shard in turn, for a slice of timers at a time, and those of the map shards of
-        /// the keys of what it ends. Reads the clock; if that panics, so does this call.
+        /// Takes the lock of every timer shard in turn, for 64 timers at a time, and for each ended operation those of
+        /// the map shards of its keys. Reads the clock; if that panics, so does this call.
         pub fn advance(&self) -> usize {
             self.shared.advance()
         }
 
-        /// When [`advance`](Self::advance) has something to do next, on the clock in use: at or before the first
-        /// deadline. `None`: not before something is parked.
+        /// The time of the next call of [`advance`](Self::advance), on the clock in use: at or before the earliest
+        /// deadline. `None` if there is no deadline.
         ///
         /// Takes the lock of every timer shard in turn, and may wake the reaper.
         pub fn next_deadline(&self) -> Option<crate::time::Timestamp> {
@@ -157,7 +216,7 @@ pub(crate) use shared_methods;
 macro_rules! shared_type {
     ([$($generics:tt)*] $strong:ident, $weak:ident, $type:ty, $weak_type:ty) => {
         impl<$($generics)*> $type {
-            /// A handle that does not keep it running: for callbacks.
+            /// A reference that does not keep it running, for callbacks.
             pub fn downgrade(&self) -> $weak_type {
                 $weak {
                     shared: self.shared.downgrade(),

@@ -1,6 +1,7 @@
 //! How long the lock of a timer shard is held, and which timers a pass that has begun fires.
 
-use super::reclaim::ReclaimQueue;
+use super::Taken;
+use super::reclaim::{ReclaimQueue, Unreclaimed};
 use super::shard::{Rescheduled, Shard};
 use super::timing::Timing;
 use crate::address::SLOTS;
@@ -20,7 +21,7 @@ fn timing(deadline: Tick, present: Tick) -> Timing {
     }
 }
 
-/// Parks so many, and holds them.
+/// Parks `count` payloads, and holds them.
 fn parked<W: Scheme>(shard: &Shard<(), W>, count: usize, timing: Timing) -> Vec<Held<'_, ()>> {
     let held = (0..count).map(
         |_| match shard.park(&mut shard.lock(), (), 0, timing, SLOTS) {
@@ -31,7 +32,7 @@ fn parked<W: Scheme>(shard: &Shard<(), W>, count: usize, timing: Timing) -> Vec<
     held.collect()
 }
 
-/// A bucket of so many slices, that first cascades and then drains: whoever wants the lock gets it between any two.
+/// A bucket of several slices first cascades and then drains: other threads get the lock between any two slices.
 #[test]
 fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
@@ -77,7 +78,7 @@ fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
     assert_eq!(due, [(at, 1)]);
 }
 
-/// What other threads end comes back: with the next hold of the lock, and by slices if nobody takes it.
+/// Slots that other threads end come back with the next hold of the lock, and by slices if no thread takes it.
 #[test]
 fn g06_slots_that_are_ended_from_afar_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
@@ -114,7 +115,7 @@ fn g06_a_slice_of_slots_whose_home_is_locked_comes_back() {
     assert_eq!(shard.begin_pass(0), 0);
 }
 
-/// While somebody has the lock and stands still, others end many. They come back a slice at a time.
+/// While one thread has the lock and stands still, others end many payloads. The slots come back a slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
@@ -134,22 +135,40 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     assert_eq!((shard.begin_pass(0), due), (0, Vec::new()));
 }
 
-/// While more and more expire, each part that is cleared away is larger.
+/// While more and more payloads expire, each part that is reclaimed is larger.
 #[test]
-fn g06_a_queue_stops_growing_under_a_lasting_storm() {
-    const EACH_PASS: usize = 5;
+fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
+    const EACH_PASS: usize = 20;
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
     let queue = ReclaimQueue::<()>::new();
     let (mut added, mut taken) = (0, 0);
-    for _ in 0..10_000 {
-        (0..EACH_PASS).for_each(|_| queue.add(Vec::new()));
+    let mut take = || {
+        let part = queue.take();
+        let count = part.len();
+        let mut slots = part.into_iter().map(|left| (left.taken.slot, 0)).collect();
+        shard.free_counted(&mut slots);
+        count
+    };
+    for _ in 0..3_000 {
+        for held in parked(&shard, EACH_PASS, timing(1_000, 0)) {
+            let taken = Taken {
+                shard: 0,
+                slot: held.end().1,
+            };
+            queue.add(vec![Unreclaimed {
+                taken,
+                watches: 0,
+                stale: (),
+            }]);
+        }
         added += EACH_PASS;
-        taken += queue.take().len();
+        taken += take();
         assert!(added - taken < EACH_PASS * 256, "{} left", added - taken);
     }
     while added > taken {
-        let part = queue.take().len();
+        let part = take();
         assert!(part > 0);
         taken += part;
     }
-    assert!(queue.take().is_empty());
+    assert_eq!(take(), 0);
 }

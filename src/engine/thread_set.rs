@@ -4,6 +4,7 @@ use crate::dispatch::{CompletionThread, Dispatch};
 use crate::reaper::{Driven, Reaper, Sleeper};
 use crate::sync::{Arc, Weak};
 use crate::time::{Clock, WakeFn};
+use crate::worker::Worker;
 use std::io;
 
 pub(crate) struct ThreadSet {
@@ -17,8 +18,8 @@ pub(crate) struct ThreadSet {
 }
 
 impl ThreadSet {
-    /// Starts the threads that the settings ask for, or joins shared ones. Returns the dispatch, also where that was left
-    /// open.
+    /// Starts the threads that the settings ask for, or joins shared ones. Returns the dispatch, also where that was
+    /// left open.
     pub(crate) fn start(
         name: &str,
         reaper: Reaper,
@@ -87,14 +88,33 @@ impl ThreadSet {
         self.completions.as_deref()
     }
 
-    /// Ends the engine's own threads and waits for them, unless this is called from a callback: the reaper
-    /// first, so that it gives no more to the completion thread, which runs all that it has before it ends.
-    pub(crate) fn stop(&self) {
-        if let Some(reaper) = self.reaper.as_deref().filter(|_| self.own_reaper) {
-            reaper.stop();
+    fn own_reaper(&self) -> Option<&Sleeper> {
+        self.reaper.as_deref().filter(|_| self.own_reaper)
+    }
+
+    fn own_completions(&self) -> Option<&CompletionThread> {
+        self.completions.as_deref().filter(|_| self.own_completions)
+    }
+
+    /// Ends the engine's own threads, the reaper first, so that it gives no more to the completion thread, which runs all
+    /// that it has before it ends. `join` waits for one of them.
+    pub(crate) fn stop(&self, join: impl Fn(&Worker)) {
+        if let Some(reaper) = self.own_reaper() {
+            reaper.close();
+            reaper.thread().into_iter().for_each(&join);
         }
-        if let Some(thread) = self.completions.as_deref().filter(|_| self.own_completions) {
-            thread.finish();
+        if let Some(completions) = self.own_completions() {
+            completions.close();
+            join(completions.thread());
         }
+    }
+
+    /// The names of the engine's own threads that have not ended.
+    pub(crate) fn running(&self) -> Vec<String> {
+        let reaper = self.own_reaper().and_then(Sleeper::thread);
+        let completions = self.own_completions().map(CompletionThread::thread);
+        let own = reaper.into_iter().chain(completions);
+        own.filter_map(|thread| Some(thread.running()?.to_owned()))
+            .collect()
     }
 }

@@ -1,9 +1,9 @@
-//! When a payload arrived, and when it is to expire.
+//! The arrival and the deadline of a payload.
 
 use crate::observe::Since;
 use crate::scheme::Tick;
 
-/// How long a payload is to wait.
+/// The arrival and the deadline of a payload, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     /// When it arrived.

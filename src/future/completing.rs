@@ -5,8 +5,9 @@ use crate::error::Rejected;
 use crate::hash::KeyHasher;
 use crate::hash::RandomState;
 use crate::operation::{Completion, DelayedOperation};
-use crate::promise::block_on;
+use crate::promise::{Promise, block_on};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
+use crate::sync::Arc;
 use crate::trampoline::Trampoline;
 use std::fmt;
 use std::future::Future;
@@ -49,8 +50,11 @@ use std::time::Duration;
 /// ```
 pub struct Awaited<Op> {
     op: Op,
-    reply: Option<Reply<(Op, Completion), CompletionError>>,
+    reply: Option<Reply<End<Op>>>,
 }
+
+/// What an operation and its future share.
+type End<Op> = Promise<Result<(Op, Completion), CompletionError>>;
 
 impl<Op> Awaited<Op> {
     /// One that nobody awaits, for [`Purgatory::try_complete_else_watch`].
@@ -74,14 +78,14 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
     fn try_complete(&mut self) -> bool {
         let Self { op, reply } = self;
         match reply {
-            Some(reply) => reply.asking(|| op.try_complete()),
+            Some(reply) => reply.asking(|_| op.try_complete()),
             None => op.try_complete(),
         }
     }
 
     fn on_complete(self, completion: Completion) {
         match self.reply {
-            Some(reply) => reply.tell(Ok((self.op, completion))),
+            Some(reply) => reply.tell(|promise| drop(promise.keep(Ok((self.op, completion))))),
             None => self.op.on_complete(completion),
         }
     }
@@ -135,13 +139,13 @@ fn begin<Op: DelayedOperation, S: KeyHasher>(
     op: Op,
     park: impl FnOnce(Awaited<Op>) -> Parked<Op, S>,
 ) -> Result<CompletionFuture<Op, S>, Rejected<Op>> {
-    let (reply, promise) = Reply::new();
+    let promise = Arc::new(Promise::new());
     let awaited = Awaited {
         op,
-        reply: Some(reply),
+        reply: Some(Reply::new(promise.clone())),
     };
     match park(awaited) {
-        Ok(watch) => Ok(CompletionFuture(Awaiting::new(promise, watch))),
+        Ok(admission) => Ok(CompletionFuture(Awaiting::new(promise, admission))),
         Err(rejected) => Err(rejected.map(Awaited::into_operation)),
     }
 }
@@ -158,7 +162,7 @@ fn begin<Op: DelayedOperation, S: KeyHasher>(
 /// [`Handle::cancel`].
 #[must_use = "an operation whose end is not awaited is cancelled"]
 pub struct CompletionFuture<Op: DelayedOperation, S: KeyHasher = RandomState>(
-    Awaiting<(Op, Completion), CompletionError, Awaited<Op>, S>,
+    Awaiting<End<Op>, Awaited<Op>, S>,
 );
 
 impl<Op: DelayedOperation, S: KeyHasher> CompletionFuture<Op, S> {

@@ -1,17 +1,18 @@
-//! The two ends of what is awaited: the parked operation holds one, the future the other.
+//! The two ends of what is awaited: the parked operation holds one, the future the other, and what lies between them
+//! is shared.
 //!
-//! Whatever becomes of the operation, the future learns it: if the operation's end is dropped, that tells so. Whatever
+//! Whatever becomes of the operation, the future learns it: if the operation's end is dropped, that says so. Whatever
 //! becomes of the future, the operation does: dropping the future's end cancels it.
 
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::promise::Promise;
+use crate::promise::{Panics, Promise, State};
 use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use std::error::Error;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// Why an awaited operation ended without a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,74 +28,98 @@ pub enum CompletionError {
 impl fmt::Display for CompletionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Cancelled => "it was cancelled",
-            Self::Panicked => "it panicked when it was asked whether it can complete",
+            Self::Cancelled => "the operation was cancelled",
+            Self::Panicked => "`try_complete` of the operation panicked",
         })
     }
 }
 
 impl Error for CompletionError {}
 
+/// What lies between the two ends.
+pub(super) trait Shared {
+    /// What it may hold that was not handed out.
+    type Unreceived;
+
+    /// The operation is gone without a word.
+    fn lose(&self, lost: CompletionError);
+
+    /// The future is gone: nothing is kept and no task is woken any more. What was there comes back, since its
+    /// destructors may be the user's.
+    fn close(&self) -> (Self::Unreceived, Option<Waker>);
+}
+
+impl<T, E: From<CompletionError>> Shared for Promise<Result<T, E>> {
+    type Unreceived = State<Result<T, E>>;
+
+    fn lose(&self, lost: CompletionError) {
+        // (If the future is gone, nothing comes back but the error.)
+        drop(self.keep(Err(lost.into())));
+    }
+
+    fn close(&self) -> (Self::Unreceived, Option<Waker>) {
+        self.close()
+    }
+}
+
 /// The operation's end.
-pub(super) struct Reply<T, E: From<CompletionError>> {
-    /// Until it is told.
-    promise: Option<Arc<Promise<Result<T, E>>>>,
+pub(super) struct Reply<M: Shared> {
+    shared: Arc<M>,
+    told: bool,
     /// The user's code is running; if it is not any more, it panicked.
     asking: bool,
 }
 
-impl<T, E: From<CompletionError>> Reply<T, E> {
-    pub(super) fn new() -> (Self, Arc<Promise<Result<T, E>>>) {
-        let promise = Arc::new(Promise::new());
-        let reply = Self {
-            promise: Some(promise.clone()),
+impl<M: Shared> Reply<M> {
+    pub(super) fn new(shared: Arc<M>) -> Self {
+        Self {
+            shared,
+            told: false,
             asking: false,
-        };
-        (reply, promise)
+        }
     }
 
-    /// Asks the user's code. If that panics, so it will be told.
-    pub(super) fn asking<R>(&mut self, ask: impl FnOnce() -> R) -> R {
+    /// Runs code of the user's. If that panics, the future will be told so.
+    pub(super) fn asking<R>(&mut self, ask: impl FnOnce(&M) -> R) -> R {
         self.asking = true;
-        let answer = ask();
+        let answer = ask(&self.shared);
         self.asking = false;
         answer
     }
 
-    /// Tells the future, and wakes it. If nobody awaits it any more, what was to be told is dropped.
-    pub(super) fn tell(mut self, result: Result<T, E>) {
-        if let Some(promise) = self.promise.take() {
-            drop(promise.keep(result));
-        }
+    /// Tells the future the end.
+    pub(super) fn tell(mut self, tell: impl FnOnce(&M)) {
+        self.told = true;
+        tell(&self.shared);
     }
 }
 
-impl<T, E: From<CompletionError>> Drop for Reply<T, E> {
+impl<M: Shared> Drop for Reply<M> {
     fn drop(&mut self) {
-        let Some(promise) = self.promise.take() else {
+        if self.told {
             return;
-        };
+        }
         let lost = match self.asking {
             true => CompletionError::Panicked,
             false => CompletionError::Cancelled,
         };
         // This may run while another destructor of the user's unwinds: a waker that panics too must not abort.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(promise.keep(Err(lost.into())))));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.shared.lose(lost)));
     }
 }
 
 /// The future's end.
-pub(super) struct Awaiting<T, E, Op: DelayedOperation, S: KeyHasher> {
-    promise: Arc<Promise<Result<T, E>>>,
+pub(super) struct Awaiting<M: Shared, Op: DelayedOperation, S: KeyHasher> {
+    shared: Arc<M>,
     /// What to cancel, until the end is known.
     handle: Option<Handle<Op, S>>,
 }
 
-impl<T, E, Op: DelayedOperation, S: KeyHasher> Awaiting<T, E, Op, S> {
-    pub(super) fn new(promise: Arc<Promise<Result<T, E>>>, watch: Admission<Op, S>) -> Self {
+impl<M: Shared, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
+    pub(super) fn new(shared: Arc<M>, admission: Admission<Op, S>) -> Self {
         Self {
-            promise,
-            handle: watch.into_handle(),
+            shared,
+            handle: admission.into_handle(),
         }
     }
 
@@ -102,8 +127,34 @@ impl<T, E, Op: DelayedOperation, S: KeyHasher> Awaiting<T, E, Op, S> {
         self.handle.as_ref()
     }
 
+    pub(super) fn shared(&self) -> &M {
+        &self.shared
+    }
+
+    /// Ends the operation by `end`, and closes the future's side. Nothing is left of both when this returns, unless
+    /// another thread is just examining the operation: that may keep it a little longer, but not the waker nor what it
+    /// finds.
+    pub(super) fn end<R>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
+        // First, so that the end of the operation wakes no task.
+        let (unreceived, waker) = self.shared.close();
+        let mut panics = Panics::default();
+        let ended = panics.catch(|| self.handle.take().map(|handle| end(&handle)));
+        // Destructors of the user's, once the operation has ended, whatever they do.
+        panics.catch(|| drop(ended));
+        panics.catch(|| drop(unreceived));
+        panics.catch(|| drop(waker));
+        panics.resume();
+    }
+}
+
+impl<T, E, Op, S> Awaiting<Promise<Result<T, E>>, Op, S>
+where
+    E: From<CompletionError>,
+    Op: DelayedOperation,
+    S: KeyHasher,
+{
     pub(super) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<T, E>> {
-        let poll = self.promise.poll(cx);
+        let poll = self.shared.poll(cx);
         if poll.is_ready() {
             self.handle = None;
         }
@@ -111,13 +162,8 @@ impl<T, E, Op: DelayedOperation, S: KeyHasher> Awaiting<T, E, Op, S> {
     }
 }
 
-impl<T, E, Op: DelayedOperation, S: KeyHasher> Drop for Awaiting<T, E, Op, S> {
+impl<M: Shared, Op: DelayedOperation, S: KeyHasher> Drop for Awaiting<M, Op, S> {
     fn drop(&mut self) {
-        // First, so that the cancelled operation wakes nobody. A thread that is just examining it may keep it a
-        // little longer, but not the waker nor what it finds.
-        self.promise.forget();
-        if let Some(handle) = self.handle.take() {
-            drop(handle.cancel());
-        }
+        self.end(Handle::cancel);
     }
 }

@@ -1,19 +1,18 @@
 //! Waiting for what a predicate finds.
 
-use super::reply::{Awaiting, CompletionError, Reply};
-use crate::error::{RejectReason, Rejected};
+use super::operation::WaitOperation;
+use super::reply::Awaiting;
+use super::wait_error::WaitError;
+use crate::error::Rejected;
 use crate::hash::KeyHasher;
 use crate::hash::RandomState;
-use crate::operation::{Completion, DelayedOperation};
-use crate::promise::block_on;
+use crate::promise::{Promise, block_on};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
+use crate::sync::Arc;
 use crate::tracker::TrackedKey;
 use crate::trampoline::Trampoline;
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -21,7 +20,13 @@ use std::time::Duration;
 /// A purgatory to [wait](Purgatory::wait) in: its operations are closures, and whoever waits holds a [`Future`].
 ///
 /// It is built like every other, and everything else of [`Purgatory`] works as ever: checks, cancels, statistics,
-/// bounds, clocks.
+/// bounds, clocks. Which call fits:
+///
+/// | | |
+/// |---|---|
+/// | [`wait`](Purgatory::wait) | the condition is a quick look at shared state |
+/// | [`listen`](Purgatory::listen), [`wait_until`](Purgatory::wait_until) | the condition awaits something, or borrows |
+/// | [`take`](Purgatory::take) | workers compete for what they take |
 ///
 /// ```
 /// use request_purgatory::future::{WaitError, Waits};
@@ -50,145 +55,6 @@ use std::time::Duration;
 /// assert_eq!(never, Err(WaitError::Expired));
 /// ```
 pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
-
-/// Why a wait ended without a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum WaitError {
-    /// The timeout passed first.
-    Expired,
-    /// The purgatory was shut down, or dropped.
-    ShutDown,
-    /// [`Builder::max_parked`](crate::Builder::max_parked) operations are parked already. It never waited.
-    Full,
-    /// There was no key to watch. The predicate was not asked.
-    NoKeys,
-    /// The predicate panicked (or `Hash` or `Clone` of a key, or the clock, while it was being parked).
-    Panicked,
-    /// It was forced to end, by key or handle, without a value: the leader is lost, the topic deleted.
-    Forced,
-    /// It was cancelled, by key or handle.
-    Cancelled,
-    /// It was begun inside a predicate, inside another, and so on: more than eight deep. It never waited.
-    Nested,
-}
-
-impl fmt::Display for WaitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "nothing was found within the timeout",
-            Self::ShutDown => "shut down before anything was found",
-            Self::Full => "the limit of parked operations (`max_parked`) is reached",
-            Self::Nested => "more than eight waits are nested in one another's predicates",
-            Self::NoKeys => "a wait needs at least one key to watch",
-            Self::Panicked => "the predicate panicked",
-            Self::Forced => "forced to end before anything was found",
-            Self::Cancelled => "cancelled before anything was found",
-        })
-    }
-}
-
-impl Error for WaitError {}
-
-impl From<CompletionError> for WaitError {
-    fn from(lost: CompletionError) -> Self {
-        match lost {
-            CompletionError::Cancelled => Self::Cancelled,
-            CompletionError::Panicked => Self::Panicked,
-        }
-    }
-}
-
-impl WaitError {
-    fn of<Op>(rejected: &Rejected<Op>) -> Self {
-        match rejected.reason() {
-            RejectReason::NoKeys => Self::NoKeys,
-            // (The wheel of a purgatory takes every timeout, and every key any number of times.)
-            RejectReason::Full | RejectReason::TooLong | RejectReason::Duplicate => Self::Full,
-            RejectReason::ShutDown => Self::ShutDown,
-            RejectReason::Panicked => Self::Panicked,
-            RejectReason::Nested => Self::Nested,
-        }
-    }
-}
-
-/// What is parked in [`Waits`]: a predicate, and the way to whoever waits for it.
-///
-/// Only [`Purgatory::wait`] and its kin make one. It comes out when it is cancelled by key or handle; dropped, it tells
-/// its [`WaitFuture`] so.
-pub struct WaitOperation<K> {
-    timeout: Duration,
-    question: Box<dyn Question>,
-    key: PhantomData<fn() -> K>,
-}
-
-/// A predicate of any type, for a value of any type.
-trait Question: Send {
-    fn ask(&mut self) -> bool;
-    fn end(self: Box<Self>, completion: Completion);
-}
-
-struct Asked<T, P> {
-    predicate: P,
-    found: Option<T>,
-    reply: Reply<T, WaitError>,
-}
-
-impl<T, P> Question for Asked<T, P>
-where
-    T: Send,
-    P: FnMut() -> Option<T> + Send,
-{
-    fn ask(&mut self) -> bool {
-        self.found = self.reply.asking(&mut self.predicate);
-        self.found.is_some()
-    }
-
-    fn end(self: Box<Self>, completion: Completion) {
-        let Self {
-            predicate,
-            found,
-            reply,
-        } = *self;
-        // What was found is never thrown away, also if that was the look at the deadline.
-        let result = found.ok_or(match completion {
-            Completion::Satisfied => WaitError::Forced,
-            Completion::Expired => WaitError::Expired,
-            Completion::Cancelled => WaitError::Cancelled,
-            Completion::ShutDown => WaitError::ShutDown,
-        });
-        // Gone before anybody hears of the end; and if its destructor panics, everybody still does.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(predicate)));
-        reply.tell(result);
-        if let Err(panic) = dropped {
-            resume_unwind(panic);
-        }
-    }
-}
-
-impl<K: TrackedKey> DelayedOperation for WaitOperation<K> {
-    type Key = K;
-
-    fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    fn try_complete(&mut self) -> bool {
-        self.question.ask()
-    }
-
-    fn on_complete(self, completion: Completion) {
-        self.question.end(completion);
-    }
-}
-
-impl<K> fmt::Debug for WaitOperation<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitOperation")
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
 
 impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `predicate` finds a value, for at most `timeout` from this call on ([`Duration::MAX`]: for ever). It
@@ -267,22 +133,14 @@ fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
         WaitOperation<K>,
     ) -> Result<Admission<WaitOperation<K>, S>, Rejected<WaitOperation<K>>>,
 ) -> WaitFuture<K, T, S> {
-    let (reply, promise) = Reply::new();
-    let waiter = WaitOperation {
-        timeout,
-        question: Box::new(Asked {
-            predicate,
-            found: None,
-            reply,
-        }),
-        key: PhantomData,
-    };
-    let watch = park(waiter).unwrap_or_else(|rejected| {
+    let promise = Arc::new(Promise::new());
+    let waiter = WaitOperation::predicate(timeout, predicate, promise.clone());
+    let admission = park(waiter).unwrap_or_else(|rejected| {
         // Before the waiter is dropped, which would only say that it is lost.
         let _ = promise.keep(Err(WaitError::of(&rejected)));
         Admission::Completed
     });
-    WaitFuture(Awaiting::new(promise, watch))
+    WaitFuture(Awaiting::new(promise, admission))
 }
 
 /// A wait in [`Waits`]: a [`Future`] of what the predicate finds, or of why it found nothing.
@@ -291,12 +149,12 @@ fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
 /// pending for ever.
 ///
 /// Dropping it cancels the wait: predicate, watches and timer are gone when `drop` returns. (If another thread is
-/// asking the predicate in that very moment, nobody waits for that; it removes them when the predicate returns.) A
-/// value that was found but not polled yet is dropped with the future: a predicate that takes what it finds, from a
-/// queue for instance, should return a guard that puts it back.
+/// asking the predicate in that very moment, `drop` does not wait for it; that thread removes them when the predicate
+/// returns.) A value that was found but not polled yet is dropped with the future: a predicate that takes what it finds,
+/// from a queue for instance, loses it then. [`take`](Purgatory::take) gives it back.
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(
-    Awaiting<T, WaitError, WaitOperation<K>, S>,
+    Awaiting<Promise<Result<T, WaitError>>, WaitOperation<K>, S>,
 );
 
 impl<K: TrackedKey, T, S: KeyHasher> WaitFuture<K, T, S> {

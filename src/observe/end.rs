@@ -1,4 +1,4 @@
-//! What is told of an end.
+//! The report of an end.
 
 use crate::stats::Ending;
 use crate::time::Timestamp;
@@ -13,6 +13,6 @@ pub(crate) struct End {
     pub(crate) ending: Ending,
     /// It expired, and could have completed.
     pub(crate) missed_check: bool,
-    /// When it was due, if that was asked for.
+    /// Its deadline, if the report needs it.
     pub(crate) deadline: Option<Timestamp>,
 }

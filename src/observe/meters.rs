@@ -1,4 +1,4 @@
-//! The instruments of one purgatory, for whatever recorder the `metrics` facade has.
+//! The instruments of one purgatory, for the recorder of the `metrics` facade.
 
 use super::end::End;
 use crate::stats::Ending;
@@ -50,7 +50,7 @@ impl Meters {
             delayed: gauge("purgatory_num_delayed_operations", "operations parked"),
             completed_at_once: counter(
                 "purgatory_completed_at_once_total",
-                "operations that could complete when they came",
+                "operations that could complete at once",
             ),
             completed: counter(
                 "purgatory_completed_total",
@@ -73,13 +73,10 @@ impl Meters {
                 "parked operations whose try_complete panicked",
             ),
             panicked: counter("purgatory_panicked_total", "panics caught in user code"),
-            rejected: counter(
-                "purgatory_rejected_total",
-                "operations given back to whoever wanted to park them",
-            ),
+            rejected: counter("purgatory_rejected_total", "operations that were refused"),
             missed_checks: counter(
                 "purgatory_missed_checks_total",
-                "operations that expired although they could have completed: nobody checked the key",
+                "operations that expired although they could have completed: no check of the key was made",
             ),
             park_time: histogram(
                 "purgatory_park_time_seconds",
@@ -123,6 +120,10 @@ impl Meters {
         if end.missed_check {
             self.missed_checks.increment(1);
         }
+    }
+
+    pub(super) fn missed_check(&self) {
+        self.missed_checks.increment(1);
     }
 
     pub(super) fn parked_for(&self, time: Duration) {

@@ -22,7 +22,7 @@ impl Tracer {
         }
     }
 
-    /// The span of an operation that just came, within that of whoever parks it.
+    /// The span of an operation that just arrived, within the current span of the parking thread.
     #[inline(never)]
     pub(super) fn span(&self) -> TracingSpan {
         TracingSpan(tracing::debug_span!(
@@ -33,7 +33,7 @@ impl Tracer {
     }
 }
 
-/// Whether somebody may want to hear of ends.
+/// Whether a subscriber may want events of ends.
 #[inline]
 pub(super) fn is_on() -> bool {
     tracing::enabled!(target: "request_purgatory", Level::DEBUG)
@@ -43,7 +43,7 @@ pub(super) fn is_on() -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct TracingSpan(Span);
 
-/// Writes an event into a span, if anybody listens to that.
+/// Writes an event into a span, if a subscriber has enabled it.
 macro_rules! event {
     ($span:expr, $($fields:tt)+) => {
         if !$span.is_disabled() {
@@ -90,7 +90,7 @@ impl Default for TracingSpan {
 }
 
 impl Drop for TracingSpan {
-    /// The subscriber hears of it, and may panic, here or wherever an operation is dropped.
+    /// The subscriber is told, and may panic: here, and wherever an operation is dropped.
     fn drop(&mut self) {
         if !self.0.is_disabled() {
             let span = mem::replace(&mut self.0, Span::none());

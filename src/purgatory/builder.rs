@@ -1,4 +1,4 @@
-//! Building a purgatory.
+//! The settings of a purgatory.
 
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};
@@ -16,6 +16,7 @@ pub struct Builder<Op, S = RandomState> {
     pub(super) settings: Settings,
     pub(super) hasher: S,
     pub(super) map_shards: usize,
+    pub(super) max_watchers: usize,
     operation: PhantomData<fn() -> Op>,
 }
 
@@ -24,7 +25,8 @@ impl<Op: DelayedOperation> Builder<Op> {
         Self {
             settings: Settings::new(name),
             hasher: RandomState::default(),
-            map_shards: 1024,
+            map_shards: 256,
+            max_watchers: usize::MAX,
             operation: PhantomData,
         }
     }
@@ -33,20 +35,32 @@ impl<Op: DelayedOperation> Builder<Op> {
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     setters!();
 
-    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. Threads meet less
-    /// often at a lock with more of them; each takes 128 bytes. Default: 1,024; fewer are enough where a process has
-    /// hundreds of purgatories.
+    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of them,
+    /// threads meet less often at a lock; each takes 128 bytes. Default: 256. Choose fewer if a process has hundreds of
+    /// purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
         self.map_shards = shards;
         self
     }
 
-    /// How keys are hashed. Default: a fast hasher with a random seed, since keys are often chosen by clients.
+    /// The most operations that may watch one key at a time: beyond, a park on it is refused
+    /// ([`RejectReason::KeyFull`](crate::RejectReason::KeyFull)). So no client can make the checks of one key long. The
+    /// bound is exact; a refused operation that had been parked on some of its keys counts as
+    /// [cancelled](crate::stats::Stats::cancelled). Default: none.
+    pub fn max_watchers_per_key(mut self, count: usize) -> Self {
+        self.max_watchers = count;
+        self.settings.reclaim_first = true;
+        self
+    }
+
+    /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
+    /// keys.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Op, H> {
         Builder {
             settings: self.settings,
             hasher,
             map_shards: self.map_shards,
+            max_watchers: self.max_watchers,
             operation: PhantomData,
         }
     }

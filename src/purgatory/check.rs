@@ -45,8 +45,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         }
     }
 
-    /// Breaks off the check after the last completion that it may make. (An operation that another thread holds does not
-    /// count: it may end otherwise.)
+    /// Breaks off the check after the last completion that it may make. (An operation that another thread holds does
+    /// not count: it may end otherwise.)
     #[inline(always)]
     fn examine(&mut self, address: Address) -> ControlFlow<()> {
         match self.inner.examine(address) {

@@ -70,12 +70,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Asks a held operation whether it can complete.
     #[inline(always)]
     pub(crate) fn ask(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
-        let _examining = Examining::enter(claim.held.identity());
-        self.engine
-            .guarded(|| claim.held.with(|parked| parked.op.try_complete()))
+        self.ask_by(claim, Op::try_complete)
     }
 
-    /// Acts on the operation's answer: ends the operation, or lets go of it. If other threads have left marks meanwhile,
+    /// The same by one of the operation's hooks.
+    #[inline(always)]
+    pub(crate) fn ask_by(
+        &self,
+        claim: &mut Claim<'_, Op>,
+        hook: impl FnOnce(&mut Op) -> bool,
+    ) -> Result<bool, UserPanic> {
+        let _examining = Examining::enter(claim.held.identity());
+        self.engine
+            .guarded(|| claim.held.with(|parked| hook(&mut parked.op)))
+    }
+
+    /// Acts on the operation's answer: ends the operation, or releases it. If other threads have left marks meanwhile,
     /// acts on these first.
     #[inline(always)]
     pub(crate) fn release_or_end(
@@ -135,9 +145,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// THE one ending of a parked operation, whatever the reason: from here on no thread finds it, under any key or
     /// handle or in the timer.
     ///
-    /// The order matters. First the operation moves out and its references go stale, so that no other thread can end it;
-    /// then it leaves the watch lists, while its slot cannot have another occupant yet; last the slot and the timer are
-    /// freed, and the ending is counted. The caller does the second and third, now or (in a storm of expiries) later.
+    /// The order matters. First the operation moves out and its references go stale, so that no other thread can end
+    /// it; then it leaves the watch lists, while its slot cannot have another occupant yet; last the slot and the timer
+    /// are freed, and the ending is counted. The caller does the second and third, now or (in a storm of expiries)
+    /// later.
     #[inline(always)]
     pub(crate) fn end(
         &self,

@@ -7,7 +7,7 @@ use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// What a deferred check is of.
+/// The key or the operation that a deferred check is of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Deferred<K> {
     /// All operations on a key.

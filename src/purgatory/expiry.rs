@@ -1,4 +1,4 @@
-//! What the engine asks of a purgatory.
+//! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
 use super::complete::Ended;
 use super::deferred::Deferred;
@@ -34,7 +34,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self: &Arc<Self>,
         mut claim: Claim<'_, Op>,
     ) -> (Ended<Op>, Unreclaimed<StaleWatches<Op::Key>>) {
-        let answer = self.ask(&mut claim);
+        let answer = self.ask_by(&mut claim, Op::try_complete_at_deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
             claim.shard.events.missed_checks.add(1);

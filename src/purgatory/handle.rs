@@ -6,6 +6,7 @@ use crate::address::Address;
 use crate::engine::dispatch::RunOn;
 use crate::engine::shard::Rescheduled;
 use crate::hash::{KeyHasher, RandomState};
+use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -13,10 +14,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// One parked operation, from outside.
+/// Refers to one parked operation.
 ///
-/// A handle does not keep its operation parked (dropping it cancels nothing), nor the purgatory alive. Once the
-/// operation has ended, whatever its memory is used for then, the handle only says so: `false`, or `None`.
+/// A handle keeps neither its operation parked (dropping it cancels nothing) nor the purgatory alive. Once the
+/// operation has ended, the methods do nothing and return `false` or `None`, also after its memory has another use.
 ///
 /// Every method takes one internal lock for an instant, under which it finds the purgatory.
 pub struct Handle<Op: DelayedOperation, S = RandomState> {
@@ -39,7 +40,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         self.weak.upgrade()
     }
 
-    /// Whether the operation has not ended. Takes no other lock.
+    /// Counts the operation among those whose key was not checked in time, though it has ended.
+    pub(crate) fn count_missed_check(&self) {
+        if let Some(inner) = self.inner() {
+            inner.engine.my_shard().events.missed_checks.add(1);
+            inner.engine.observe(Observer::missed_check);
+        }
+    }
+
+    /// Whether the operation is parked and has not ended. Takes no other lock.
     pub fn is_parked(&self) -> bool {
         self.inner()
             .is_some_and(|inner| inner.engine.is_parked(self.address))
@@ -63,19 +72,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Examines the operation as [`check_and_complete`](crate::Purgatory::check_and_complete) does, on this thread.
     /// Returns whether this call completed it.
     ///
-    /// If it does, it takes the locks of the operation's keys, and that of its timer shard only if that is free.
+    /// If it completes the operation, it takes the locks of the map shards of its keys, and that of its timer shard
+    /// only if that is free.
     pub fn check(&self) -> bool {
         self.inner()
             .is_some_and(|inner| inner.check_one(self.address, RunOn::Caller))
     }
 
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
-    /// whether this call did it.
+    /// whether this call completed it.
     ///
-    /// If another thread is examining the operation, this call does not wait: that thread completes it, and this returns
-    /// `false`. After either answer the operation has ended or is just ending.
+    /// If another thread is examining the operation, this call does not wait: that thread completes it, and this
+    /// returns `false`. After either answer the operation has ended or is about to end.
     ///
-    /// Takes the locks of the operation's keys, and that of its timer shard only if that is free.
+    /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
     pub fn force_complete(&self) -> bool {
         self.inner()
             .is_some_and(|inner| inner.force_one(self.address))
@@ -83,18 +93,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Takes the operation back: it ends without a completion.
     ///
-    /// `None` if it has ended already, or if another thread is examining it right now. This call does not wait: that
-    /// thread will end it with [`Completion::Cancelled`](crate::Completion::Cancelled), unless it finds it
-    /// satisfied or is just expiring it. After either answer the operation has ended or is just ending.
+    /// `None` if it has ended already, or if another thread is examining it. This call does not wait: that thread will
+    /// end it with [`Completion::Cancelled`](crate::Completion::Cancelled), unless it finds it satisfied or is expiring
+    /// it. After either answer the operation has ended or is about to end.
     ///
-    /// Takes the locks of the operation's keys, and that of its timer shard only if that is free.
+    /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
     pub fn cancel(&self) -> Option<Op> {
         self.inner()?.cancel_one(self.address)
     }
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
     /// [`Builder::max_timeout`](crate::Builder::max_timeout) applies. Returns `false` if the operation has ended, or
-    /// its deadline has passed and it is about to.
+    /// is about to end because its deadline has passed.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     pub fn reschedule(&self, timeout: Duration) -> bool {

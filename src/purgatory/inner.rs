@@ -1,4 +1,4 @@
-//! What all handles of one purgatory share.
+//! The state that all handles of one purgatory share.
 
 use super::deferred::{Deferred, DeferredChecks};
 use super::keys::Keys;
@@ -14,10 +14,10 @@ use crate::sync::{Arc, Weak};
 use crate::watch::WatchMap;
 use crate::watch::bound::Bound;
 
-/// How a purgatory keeps its deadlines.
+/// The timer scheme of a purgatory.
 pub(crate) type Wheel = HierarchicalWheel;
 
-/// What lies in a slot.
+/// The contents of a slot.
 pub(crate) struct Parked<Op: DelayedOperation> {
     pub(crate) op: Op,
     pub(crate) keys: Keys<Op::Key>,
@@ -49,12 +49,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         engine: Engine<Parked<Op>, Wheel>,
         hasher: S,
         map_shards: usize,
+        max_watchers: usize,
     ) -> Arc<Self> {
         let map_shards = map_shards.clamp(2, 1 << 16).next_power_of_two();
         Arc::new_cyclic(|inner: &Weak<Self>| Self {
             weak: RecycledWeak::new(inner.clone()),
             engine,
-            watch: WatchMap::new(hasher.clone(), map_shards),
+            watch: WatchMap::new(hasher.clone(), map_shards, max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
             unreclaimed: ReclaimQueue::new(),
             hasher,

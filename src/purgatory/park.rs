@@ -4,7 +4,7 @@
 //! 2. It gets a slot and a timer, under one hold of a timer shard's lock. From the first moment this thread holds it.
 //! 3. Its keys are watched. A thread that checks one of them now finds it held and leaves a mark.
 //! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
-//! 5. It is let go, which fails while there is a mark.
+//! 5. It is released, which fails while there is a mark.
 
 use super::complete::{Ended, Examined};
 use super::handle::Handle;
@@ -24,14 +24,14 @@ use crate::time::Timestamp;
 use crate::trampoline::{Examining, NestedPark, Trampoline, drop_user_value};
 use std::fmt;
 
-/// What became of an operation that was to park.
+/// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
-    /// It did not stay: it could complete at once, or ended while it was being registered (a check found it
-    /// satisfied, it was forced or cancelled by key, its timeout fired, the purgatory was shut down). Its
-    /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if it
-    /// expired, where [`Builder::dispatch`](crate::Builder::dispatch) says.
+    /// The operation has ended: it could complete at once, or ended while it was being parked (a check found it
+    /// satisfied, it was forced or cancelled by key, its timeout fired, or the purgatory was shut down). Its
+    /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if the
+    /// operation expired, where [`Builder::dispatch`](crate::Builder::dispatch) says.
     Completed,
-    /// It is parked.
+    /// The operation is parked.
     Parked(Handle<Op, S>),
 }
 
@@ -64,7 +64,7 @@ impl<Op: DelayedOperation, S> fmt::Debug for Admission<Op, S> {
     }
 }
 
-/// Parks operations whose time of arrival is known; see [`Purgatory::at`](crate::Purgatory::at).
+/// Parks operations with a supplied time of arrival; see [`Purgatory::at`](crate::Purgatory::at).
 pub struct Arrival<'a, Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(super) inner: &'a Arc<Inner<Op, S>>,
     pub(super) arrival: Timestamp,
@@ -157,8 +157,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         arrival: Option<Timestamp>,
         span: &OperationSpan,
     ) -> Result<Outcome<Op>, Rejected<Op>> {
-        if self.engine.is_closed() {
-            return Err(Rejected::new(RejectReason::ShutDown, op));
+        if let Some(reason) = self.engine.refusal() {
+            return Err(Rejected::new(reason, op));
         }
         let Some(keys) = keys else {
             return Err(Rejected::new(RejectReason::NoKeys, op));
@@ -205,30 +205,35 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Watches the keys of an operation that this thread holds, examines it again, and lets go of it.
+    /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
     fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
         let address = claim.address();
-        let mut watched = 0;
+        let (mut watched, mut full) = (0, false);
         let watching = self.engine.guarded(|| {
             claim.held.with(|parked| {
                 parked.keys.for_each(0, |target, rank| {
-                    let spare = self.watch.add(target, rank, address);
-                    watched += 1;
+                    if full {
+                        return;
+                    }
+                    let (added, spare) = self.watch.add(target, rank, address);
+                    full = !added;
+                    watched += usize::from(added);
                     drop_user_value(spare);
                 });
             });
         });
+        if full {
+            let ended = self.unregister(claim, watched, Ending::Cancelled);
+            let op = self.give_back(ended);
+            return Err(Rejected::new(RejectReason::KeyFull, op));
+        }
         let answer = match watching {
             Ok(()) => self.ask(&mut claim),
             Err(UserPanic) => {
-                // The ending counts the watches that are left. (What is dropped here are keys.)
-                let asked_for = claim.held.with(|parked| parked.keys.len());
-                self.engine.my_shard().count_unwatched(asked_for - watched);
-                let _ = self
-                    .engine
-                    .guarded(|| claim.held.with(|parked| parked.keys.truncate(watched)));
-                Err(UserPanic)
+                let ended = self.unregister(claim, watched, Ending::Aborted);
+                let op = self.give_back(ended);
+                return Err(Rejected::new(RejectReason::Panicked, op));
             }
         };
         match self.release_or_end(claim, answer) {
@@ -239,5 +244,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             Examined::Ended(ended) => Ok(Outcome::Ended(ended)),
         }
+    }
+
+    /// Ends an operation of which only the first `watched` watches were made. (Marks that other threads have left for it
+    /// are void: it was never parked.)
+    #[cold]
+    fn unregister(&self, mut claim: Claim<'_, Op>, watched: usize, ending: Ending) -> Ended<Op> {
+        let all = claim.held.with(|parked| parked.keys.len());
+        // (What is dropped here are keys.)
+        let _ = self
+            .engine
+            .guarded(|| claim.held.with(|parked| parked.keys.truncate(watched)));
+        self.engine.my_shard().count_unwatched(all - watched);
+        self.end_and_reclaim(claim, ending)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Every park makes a handle, and most are dropped unused. A counted reference in each would cost two locked
 //! instructions for nothing, so handles refer to a place that is never freed: when its purgatory is gone, the place is
-//! recycled for the next one, and its generation tells the two apart. There are as many places as there ever were
-//! purgatories at the same time.
+//! recycled for the next one, and its generation tells the two apart. The number of places is the highest number of
+//! purgatories that ever existed at the same time.
 
 use crate::sync::{Arc, Weak};
 use parking_lot::Mutex;

@@ -10,14 +10,14 @@ use crate::watch::bound::Bound;
 use crate::watch::resolved::{Number, Resolved};
 use std::fmt;
 
-/// A key of a purgatory whose watch list is at hand: a broker keeps one for each partition, and checks it after every
-/// append.
+/// A key of a purgatory, with a reference to its watch list: a broker keeps one for each partition, and checks it after
+/// every append.
 ///
-/// It is the same key as the plain one: operations parked on either are found by checks of both. It stays valid when
-/// nobody watches the key. The key is forgotten when it is neither resolved nor watched; the memory of its list is
-/// reused for other resolved keys, and freed with the purgatory.
+/// It is the same key as the plain one: a check of either finds operations that were parked on either. It stays valid
+/// while no operation watches the key. The purgatory forgets a key that is neither resolved nor watched; the memory of
+/// its list is reused for other resolved keys, and freed with the purgatory.
 ///
-/// It does not keep the purgatory running: once that is shut down, it finds no operation.
+/// It does not keep the purgatory running. After the shutdown it finds no operation.
 pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
     inner: Arc<Inner<Op, S>>,
     list: Arc<Resolved<Op::Key>>,
@@ -52,26 +52,26 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// Examines every operation that watches the key, as
     /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
     /// operation watches it, it costs one locked instruction. It takes no lock while at most one operation has watched
-    /// the key at a time, without a rank; else that of the key's list. For each operation that it completes, it takes the
-    /// locks of the other keys, and that of the timer shard only if it is free.
+    /// the key at a time, without a rank; else that of the key's list. For each operation that it completes, it takes
+    /// the locks of the other keys, and that of the timer shard only if it is free.
     #[inline]
     pub fn check_and_complete(&self) -> usize {
         self.check(self.list.peek_published(), Bound::NONE)
     }
 
-    /// The same for a caller who has just published the event **under a lock that `try_complete` takes as well** (and
-    /// released it, as [always](crate::Purgatory::check_and_complete)). That lock puts the event and the operation's
-    /// examination in order, and so spares this check the locked instruction: if nobody watches, it is one load.
+    /// The same, for a caller that has published the event **under a lock that `try_complete` takes as well** (and has
+    /// released it, as [always](crate::Purgatory::check_and_complete)). That lock orders the event and the operation's
+    /// examination, so this check needs no locked instruction: if no operation watches the key, it is one load.
     ///
-    /// Without such a lock the check may not find an operation that is just being parked, which then waits for the
-    /// next check or its timeout.
+    /// Without such a lock the check may miss an operation that is being parked, which then waits for the next check or
+    /// its timeout.
     #[inline]
     pub fn check_and_complete_after_lock(&self) -> usize {
         self.check(self.list.peek(), Bound::NONE)
     }
 
-    /// Examines those that watch the key at a rank up to `rank`, in that order, and all that watch it without one, as
-    /// [`Purgatory::check_and_complete_up_to`](crate::Purgatory::check_and_complete_up_to) does.
+    /// Examines the operations that watch the key at a rank up to `rank`, in that order, and all that watch it without
+    /// one, as [`Purgatory::check_and_complete_up_to`](crate::Purgatory::check_and_complete_up_to) does.
     #[inline]
     pub fn check_and_complete_up_to(&self, rank: u64) -> usize {
         self.check(self.list.peek_published(), Bound::up_to(rank))
@@ -99,7 +99,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     }
 }
 
-/// Takes the lock of the key's list for an instant. Runs nothing of the key's.
+/// Takes the lock of the key's list for an instant. Runs no method of the key.
 impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     fn clone(&self) -> Self {
         self.list.pin();
@@ -112,8 +112,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Clone for ResolvedKey<Op, S> {
     }
 }
 
-/// Takes the lock of the key's shard and, within it, that of the list. Runs `Hash` and `Eq` of the key, whose panics
-/// are caught and counted; then destructors of keys.
+/// Takes the lock of the key's map shard and, within it, that of the list. Runs `Hash` and `Eq` of the key, whose
+/// panics are caught and counted; then destructors of keys.
 impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     fn drop(&mut self) {
         // `Hash` or `Eq` of the key may panic: then the key stays in the map.

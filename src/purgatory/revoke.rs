@@ -1,4 +1,4 @@
-//! What else can be done to the operations on a key or behind a handle: force, cancel, reschedule.
+//! Force, cancel and reschedule, by key and by handle.
 
 use super::inner::Inner;
 use crate::address::Address;

@@ -1,4 +1,4 @@
-//! What is parked, for an operator who asks what hangs.
+//! The list of parked operations, for an operator who looks for requests that hang.
 
 use super::inner::Inner;
 use crate::hash::KeyHasher;
@@ -22,11 +22,17 @@ pub struct ParkedOperation<K> {
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
-        // stand in the way of its completion.
+        // stand in the way of its completion. No lock is held while the result grows.
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
-        self.watch.for_each(|key, watcher| {
-            keys.entry(watcher).or_default().push(key.clone());
-        });
+        for key in self.watch.all_keys() {
+            self.watch.visit_all(&key, |watcher| {
+                let known = keys.entry(watcher).or_default();
+                // (A visit may meet an operation twice.)
+                if known.last() != Some(&key) {
+                    known.push(key.clone());
+                }
+            });
+        }
         let now = self.engine.now();
         let mut parked = keys
             .into_iter()

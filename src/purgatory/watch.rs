@@ -1,4 +1,4 @@
-//! What an operation asks to watch.
+//! The watches that a caller asks for.
 
 use super::inner::Inner;
 use super::keys::{Keys, distinct};
@@ -9,7 +9,7 @@ use crate::watch::Target;
 use crate::watch::bound::Rank;
 use std::fmt;
 
-/// One thing to watch: a key, or one that is [resolved](crate::Purgatory::resolve) already; perhaps at a rank.
+/// A key to watch, plain or [resolved](crate::Purgatory::resolve), and perhaps a rank.
 pub struct Watch<'a, Op: DelayedOperation, S: KeyHasher = RandomState> {
     key: OnKey<'a, Op, S>,
     rank: Option<Rank>,
@@ -21,28 +21,29 @@ enum OnKey<'a, Op: DelayedOperation, S: KeyHasher> {
 }
 
 impl<'a, Op: DelayedOperation, S: KeyHasher> Watch<'a, Op, S> {
-    /// A key.
+    /// Watches a plain key.
     pub fn key(key: Op::Key) -> Self {
         let key = OnKey::Plain(key);
         Self { key, rank: None }
     }
 
-    /// A resolved key: it is found without hashing. (If another purgatory resolved it, it counts as a plain key.)
+    /// Watches a resolved key, which is found without hashing. (If another purgatory resolved it, it counts as a plain
+    /// key.)
     pub fn resolved(key: &'a ResolvedKey<Op, S>) -> Self {
         let key = OnKey::Resolved(key);
         Self { key, rank: None }
     }
 
-    /// Watched at `rank`, the offset (version, epoch) that the operation waits for the key to reach:
-    /// [`check_and_complete_up_to`](crate::Purgatory::check_and_complete_up_to) examines it only from there on. All other
-    /// checks of the key examine it anyway.
+    /// Watches the key at `rank`: the offset, version or epoch that the operation waits for the key to reach.
+    /// [`check_and_complete_up_to`](crate::Purgatory::check_and_complete_up_to) examines the operation only if its rank
+    /// is at least this one. All other checks of the key examine it as well.
     pub fn at_rank(mut self, rank: u64) -> Self {
         self.rank = Some(rank);
         self
     }
 
     /// The key itself.
-    fn name(&self) -> &Op::Key {
+    pub(crate) fn name(&self) -> &Op::Key {
         match &self.key {
             OnKey::Plain(key) => key,
             OnKey::Resolved(resolved) => resolved.key(),
@@ -79,7 +80,7 @@ where
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// What `watches` are on. `None` if there are none.
+    /// The keys of `watches`, each once. `None` if there are none.
     #[inline(always)]
     pub(crate) fn collect_watches<'a>(
         &self,

@@ -7,7 +7,7 @@
 //!
 //! | | cost |
 //! |---|---|
-//! | start, stop | O(log n), and as many positions written to records |
+//! | start, stop | O(log n), with O(log n) positions written to records |
 //! | tick | O(log n) per fired timer; an empty tick costs nothing |
 //! | space | the timers |
 //!

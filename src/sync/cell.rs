@@ -1,4 +1,4 @@
-//! The cell of whoever does not check accesses to it.
+//! The cell of builds that do not check accesses to it.
 
 /// `std::cell::UnsafeCell` in the shape of loom's: every access goes through a closure.
 #[derive(Debug)]

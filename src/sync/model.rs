@@ -4,7 +4,7 @@
 
 use super::Entry;
 use std::borrow::Borrow;
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -35,7 +35,6 @@ pub(crate) const SHORT_LIST: usize = 1;
 pub(crate) const COPIED: usize = 1;
 pub(crate) const SLICE: usize = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;
-pub(crate) const SHARDS: std::ops::RangeInclusive<usize> = 1..=1;
 pub(crate) const LAST_GENERATION: u32 = 1;
 
 /// A lock with parking_lot's face, on an atomic of the checker's.
@@ -44,7 +43,7 @@ pub(crate) const LAST_GENERATION: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Mutex<T> {
     locked: AtomicBool,
-    /// Who is to be woken when it is free. (Who spins instead makes loom try out every number of turns.)
+    /// Threads to be woken when it is free. (A thread that spins instead makes loom try every number of rounds.)
     waiting: parking_lot::Mutex<Vec<checker::thread::Thread>>,
     /// Never contended: `locked` comes first. (And never poisoned: all threads of a checker run on one, so that one of
     /// them may seem to panic while another does.)
@@ -75,7 +74,7 @@ impl<T> Mutex<T> {
             self.waiting().push(me.clone());
             // It may have been released before the name was on the list.
             let guard = self.try_lock();
-            // Whoever has the lock and has been woken already takes that wake-up, which is for no other sleep.
+            // A thread that has the lock and has been woken already takes that wake-up, which is for no other sleep.
             if guard.is_none() || !self.waits_no_more(&me) {
                 checker::thread::park();
             }
@@ -98,7 +97,8 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        // ORDERING: Acquire pairs with the Release in `drop`: whoever has the lock sees what was done under it before.
+        // ORDERING: Acquire pairs with the Release in `drop`: the thread that has the lock sees what was done under it
+        // before.
         self.locked
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
@@ -133,16 +133,33 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
-/// A Release store to a word that others change by read-modify-write.
+std::thread_local! {
+    /// All threads of a model are coroutines of one thread.
+    static TIMER_SHARDS: Cell<usize> = const { Cell::new(1) };
+}
+
+/// Engines that are built from now on have so many timer shards.
+#[cfg(loom)]
+pub(crate) fn set_timer_shards(shards: usize) {
+    TIMER_SHARDS.set(shards);
+}
+
+/// How many timer shards an engine has: one, unless the model says otherwise.
+pub(crate) fn timer_shards(_processors: usize) -> usize {
+    TIMER_SHARDS.get()
+}
+
+/// A store to a word that other threads change by read-modify-write.
 ///
 /// To loom, a store and a concurrent read-modify-write that read an earlier value are unordered, so that either could
 /// be the last. Really the store is the later one: the other comes directly after the value it read. A swap says so.
-pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
-    // ORDERING: Release, as the native store.
-    word.swap(value, Ordering::Release);
+pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
+    // ORDERING: the caller's.
+    word.swap(value, ordering);
 }
 
-/// A number of its own for each thread of the model, the same in every execution. Never 0.
+/// A number of its own for each thread of the model, the same in every execution: 1 for the first thread, which so has
+/// the second of two timer shards, 2 for the next. Never 0.
 pub(crate) fn thread_number() -> u32 {
     /// `ThreadId` shows its number only to a hasher.
     struct Last(u64);
@@ -239,12 +256,18 @@ impl<K, T> Edit<'_, K, T> {
     }
 }
 
-/// The map with a single shard.
-pub(crate) struct ShardedMap<K, V, S>(Mutex<HashMap<K, V, S>>);
+/// The map with a single shard. (A model has a handful of keys: they are searched one after the other.)
+pub(crate) struct ShardedMap<K, V, S> {
+    entries: Mutex<Vec<(K, V)>>,
+    hasher: S,
+}
 
 impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     pub(crate) fn new(hasher: S, _shards: usize) -> Self {
-        Self(Mutex::new(HashMap::with_hasher(hasher)))
+        Self {
+            entries: Mutex::new(Vec::new()),
+            hasher,
+        }
     }
 
     pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
@@ -252,7 +275,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0.lock().get(key).map(read)
+        let entries = self.entries.lock();
+        let found = entries.iter().find(|(other, _)| other.borrow() == key);
+        found.map(|(_, value)| read(value))
     }
 
     pub(crate) fn read_key<Q, R>(&self, key: &Q, read: impl FnOnce(&K) -> R) -> Option<R>
@@ -260,10 +285,55 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0
-            .lock()
-            .get_key_value(key)
-            .map(|(stored, _)| read(stored))
+        let entries = self.entries.lock();
+        let found = entries.iter().find(|(other, _)| other.borrow() == key);
+        found.map(|(stored, _)| read(stored))
+    }
+
+    pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    pub(crate) fn read_where<R>(
+        &self,
+        _hash: u64,
+        mut is_it: impl FnMut(&K, &V) -> bool,
+        read: impl FnOnce(&V) -> R,
+    ) -> Option<R> {
+        let entries = self.entries.lock();
+        let found = entries.iter().find(|(key, value)| is_it(key, value));
+        found.map(|(_, value)| read(value))
+    }
+
+    pub(crate) fn take_where(
+        &self,
+        _hash: u64,
+        mut is_it: impl FnMut(&K, &V) -> bool,
+    ) -> Option<(K, V)> {
+        let mut entries = self.entries.lock();
+        let place = entries.iter().position(|(key, value)| is_it(key, value))?;
+        Some(entries.remove(place))
+    }
+
+    pub(crate) fn edit_current(
+        &self,
+        _hash: u64,
+        key: K,
+        is_current: impl Fn(&V) -> bool,
+        edit: impl FnOnce(Option<&mut V>) -> Option<V>,
+        _hash_of: impl Fn(&V) -> u64,
+    ) -> Option<K> {
+        let mut entries = self.entries.lock();
+        let found = entries
+            .iter_mut()
+            .find(|(other, value)| *other == key && is_current(value));
+        match edit(found.map(|(_, value)| value)) {
+            Some(value) => {
+                entries.push((key, value));
+                None
+            }
+            None => Some(key),
+        }
     }
 
     pub(crate) fn place(
@@ -271,8 +341,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         key: K,
         place: impl FnOnce(Option<&mut V>) -> Option<V>,
     ) -> Option<K> {
-        let mut map = self.0.lock();
-        if let Some(value) = map.get_mut(&key) {
+        let mut entries = self.entries.lock();
+        if let Some((_, value)) = entries.iter_mut().find(|(other, _)| *other == key) {
             if let Some(other) = place(Some(value)) {
                 *value = other;
             }
@@ -280,22 +350,10 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
         match place(None) {
             Some(value) => {
-                map.insert(key, value);
+                entries.push((key, value));
                 None
             }
             None => Some(key),
-        }
-    }
-
-    pub(crate) fn remove_if<Q>(&self, key: &Q, goes: impl Fn(&V) -> bool) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let mut map = self.0.lock();
-        match map.get(key).is_some_and(goes) {
-            true => map.remove(key),
-            false => None,
         }
     }
 
@@ -309,10 +367,13 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut map = self.0.lock();
-        let goes = map.get(key).is_some_and(goes);
-        match goes || map.get_mut(key).map(edit) == Some(Entry::Remove) {
-            true => map.remove_entry(key).map(|(key, _)| key),
+        let mut entries = self.entries.lock();
+        let place = entries
+            .iter()
+            .position(|(other, _)| other.borrow() == key)?;
+        let value = &mut entries[place].1;
+        match goes(value) || edit(value) == Entry::Remove {
+            true => Some(entries.remove(place).0),
             false => None,
         }
     }
@@ -329,17 +390,24 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         done: &mut usize,
         removed: &mut Vec<(K, V)>,
     ) {
-        let mut map = self.0.lock();
+        let mut entries = self.entries.lock();
         for &Edit { key, what, .. } in edits {
             *done += 1;
-            if map.get_mut(key).map(|value| edit(value, what)) == Some(Entry::Remove) {
-                removed.extend(map.remove_entry(key));
+            let Some(place) = entries.iter().position(|(other, _)| other == key) else {
+                continue;
+            };
+            if edit(&mut entries[place].1, what) == Entry::Remove {
+                removed.push(entries.remove(place));
             }
         }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries.lock().len()
+    }
+
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
-        for (key, value) in self.0.lock().iter() {
+        for (key, value) in self.entries.lock().iter() {
             visit(key, value);
         }
     }

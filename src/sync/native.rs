@@ -30,17 +30,19 @@ pub(crate) const COPIED: usize = 8;
 pub(crate) const SLICE: usize = 64;
 /// How often in a row a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
-/// How many timer shards an engine may have.
-pub(crate) const SHARDS: std::ops::RangeInclusive<usize> = 8..=64;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
-/// A Release store to a word that others change by read-modify-write.
+/// How many timer shards an engine has on a machine with this many processors.
+pub(crate) fn timer_shards(processors: usize) -> usize {
+    processors.clamp(8, 64)
+}
+
+/// A store to a word that other threads change by read-modify-write.
 #[inline(always)]
-pub(crate) fn overwrite(word: &AtomicU64, value: u64) {
-    // ORDERING: Release: what was done before comes before whatever the reader of `value` does, if it reads it with
-    // Acquire.
-    word.store(value, Ordering::Release);
+pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
+    // ORDERING: the caller's.
+    word.store(value, ordering);
 }
 
 /// A number that no other living thread of this process has; low numbers first. It is given back when the thread ends.

@@ -14,7 +14,7 @@ pub(crate) type Tick = u64;
 pub(crate) const NEVER: Tick = Tick::MAX;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
-/// Durations of so many whole seconds fit a `u64` of nanoseconds twice.
+/// Two durations of this many whole seconds, in nanoseconds, fit a `u64`.
 const FITTING_SECS: u64 = u64::MAX / 2 / NANOS_PER_SEC - 1;
 
 /// The tick's length and the reading that counts as tick zero.
@@ -90,7 +90,7 @@ impl TickScale {
         self.floor(self.timestamp(tick)) >= tick
     }
 
-    /// The length of so many ticks, or the longest duration.
+    /// The length of `ticks`, or the longest duration.
     pub(crate) fn duration(&self, ticks: u64) -> Duration {
         let nanos = u128::from(ticks) * u128::from(self.nanos);
         let per_sec = u128::from(NANOS_PER_SEC);

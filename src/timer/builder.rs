@@ -1,4 +1,4 @@
-//! Building a timer.
+//! The settings of a timer.
 
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};

@@ -1,4 +1,4 @@
-//! What all handles of one timer share.
+//! The state that all handles of one timer share.
 
 use crate::address::Address;
 use crate::cell::state::Mark;
@@ -21,11 +21,11 @@ pub(crate) struct Inner<T, W, X = ()> {
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
     on_expiry: OnExpiry<T, X>,
-    /// What the callback has beside the payloads.
+    /// Data for the callback beside the payloads.
     pub(crate) extra: X,
     unreclaimed: ReclaimQueue<()>,
-    /// Payloads that had not expired at the shutdown.
-    remains: Mutex<Vec<T>>,
+    /// Payloads that had not expired at the shutdown, with the addresses that they had.
+    remains: Mutex<Vec<(Address, T)>>,
 }
 
 /// A payload that has expired.
@@ -75,14 +75,14 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Inner<T, W, X> {
         self.engine.my_shard().events.rejected.add(1);
     }
 
-    /// Ends a timer. `None` if it has ended, or is just expiring.
+    /// Ends a timer. `None` if it has ended, or is expiring.
     pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<T> {
         let claim = self.engine.claim(address, Mark::Cancel)?;
         Some(self.engine.withdraw(claim, ending))
     }
 
-    /// What had not expired at the shutdown; empty at the second call.
-    pub(crate) fn take_remains(&self) -> Vec<T> {
+    /// Payloads that had not expired at the shutdown; empty at the second call.
+    pub(crate) fn take_remains(&self) -> Vec<(Address, T)> {
         std::mem::take(&mut *self.remains.lock())
     }
 }
@@ -114,8 +114,9 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Handler for Inner<T
     }
 
     fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Expired<T>> {
+        let address = claim.address();
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
-        self.remains.lock().push(payload);
+        self.remains.lock().push((address, payload));
         None
     }
 

@@ -1,4 +1,4 @@
-//! Building a tracker.
+//! The settings of a tracker.
 
 use super::key::TrackedKey;
 use crate::dispatch::Dispatch;
@@ -15,20 +15,22 @@ use std::time::Duration;
 pub struct TrackerBuilder<K, V, S = RandomState> {
     pub(super) settings: Settings,
     pub(super) hasher: S,
+    pub(super) first_token: u64,
     tracker: PhantomData<fn() -> (K, V)>,
 }
 
 impl<K: TrackedKey, V: Send + 'static> TrackerBuilder<K, V> {
     pub(crate) fn new(name: String) -> Self {
-        Self::with(Settings::new(name), RandomState::default())
+        Self::with(Settings::new(name), RandomState::default(), 1)
     }
 }
 
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
-    pub(super) fn with(settings: Settings, hasher: S) -> Self {
+    pub(super) fn with(settings: Settings, hasher: S, first_token: u64) -> Self {
         Self {
             settings,
             hasher,
+            first_token,
             tracker: PhantomData,
         }
     }
@@ -37,7 +39,18 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
 
     /// How keys are hashed. Default: a fast hasher with a random seed, since clients often choose the keys.
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> TrackerBuilder<K, V, H> {
-        TrackerBuilder::with(self.settings, hasher)
+        TrackerBuilder::with(self.settings, hasher, self.first_token)
+    }
+
+    /// The number of the first [`FencingToken`](super::FencingToken), from 1 to 2^63. Default: 1.
+    ///
+    /// A tracker forgets its tokens with the process. Where they must grow across restarts, give each start a number
+    /// above all that the starts before can have reached: a count of the starts, from a store, in the upper 32 bits; or
+    /// the time in microseconds since 1970, where the clock is never set back and there are fewer values than
+    /// microseconds.
+    pub fn first_token(mut self, number: u64) -> Self {
+        self.first_token = number;
+        self
     }
 }
 

@@ -1,8 +1,8 @@
-//! What can be tracked.
+//! Keys of a tracker.
 
 use std::hash::Hash;
 
-/// What the keys of a [`Tracker`](super::Tracker) must be. Implemented by all types that can be.
+/// The bounds on keys of a [`Tracker`](super::Tracker). Implemented by all types that meet them.
 pub trait TrackedKey: Eq + Hash + Clone + Send + Sync + 'static {}
 
 impl<K: Eq + Hash + Clone + Send + Sync + 'static> TrackedKey for K {}

@@ -6,18 +6,20 @@ pub use builder::RequestsBuilder;
 
 use builder::Report;
 
+use super::entries::Place;
 use super::{TrackedKey, Tracker, TrackerBuilder, WeakTracker};
-use crate::address::Address;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
-use crate::promise::{Promise, block_on};
+use crate::promise::{Panics, Promise, block_on};
 use crate::stats::{Count, Stats};
 use crate::sync::Arc;
 use crate::time::Timestamp;
 use crate::trampoline::Trampoline;
+use equivalent::Equivalent;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::hash::Hash;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -29,6 +31,8 @@ use std::time::Duration;
 pub enum RequestError {
     /// Its timeout passed first.
     TimedOut,
+    /// The connection was lost on which the response was to come: see [`Requests::fail_all`].
+    ConnectionLost,
     /// The [`Requests`] were shut down, or dropped.
     ShutDown,
 }
@@ -37,6 +41,7 @@ impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TimedOut => "no response within the timeout",
+            Self::ConnectionLost => "the connection was lost before a response came",
             Self::ShutDown => "shut down before a response came",
         })
     }
@@ -44,7 +49,7 @@ impl fmt::Display for RequestError {
 
 impl Error for RequestError {}
 
-/// The side of a promise that answers. If it is lost, the request is not: it learns of a shutdown.
+/// The side of a promise that answers. If it is dropped, the request learns of a shutdown.
 struct Caller<R>(Arc<Promise<Result<R, RequestError>>>);
 
 impl<R> Caller<R> {
@@ -66,8 +71,8 @@ impl<R> Drop for Caller<R> {
 
 /// The pending requests of a client: matches responses to them by id, and times them out.
 ///
-/// [`request`](Self::request) gives a [`Future`], which needs no runtime, and can also be waited for
-/// [on a thread](ResponseFuture::wait_blocking). The code that reads responses hands them to
+/// [`request`](Self::request) returns a [`Future`], which needs no runtime; a thread can also
+/// [block on it](ResponseFuture::wait_blocking). The code that reads responses passes them to
 /// [`respond`](Self::respond).
 ///
 /// ```
@@ -84,6 +89,37 @@ impl<R> Drop for Caller<R> {
 /// assert_eq!(calls.late(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// Ids may be used again once their request has ended. A counter makes them; where it wraps around, it may meet a request
+/// that is still pending, and goes on:
+///
+/// ```
+/// use request_purgatory::RejectReason;
+/// use request_purgatory::tracker::{Requests, ResponseFuture};
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use std::time::Duration;
+///
+/// fn request(calls: &Requests<u32, String>, next: &AtomicU32) -> Option<ResponseFuture<u32, String>> {
+///     loop {
+///         let id = next.fetch_add(1, Ordering::Relaxed);
+///         match calls.request(id, Duration::from_secs(5)) {
+///             Ok(pending) => return Some(pending),
+///             Err(refused) if refused.reason() == RejectReason::Duplicate => {}
+///             Err(_) => return None, // too many are pending, or shut down
+///         }
+///     }
+/// }
+///
+/// let (calls, next) = (Requests::new("calls"), AtomicU32::new(u32::MAX));
+/// let kept = calls.request(0, Duration::MAX)?; // as if it had been pending since the last time around
+/// assert_eq!(request(&calls, &next).map(|pending| *pending.id()), Some(u32::MAX));
+/// assert_eq!(request(&calls, &next).map(|pending| *pending.id()), Some(1));
+/// # drop(kept);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// By default each `Requests` starts two threads. A client with many connections gives all of theirs one
+/// [`ReaperThread`](crate::threads::ReaperThread).
 ///
 /// Cloning is cheap, and clones are the same requests. When the last one is dropped, those that wait end with
 /// [`RequestError::ShutDown`].
@@ -117,15 +153,15 @@ impl<K: TrackedKey, R: Send + 'static> Requests<K, R> {
 }
 
 impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
-    /// Expects a response to request `id` within `timeout`. Call it before the request is sent: a response that
-    /// overtakes it is late. Dropping the [`ResponseFuture`] forgets it.
+    /// Expects a response to request `id` within `timeout`. Call it before you send the request: a response that
+    /// arrives before this call is late. Dropping the [`ResponseFuture`] forgets the request.
     ///
     /// Takes the lock of the id's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
-    /// The id comes back in a [`Rejected`]: a request with this id is pending
-    /// ([`Duplicate`](RejectReason::Duplicate)), there are too many, they are shut down, or `Hash`, `Eq` or `Clone` of an
-    /// id or the clock panicked.
+    /// The id comes back in a [`Rejected`]: a request with this id is pending ([`Duplicate`](RejectReason::Duplicate)),
+    /// [`max_parked`](RequestsBuilder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone`
+    /// of an id or the clock panicked.
     pub fn request(
         &self,
         id: K,
@@ -144,41 +180,80 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
             .extra
             .track(timers, copy, Caller(promise.clone()), timeout, false)
         {
-            Ok((address, _)) => Ok(ResponseFuture {
+            Ok((place, _)) => Ok(ResponseFuture {
                 promise,
                 tracker: self.tracker.downgrade(),
                 id,
-                address,
+                place,
                 answered: false,
             }),
             Err(rejected) => Err(rejected.map(|_| id)),
         }
     }
 
-    /// Hands over the response to request `id`. Returns whether the request was pending; if not, the response is counted
+    /// Answers request `id` with `response`. Returns whether the request was pending. If not, the response is counted
     /// as [late](Self::late) and reported to [`on_late`](RequestsBuilder::on_late).
     ///
-    /// Takes the lock of the id's map shard, and then that of a timer shard only if it is free. Wakes the future on this thread,
-    /// or calls `on_late`, with no lock held; if that panics, so does this call.
+    /// Takes the lock of the id's map shard, and then that of a timer shard only if it is free. Wakes the future on
+    /// this thread, or calls `on_late`, with no lock held; if that panics, so does this call.
     pub fn respond(&self, id: &K, response: R) -> bool {
+        let late = self.respond_by(id, response);
+        late.map_err(|response| {
+            if let Some(report) = &self.late.report {
+                report(id, response);
+            }
+        })
+        .is_ok()
+    }
+
+    /// The same by a borrowed form of the id: `str` for `String`, or a type with [`Equivalent`]. Locks and wakes as
+    /// [`respond`](Self::respond) does.
+    ///
+    /// # Errors
+    /// The response to a request that is not pending comes back. It is counted as [late](Self::late), and not reported.
+    pub fn respond_by<Q>(&self, id: &Q, response: R) -> Result<(), R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
         match self.tracker.complete(id) {
             Some(caller) => {
                 caller.answer(Ok(response));
-                true
+                Ok(())
             }
             None => {
                 self.late.count.add(1);
-                if let Some(report) = &self.late.report {
-                    report(id, response);
-                }
-                false
+                Err(response)
             }
         }
     }
 
+    /// Ends every pending request with [`RequestError::ConnectionLost`], and goes on: requests are taken as before, for
+    /// the next connection. Returns how many this call ended.
+    ///
+    /// Every request that was pending when the call began has ended when it returns. One that another thread makes
+    /// meanwhile may have ended with them, so make the requests of the next connection after this. A response that comes
+    /// for one of the ended is late.
+    ///
+    /// Takes for each request the lock of the id's map shard, and that of a timer shard only if it is free. Then wakes
+    /// the futures on this thread, with no lock held; a waker's panic is caught and counted.
+    pub fn fail_all(&self) -> usize {
+        // All have ended before the first is woken: what that causes is not for this call.
+        let callers = self.tracker.withdraw_all();
+        let failed = callers.len();
+        let engine = &self.tracker.shared.inner.engine;
+        for (id, caller) in callers {
+            let _ = engine.guarded(|| caller.answer(Err(RequestError::ConnectionLost)));
+            let _ = engine.guarded(|| drop(id));
+        }
+        failed
+    }
+
     /// Lets the request `id` time out `timeout` from now instead: the server has said that it is still at work. `false`
     /// if no such request is pending. Locks, and reads the clock, as [`Tracker::touch`] does.
-    pub fn touch(&self, id: &K, timeout: Duration) -> bool {
+    pub fn touch<Q>(&self, id: &Q, timeout: Duration) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
         self.tracker.touch(id, timeout)
     }
 
@@ -192,13 +267,13 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.tracker.is_empty()
     }
 
-    /// Responses so far to requests that were not pending: they had timed out, were dropped, or never were.
+    /// The number of responses to requests that were not pending: they had timed out, were dropped, or were never made.
     pub fn late(&self) -> u64 {
         self.late.count.read()
     }
 
-    /// What happened so far: of requests, `parked` are pending now, `completed` were answered, `expired` timed out
-    /// and `cancelled` were dropped. Takes no lock.
+    /// The counts so far: `parked` requests are pending now, `completed` were answered, `expired` timed out and
+    /// `cancelled` were dropped. Takes no lock.
     pub fn stats(&self) -> Stats {
         self.tracker.stats()
     }
@@ -208,13 +283,13 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.tracker.advance()
     }
 
-    /// When [`advance`](Self::advance) has something to do next; see [`Tracker::next_deadline`].
+    /// The time of the next call of [`advance`](Self::advance); see [`Tracker::next_deadline`].
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.tracker.next_deadline()
     }
 
-    /// Refuses requests from now on, and ends those that wait with [`RequestError::ShutDown`]: futures are woken on this
-    /// thread. Then joins the threads; see [`Tracker::shutdown`].
+    /// Refuses requests from now on, and ends those that wait with [`RequestError::ShutDown`]: futures are woken on
+    /// this thread. Then joins the threads; see [`Tracker::shutdown`].
     pub fn shutdown(&self) {
         // Dropping them tells their requests.
         drop(self.tracker.shutdown());
@@ -240,21 +315,21 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> fmt::Debug for Requests<K, 
     }
 }
 
-/// One request that waits for its response: a [`Future`] of it, or of why there is none.
+/// A [`Future`] of the response to one request, or of the reason why there is none.
 ///
-/// Any executor will do; dropping it forgets the request, so that a response is late. It does not keep the
+/// Any executor can poll it. Dropping it forgets the request, and a response is then late. It does not keep the
 /// [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: TrackedKey, R: Send + 'static, S: KeyHasher = RandomState> {
     promise: Arc<Promise<Result<R, RequestError>>>,
     tracker: WeakTracker<K, Caller<R>, S>,
     id: K,
-    address: Address,
+    place: Place,
     answered: bool,
 }
 
 impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
-    /// Its id.
+    /// The id of the request.
     pub fn id(&self) -> &K {
         &self.id
     }
@@ -265,7 +340,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
     /// [`RequestError`], when the timeout has passed or the requests were shut down.
     ///
     /// # Panics
-    /// If it is called from a callback of the library: the response may have to come by the very thread that sleeps.
+    /// If it is called from a callback of the library: the response may need this very thread.
     pub fn wait_blocking(self) -> Result<R, RequestError> {
         assert!(
             !Trampoline::in_progress(),
@@ -295,10 +370,17 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, 
             return;
         }
         // The task that drops it need not be woken to hear that it is gone.
-        self.promise.forget();
-        if let Some(tracker) = self.tracker.upgrade() {
-            drop(tracker.withdraw(&self.id, self.address));
-        }
+        let (response, waker) = self.promise.close();
+        let mut panics = Panics::default();
+        panics.catch(|| {
+            if let Some(tracker) = self.tracker.upgrade() {
+                drop(tracker.withdraw(self.place));
+            }
+        });
+        // Destructors of the user's, once the request is gone.
+        panics.catch(|| drop(response));
+        panics.catch(|| drop(waker));
+        panics.resume();
     }
 }
 
@@ -323,7 +405,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
     /// # Panics
     /// If the clock does.
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
-        let tracker = TrackerBuilder::with(self.settings, self.hasher);
+        let tracker = TrackerBuilder::with(self.settings, self.hasher, 1);
         Ok(Requests {
             tracker: tracker.build(|_, caller: Caller<R>| {
                 caller.answer(Err(RequestError::TimedOut));

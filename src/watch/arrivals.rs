@@ -38,9 +38,14 @@ impl Arrivals {
         self.swept.len + self.unswept.len
     }
 
+    /// Watchers that were added and not removed.
+    pub(super) fn count(&self) -> usize {
+        (self.len() as isize - self.dead) as usize
+    }
+
     /// Whether none is left but dead ones.
     pub(super) fn is_empty(&self) -> bool {
-        self.len() as isize == self.dead
+        self.count() == 0
     }
 
     /// `number` is higher than all before.
@@ -84,6 +89,9 @@ impl Arrivals {
         limit: usize,
         slice: &mut Vec<Address>,
     ) -> Option<u64> {
+        if self.len() == 0 {
+            return None;
+        }
         let all = self.swept.from(from).chain(self.unswept.from(from));
         let mut next = None;
         for arrival in all.take_while(|arrival| arrival.number < to).take(limit) {

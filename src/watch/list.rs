@@ -1,8 +1,8 @@
 //! The watchers of one key.
 //!
 //! A single watcher lies inline, and a few lie in one small allocation. More are kept in the order of their
-//! [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are found
-//! without a visit to the rest.
+//! [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are
+//! found without a visit to the rest.
 //!
 //! Watchers arrive while a check walks over a list, and a walk that met them all might never end. So each has a number,
 //! and a walk meets those that arrived before it began. The numbers start anew with each list that comes to a key; its
@@ -69,6 +69,25 @@ impl WatchList {
         };
         if !added {
             self.make_many().add(watcher, rank);
+        }
+    }
+
+    /// The same, unless the list has `max` watchers already. Returns whether it was added.
+    #[inline(always)]
+    pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
+        let room = max == usize::MAX || self.count() < max;
+        if room {
+            self.add(watcher, rank);
+        }
+        room
+    }
+
+    /// How many watchers were added and not removed.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Few(few) => few.watchers().len(),
+            Self::Many(many) => many.unranked.count() + many.ranked.len(),
         }
     }
 
@@ -176,8 +195,8 @@ impl Walk {
         }
     }
 
-    /// Calls `each` for the watchers that the walk meets, until it breaks; `read` shows the list for a slice of them, if
-    /// it still exists. `pause` is called between slices.
+    /// Calls `each` for the watchers that the walk meets, until it breaks; `read` shows the list for a slice of them,
+    /// if it still exists. `pause` is called between slices.
     pub(crate) fn visit(
         mut self,
         mut each: impl FnMut(Address) -> ControlFlow<()>,

@@ -6,15 +6,15 @@
 //!
 //! | word | list |
 //! |---|---|
-//! | `EMPTY` | nobody watches; the key is resolved |
+//! | `EMPTY` | no watcher; the key is resolved |
 //! | an address | this one watches; the key is resolved |
 //! | `MANY` | see the locked list, which may be empty if the key is not resolved any more |
 //!
 //! A place belongs to a key as long as the key is resolved or watched. A key that is not resolved any more has `MANY`
 //! in its word, so that every removal takes the lock, and the one that leaves an empty list behind sees that the place
 //! can be retired. What could keep a place in use comes only with the lock of the key's shard (a watch by the plain
-//! key, another resolution) or from somebody to whom the key is resolved; so who holds that lock and finds neither
-//! retires it.
+//! key, another resolution) or from a thread that has the key resolved; so a thread that has that lock and finds
+//! neither retires it.
 
 use super::bound::{Bound, Rank};
 use super::list::{Walk, WatchList};
@@ -27,7 +27,7 @@ use std::sync::OnceLock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number(u32);
 
-/// Nobody watches. No address has the low 32 bits all set.
+/// There is no watcher. No address has the low 32 bits all set.
 const EMPTY: u64 = u32::MAX as u64;
 /// The list is behind the lock.
 const MANY: u64 = 1 << 32 | EMPTY;
@@ -43,7 +43,7 @@ struct Locked<K> {
     /// Whose place it is. (Shared, so that it is neither cloned nor dropped under this lock. Under it, a snapshot
     /// clones the one in the map.)
     key: Option<Arc<K>>,
-    /// So many have the key resolved.
+    /// The number of resolutions of the key that exist.
     pins: usize,
     /// The watchers, if the word is `MANY`.
     list: Option<WatchList>,
@@ -52,7 +52,7 @@ struct Locked<K> {
 /// Answer of [`Resolved::remove`].
 pub(crate) enum Unwatched<K> {
     Kept,
-    /// Nobody watches this key any more, and nobody has it resolved.
+    /// This key has no watcher and no resolution any more.
     Orphaned(Arc<K>),
 }
 
@@ -68,30 +68,35 @@ impl<K> Resolved<K> {
         }
     }
 
-    /// From now on, a visit finds `watcher`.
+    /// From now on, a visit finds `watcher`, unless there are `max` watchers already. Returns whether it was added.
     #[inline(always)]
-    pub(crate) fn add(&self, watcher: Address, rank: Option<Rank>) {
-        if rank.is_some() || !self.swap(EMPTY, watcher.to_bits()) {
-            self.add_locked(watcher, rank);
+    pub(crate) fn add(&self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
+        if rank.is_some() || max == 0 || !self.swap(EMPTY, watcher.to_bits()) {
+            return self.add_locked(max, watcher, rank);
         }
+        true
     }
 
     #[cold]
-    fn add_locked(&self, watcher: Address, rank: Option<Rank>) {
+    fn add_locked(&self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
+        if max == 0 {
+            return false;
+        }
         let mut locked = self.locked.lock();
-        // Without a rank and with nobody there, the word is enough.
+        // Without a rank and on an empty list, the word is enough.
         while rank.is_some() || !self.swap(EMPTY, watcher.to_bits()) {
             if self.gather(&mut locked) {
                 match &mut locked.list {
-                    Some(list) => list.add(watcher, rank),
+                    Some(list) => return list.add_up_to(max, watcher, rank),
                     none => *none = Some(WatchList::new(watcher, rank)),
                 }
-                return;
+                return true;
             }
         }
+        true
     }
 
-    /// Has the list behind the lock, which is held. `false` if somebody changed the word meanwhile.
+    /// Has the list behind the lock, which is held. `false` if another thread changed the word meanwhile.
     fn gather(&self, locked: &mut Locked<K>) -> bool {
         // ORDERING: Relaxed: the swap checks it, and `MANY` changes only under this lock.
         match self.word.load(Ordering::Relaxed) {
@@ -127,7 +132,7 @@ impl<K> Resolved<K> {
         match &locked.key {
             Some(key) if locked.pins == 0 => Unwatched::Orphaned(key.clone()),
             _ => {
-                // It is a swap, although nobody else replaces `MANY`: a store would cut off the event that a `peek_published`
+                // It is a swap, although no other thread replaces it: a store would cut off the event that a `peek_published`
                 // at `MANY` has left here for the next parker.
                 self.swap(MANY, EMPTY);
                 Unwatched::Kept
@@ -137,16 +142,16 @@ impl<K> Resolved<K> {
 
     #[inline(always)]
     fn swap(&self, from: u64, to: u64) -> bool {
-        // ORDERING: AcqRel. Release: whoever finds the watcher finds its slot as it was when it was added. Acquire
-        // pairs with the Release in `peek_published`: a parker who adds its watch after a check has looked in vain then sees the
-        // event that the check was about.
+        // ORDERING: AcqRel. Release: a thread that finds the watcher finds its slot as it was when it was added.
+        // Acquire pairs with the Release in `peek_published`: a parker that adds its watch after a check found no
+        // watcher sees the event that the check was about.
         self.word
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
     /// The only watcher, if any; `None` if the list is behind the lock. What happened before this call is seen by
-    /// whoever adds a watcher that this call does not find.
+    /// a thread that adds a watcher that this call does not find.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Option<Option<Address>> {
         // ORDERING: Relaxed: the exchange below checks it.
@@ -167,7 +172,9 @@ impl<K> Resolved<K> {
     /// orders the two, and a load is enough.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<Option<Address>> {
-        // ORDERING: Acquire pairs with the Release in `swap`.
+        // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would be the same program, so no model kills it:
+        // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that lock
+        // later and sees the event. An address whose slot this thread does not see yet is stale to `State::acquire`.)
         Self::decode(self.word.load(Ordering::Acquire))
     }
 
@@ -223,7 +230,7 @@ impl<K> Resolved<K> {
         let mut locked = self.locked.lock();
         locked.pins += 1;
         if locked.list.is_none() {
-            // (It was `MANY` if nobody had it resolved; else it is what it is.)
+            // (It was `MANY` if the key was not resolved; else it is what it is.)
             self.swap(MANY, EMPTY);
         }
     }
@@ -237,7 +244,7 @@ impl<K> Resolved<K> {
         }
     }
 
-    /// Takes the key out, if nobody has it resolved or watches it. The caller has the lock of the key's shard.
+    /// Takes the key out, if it has neither resolution nor watcher. The caller has the lock of the key's shard.
     fn vacate(&self) -> Option<Arc<K>> {
         let mut locked = self.locked.lock();
         match locked.pins == 0 && locked.list.is_none() {
@@ -287,7 +294,7 @@ impl<K> ResolvedLists<K> {
         &places[(number.0 - first) as usize]
     }
 
-    /// Gives `key` a place, with the list that it has, for one who has it resolved. The caller has the lock of the
+    /// Gives `key` a place, with the list that it has, for one resolution. The caller has the lock of the
     /// key's shard.
     pub(crate) fn occupy(&self, key: Arc<K>, list: Option<WatchList>) -> Number {
         let number = {
@@ -308,13 +315,13 @@ impl<K> ResolvedLists<K> {
         number
     }
 
-    /// One less has the key of a place resolved. Retires the place if that was the last one and nobody watches.
+    /// One resolution less. Retires the place if that was the last one and there is no watcher.
     pub(crate) fn unpin(&self, number: Number) -> Option<Arc<K>> {
         self.get(number).unpin();
         self.retire(number)
     }
 
-    /// Takes a place back, if it belongs to nobody, and returns its key, which is the user's to drop: under no lock.
+    /// Takes a place back, if its key has neither resolution nor watcher. Returns the key, to be dropped under no lock.
     /// The caller has the lock of the key's shard, and removes the entry.
     pub(crate) fn retire(&self, number: Number) -> Option<Arc<K>> {
         let key = self.get(number).vacate()?;

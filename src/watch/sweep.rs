@@ -1,4 +1,4 @@
-//! Taking many watchers off their lists at once, when a storm is cleared away.
+//! Taking many watchers off their lists at once, when a batch of expired operations is reclaimed.
 //!
 //! The lists of plain keys lie far apart in memory, and to look each up under a lock of its own is to wait for memory a
 //! million times. Sorted by shard, one hold of a lock serves several, and the map brings their entries close together.
@@ -27,14 +27,14 @@ pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     edits: Vec<Edit<'m, K, Leaving>>,
     done: usize,
-    /// Entries of keys that nobody watches any more, to be dropped.
+    /// Entries of keys without watchers, to be dropped.
     removed: Vec<(K, Location)>,
     /// Resolved lists that can be retired.
     orphans: Vec<(Arc<K>, Number)>,
 }
 
 impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S> {
-    /// With room for so many.
+    /// With room for this many watches.
     pub(crate) fn of(map: &'m WatchMap<K, S>, watches: usize) -> Self {
         Self {
             map,
@@ -72,8 +72,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
-    /// Takes off those of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), after a panic
-    /// as well.
+    /// Takes off those of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), after a
+    /// panic as well.
     pub(crate) fn step(&mut self, is_live: impl Fn(Address) -> bool) {
         self.take_off(is_live);
         // No lock is held. What panics is out of its vector already, and the others wait for the next step.

@@ -7,8 +7,11 @@ mod completing;
 mod drops;
 mod endings;
 mod executors;
+mod listener;
 mod model;
 mod stress;
+mod take;
+mod until;
 
 use request_purgatory::{Purgatory, Waits, threads::Reaper, time::ManualClock};
 use std::future::Future;

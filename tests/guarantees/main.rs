@@ -16,6 +16,7 @@ mod leftovers;
 mod locks;
 mod mixed_watches;
 mod nested;
+mod operators;
 mod order;
 mod panics;
 mod ranked;

@@ -3,7 +3,6 @@
 
 pub(crate) mod bell;
 pub(crate) mod keys;
-pub(crate) mod program;
 pub(crate) mod spans;
 
 use request_purgatory::{

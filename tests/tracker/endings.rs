@@ -33,10 +33,11 @@ fn g05_each_value_ends_in_one_way() {
         tracker
             .track(1, mint.token(10), TICK)
             .expect("room")
+            .replaced
             .is_none()
     );
-    let replaced = tracker.track(1, mint.token(11), TICK * 2).expect("room");
-    assert_eq!(replaced.expect("the first one").number, 10);
+    let tracked = tracker.track(1, mint.token(11), TICK * 2).expect("room");
+    assert_eq!(tracked.replaced.expect("the first one").number, 10);
     let refused = tracker.try_track(1, mint.token(12), TICK * 9);
     assert!(
         matches!(refused.map_err(Rejected::into_parts), Err((RejectReason::Duplicate, back)) if back.number == 12)

@@ -129,7 +129,7 @@ fn g12_a_panicking_key_loses_no_value() {
                             .track(Key(key), mint.token(99), TICK)
                             .map_err(Rejected::into_parts)
                         {
-                            Ok(replaced) => back.extend(replaced),
+                            Ok(tracked) => back.extend(tracked.replaced),
                             Err((RejectReason::Panicked, value)) => {
                                 assert_eq!(value.number, 99);
                                 back.push(value);
@@ -187,7 +187,7 @@ fn g12_a_panic_while_the_map_grows_loses_no_value() {
                 .track(Key(key), value, TICK)
                 .map_err(Rejected::into_parts)
             {
-                Ok(replaced) => assert!(replaced.is_none()),
+                Ok(tracked) => assert!(tracked.replaced.is_none()),
                 Err((RejectReason::Panicked, value)) => back.push(value.number),
                 Err(other) => panic!("{other:?}"),
             }
@@ -232,6 +232,7 @@ fn g12_a_panicking_id_comes_back() {
             assert_eq!(requests.stats().rejected, refused);
         }
     }
-    assert!(refused >= 3, "{refused}");
+    // (One clone of an id, and one hash.)
+    assert_eq!(refused, 2);
     assert!(requests.request(Key(7), Duration::MAX).is_ok());
 }

@@ -6,12 +6,14 @@ use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
     RejectReason, Rejected, Tracker, time::Clock, time::ManualClock, time::Timestamp,
+    tracker::FencingToken,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const KEYS: u8 = 6;
+const FIRST: u64 = 1 << 32;
 
 #[derive(Debug, Clone)]
 enum Call {
@@ -19,6 +21,10 @@ enum Call {
     TryTrack(u8, Span),
     Complete(u8),
     Touch(u8, Span),
+    /// By one of the key's tokens: the last one if the number is 0, else an older one.
+    TouchIf(u8, usize, Span),
+    CompleteIf(u8, usize),
+    ReplaceIf(u8, usize, Span),
     /// The clock moves, and nobody looks.
     Pass(Span),
     /// The clock moves, and the tracker is driven.
@@ -35,12 +41,15 @@ struct Pair {
     /// Value and deadline by key; `None` never expires.
     kept: BTreeMap<u8, (u32, Option<u64>)>,
     next_value: u32,
+    /// All tokens that each key has had, the last one at the end, and the highest of all.
+    tokens: BTreeMap<u8, Vec<FencingToken>>,
+    highest: u64,
     closed: bool,
 }
 
 impl Pair {
     fn new(choices: Choices) -> Self {
-        let (builder, clock) = chosen!(Tracker::builder("model"), choices);
+        let (builder, clock) = chosen!(Tracker::builder("model").first_token(FIRST), choices);
         let expired = Arc::new(Mutex::new(Vec::new()));
         let log = expired.clone();
         let real = builder.build(move |key, value| lock(&log).push((key, value)));
@@ -51,6 +60,8 @@ impl Pair {
             expired,
             kept: BTreeMap::new(),
             next_value: 0,
+            tokens: BTreeMap::new(),
+            highest: FIRST - 1,
             closed: false,
         }
     }
@@ -81,6 +92,22 @@ impl Pair {
                     entry.1 = deadline;
                 }
             }
+            Call::TouchIf(key, back, span) => {
+                let timeout = span.of(tick);
+                let (token, mine) = self.token(key, back);
+                assert_eq!(self.real.touch_if(&key, token, timeout), mine);
+                let deadline = self.deadline(timeout);
+                if let Some(entry) = self.kept.get_mut(&key).filter(|_| mine) {
+                    entry.1 = deadline;
+                }
+            }
+            Call::CompleteIf(key, back) => {
+                let (token, mine) = self.token(key, back);
+                let expected = mine.then(|| self.kept.remove(&key)).flatten();
+                let completed = self.real.complete_if(&key, token);
+                assert_eq!(completed, expected.map(|(value, _)| value));
+            }
+            Call::ReplaceIf(key, back, span) => self.replace(key, back, span.of(tick)),
             Call::Pass(span) => self.clock.advance(span.of(tick)),
             Call::Advance(span) => {
                 self.clock.advance(span.of(tick));
@@ -107,19 +134,64 @@ impl Pair {
         let full = max.is_some_and(|max| self.kept.len() >= max);
         let duplicate = !replace && self.kept.contains_key(&key);
         let result = match replace {
-            true => self.real.track(key, value, timeout),
-            false => self.real.try_track(key, value, timeout).map(|()| None),
+            true => {
+                let tracked = self.real.track(key, value, timeout);
+                tracked.map(|tracked| (tracked.token, tracked.replaced))
+            }
+            false => {
+                let tracked = self.real.try_track(key, value, timeout);
+                tracked.map(|token| (token, None))
+            }
         };
         match result.map_err(Rejected::into_parts) {
             Err((RejectReason::ShutDown, back)) if self.closed => assert_eq!(back, value),
             Err((RejectReason::Duplicate, back)) if duplicate => assert_eq!(back, value),
             // (One that would be replaced takes its place until then.)
             Err((RejectReason::Full, back)) if full && !duplicate => assert_eq!(back, value),
-            Ok(replaced) if !self.closed && !duplicate && !full => {
+            Ok((token, replaced)) if !self.closed && !duplicate && !full => {
+                self.given(key, token);
                 let before = self.kept.insert(key, (value, self.deadline(timeout)));
                 assert_eq!(replaced, before.map(|(value, _)| value));
             }
             other => panic!("{other:?}, full: {full}, duplicate: {duplicate}"),
+        }
+    }
+
+    /// One of the key's tokens, and whether it is that of the value that is kept. Or one that was never given out.
+    fn token(&self, key: u8, back: usize) -> (FencingToken, bool) {
+        let known = self.tokens.get(&key).map_or(&[][..], Vec::as_slice);
+        match known.iter().rev().nth(back) {
+            Some(token) => (*token, back == 0 && self.kept.contains_key(&key)),
+            None => (FencingToken::from(self.highest + 1), false),
+        }
+    }
+
+    /// A token came: it is above all before, whatever their keys.
+    fn given(&mut self, key: u8, token: FencingToken) {
+        assert_eq!(token.get(), self.highest + 1);
+        self.highest = token.get();
+        self.tokens.entry(key).or_default().push(token);
+    }
+
+    fn replace(&mut self, key: u8, back: usize, timeout: Duration) {
+        let value = self.next_value;
+        self.next_value += 1;
+        let (token, mine) = self.token(key, back);
+        match self.real.replace_if(key, token, value, timeout) {
+            Ok(tracked) => {
+                assert!(mine, "replaced by a stale token");
+                let before = self.kept.insert(key, (value, self.deadline(timeout)));
+                assert_eq!(tracked.replaced, before.map(|(value, _)| value));
+                self.given(key, tracked.token);
+            }
+            Err(rejected) => {
+                let expected = match self.closed {
+                    true => RejectReason::ShutDown,
+                    false => RejectReason::StaleToken,
+                };
+                assert!(!mine);
+                assert_eq!(rejected.into_parts(), (expected, value));
+            }
         }
     }
 
@@ -148,6 +220,12 @@ impl Pair {
         for key in 0..KEYS {
             let kept = self.kept.get(&key);
             assert_eq!(self.real.contains(&key), kept.is_some());
+            assert_eq!(self.real.get(&key), kept.map(|(value, _)| *value));
+            let token = self.tokens.get(&key).and_then(|all| all.last());
+            assert_eq!(
+                self.real.token(&key),
+                token.copied().filter(|_| kept.is_some())
+            );
             let deadline = kept.and_then(|(_, deadline)| *deadline);
             let deadline = deadline.map(|tick| self.choices.timestamp(tick));
             let remaining = deadline.map(|at| at.saturating_since(now));
@@ -168,11 +246,15 @@ impl Pair {
 
 fn call() -> impl Strategy<Value = Call> {
     let key = || 0..KEYS;
+    let back = || prop_oneof![3 => Just(0), 2 => 1..4_usize];
     prop_oneof![
         5 => (key(), span()).prop_map(|(key, timeout)| Call::Track(key, timeout)),
         5 => (key(), span()).prop_map(|(key, timeout)| Call::TryTrack(key, timeout)),
         3 => key().prop_map(Call::Complete),
         3 => (key(), span()).prop_map(|(key, timeout)| Call::Touch(key, timeout)),
+        3 => (key(), back(), span()).prop_map(|(key, back, timeout)| Call::TouchIf(key, back, timeout)),
+        2 => (key(), back()).prop_map(|(key, back)| Call::CompleteIf(key, back)),
+        3 => (key(), back(), span()).prop_map(|(key, back, timeout)| Call::ReplaceIf(key, back, timeout)),
         2 => jump().prop_map(Call::Pass),
         4 => jump().prop_map(Call::Advance),
     ]

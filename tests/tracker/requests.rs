@@ -1,14 +1,14 @@
 //! What `Requests` answer: responses, timeouts, late responses, forgotten requests.
 
-use crate::support::{PATIENCE, lock, within};
+use crate::support::{PATIENCE, eventually, lock, quietly, threads_named, within};
 use request_purgatory::{
-    RejectReason, Rejected, threads::Reaper, time::ManualClock, tracker::RequestError,
-    tracker::Requests, tracker::RequestsBuilder,
+    RejectReason, Rejected, threads::Reaper, threads::ReaperThread, time::ManualClock,
+    tracker::RequestError, tracker::Requests, tracker::RequestsBuilder, tracker::ResponseFuture,
 };
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -176,4 +176,142 @@ fn an_answer_is_handed_out_once() {
         Poll::Ready(Ok("one".into()))
     );
     assert!(request.as_mut().poll(&mut cx).is_pending());
+}
+
+/// The connection is lost: what is pending ends with that, and the next connection's requests are taken. A waker that
+/// panics, or asks again at once, disturbs no other.
+#[test]
+fn requests_of_a_lost_connection_fail_together() {
+    quietly();
+    struct Again(
+        Requests<u32, String>,
+        Mutex<Option<ResponseFuture<u32, String>>>,
+    );
+    impl Wake for Again {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.1) = self.0.request(2, Duration::MAX).ok();
+        }
+    }
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            std::panic::panic_any("intended");
+        }
+    }
+    let (calls, clock, late) = reporting();
+    assert_eq!(calls.fail_all(), 0);
+    let request = |id| calls.request(id, TICK).expect("room");
+    let mut pending = (0..100).map(request).collect::<Vec<_>>();
+    let again = Arc::new(Again(calls.clone(), Mutex::new(None)));
+    for (id, waker) in [
+        (2, Waker::from(again.clone())),
+        (3, Arc::new(Panics).into()),
+    ] {
+        let mut cx = Context::from_waker(&waker);
+        assert!(Pin::new(&mut pending[id]).poll(&mut cx).is_pending());
+    }
+    assert!(calls.respond(&99, "in time".into()));
+    assert_eq!(calls.fail_all(), 99);
+    assert_eq!((calls.len(), calls.stats().panicked), (1, 1));
+    for (id, request) in pending.into_iter().enumerate() {
+        let expected = match id {
+            99 => Ok("in time".into()),
+            _ => Err(RequestError::ConnectionLost),
+        };
+        assert_eq!(request.wait_blocking(), expected);
+    }
+    // The response to one of them is late; the one that was made again is not.
+    assert!(!calls.respond(&7, "too late".into()));
+    assert_eq!(lock(&late).as_slice(), [(7, "too late".into())]);
+    assert!(calls.respond(&2, "second".into()));
+    let second = lock(&again.1).take().expect("made by the waker");
+    assert_eq!(second.wait_blocking(), Ok("second".into()));
+    clock.advance(TICK);
+    assert_eq!(calls.advance(), 0);
+    let stats = calls.stats();
+    assert_eq!(
+        (stats.completed, stats.cancelled, stats.expired),
+        (2, 99, 0)
+    );
+}
+
+/// By threads that make requests, answer them and fail them all: each has one end.
+#[test]
+fn g05_failing_all_races_everything_else() {
+    within(PATIENCE, || {
+        let calls = Requests::<u64, u64>::new("fail-all");
+        let callers = (0..2_u64).map(|caller| {
+            let calls = calls.clone();
+            thread::spawn(move || {
+                let mut ends = [0_u64; 3];
+                for id in (caller * 3_000..).take(3_000) {
+                    let timeout = Duration::from_micros(id % 7 * 300);
+                    let request = calls.request(id, timeout).expect("no such id is pending");
+                    let answered = id % 3 == 0 && calls.respond(&id, id);
+                    match request.wait_blocking() {
+                        Ok(response) => {
+                            assert!(answered && response == id);
+                            ends[0] += 1;
+                        }
+                        Err(RequestError::TimedOut) => ends[1] += 1,
+                        Err(RequestError::ConnectionLost) => ends[2] += 1,
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+                ends
+            })
+        });
+        let callers = callers.collect::<Vec<_>>();
+        let mut failed = 0;
+        while callers.iter().any(|caller| !caller.is_finished()) {
+            failed += calls.fail_all() as u64;
+        }
+        let mut ends = [0; 3];
+        for caller in callers {
+            let of_caller = caller.join().expect("no panic");
+            (0..3).for_each(|end| ends[end] += of_caller[end]);
+        }
+        let stats = calls.stats();
+        assert_eq!(ends, [stats.completed, stats.expired, stats.cancelled]);
+        assert_eq!((ends[2], ends.iter().sum::<u64>()), (failed, 6_000));
+        assert!(calls.is_empty());
+    });
+}
+
+#[test]
+fn an_id_is_found_by_its_borrowed_form() {
+    let calls = Requests::<String, u32>::builder("borrowed")
+        .reaper(Reaper::Manual)
+        .build()
+        .expect("no threads to refuse");
+    let request = calls.request("one".to_owned(), TICK).expect("room");
+    assert!(calls.touch("one", Duration::MAX));
+    assert_eq!(calls.respond_by("two", 2), Err(2));
+    assert_eq!(calls.respond_by("one", 1), Ok(()));
+    assert_eq!((request.wait_blocking(), calls.late()), (Ok(1), 1));
+}
+
+/// The recommendation for many connections: what it saves is counted here.
+#[test]
+fn g19_many_requests_share_two_threads() {
+    within(PATIENCE, || {
+        let reaper = ReaperThread::spawn("g19-calls").expect("threads");
+        let all = (0..100).map(|_| {
+            let calls = Requests::<u32, u32>::builder("g19-calls");
+            calls.reaper(Reaper::Shared(reaper.clone())).build()
+        });
+        let all = all
+            .collect::<Result<Vec<_>, _>>()
+            .expect("no threads of their own");
+        assert_eq!(threads_named("g19-calls").len(), 2);
+        let request = |calls: &Requests<u32, u32>| calls.request(1, TICK).expect("room");
+        let pending = all.iter().map(request).collect::<Vec<_>>();
+        for request in pending {
+            assert_eq!(request.wait_blocking(), Err(RequestError::TimedOut));
+        }
+        drop((all, reaper));
+        eventually("the end of its threads", || {
+            threads_named("g19-calls").is_empty()
+        });
+    });
 }

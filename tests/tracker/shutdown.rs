@@ -224,7 +224,7 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
                             .track(random.below(3), value, timeout)
                             .map_err(Rejected::into_parts)
                         {
-                            Ok(replaced) => back.extend(replaced.map(|value| value.number)),
+                            Ok(tracked) => back.extend(tracked.replaced.map(|value| value.number)),
                             Err((RejectReason::ShutDown, value)) => {
                                 back.push(value.number);
                                 return (back, number + 1);

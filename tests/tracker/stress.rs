@@ -17,27 +17,47 @@ const KEYS: u64 = 5;
 /// Tracks values under few keys in every way. Returns the numbers of those that it got back.
 fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
     let mut random = Random::new(seed + 1);
-    let mut back = Vec::new();
+    let (mut back, mut mine) = (Vec::new(), None);
     for number in seed * VALUES..(seed + 1) * VALUES {
         let key = random.below(KEYS);
         let value = mint.token(number);
         let timeout = Duration::from_micros(random.below(3_000));
-        match random.below(2) {
+        match random.below(3) {
             0 => {
-                let replaced = tracker.track(key, value, timeout).expect("room");
-                back.extend(replaced.map(|value| value.number));
+                let tracked = tracker.track(key, value, timeout).expect("room");
+                back.extend(tracked.replaced.map(|value| value.number));
+                mine = Some((key, tracked.token));
             }
+            1 => match mine
+                .take()
+                .map(|(key, token)| tracker.replace_if(key, token, value, timeout))
+            {
+                Some(Ok(tracked)) => {
+                    back.extend(tracked.replaced.map(|value| value.number));
+                    mine = Some((key, tracked.token));
+                }
+                Some(Err(rejected)) => {
+                    assert_eq!(rejected.reason(), RejectReason::StaleToken);
+                    back.push(rejected.into_inner().number);
+                }
+                None => back.push(number),
+            },
             _ => match tracker
                 .try_track(key, value, timeout)
                 .map_err(Rejected::into_parts)
             {
-                Ok(()) => {}
+                Ok(token) => mine = Some((key, token)),
                 Err((RejectReason::Duplicate, value)) => back.push(value.number),
                 Err(other) => panic!("{other:?}"),
             },
         }
         let other = random.below(KEYS);
-        match random.below(4) {
+        match random.below(6) {
+            4 => {
+                let completed = mine.and_then(|(key, token)| tracker.complete_if(&key, token));
+                back.extend(completed.map(|value| value.number));
+            }
+            5 => drop(mine.map(|(key, token)| tracker.touch_if(&key, token, timeout))),
             0 => back.extend(tracker.complete(&other).map(|value| value.number)),
             1 => drop(tracker.touch(&other, timeout)),
             2 => drop(tracker.contains(&other)),
@@ -161,7 +181,8 @@ fn g06_no_key_is_left_in_the_map() {
             }
             2 => {
                 assert!(tracker.track(key.clone(), 1, Duration::MAX).is_ok());
-                assert_eq!(tracker.track(key, 2, tick).ok(), Some(Some(1)));
+                let tracked = tracker.track(key, 2, tick).expect("room");
+                assert_eq!(tracked.replaced, Some(1));
             }
             _ => {
                 assert!(tracker.track(key.clone(), 1, tick).is_ok());

@@ -109,12 +109,40 @@ async fn serve(address: &str) -> Result<()> {
     let router = axum::Router::new()
         .route("/topics/{topic}", get(read).post(append))
         .route("/parked", get(parked))
-        .with_state(Server { topics, waits });
+        .with_state(Server {
+            topics,
+            waits: waits.clone(),
+        });
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("listen at {address}"))?;
     println!("listening on {}", listener.local_addr()?);
-    Ok(axum::serve(listener, router).await?)
+    // The shutdown ends every wait, so each parked request gets its answer (503); then the server returns.
+    let shutdown = async move {
+        terminated().await;
+        // (It joins the purgatory's threads, so it does not run on a thread of the runtime.)
+        let ended = tokio::task::spawn_blocking(move || waits.shutdown());
+        ended.await.expect("a shutdown does not panic");
+    };
+    axum::serve(listener, router)
+        .with_graceful_shutdown(shutdown)
+        .await?;
+    Ok(())
+}
+
+/// Until the process is asked to end, by Ctrl-C or (on Unix) SIGTERM.
+async fn terminated() {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate()).expect("a handler can be set");
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await.expect("a handler can be set");
 }
 
 #[tokio::main]

@@ -149,6 +149,29 @@ fn a_small_load_is_answered_whole() {
     assert!(stdout.contains("left: 0 parked"), "{stdout}");
 }
 
+/// Asked to end, the server answers each parked request, and then ends.
+#[cfg(unix)]
+#[test]
+fn an_orderly_shutdown_answers_what_is_parked() {
+    let mut server = Server::start();
+    let waiting =
+        [1, 2, 3].map(|topic| server.send("GET", &format!("/topics/{topic}?wait=300s"), ""));
+    server.wait_for_parked(waiting.len());
+    let killed = Command::new("kill")
+        .args(["-TERM", &server.child.id().to_string()])
+        .status();
+    assert!(killed.expect("run kill").success());
+    for request in waiting {
+        assert_eq!(receive(request).0, 503);
+    }
+    let begun = Instant::now();
+    while server.child.try_wait().expect("it is ours").is_none() {
+        assert!(begun.elapsed() < PATIENCE, "the server does not end");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(server.child.wait().expect("it has ended").success());
+}
+
 #[test]
 fn nonsense_is_refused() {
     for arguments in [

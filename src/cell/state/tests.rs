@@ -1,5 +1,5 @@
-//! The word on one thread, against its truth table written out in plain variables. (What threads do to each other is the
-//! matter of the models.)
+//! The word on one thread, against its truth table written out in plain variables. (What threads do to each other is
+//! the matter of the models.)
 
 use super::{Acquire, Mark, Marked, Release, State};
 use crate::sync::LAST_GENERATION;
@@ -43,7 +43,7 @@ impl Table {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// With a reference to the present occupant, or to the one so many before it.
+    /// With a reference to the present occupant, or to an earlier one.
     Acquire(u32),
     Mark(u32, usize),
     Release(bool),

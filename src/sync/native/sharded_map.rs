@@ -66,6 +66,67 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         Some(read(stored))
     }
 
+    /// The hash of `key`, for the methods that find an entry by it.
+    #[inline(always)]
+    pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.0.hasher().hash_one(key)
+    }
+
+    /// Reads the entry that `is_it`, among those with this hash, under the shared lock of their shard.
+    #[inline]
+    pub(crate) fn read_where<R>(
+        &self,
+        hash: u64,
+        mut is_it: impl FnMut(&K, &V) -> bool,
+        read: impl FnOnce(&V) -> R,
+    ) -> Option<R> {
+        let shard = self.0.determine_shard(hash as usize);
+        let shard = self.0.shards()[shard].read();
+        let (_, value) = shard.get(hash, |(key, value)| is_it(key, value.get()))?;
+        Some(read(value.get()))
+    }
+
+    /// Takes the entry that `is_it` out, among those with this hash, under the exclusive lock of their shard.
+    #[inline]
+    pub(crate) fn take_where(
+        &self,
+        hash: u64,
+        mut is_it: impl FnMut(&K, &V) -> bool,
+    ) -> Option<(K, V)> {
+        let shard = self.0.determine_shard(hash as usize);
+        let mut shard = self.0.shards()[shard].write();
+        let taken = shard.remove_entry(hash, |(key, value)| is_it(key, value.get()));
+        drop(shard);
+        taken.map(|(key, value)| (key, value.into_inner()))
+    }
+
+    /// Shows `edit` the entry of `key` that `is_current`, and adds an entry with what `edit` returns, if anything: all of it
+    /// under one hold of the exclusive lock of the key's shard. The others of the key stay where they are. `hash` is the
+    /// hash of `key`, and `hash_of` that of an entry that is there already. Returns `key` if it is not needed.
+    #[inline]
+    pub(crate) fn edit_current(
+        &self,
+        hash: u64,
+        key: K,
+        is_current: impl Fn(&V) -> bool,
+        edit: impl FnOnce(Option<&mut V>) -> Option<V>,
+        hash_of: impl Fn(&V) -> u64,
+    ) -> Option<K> {
+        let shard = self.0.determine_shard(hash as usize);
+        let mut shard = self.0.shards()[shard].write();
+        let found = shard.get_mut(hash, |(other, value)| {
+            *other == key && is_current(value.get())
+        });
+        match edit(found.map(|(_, value)| value.get_mut())) {
+            Some(value) => {
+                let entry = (key, SharedValue::new(value));
+                shard.insert(hash, entry, |(_, other)| hash_of(other.get()));
+                None
+            }
+            None => Some(key),
+        }
+    }
+
     /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
     /// told what is there. Returns `key` if it is not needed.
     #[inline(always)]
@@ -90,23 +151,6 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         };
         shard.insert(hash, (key, SharedValue::new(value)), hasher);
         None
-    }
-
-    /// Removes the entry of `key` if it `goes`, and returns its value.
-    #[inline]
-    pub(crate) fn remove_if<Q>(&self, key: &Q, goes: impl Fn(&V) -> bool) -> Option<V>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let (hash, shard) = self.locate(key);
-        let mut shard = self.0.shards()[shard].write();
-        let removed = shard.remove_entry(hash, |(other, value)| {
-            other.borrow() == key && goes(value.get())
-        });
-        // The destructor of the key is the user's: not under the lock.
-        drop(shard);
-        removed.map(|(_, value)| value.into_inner())
     }
 
     /// Removes the entry of `key` if it `goes`; if there is another one, changes it, and removes it if so told. All of
@@ -150,8 +194,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     }
 
     /// Makes changes that were prepared, all in one shard, under one hold of its exclusive lock; each may remove its
-    /// entry, which is added to `removed`: destructors of keys are the user's. `done` counts the changes, and among them
-    /// the one in which a panic of the key's ends the call. `prefetch` just reads the value.
+    /// entry, which is added to `removed`: destructors of keys are the user's. `done` counts the changes, and among
+    /// them the one in which a panic of the key's ends the call. `prefetch` just reads the value.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
@@ -181,6 +225,11 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
                 removed.extend(entry.map(|(key, value)| (key, value.into_inner())));
             }
         }
+    }
+
+    /// The number of entries. Takes the shared lock of each shard in turn.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Visits every entry, one shard at a time under its shared lock.

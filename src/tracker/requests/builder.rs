@@ -1,4 +1,4 @@
-//! Building the pending requests of a client.
+//! The settings of pending requests.
 
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};
@@ -10,7 +10,7 @@ use crate::tracker::TrackedKey;
 use std::fmt;
 use std::time::Duration;
 
-/// Gets late responses.
+/// Is called with late responses.
 pub(super) type Report<K, R> = Box<dyn Fn(&K, R) + Send + Sync>;
 
 /// The settings of [`Requests`](super::Requests), each with a default.

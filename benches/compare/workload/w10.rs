@@ -1,0 +1,286 @@
+//! W10: workers that compete: one push to a queue that all of them wait for.
+//!
+//! Every worker is a future that waits for a job, polled once. A job is pushed, and handed over: a worker is woken, takes
+//! it, and waits again. One thread does all of it, so that what is measured is the work and no scheduler. Of the others
+//! none has a timeout, nor a place from where a job goes back if its worker is gone; the library's `take` has both.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use async_channel::{Receiver, Sender, unbounded};
+use event_listener::Event;
+use parking_lot::Mutex;
+use request_purgatory::Waits;
+use tokio::sync::Notify;
+
+use super::Workload;
+use crate::contest::{Case, Contender};
+use crate::options::Options;
+use crate::outcome::{Metric, Values};
+
+pub(crate) struct W10 {
+    workers: usize,
+    pushes: usize,
+}
+
+/// All are boxed, for like with like.
+type Worker = Pin<Box<dyn Future<Output = u64>>>;
+
+trait JobQueue {
+    const NAME: &'static str;
+
+    fn new() -> Self;
+
+    /// Resolves to a job.
+    fn worker(&self) -> Worker;
+
+    fn push(&self, job: u64);
+
+    /// How often the library asked a worker whether it finds a job.
+    fn looks(&self) -> Option<u64> {
+        None
+    }
+}
+
+type Jobs = Arc<Mutex<VecDeque<u64>>>;
+
+struct Takes {
+    waits: Waits<u64>,
+    jobs: Jobs,
+    looks: Arc<AtomicU64>,
+}
+
+impl JobQueue for Takes {
+    const NAME: &'static str = "request_purgatory";
+
+    fn new() -> Self {
+        Self {
+            waits: Waits::new("compare"),
+            jobs: Jobs::default(),
+            looks: Arc::default(),
+        }
+    }
+
+    fn worker(&self) -> Worker {
+        let (takes, returns, looks) = (self.jobs.clone(), self.jobs.clone(), self.looks.clone());
+        let taken = self.waits.take(
+            [1],
+            Duration::from_secs(3_600),
+            move || {
+                looks.fetch_add(1, Ordering::Relaxed);
+                takes.lock().pop_front()
+            },
+            move |job| returns.lock().push_front(job),
+        );
+        Box::pin(async { taken.await.expect("no end but a job") })
+    }
+
+    #[inline(never)]
+    fn push(&self, job: u64) {
+        self.jobs.lock().push_back(job);
+        self.waits.check_and_complete_at_most(&1, 1);
+    }
+
+    fn looks(&self) -> Option<u64> {
+        Some(self.looks.load(Ordering::Relaxed))
+    }
+}
+
+struct Channel(Sender<u64>, Receiver<u64>);
+
+impl JobQueue for Channel {
+    const NAME: &'static str = "async_channel";
+
+    fn new() -> Self {
+        let (sender, receiver) = unbounded();
+        Self(sender, receiver)
+    }
+
+    fn worker(&self) -> Worker {
+        let receiver = self.1.clone();
+        Box::pin(async move { receiver.recv().await.expect("it is open") })
+    }
+
+    #[inline(never)]
+    fn push(&self, job: u64) {
+        self.0.try_send(job).expect("it is unbounded");
+    }
+}
+
+struct Notified(Arc<Notify>, Jobs);
+
+impl JobQueue for Notified {
+    const NAME: &'static str = "tokio_notify";
+
+    fn new() -> Self {
+        Self(Arc::default(), Jobs::default())
+    }
+
+    fn worker(&self) -> Worker {
+        let (notify, jobs) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            loop {
+                let notified = notify.notified();
+                if let Some(job) = jobs.lock().pop_front() {
+                    return job;
+                }
+                notified.await;
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn push(&self, job: u64) {
+        self.1.lock().push_back(job);
+        self.0.notify_one();
+    }
+}
+
+struct Listeners(Arc<Event>, Jobs);
+
+impl JobQueue for Listeners {
+    const NAME: &'static str = "event_listener";
+
+    fn new() -> Self {
+        Self(Arc::default(), Jobs::default())
+    }
+
+    fn worker(&self) -> Worker {
+        let (event, jobs) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            loop {
+                event_listener::listener!(event => listener);
+                if let Some(job) = jobs.lock().pop_front() {
+                    return job;
+                }
+                listener.await;
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn push(&self, job: u64) {
+        self.1.lock().push_back(job);
+        self.0.notify_additional(1);
+    }
+}
+
+thread_local! {
+    /// Workers that were woken, by number.
+    static WOKEN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Number(usize);
+
+impl Wake for Number {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        WOKEN.with_borrow_mut(|woken| woken.push(self.0));
+    }
+}
+
+impl W10 {
+    fn round<Q: JobQueue>(&self) -> Values {
+        let queue = Q::new();
+        let wakers = Vec::from_iter((0..self.workers).map(|at| Waker::from(Arc::new(Number(at)))));
+        let poll = |worker: &mut Worker, at: usize| {
+            worker.as_mut().poll(&mut Context::from_waker(&wakers[at]))
+        };
+        let begin = |at| {
+            let mut worker = queue.worker();
+            assert!(poll(&mut worker, at).is_pending(), "{}", Q::NAME);
+            worker
+        };
+        let mut workers = Vec::from_iter((0..self.workers).map(begin));
+        let (mut pushing, mut handing_over) = (Duration::ZERO, Duration::ZERO);
+        let (mut looks, mut wakes) = (0, 0);
+        let warm_up = self.pushes / 10;
+        for job in 0..(warm_up + self.pushes) as u64 {
+            let before = queue.looks();
+            let begun = Instant::now();
+            queue.push(job);
+            let pushed = Instant::now();
+            let after = queue.looks();
+            let woken = WOKEN.take();
+            let mut received = None;
+            for &at in &woken {
+                if let Poll::Ready(job) = poll(&mut workers[at], at) {
+                    received = Some(job);
+                    workers[at] = begin(at);
+                }
+            }
+            let over = pushed.elapsed();
+            assert_eq!(received, Some(job), "{}: a worker has it", Q::NAME);
+            if job >= warm_up as u64 {
+                pushing += pushed - begun;
+                handing_over += over;
+                looks += before
+                    .zip(after)
+                    .map_or(0, |(before, after)| after - before);
+                wakes += woken.len();
+            }
+        }
+        let each = |sum: f64| sum / self.pushes as f64;
+        vec![
+            each(pushing.as_nanos() as f64),
+            each((pushing + handing_over).as_nanos() as f64),
+            each(wakes as f64),
+            queue.looks().map_or(f64::NAN, |_| each(looks as f64)),
+        ]
+    }
+
+    /// A job goes to one worker, and to none twice.
+    fn check<Q: JobQueue>() {
+        let small = Self {
+            workers: 10,
+            pushes: 100,
+        };
+        let values = small.round::<Q>();
+        assert_eq!(values[2], 1.0, "{}: one push wakes one worker", Q::NAME);
+    }
+
+    fn enter<Q: JobQueue>() -> Contender<Self> {
+        Contender::other(Q::NAME, Self::check::<Q>, Self::round::<Q>)
+    }
+}
+
+impl Workload for W10 {
+    const NAME: &'static str = "W10";
+
+    const TITLE: &'static str = "one push to workers that compete for it";
+
+    const METRICS: &'static [Metric] = &[
+        Metric::less("push", "ns"),
+        Metric::less("push, take, wait again", "ns"),
+        Metric::note("wake-ups per push", "count"),
+        Metric::note("looks per push", "count"),
+    ];
+
+    fn cases(options: &Options) -> Vec<Case<Self>> {
+        let all = options.scale.pick(&[10, 10_000][..], &[10, 10_000], &[100]);
+        let pushes = (options.lives / options.rounds).min(100_000);
+        let case = |&workers: &usize| Case {
+            parameters: vec![("workers", workers)],
+            workload: Self { workers, pushes },
+        };
+        all.iter().map(case).collect()
+    }
+
+    fn contenders() -> Vec<Contender<Self>> {
+        vec![
+            Self::enter::<Takes>(),
+            Self::enter::<Channel>(),
+            Self::enter::<Notified>(),
+            Self::enter::<Listeners>(),
+        ]
+    }
+}

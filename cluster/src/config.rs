@@ -1,0 +1,123 @@
+//! The settings of a node.
+
+use crate::error::StartError;
+use crate::rules::Rules;
+use std::time::Duration;
+
+/// The settings of a node. Every node may have its own; nothing is negotiated.
+///
+/// ```
+/// use request_purgatory_cluster::Config;
+/// use std::time::Duration;
+///
+/// let config = Config {
+///     name: "polls".into(),
+///     audit: Duration::from_secs(5),
+///     ..Config::default()
+/// };
+/// ```
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Names the node's metrics and spans. Default: `cluster`.
+    pub name: String,
+
+    /// How often all watched keys are read, although nothing was heard of them; each time 20 % earlier or later by
+    /// chance, so that nodes that start together do not read together. Default: 15 s.
+    ///
+    /// This bounds how late a wait ends when the engine loses a message silently. It costs one read per watched key and
+    /// audit: at the default, 100,000 keys are 6,700 reads a second in batches of 1,000. 15 s lies below the 30 s
+    /// to 60 s that clients usually let a long poll wait, so a wait whose message was lost still ends in time.
+    pub audit: Duration,
+
+    /// How long a key stays watched after the last interest in it ended. Default: 10 s.
+    ///
+    /// A client that polls again, and one that waits for the next version, finds the key watched and its mark current:
+    /// neither the engine nor the store is asked. 10 s covers the pause between two polls; longer only costs
+    /// memory and messages.
+    pub linger: Duration,
+
+    /// How long a message may be on its way. Default: 200 ms.
+    ///
+    /// An audit that finds a version of which nothing was heard looks again this much later before it counts that as a
+    /// fault. Where `watch` is not exact (a NATS cluster), new keys are read once more after this time. 200 ms is ten
+    /// times what a loaded server on another continent needs; shorter ends healthy sessions under load.
+    pub settle: Duration,
+
+    /// The number of keys up to which each has a subscription of its own, for engines that have to choose: above, NATS
+    /// uses one wildcard. Default: 4,096.
+    ///
+    /// A subscription per key costs the server and this node about 6 KB; a wildcard costs this node CPU time for each
+    /// event of the whole cluster. Raise it for nodes that wait for few of many events.
+    pub max_subscriptions: usize,
+
+    /// The number of keys in one `watch` and in one read. Default: 1,000.
+    ///
+    /// A store answers 1,000 keys in about a millisecond. Larger batches hold up what other clients of the store ask
+    /// meanwhile, smaller ones spend more time on the way.
+    pub read_batch: usize,
+
+    /// The number of reads in flight at once. Default: 4.
+    ///
+    /// Enough to keep a connection busy; a herd of nodes that read 100,000 keys each after a restart of the store still
+    /// asks for no more than 4,000 keys per node at a time.
+    pub concurrent_reads: usize,
+
+    /// The number of keys that this node may watch, those that linger included. Default: 1,000,000.
+    ///
+    /// Clients choose keys. An interest in one more key is refused with
+    /// [`InterestError::TooManyKeys`](crate::InterestError::TooManyKeys). A million keys take about 1 GB on this node
+    /// at the most.
+    pub max_keys: usize,
+
+    /// The pauses between sessions: the first and the longest. Default: 50 ms and 5 s.
+    ///
+    /// The pause doubles with each attempt that fails, and a random part of up to half of it is left out, so that nodes
+    /// that lost the same engine do not come back together. A session that had caught up begins again with the first
+    /// one. 50 ms is short beside a restart of an engine; 5 s is short beside the timeout of a wait.
+    pub backoff: (Duration, Duration),
+
+    /// How often the engine is asked for a sign of life, and how long it may take to give it. Default: 5 s.
+    ///
+    /// The clients of the engines do not ask by themselves (redis-rs), or every 60 s (async-nats). A frozen
+    /// connection is noticed within twice this time; until then its waits are late.
+    pub ping: Duration,
+
+    /// Which rules of the protocol are kept.
+    #[doc(hidden)]
+    pub rules: Rules,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "cluster".into(),
+            audit: Duration::from_secs(15),
+            linger: Duration::from_secs(10),
+            settle: Duration::from_millis(200),
+            max_subscriptions: 4_096,
+            read_batch: 1_000,
+            concurrent_reads: 4,
+            max_keys: 1_000_000,
+            backoff: (Duration::from_millis(50), Duration::from_secs(5)),
+            ping: Duration::from_secs(5),
+            rules: Rules::default(),
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn validate(&self) -> Result<(), StartError> {
+        let zero = [
+            ("audit", self.audit.is_zero()),
+            ("read_batch", self.read_batch == 0),
+            ("concurrent_reads", self.concurrent_reads == 0),
+            ("max_keys", self.max_keys == 0),
+            ("backoff", self.backoff.0.is_zero()),
+            ("ping", self.ping.is_zero()),
+        ];
+        match zero.into_iter().find(|(_, is_zero)| *is_zero) {
+            Some((setting, _)) => Err(StartError::Zero(setting)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod cluster;
+mod config;
+mod driver;
+mod error;
+mod feed;
+mod interest;
+mod key;
+mod library;
+pub mod memory;
+#[cfg(any(feature = "rules", shuttle))]
+#[doc(hidden)]
+pub mod model;
+#[cfg(feature = "nats")]
+pub mod nats;
+mod observe;
+#[cfg(feature = "redis")]
+pub mod redis;
+mod rules;
+mod session;
+mod source;
+mod stats;
+mod sync;
+mod table;
+mod waits;
+
+pub use cluster::Cluster;
+pub use config::Config;
+pub use error::{BoxError, FeedError, InterestError, KeyError, StartError, WaitError};
+pub use feed::{Change, Changes, Feed, Interests};
+pub use interest::Interest;
+pub use key::{Key, WireKey};
+pub use request_purgatory;
+pub use source::{Epoch, ParsePositionError, Position, Reading, Source};
+pub use stats::Stats;
+pub use waits::{ClusterWaits, WaitPast};

@@ -1,0 +1,82 @@
+//! All that this crate asks of the library: a place to park predicates in, checks by key and rank, and weak handles.
+
+use crate::error::WaitError;
+use crate::key::Key;
+use crate::table::Waiting;
+pub(crate) use request_purgatory::{
+    DelayedOperation, Purgatory, Waits, purgatory::BuildError as PurgatoryError,
+    purgatory::KeyHasher,
+};
+use request_purgatory::{
+    Watch, future::WaitError as LibraryError, future::WaitFuture, purgatory::WeakPurgatory,
+};
+use std::time::Duration;
+
+/// A parked predicate: the library's future.
+pub(crate) type Parked<K, T> = WaitFuture<K, T>;
+
+/// A purgatory for waits.
+pub(crate) fn new_waits<K: Key>(name: &str) -> Result<Waits<K>, PurgatoryError> {
+    Waits::builder(name).build()
+}
+
+/// Parks `predicate` on `key` at `rank`.
+pub(crate) fn park<K: Key, T: Send + 'static>(
+    waits: &Waits<K>,
+    key: K,
+    rank: u64,
+    timeout: Duration,
+    predicate: impl FnMut() -> Option<T> + Send + 'static,
+) -> Parked<K, T> {
+    waits.wait_on([Watch::key(key).at_rank(rank)], timeout, predicate)
+}
+
+/// Why a parked predicate ended without a value.
+pub(crate) fn translate(error: LibraryError) -> WaitError {
+    match error {
+        LibraryError::Expired => WaitError::Expired,
+        LibraryError::ShutDown => WaitError::ShutDown,
+        LibraryError::Full => WaitError::Full,
+        LibraryError::Panicked => WaitError::Panicked,
+        // (Every wait has its key.)
+        _ => WaitError::Cancelled,
+    }
+}
+
+/// A purgatory of the user's.
+pub(crate) struct Attached<Op: DelayedOperation, S: KeyHasher> {
+    purgatory: WeakPurgatory<Op, S>,
+    /// Whether the cluster's shutdown shuts it down.
+    is_ours: bool,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Attached<Op, S> {
+    pub(crate) fn new(purgatory: &Purgatory<Op, S>, is_ours: bool) -> Self {
+        Self {
+            purgatory: purgatory.downgrade(),
+            is_ours,
+        }
+    }
+}
+
+impl<K: Key, Op: DelayedOperation<Key = K>, S: KeyHasher> Waiting<K> for Attached<Op, S> {
+    fn check(&self, key: &K, rank: u64) -> bool {
+        match self.purgatory.upgrade() {
+            Some(purgatory) => {
+                purgatory.check_and_complete_up_to(key, rank);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.purgatory.upgrade().is_some()
+    }
+
+    fn shut_down(&self) {
+        if let Some(purgatory) = self.purgatory.upgrade().filter(|_| self.is_ours) {
+            purgatory.shutdown();
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! One session with NATS: a connection that is given up at the first sign of trouble.
+
+mod echo;
+
+use super::Inner;
+use crate::config::Config;
+use crate::error::{BoxError, FeedError};
+use crate::feed::{Change, Changes, Interests};
+use crate::key::WireKey;
+use async_nats::header::NATS_SEQUENCE;
+use async_nats::{Client, Event, Message, Subscriber};
+use echo::Echo;
+use futures_util::stream::{AbortHandle, Abortable, SelectAll};
+use futures_util::{FutureExt, StreamExt};
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior, interval_at};
+
+/// How many messages are taken at once.
+const BATCH: usize = 256;
+
+pub(super) async fn open<K: WireKey>(
+    inner: &Arc<Inner>,
+    config: &Config,
+) -> Result<(NatsInterests<K>, NatsChanges<K>), FeedError> {
+    let (troubles, trouble) = mpsc::unbounded_channel();
+    let on_event = move |event| {
+        let error = match event {
+            Event::Connected | Event::LameDuckMode | Event::Draining => None,
+            Event::SlowConsumer(_) => Some(FeedError::Lagged),
+            other => Some(FeedError::Cut(other.to_string().into())),
+        };
+        // (If the session is over, it need not hear.)
+        error.map(|error| troubles.send(error));
+        std::future::ready(())
+    };
+    let options = inner.config.options.clone();
+    let client = options
+        .connection_timeout(inner.config.timeout)
+        .ping_interval(config.ping)
+        .subscription_capacity(inner.config.capacity)
+        .event_callback(on_event)
+        .connect(&inner.config.servers)
+        .await
+        .map_err(|error| FeedError::Connect(error.into()))?;
+    let advisories = format!("$JS.EVENT.ADVISORY.STREAM.*.{}", inner.config.stream);
+    let advisories = client.subscribe(advisories).await.map_err(cut)?;
+    let (added, add) = mpsc::unbounded_channel();
+    let interests = NatsInterests {
+        inner: inner.clone(),
+        echo: Echo::open(&client, config.ping).await?,
+        subscriptions: HashMap::new(),
+        has_wildcard: false,
+        max_subscriptions: config.max_subscriptions,
+        added,
+        key: PhantomData,
+    };
+    let start = tokio::time::Instant::now() + config.ping;
+    let mut ping = interval_at(start, config.ping);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut changes = NatsChanges {
+        inner: inner.clone(),
+        // The messages to itself come over the connection that the news come over.
+        echo: Echo::open(&client, config.ping).await?,
+        ping,
+        advisories,
+        trouble,
+        add,
+        news: SelectAll::new(),
+        key: PhantomData,
+    };
+    // The server knows of all of these now.
+    changes.echo.round_trip().await?;
+    Ok((interests, changes))
+}
+
+fn cut(error: impl Into<BoxError>) -> FeedError {
+    FeedError::Cut(error.into())
+}
+
+type News = Abortable<Subscriber>;
+
+/// What one session watches.
+pub struct NatsInterests<K> {
+    inner: Arc<Inner>,
+    echo: Echo,
+    /// By subject. Empty once there is a wildcard.
+    subscriptions: HashMap<String, AbortHandle>,
+    has_wildcard: bool,
+    max_subscriptions: usize,
+    added: mpsc::UnboundedSender<News>,
+    key: PhantomData<fn() -> K>,
+}
+
+impl<K> NatsInterests<K> {
+    fn client(&self) -> &Client {
+        self.echo.client()
+    }
+
+    async fn subscribe(&self, subject: String) -> Result<AbortHandle, FeedError> {
+        let subscriber = self.client().subscribe(subject).await.map_err(cut)?;
+        let (handle, registration) = AbortHandle::new_pair();
+        let news = Abortable::new(subscriber, registration);
+        match self.added.send(news) {
+            Ok(()) => Ok(handle),
+            Err(_) => Err(cut("the session is over")),
+        }
+    }
+}
+
+impl<K: WireKey> Interests<K> for NatsInterests<K> {
+    async fn watch(&mut self, keys: &[K]) -> Result<(), FeedError> {
+        if self.has_wildcard {
+            return Ok(());
+        }
+        if self.subscriptions.len() + keys.len() > self.max_subscriptions {
+            let all = self.inner.subjects.all_news();
+            // (Kept until the session is over.)
+            self.subscribe(all).await?;
+            self.echo.round_trip().await?;
+            self.has_wildcard = true;
+            // Only now: until the wildcard is heard, the keys are heard one by one.
+            for (_, handle) in self.subscriptions.drain() {
+                handle.abort();
+            }
+            return Ok(());
+        }
+        for key in keys {
+            let subject = self.inner.subjects.news(key);
+            if !self.subscriptions.contains_key(&subject) {
+                let handle = self.subscribe(subject.clone()).await?;
+                self.subscriptions.insert(subject, handle);
+            }
+        }
+        self.echo.round_trip().await
+    }
+
+    async fn unwatch(&mut self, keys: &[K]) -> Result<(), FeedError> {
+        for key in keys {
+            let subject = self.inner.subjects.news(key);
+            if let Some(handle) = self.subscriptions.remove(&subject) {
+                handle.abort();
+            }
+        }
+        Ok(())
+    }
+
+    /// In a cluster of servers, the others learn of a subscription a little later.
+    fn is_exact(&self) -> bool {
+        self.client().server_info().cluster.is_none()
+    }
+}
+
+/// What one session hears.
+pub struct NatsChanges<K> {
+    inner: Arc<Inner>,
+    echo: Echo,
+    ping: Interval,
+    advisories: Subscriber,
+    trouble: mpsc::UnboundedReceiver<FeedError>,
+    add: mpsc::UnboundedReceiver<News>,
+    news: SelectAll<News>,
+    key: PhantomData<fn() -> K>,
+}
+
+impl<K: WireKey> NatsChanges<K> {
+    fn change(&self, message: &Message) -> Option<Change<K>> {
+        let key = self.inner.subjects.key(&message.subject)?;
+        let version = message.headers.as_ref()?.get_last(NATS_SEQUENCE)?;
+        Some(Change {
+            key,
+            version: version.as_str().parse().ok()?,
+            epoch: None,
+        })
+    }
+}
+
+impl<K: WireKey> Changes<K> for NatsChanges<K> {
+    async fn next(&mut self) -> Result<Vec<Change<K>>, FeedError> {
+        loop {
+            let message = tokio::select! {
+                biased;
+                trouble = self.trouble.recv() => {
+                    return Err(trouble.unwrap_or_else(|| cut("the connection is closed")));
+                }
+                Some(news) = self.add.recv() => {
+                    self.news.push(news);
+                    while let Ok(news) = self.add.try_recv() {
+                        self.news.push(news);
+                    }
+                    continue;
+                }
+                _ = self.advisories.next() => return Err(cut("the stream was changed")),
+                Some(message) = self.news.next() => message,
+                _ = self.ping.tick() => {
+                    self.echo.round_trip().await?;
+                    continue;
+                }
+            };
+            let mut changes = Vec::new();
+            changes.extend(self.change(&message));
+            while changes.len() < BATCH
+                && let Some(Some(message)) = self.news.next().now_or_never()
+            {
+                changes.extend(self.change(&message));
+            }
+            if !changes.is_empty() {
+                return Ok(changes);
+            }
+        }
+    }
+}
+
+impl<K> fmt::Debug for NatsInterests<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsInterests")
+            .field("subscriptions", &self.subscriptions.len())
+            .field("has_wildcard", &self.has_wildcard)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K> fmt::Debug for NatsChanges<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsChanges")
+            .field("subscriptions", &self.news.len())
+            .finish_non_exhaustive()
+    }
+}

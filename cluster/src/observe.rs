@@ -1,0 +1,151 @@
+//! What the user's metrics recorder and tracing subscriber hear of a cluster. Without the features `metrics` and
+//! `tracing` everything in here is empty.
+
+use crate::stats::Stats;
+#[cfg(feature = "metrics")]
+use metrics::{Counter, Gauge, Unit, counter, describe_counter, describe_gauge, gauge};
+
+/// Tells of one cluster.
+pub(crate) struct Observer {
+    #[cfg(feature = "metrics")]
+    meters: Meters,
+    #[cfg(feature = "tracing")]
+    name: String,
+}
+
+/// The instruments, asked for once.
+#[cfg(feature = "metrics")]
+struct Meters {
+    watched_keys: Gauge,
+    lag: Gauge,
+    sessions: Counter,
+    gaps: Counter,
+    failed: Counter,
+    heard: Counter,
+    healed: Counter,
+    resets: Counter,
+    reads: Counter,
+}
+
+#[cfg(feature = "metrics")]
+impl Meters {
+    fn new(name: &str) -> Self {
+        let gauge = |metric: &'static str, unit, says: &'static str| {
+            describe_gauge!(metric, unit, says);
+            gauge!(metric, "cluster" => name.to_owned())
+        };
+        let counter = |metric: &'static str, says: &'static str| {
+            describe_counter!(metric, Unit::Count, says);
+            counter!(metric, "cluster" => name.to_owned())
+        };
+        Self {
+            watched_keys: gauge(
+                "purgatory_cluster_watched_keys",
+                Unit::Count,
+                "keys that this node watches",
+            ),
+            lag: gauge(
+                "purgatory_cluster_lag_seconds",
+                Unit::Seconds,
+                "for how long this node has not been in step with the store",
+            ),
+            sessions: counter(
+                "purgatory_cluster_sessions_total",
+                "sessions with the engine that were opened",
+            ),
+            gaps: counter(
+                "purgatory_cluster_gaps_total",
+                "sessions with the engine that ended",
+            ),
+            failed: counter(
+                "purgatory_cluster_failed_sessions_total",
+                "attempts to open a session that failed",
+            ),
+            heard: counter(
+                "purgatory_cluster_heard_total",
+                "changes of watched keys that the engine told",
+            ),
+            healed: counter(
+                "purgatory_cluster_healed_total",
+                "versions that a read found before the engine told of them",
+            ),
+            resets: counter(
+                "purgatory_cluster_resets_total",
+                "times that the store lost its data",
+            ),
+            reads: counter(
+                "purgatory_cluster_reads_total",
+                "reads of the store that returned",
+            ),
+        }
+    }
+}
+
+impl Observer {
+    pub(crate) fn new(name: &str) -> Self {
+        let _ = name;
+        Self {
+            #[cfg(feature = "metrics")]
+            meters: Meters::new(name),
+            #[cfg(feature = "tracing")]
+            name: name.to_owned(),
+        }
+    }
+
+    /// Every second, and whenever a session begins or ends.
+    pub(crate) fn report(&self, stats: &Stats) {
+        let _ = stats;
+        #[cfg(feature = "metrics")]
+        {
+            let meters = &self.meters;
+            meters.watched_keys.set(stats.watched_keys as f64);
+            meters.lag.set(stats.lag.as_secs_f64());
+            meters.sessions.absolute(stats.sessions);
+            meters.gaps.absolute(stats.gaps);
+            meters.failed.absolute(stats.failed);
+            meters.heard.absolute(stats.heard);
+            meters.healed.absolute(stats.healed);
+            meters.resets.absolute(stats.resets);
+            meters.reads.absolute(stats.reads);
+        }
+    }
+}
+
+/// The span of one session.
+#[derive(Clone)]
+pub(crate) struct SessionSpan {
+    #[cfg(feature = "tracing")]
+    span: tracing::Span,
+}
+
+#[cfg_attr(
+    not(feature = "tracing"),
+    expect(unused_variables, reason = "there is no subscriber to tell")
+)]
+impl SessionSpan {
+    pub(crate) fn new(observer: &Observer) -> Self {
+        Self {
+            #[cfg(feature = "tracing")]
+            span: tracing::info_span!(
+                target: "request_purgatory_cluster",
+                "cluster_session",
+                cluster = observer.name.as_str()
+            ),
+        }
+    }
+
+    pub(crate) fn opened(&self, keys: usize) {
+        #[cfg(feature = "tracing")]
+        tracing::info!(target: "request_purgatory_cluster", parent: &self.span, keys, "opened");
+    }
+
+    pub(crate) fn live(&self) {
+        #[cfg(feature = "tracing")]
+        tracing::info!(target: "request_purgatory_cluster", parent: &self.span, "live");
+    }
+
+    pub(crate) fn ended(&self, cause: &dyn std::fmt::Display) {
+        #[cfg(feature = "tracing")]
+        tracing::warn!(target: "request_purgatory_cluster", parent: &self.span, cause = %cause, "ended");
+    }
+}

@@ -1,0 +1,110 @@
+//! News by `PUBLISH`: the script that commits says the version on the key's channel.
+
+use super::session::{BATCH, Link, parse_epoch};
+use crate::error::FeedError;
+use crate::feed::Change;
+use crate::key::WireKey;
+use ::redis::{PushInfo, PushKind, Value, cmd};
+use tokio::time::Interval;
+
+pub(super) struct Subscriber(Link);
+
+pub(super) struct Listener {
+    link: Link,
+    ping: Interval,
+    /// The channel on which the session hears itself, so that a subscription that fell silent is noticed too.
+    echo: Vec<u8>,
+    /// The echo to the last ping has not come.
+    is_owed: bool,
+}
+
+pub(super) async fn open(mut link: Link, other: Link) -> Result<(Subscriber, Listener), FeedError> {
+    let mut echo = link.inner.names.echo.clone();
+    echo.extend(format!("{:x}", fastrand::u128(..)).bytes());
+    let subscribed = link.connection.subscribe(&echo).await;
+    subscribed.map_err(|error| link.failure(error))?;
+    let listener = Listener {
+        ping: other.interval(),
+        link: other,
+        echo,
+        is_owed: false,
+    };
+    Ok((Subscriber(link), listener))
+}
+
+impl Subscriber {
+    fn channels<K: WireKey>(&self, keys: &[K]) -> Vec<Vec<u8>> {
+        let names = &self.0.inner.names;
+        keys.iter().map(|key| names.channel(key)).collect()
+    }
+
+    /// The server confirms each channel: from then on it delivers. (It serves one command at a time.)
+    pub(super) async fn watch<K: WireKey>(&mut self, keys: &[K]) -> Result<(), FeedError> {
+        for channels in self.channels(keys).chunks(BATCH) {
+            let subscribed = self.0.connection.subscribe(channels).await;
+            subscribed.map_err(|error| self.0.failure(error))?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn unwatch<K: WireKey>(&mut self, keys: &[K]) -> Result<(), FeedError> {
+        for channels in self.channels(keys).chunks(BATCH) {
+            let unsubscribed = self.0.connection.unsubscribe(channels).await;
+            unsubscribed.map_err(|error| self.0.failure(error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Listener {
+    pub(super) async fn next<K: WireKey>(&mut self) -> Result<Vec<Change<K>>, FeedError> {
+        loop {
+            let Some(pushes) = self.link.next(&mut self.ping).await? else {
+                if std::mem::replace(&mut self.is_owed, true) {
+                    return Err(FeedError::Silent(self.link.patience));
+                }
+                let mut publish = cmd("PUBLISH");
+                publish.arg(&*self.echo).arg("");
+                self.link.run(&publish).await?;
+                continue;
+            };
+            let mut changes = Vec::with_capacity(pushes.len());
+            for push in pushes {
+                changes.extend(self.change(push)?);
+            }
+            if !changes.is_empty() {
+                return Ok(changes);
+            }
+        }
+    }
+
+    fn change<K: WireKey>(&mut self, push: PushInfo) -> Result<Option<Change<K>>, FeedError> {
+        if push.kind != PushKind::Message {
+            return Ok(None);
+        }
+        let [Value::BulkString(channel), Value::BulkString(text)] = &*push.data else {
+            return Err(FeedError::Protocol(format!("a message of {:?}", push.data)));
+        };
+        if *channel == self.echo {
+            self.is_owed = false;
+            return Ok(None);
+        }
+        // (Whoever may publish on the channel may write anything. What is no version says nothing.)
+        let Some((epoch, version)) = parse(text) else {
+            return Ok(None);
+        };
+        let key = self.link.inner.names.key_of_channel(channel);
+        Ok(key.map(|key| Change {
+            key,
+            version,
+            epoch: Some(epoch),
+        }))
+    }
+}
+
+/// The epoch in hexadecimal digits, a blank, and the version.
+fn parse(text: &[u8]) -> Option<(crate::source::Epoch, u64)> {
+    let blank = text.iter().position(|byte| *byte == b' ')?;
+    let version = std::str::from_utf8(&text[blank + 1..]).ok()?;
+    Some((parse_epoch(&text[..blank])?, version.parse().ok()?))
+}

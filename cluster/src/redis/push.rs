@@ -1,0 +1,75 @@
+//! What the server sends unasked, on its way from the connection's task to the session.
+
+use ::redis::{PushInfo, PushKind};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use tokio::sync::Notify;
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<PushInfo>,
+    /// Something was dropped.
+    lagged: bool,
+    /// The connection is gone.
+    cut: bool,
+}
+
+/// A bounded queue. The connection's task must not wait for room in it, since the answers to what the session asks come
+/// over the same connection.
+pub(super) struct Pushes {
+    state: Mutex<State>,
+    capacity: usize,
+    arrived: Notify,
+}
+
+/// What arrived.
+pub(super) enum Arrived {
+    Pushes(Vec<PushInfo>),
+    Lagged,
+    Cut,
+}
+
+impl Pushes {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            state: Mutex::new(State::default()),
+            capacity,
+            arrived: Notify::new(),
+        }
+    }
+
+    pub(super) fn push(&self, push: PushInfo) {
+        let mut state = self.state.lock();
+        match push.kind {
+            PushKind::Disconnection => state.cut = true,
+            PushKind::Invalidate | PushKind::Message if state.waiting.len() >= self.capacity => {
+                state.lagged = true;
+            }
+            PushKind::Invalidate | PushKind::Message => state.waiting.push_back(push),
+            // Confirmations: the client has matched them with their commands.
+            _ => return,
+        }
+        drop(state);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for something, and takes up to `limit` of it. May be dropped while it waits: then nothing is taken.
+    pub(super) async fn next(&self, limit: usize) -> Arrived {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.lagged {
+                    return Arrived::Lagged;
+                }
+                if state.cut {
+                    return Arrived::Cut;
+                }
+                if !state.waiting.is_empty() {
+                    let count = state.waiting.len().min(limit);
+                    return Arrived::Pushes(state.waiting.drain(..count).collect());
+                }
+            }
+            self.arrived.notified().await;
+        }
+    }
+}

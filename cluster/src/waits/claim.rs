@@ -1,0 +1,79 @@
+//! What a client claims to have seen, against what this node knows.
+
+use crate::interest::Interest;
+use crate::key::Key;
+use crate::source::{Epoch, Position};
+use crate::table::entry::Known;
+
+/// The store lost what the client has seen.
+pub(super) struct Reset;
+
+/// What a client claims to have seen.
+///
+/// A claim that this node knows to be true waits for a later version or for the end of the history. One that it does
+/// not know to be true (a version above the mark, or another epoch) may be newer than what this node knows, or of a
+/// history that is lost. A read that begins after the claim was made decides: it shows all that the client can have seen.
+#[derive(Debug)]
+pub(super) struct Claim {
+    seen: u64,
+    epoch: Option<Epoch>,
+    /// The generation that the claim belongs to, once that is known.
+    generation: Option<u64>,
+    /// Reads with a higher number began after the claim was made.
+    made_at: u64,
+}
+
+impl Claim {
+    pub(super) fn of_version(seen: u64) -> Self {
+        Self {
+            seen,
+            epoch: None,
+            generation: None,
+            made_at: 0,
+        }
+    }
+
+    pub(super) fn of_position(seen: Position) -> Self {
+        Self {
+            epoch: Some(seen.epoch),
+            ..Self::of_version(seen.version)
+        }
+    }
+
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Compares the claim with what is known at first. Returns whether it is known to be true.
+    pub(super) fn begin<K: Key>(&mut self, interest: &Interest<K>, key: &K) -> bool {
+        self.made_at = interest.table().reads();
+        let Some(known) = interest.known(key) else {
+            return false;
+        };
+        if self.epoch.is_none() || self.epoch == known.history.epoch {
+            self.generation = Some(known.history.generation);
+        }
+        self.generation.is_some() && self.seen <= known.mark
+    }
+
+    /// The version that satisfies the claim, if there is one.
+    pub(super) fn examine(&mut self, known: &Known) -> Result<Option<u64>, Reset> {
+        let was_read = known.read > self.made_at;
+        match self.generation {
+            Some(generation) if generation != known.history.generation => return Err(Reset),
+            Some(_) => {}
+            None if self.epoch == known.history.epoch => {
+                self.generation = Some(known.history.generation);
+            }
+            None if was_read => return Err(Reset),
+            None => return Ok(None),
+        }
+        if known.mark > self.seen {
+            return Ok(Some(known.mark));
+        }
+        match was_read && known.mark < self.seen {
+            true => Err(Reset),
+            false => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What every feed promises, and every source: the same tests for all engines, with real servers.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use request_purgatory_cluster::memory::MemoryEngine;
+use request_purgatory_cluster::{
+    Changes, Cluster, ClusterWaits, Config, Feed, FeedError, Interests, Source, WaitError,
+};
+use std::time::{Duration, Instant};
+use support::engine::{Key, NatsRig, RedisPublished, RedisTracking, Rig};
+use support::{LONG, eventually, hear};
+use tokio::time::timeout;
+
+const CAPACITY: usize = 10_000;
+
+fn config() -> Config {
+    Config {
+        ping: Duration::from_millis(300),
+        audit: Duration::from_millis(500),
+        linger: Duration::from_millis(200),
+        backoff: (Duration::from_millis(10), Duration::from_millis(200)),
+        ..Config::default()
+    }
+}
+
+fn key(number: usize) -> Key {
+    format!("key {number}").into_bytes()
+}
+
+/// The commit comes right after `watch` has returned.
+async fn watch_is_exact<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    for number in 0..300 {
+        let key = key(number);
+        interests
+            .watch(std::slice::from_ref(&key))
+            .await
+            .expect("it watches");
+        let version = rig.commit(&key).await.expect("it commits");
+        hear(&mut changes, &key, version, LONG)
+            .await
+            .expect("it is heard");
+    }
+}
+
+/// More keys than have subscriptions of their own, and commits all the time.
+async fn watch_is_exact_beyond_max_subscriptions<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let config = Config {
+        max_subscriptions: 20,
+        ..config()
+    };
+    let (mut interests, mut changes) = rig.engine().open(&config).await.expect("it opens");
+    for number in 0..60 {
+        let keys = [key(number), key(number + 1_000)];
+        interests.watch(&keys).await.expect("it watches");
+        for key in &keys {
+            let version = rig.commit(key).await.expect("it commits");
+            hear(&mut changes, key, version, LONG)
+                .await
+                .expect("it is heard");
+        }
+        // One that was watched long ago.
+        let old = key(number / 2);
+        let version = rig.commit(&old).await.expect("it commits");
+        hear(&mut changes, &old, version, LONG)
+            .await
+            .expect("it is heard");
+    }
+}
+
+async fn watches_can_be_repeated_and_ended<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    let keys = [key(1), key(2)];
+    interests.watch(&keys).await.expect("it watches");
+    interests
+        .watch(&keys)
+        .await
+        .expect("it watches what it watches");
+    interests
+        .unwatch(&[key(1), key(3)])
+        .await
+        .expect("it ends one, and one that is none");
+    interests.watch(&[key(1)]).await.expect("it watches again");
+    for key in &keys {
+        for _ in 0..3 {
+            let version = rig.commit(key).await.expect("it commits");
+            hear(&mut changes, key, version, LONG)
+                .await
+                .expect("it is heard");
+        }
+    }
+}
+
+async fn keys_of_any_bytes_round_trip<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let engine = rig.engine();
+    let (mut interests, mut changes) = engine.open(&config()).await.expect("it opens");
+    let mut keys = vec![
+        vec![],
+        vec![0],
+        b"a.b.>*?[x]".to_vec(),
+        b" \r\n\t".to_vec(),
+        b"=".to_vec(),
+        "\u{1f980} \u{e4}".as_bytes().to_vec(),
+        (0..=255).collect(),
+    ];
+    let random = |_| {
+        (0..fastrand::usize(8..40))
+            .map(|_| fastrand::u8(..))
+            .collect()
+    };
+    keys.extend((0..50).map(random));
+    keys.iter()
+        .for_each(|key| engine.admit(key).expect("it takes the key"));
+    interests.watch(&keys).await.expect("it watches");
+    let mut versions = Vec::new();
+    for key in &keys {
+        let version = rig.commit(key).await.expect("it commits");
+        hear(&mut changes, key, version, LONG)
+            .await
+            .unwrap_or_else(|why| panic!("{key:?}: {why}"));
+        versions.push(Some(version));
+    }
+    let reading = engine.versions(&keys).await.expect("it reads");
+    assert_eq!(reading.versions, versions);
+    let endless = vec![b'x'; 1 << 20];
+    let is_memory = std::any::type_name::<R>().contains("Memory");
+    assert_eq!(Source::<Key>::admit(&engine, &endless).is_err(), !is_memory);
+}
+
+async fn a_read_shows_what_was_committed_before<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let engine = rig.engine();
+    let absent = engine.versions(&[key(0)]).await.expect("it reads");
+    assert_eq!(absent.versions, [Some(0)]);
+    for _ in 0..100 {
+        let version = rig.commit(&key(1)).await.expect("it commits");
+        let reading = engine.versions(&[key(0), key(1)]).await.expect("it reads");
+        assert_eq!(reading.versions, [Some(0), Some(version)]);
+        assert_eq!(reading.epoch, absent.epoch);
+    }
+}
+
+/// How a session ends, listening to all that it heard before.
+async fn end(changes: &mut impl Changes<Key>) -> FeedError {
+    let listen = async {
+        loop {
+            if let Err(error) = changes.next().await {
+                return error;
+            }
+        }
+    };
+    timeout(LONG, listen).await.expect("the session ends")
+}
+
+async fn a_cut_ends_the_session<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    interests.watch(&[key(0)]).await.expect("it watches");
+    rig.cut();
+    let error = end(&mut changes).await;
+    assert!(matches!(error, FeedError::Cut(_)), "{error}");
+}
+
+async fn a_slow_consumer_ends_the_session<R: Rig>() {
+    let rig = R::start(16).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    // One key hears all of them, or each hears one: whatever the engine counts.
+    let keys = (0..200).map(key).collect::<Vec<_>>();
+    interests.watch(&keys).await.expect("it watches");
+    for number in 0..200 {
+        rig.commit(&key(number)).await.expect("it commits");
+        rig.commit(&key(0)).await.expect("it commits");
+    }
+    // The messages are on their way to this process, which does not listen.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let error = end(&mut changes).await;
+    assert!(matches!(error, FeedError::Lagged), "{error}");
+}
+
+async fn silence_ends_the_session<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    interests.watch(&[key(0)]).await.expect("it watches");
+    if !rig.freeze(true) {
+        return;
+    }
+    let start = Instant::now();
+    let error = end(&mut changes).await;
+    assert!(matches!(error, FeedError::Silent(_)), "{error}");
+    let longest = 3 * config().ping + Duration::from_millis(500);
+    assert!(start.elapsed() < longest, "after {:?}", start.elapsed());
+}
+
+async fn a_quiet_session_stays<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    interests.watch(&[key(0)]).await.expect("it watches");
+    let quiet = timeout(5 * config().ping, changes.next()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+    let version = rig.commit(&key(0)).await.expect("it commits");
+    hear(&mut changes, &key(0), version, LONG)
+        .await
+        .expect("it is heard");
+}
+
+fn node<R: Rig>(rig: &R, config: Config) -> ClusterWaits<Key> {
+    let cluster = Cluster::start(rig.engine(), rig.engine(), config).expect("there is a runtime");
+    ClusterWaits::new(&cluster).expect("there is a thread")
+}
+
+async fn an_event_ends_waits_on_every_node<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let nodes = [node(&rig, config()), node(&rig, config())];
+    let mut seen = 0;
+    for _ in 0..20 {
+        let waits = nodes.iter().map(|node| node.wait_past(key(0), seen, LONG));
+        let waits = waits.collect::<Vec<_>>();
+        seen = rig.commit(&key(0)).await.expect("it commits");
+        for wait in waits {
+            assert_eq!(wait.await, Ok(seen));
+        }
+    }
+    assert!(nodes.iter().all(|node| node.cluster().stats().gaps == 0));
+    let never = nodes[0]
+        .wait_past(key(0), seen, Duration::from_millis(50))
+        .await;
+    assert_eq!(never, Err(WaitError::Expired));
+}
+
+async fn a_flushed_store_ends_waits_with_reset<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let node = node(&rig, config());
+    let seen = rig.commit(&key(0)).await.expect("it commits");
+    assert_eq!(node.wait_past(key(0), seen - 1, LONG).await, Ok(seen));
+    let waits = [0, 1].map(|more| node.wait_past(key(0), seen + more, LONG));
+    let [sound, ahead] = waits;
+    assert_eq!(
+        ahead.await,
+        Err(WaitError::Reset),
+        "it has seen more than was committed"
+    );
+    rig.flush().await;
+    assert_eq!(sound.await, Err(WaitError::Reset));
+    // The new history serves.
+    let version = rig.commit(&key(0)).await.expect("it commits");
+    let mut found = node.wait_past(key(0), 0, LONG).await;
+    while found == Err(WaitError::Reset) {
+        // (The wait had begun before the node knew of the flush.)
+        found = node.wait_past(key(0), 0, LONG).await;
+    }
+    assert_eq!(found, Ok(version));
+}
+
+async fn a_source_that_cannot_be_read_lets_waits_expire<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    if !rig.freeze(true) {
+        return;
+    }
+    let node = node(&rig, config());
+    let start = Instant::now();
+    let wait = node.wait_past(key(0), 0, Duration::from_millis(700)).await;
+    assert_eq!(wait, Err(WaitError::Expired));
+    assert!(start.elapsed() < Duration::from_millis(1_500), "on time");
+    assert!(
+        node.cluster().stats().lag >= Duration::from_millis(600),
+        "the lag shows"
+    );
+    let wait = node.wait_past(key(0), 0, LONG);
+    rig.commit(&key(0)).await.expect("it commits");
+    rig.freeze(false);
+    assert_eq!(wait.await, Ok(1), "nothing was lost");
+    eventually("the node is in step", async || {
+        node.cluster().stats().lag.is_zero().then_some(())
+    })
+    .await;
+}
+
+macro_rules! conformance {
+    ($($engine:ident: $rig:ty;)*) => {$(
+        mod $engine {
+            use super::*;
+
+            conformance!(@ $rig:
+                watch_is_exact
+                watch_is_exact_beyond_max_subscriptions
+                watches_can_be_repeated_and_ended
+                keys_of_any_bytes_round_trip
+                a_read_shows_what_was_committed_before
+                a_cut_ends_the_session
+                a_slow_consumer_ends_the_session
+                silence_ends_the_session
+                a_quiet_session_stays
+                an_event_ends_waits_on_every_node
+                a_flushed_store_ends_waits_with_reset
+                a_source_that_cannot_be_read_lets_waits_expire
+            );
+        }
+    )*};
+    (@ $rig:ty: $($test:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            super::$test::<$rig>().await;
+        }
+    )*};
+}
+
+conformance! {
+    memory: MemoryEngine<Key>;
+    redis_tracking: RedisTracking;
+    redis_published: RedisPublished;
+    nats: NatsRig;
+}

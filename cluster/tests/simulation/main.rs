@@ -1,0 +1,239 @@
+//! G24: across nodes no wait is lost. The protocol itself, as the driver runs it, against a model of a store and a feed
+//! on virtual time: 300 seeds for each scenario, and every rule of the protocol left out once.
+
+#![allow(unreachable_pub, reason = "a test has no users")]
+
+mod clients;
+mod store;
+mod world;
+
+use request_purgatory_cluster::model::{Rule, Rules};
+use std::time::Duration;
+use world::{Outcome, Scenario, World};
+
+const SEEDS: u64 = 300;
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// No audit comes to the rescue, and nothing is to be rescued.
+const SOUND: Scenario = Scenario {
+    audit: Duration::from_secs(3_600),
+    bound: ms(300),
+    loss: 0.0,
+    late_interest: ms(0),
+    cuts: false,
+    flushes: None,
+    rolls_back: false,
+    mutes_at: None,
+};
+
+const CUTS: Scenario = Scenario {
+    cuts: true,
+    bound: ms(700),
+    ..SOUND
+};
+
+const LATE: Scenario = Scenario {
+    late_interest: ms(30),
+    ..SOUND
+};
+
+/// An audit of 1 s, which may come 20 % late, and what it needs for its reads.
+const LOSSY: Scenario = Scenario {
+    audit: ms(1_000),
+    bound: ms(1_300),
+    loss: 0.3,
+    ..LATE
+};
+
+const FLUSHES: Scenario = Scenario {
+    flushes: Some((1_000, 3_000)),
+    audit: ms(300),
+    bound: ms(1_000),
+    ..SOUND
+};
+
+/// Soon enough that new commits overtake what was lost.
+const FLUSHES_EARLY: Scenario = Scenario {
+    flushes: Some((60, 200)),
+    ..FLUSHES
+};
+
+const ROLLS_BACK: Scenario = Scenario {
+    rolls_back: true,
+    bound: ms(700),
+    ..SOUND
+};
+
+/// The subscription falls silent at 500 ms; 3.2 s is many audits later. (An audit finds something only if a key was
+/// committed to since it was read, and keys come and go here; so two audits in a row may take a while.)
+const MUTE: Scenario = Scenario {
+    mutes_at: Some(ms(500)),
+    audit: ms(250),
+    bound: ms(500),
+    ..SOUND
+};
+
+fn run(scenario: Scenario, rules: Rules) -> Total {
+    let mut total = Total::default();
+    for seed in 0..SEEDS {
+        let outcome = World::new(seed, scenario, rules).run();
+        total.runs_that_lost += u64::from(outcome.lost > 0);
+        total.sum.add(&outcome);
+    }
+    println!("{total:?}");
+    total
+}
+
+#[derive(Debug, Default)]
+struct Total {
+    runs_that_lost: u64,
+    sum: Outcome,
+}
+
+/// The protocol loses nothing, and has something to lose.
+fn holds(scenario: Scenario) -> Total {
+    let total = run(scenario, Rules::default());
+    assert_eq!(total.sum.lost, 0, "{total:?}");
+    assert_eq!(
+        total.sum.wrong, 0,
+        "an answer is a version of its history: {total:?}"
+    );
+    assert!(total.sum.answered > SEEDS * 50, "{total:?}");
+    total
+}
+
+/// Without the rule, waits are lost.
+fn loses(scenario: Scenario, rule: Rule) {
+    let total = run(scenario, Rules::default().without(rule));
+    assert!(total.runs_that_lost > 0, "without {rule:?}: {total:?}");
+}
+
+#[test]
+fn g24_nothing_is_lost_on_a_sound_feed() {
+    holds(SOUND);
+}
+
+#[test]
+fn g24_nothing_is_lost_when_sessions_are_cut() {
+    let total = holds(CUTS);
+    assert!(total.sum.sessions > 2 * SEEDS);
+}
+
+#[test]
+fn g24_nothing_is_lost_when_interest_spreads_late() {
+    holds(LATE);
+}
+
+#[test]
+fn g24_an_audit_heals_lost_messages_within_its_period() {
+    let total = holds(LOSSY);
+    assert!(total.sum.late > 0, "some were late: {total:?}");
+}
+
+#[test]
+fn g24_a_flushed_store_ends_waits_with_reset() {
+    let total = holds(FLUSHES);
+    assert!(total.sum.resets > SEEDS);
+}
+
+#[test]
+fn g24_an_older_copy_ends_waits_with_reset() {
+    let total = holds(ROLLS_BACK);
+    assert!(total.sum.resets > SEEDS / 4);
+}
+
+#[test]
+fn g24_a_silent_subscription_is_replaced() {
+    let total = holds(MUTE);
+    assert_eq!(total.sum.sessions, 2 * SEEDS, "{total:?}");
+    assert!(
+        total.sum.late > 0 && total.sum.late_at_end < SEEDS,
+        "{total:?}"
+    );
+}
+
+#[test]
+fn news_on_the_way_is_no_fault() {
+    let total = holds(Scenario {
+        audit: ms(100),
+        ..SOUND
+    });
+    assert_eq!(
+        total.sum.sessions, SEEDS,
+        "no session was ended by an audit"
+    );
+}
+
+#[test]
+fn without_orders_in_step() {
+    loses(SOUND, Rule::OrdersInStep);
+}
+
+#[test]
+fn without_another_look_before_forgetting() {
+    loses(SOUND, Rule::LookAgain);
+}
+
+#[test]
+fn with_the_read_before_the_watch() {
+    loses(SOUND, Rule::ReadAfterWatch);
+}
+
+#[test]
+fn with_the_check_before_the_mark() {
+    loses(SOUND, Rule::MarkBeforeCheck);
+}
+
+#[test]
+fn without_watching_at_a_new_session() {
+    loses(CUTS, Rule::WatchAtNewSession);
+}
+
+#[test]
+fn without_reading_at_a_new_session() {
+    loses(CUTS, Rule::ReadAtNewSession);
+}
+
+#[test]
+fn without_reading_again_after_settle() {
+    loses(LATE, Rule::ReadAfterSettle);
+}
+
+#[test]
+fn without_an_audit() {
+    loses(LOSSY, Rule::Audit);
+}
+
+#[test]
+fn g24_a_store_that_was_flushed_and_filled_again_ends_waits_with_reset() {
+    let total = holds(FLUSHES_EARLY);
+    assert!(total.sum.resets > SEEDS);
+}
+
+/// Lost data also shows as versions that went back, unless new commits have overtaken them: then clients get versions
+/// that the history they know never had.
+#[test]
+fn without_a_reset_on_another_epoch() {
+    let total = run(FLUSHES_EARLY, Rules::default().without(Rule::ResetOnEpoch));
+    assert!(total.sum.wrong > 0, "{total:?}");
+}
+
+#[test]
+fn without_a_reset_when_versions_went_back() {
+    loses(ROLLS_BACK, Rule::ResetWhenBack);
+}
+
+#[test]
+fn without_verifying_what_clients_have_seen() {
+    loses(ROLLS_BACK, Rule::VerifySeen);
+}
+
+/// Every audit heals, so nothing is lost; but everything is late for ever.
+#[test]
+fn without_ending_a_session_that_hears_nothing() {
+    let total = run(MUTE, Rules::default().without(Rule::EndWhenUnheard));
+    assert!(total.sum.late_at_end > 10 * SEEDS, "{total:?}");
+}

@@ -1,0 +1,110 @@
+//! A log whose readers wait for records, where a read has to await its storage: a condition that no predicate can look at.
+//!
+//! ```text
+//! cargo run --release -p examples --bin listener
+//! ```
+//!
+//! `fetch` is the part to read, a long poll with `min_bytes` in one call of `wait_until`. `follow` does by hand what that
+//! does inside, with a listener that lasts: a stream of records.
+
+use request_purgatory::Waits;
+use request_purgatory::future::WaitError;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::RwLock;
+
+const RECORDS: usize = 1_000;
+
+/// Stands for a database: every read awaits.
+#[derive(Default)]
+struct Storage(RwLock<Vec<String>>);
+
+impl Storage {
+    async fn append(&self, record: String) {
+        self.0.write().await.push(record);
+    }
+
+    async fn read(&self, from: usize) -> Vec<String> {
+        let records = self.0.read().await;
+        records.get(from..).unwrap_or_default().to_vec()
+    }
+}
+
+#[derive(Clone)]
+struct Log {
+    storage: Arc<Storage>,
+    waits: Waits<&'static str>,
+}
+
+impl Log {
+    async fn append(&self, record: String) {
+        self.storage.append(record).await;
+        // After the change. The thread that appends runs none of the readers' code but their wakers.
+        self.waits.check_and_complete("log");
+    }
+
+    /// The records from `from` on, once they have `min_bytes` together. Reads anew after every check.
+    async fn fetch(&self, from: usize, min_bytes: usize) -> Result<Vec<String>, WaitError> {
+        let read = || async {
+            let records = self.storage.read(from).await;
+            let bytes = records.iter().map(String::len).sum::<usize>();
+            (bytes >= min_bytes).then_some(records)
+        };
+        self.waits
+            .wait_until(["log"], Duration::from_secs(5), read)
+            .await
+    }
+
+    /// Calls `each` for every record, until that says no, or nothing was appended for a second.
+    async fn follow(&self, mut each: impl FnMut(String) -> bool) -> Result<(), WaitError> {
+        let mut next = 0;
+        let mut listener = self.waits.listen(["log"], Duration::MAX);
+        loop {
+            for record in self.storage.read(next).await {
+                next += 1;
+                if !each(record) {
+                    listener.satisfied();
+                    return Ok(());
+                }
+            }
+            // Cancel-safe, so it may stand in any `select` or timeout.
+            let checked = tokio::time::timeout(Duration::from_secs(1), listener.checked());
+            checked.await.unwrap_or(Err(WaitError::Expired))?;
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let log = Log {
+        storage: Arc::default(),
+        waits: Waits::new("log"),
+    };
+    let fetcher = tokio::spawn({
+        let log = log.clone();
+        async move { log.fetch(10, 100).await }
+    });
+    let follower = tokio::spawn({
+        let log = log.clone();
+        async move {
+            let mut seen = Vec::new();
+            let followed = log.follow(|record| {
+                seen.push(record);
+                seen.len() < RECORDS
+            });
+            followed.await.map(|()| seen)
+        }
+    });
+    for number in 0..RECORDS {
+        log.append(format!("record {number}")).await;
+    }
+    let (fetched, followed) = (fetcher.await??, follower.await??);
+    assert_eq!(fetched.first().map(String::as_str), Some("record 10"));
+    let all = (0..RECORDS).map(|number| format!("record {number}"));
+    assert!(all.eq(followed.iter().cloned()), "each record, in order");
+    println!("fetched {} records from offset 10 at once", fetched.len());
+    println!("followed {} records", followed.len());
+    println!("{} parked now", log.waits.len());
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Leases in a `Tracker`: a holder that has lost its lease, and does not know yet, against the next one.
+#![cfg(loom)]
+
+use loom::thread;
+use loom_tests::bounded;
+use request_purgatory::{
+    RejectReason, Tracker, threads::Dispatch, threads::Reaper, time::ManualClock,
+};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const NEAR: Duration = Duration::from_millis(2);
+
+type Leases = Tracker<u8, u32>;
+
+/// Leases that the model drives, and what has expired.
+fn leases() -> (Leases, ManualClock, Arc<Mutex<Vec<u32>>>) {
+    let (clock, expired) = (ManualClock::new(), Arc::<Mutex<Vec<u32>>>::default());
+    let log = expired.clone();
+    let leases = Tracker::builder("leases")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::Inline)
+        .build(move |_, value| log.lock().unwrap().push(value));
+    (leases.expect("the settings are sound"), clock, expired)
+}
+
+fn spawn<R: 'static>(
+    leases: &Leases,
+    act: impl FnOnce(&Leases) -> R + 'static,
+) -> thread::JoinHandle<R> {
+    let leases = leases.clone();
+    thread::spawn(move || act(&leases))
+}
+
+/// Catches: a renewal that finds its value, and sets the deadline when another value has its place.
+#[test]
+fn g18_a_stale_touch_races_a_new_lease() {
+    bounded(|| {
+        let (leases, _, _) = leases();
+        let old = leases.track(1, 1, NEAR).expect("room").token;
+        let renewal = spawn(&leases, move |leases| leases.touch_if(&1, old, NEAR));
+        let new = leases.track(1, 2, Duration::MAX).expect("room");
+        renewal.join().unwrap();
+        assert!(new.token > old);
+        assert_eq!((leases.get(&1), leases.remaining(&1)), (Some(2), None));
+    });
+}
+
+/// The same against a replacement in place, which has the slot of the old value. Of two holders of one token, one
+/// replaces.
+#[test]
+fn g18_a_stale_touch_races_a_replacement_in_place() {
+    bounded(|| {
+        let (leases, _, _) = leases();
+        let old = leases.track(1, 1, NEAR).expect("room").token;
+        let renewal = spawn(&leases, move |leases| leases.touch_if(&1, old, NEAR));
+        let new = leases.replace_if(1, old, 2, Duration::MAX).expect("mine");
+        renewal.join().unwrap();
+        assert_eq!(new.replaced, Some(1));
+        assert_eq!((leases.get(&1), leases.remaining(&1)), (Some(2), None));
+        assert!(!leases.touch_if(&1, old, NEAR));
+    });
+}
+
+/// Catches: a stale completion that ends the next value, or two that replace by one token.
+#[test]
+fn g18_two_replace_by_one_token_and_a_stale_one_completes() {
+    bounded(|| {
+        let (leases, _, _) = leases();
+        let token = leases.track(1, 1, Duration::MAX).expect("room").token;
+        let other = spawn(&leases, move |leases| {
+            leases.replace_if(1, token, 2, Duration::MAX).is_ok()
+        });
+        let mine = leases.replace_if(1, token, 3, Duration::MAX).is_ok();
+        let others = other.join().unwrap();
+        assert!(mine != others);
+        assert_eq!(leases.complete_if(&1, token), None);
+        assert_eq!(leases.complete(&1), Some(if mine { 3 } else { 2 }));
+        assert_eq!(leases.len(), 0);
+    });
+}
+
+/// Catches: a value that is replaced and expires, or that does neither; an entry of an expired value that is lost.
+#[test]
+fn g05_a_replacement_in_place_races_the_expiry() {
+    bounded(|| {
+        let (leases, clock, expired) = leases();
+        let token = leases.track(1, 1, NEAR).expect("room").token;
+        clock.advance(NEAR);
+        let reaper = spawn(&leases, Leases::advance);
+        let replaced = leases.replace_if(1, token, 2, Duration::MAX);
+        let driven = reaper.join().unwrap();
+        let expired = expired.lock().unwrap().clone();
+        match replaced {
+            Ok(tracked) => {
+                assert_eq!((tracked.replaced, driven), (Some(1), 0));
+                assert_eq!((leases.get(&1), expired.len()), (Some(2), 0));
+            }
+            Err(rejected) => {
+                assert_eq!(rejected.into_parts(), (RejectReason::StaleToken, 2));
+                assert_eq!((driven, expired), (1, vec![1]));
+                assert_eq!((leases.get(&1), leases.len()), (None, 0));
+            }
+        }
+    });
+}
+
+/// Catches: an expiry that takes the entry of the value after it, which has the same key.
+#[test]
+fn g18_an_expiry_races_a_new_lease() {
+    bounded(|| {
+        let (leases, clock, expired) = leases();
+        leases.track(1, 1, NEAR).expect("room");
+        clock.advance(NEAR);
+        let reaper = spawn(&leases, Leases::advance);
+        let new = leases.track(1, 2, Duration::MAX).expect("room");
+        assert_eq!(leases.get(&1), Some(2));
+        let driven = reaper.join().unwrap();
+        assert_eq!(new.replaced.is_some(), driven == 0);
+        assert_eq!(expired.lock().unwrap().len(), driven);
+        assert_eq!(leases.complete_if(&1, new.token), Some(2));
+        assert_eq!(leases.len(), 0);
+    });
+}

@@ -1,0 +1,222 @@
+//! Listeners on the whole purgatory: the check against the call, the drop, the deadline, and a second call of `checked`.
+//! A lost check shows as a task that sleeps for ever.
+#![cfg(loom)]
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use loom_tests::{Bed, Rouse, bounded};
+use request_purgatory::{
+    Purgatory, Waits, future::Listener, future::WaitError, future::WaitOperation,
+    threads::Dispatch, threads::Reaper, time::ManualClock,
+};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+struct World {
+    waits: Waits<u64>,
+    clock: ManualClock,
+    event: Arc<AtomicBool>,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        let waits = Purgatory::<WaitOperation<u64>>::builder("model")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .dispatch(Dispatch::Inline)
+            .build()
+            .expect("the settings are sound");
+        let event = Arc::new(AtomicBool::new(false));
+        Self {
+            waits,
+            clock,
+            event,
+        }
+    }
+
+    /// Relaxed: only the library's own ordering makes it visible.
+    fn has_happened(&self) -> bool {
+        self.event.load(Ordering::Relaxed)
+    }
+
+    /// The event, and the check that makes it known; and the examinations that were left to the reaper.
+    fn happens(&self) -> thread::JoinHandle<()> {
+        let (waits, event) = (self.waits.clone(), self.event.clone());
+        thread::spawn(move || {
+            event.store(true, Ordering::Relaxed);
+            waits.check_and_complete(&1);
+            waits.advance();
+        })
+    }
+
+    fn time_passes(&self) -> thread::JoinHandle<usize> {
+        self.clock.advance(TIMEOUT);
+        let waits = self.waits.clone();
+        thread::spawn(move || waits.advance())
+    }
+
+    fn assert_empty(&self) {
+        let stats = self.waits.stats();
+        assert_eq!((stats.panicked, stats.missed_checks), (0, 0));
+        assert_eq!((stats.parked, stats.watched), (0, 0), "{stats:?}");
+        assert_eq!(self.waits.watched_keys(), 0);
+    }
+}
+
+/// A call of `checked` that is polled once, and dropped.
+fn call(listener: &mut Listener<u64>, bed: &Bed) -> Poll<Result<(), WaitError>> {
+    let waker = Waker::from(Arc::new(Rouse(bed.waker())));
+    pin!(listener.checked()).poll(&mut Context::from_waker(&waker))
+}
+
+/// A call that is awaited.
+fn wait(listener: &mut Listener<u64>, bed: &Bed) -> Result<(), WaitError> {
+    loop {
+        match call(listener, bed) {
+            Poll::Ready(told) => return told,
+            Poll::Pending => bed.sleep(),
+        }
+    }
+}
+
+/// Catches: a listener that does not listen when the call returns, or that forgets a check which the look after the call
+/// does not see.
+#[test]
+fn g01_check_races_the_call_to_listen() {
+    bounded(|| {
+        let world = World::new();
+        let checker = world.happens();
+        let mut listener = world.waits.listen([1], TIMEOUT);
+        let bed = Bed::default();
+        while !world.has_happened() {
+            assert_eq!(wait(&mut listener, &bed), Ok(()));
+        }
+        listener.satisfied();
+        checker.join().unwrap();
+        assert_eq!(world.waits.stats().completed, 1);
+        world.assert_empty();
+    });
+}
+
+/// Catches: a mark that goes with the call that did not report it; a waker of the first call that is kept for the second.
+#[test]
+fn g01_check_races_a_second_call() {
+    bounded(|| {
+        let world = World::new();
+        let mut listener = world.waits.listen([1], TIMEOUT);
+        let checker = world.happens();
+        let (first, second) = (Bed::default(), Bed::default());
+        if call(&mut listener, &first).is_pending() {
+            assert_eq!(wait(&mut listener, &second), Ok(()));
+        }
+        assert!(world.has_happened());
+        checker.join().unwrap();
+        assert!(call(&mut listener, &second).is_pending(), "one check");
+        drop(listener);
+        world.assert_empty();
+    });
+}
+
+/// Catches: two checks of which the second is lost between the report of the first and the next call.
+#[test]
+fn g01_two_checks_race_the_calls() {
+    bounded(|| {
+        let world = World::new();
+        let mut listener = world.waits.listen([1], TIMEOUT);
+        let checker = {
+            let (waits, event) = (world.waits.clone(), world.event.clone());
+            thread::spawn(move || {
+                waits.check_and_complete(&1);
+                event.store(true, Ordering::Relaxed);
+                waits.check_and_complete(&1);
+            })
+        };
+        let bed = Bed::default();
+        while !world.has_happened() {
+            assert_eq!(wait(&mut listener, &bed), Ok(()));
+        }
+        checker.join().unwrap();
+        drop(listener);
+        world.assert_empty();
+    });
+}
+
+/// Catches: a dropped listener that stays parked, or whose waker is left.
+#[test]
+fn g06_check_races_drop() {
+    bounded(|| {
+        let world = World::new();
+        let mut listener = world.waits.listen([1], TIMEOUT);
+        let rouse = Arc::new(Rouse(Bed::default().waker()));
+        let waker = Waker::from(rouse.clone());
+        let polled = listener.poll_checked(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        drop(waker);
+        let checker = world.happens();
+        drop(listener);
+        checker.join().unwrap();
+        assert_eq!(Arc::strong_count(&rouse), 1, "a waker is left");
+        assert_eq!(world.waits.stats().cancelled, 1);
+        world.assert_empty();
+    });
+}
+
+/// Catches: a listener that is satisfied while it is examined, and counts as something else, or stays.
+#[test]
+fn g05_check_races_satisfied() {
+    bounded(|| {
+        let world = World::new();
+        let listener = world.waits.listen([1], TIMEOUT);
+        let checker = world.happens();
+        listener.satisfied();
+        checker.join().unwrap();
+        assert_eq!(world.waits.stats().completed, 1);
+        world.assert_empty();
+    });
+}
+
+/// Catches: a check before the deadline that the expiry hides; an expiry that is told once, or to a task that sleeps; the
+/// timer's examination taken for a check.
+#[test]
+fn g05_check_races_the_deadline() {
+    bounded(|| {
+        let world = World::new();
+        let mut listener = world.waits.listen([1], TIMEOUT);
+        let reaper = world.time_passes();
+        let checker = world.happens();
+        let bed = Bed::default();
+        let mut checks = 0;
+        while wait(&mut listener, &bed).is_ok() {
+            checks += 1;
+            assert!(world.has_happened(), "there is one check, after the event");
+        }
+        reaper.join().unwrap();
+        checker.join().unwrap();
+        assert!(checks <= 1);
+        let expired = Poll::Ready(Err(WaitError::Expired));
+        assert_eq!(call(&mut listener, &bed), expired, "it repeats");
+        assert_eq!(world.waits.stats().expired, 1);
+        world.assert_empty();
+    });
+}
+
+/// Catches: an expiry in the middle of the drop that leaves something.
+#[test]
+fn g06_the_deadline_races_drop() {
+    bounded(|| {
+        let world = World::new();
+        let listener = world.waits.listen([1], TIMEOUT);
+        let reaper = world.time_passes();
+        drop(listener);
+        reaper.join().unwrap();
+        let stats = world.waits.stats();
+        assert_eq!(stats.cancelled + stats.expired, 1, "{stats:?}");
+        world.assert_empty();
+    });
+}

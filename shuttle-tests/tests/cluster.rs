@@ -1,0 +1,237 @@
+//! G24 within one node, on random schedules: interests begin and end on several threads, the last one of a key on a
+//! thread that completes an operation, while the linger of the key is over and versions are reached.
+//!
+//! Each step of the driver takes a millisecond, and so does the linger. (Orders
+//! out of step are too rare here; the simulation of the cluster's tests shows them.)
+#![cfg(shuttle)]
+
+use request_purgatory::{Completions, ManualClock, Purgatory, Reaper};
+use request_purgatory_cluster::model::{
+    Next, Rule, Rules, Session, Table, Tell, attach, wait_past,
+};
+use request_purgatory_cluster::{Change, Config, Epoch, Interest, Reading};
+use shuttle::sync::Mutex;
+use shuttle::thread;
+use shuttle_tests::explore;
+use std::future::Future;
+use std::panic::catch_unwind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+const KEY: u8 = 7;
+const EPOCH: Epoch = Epoch(1);
+const COMMITS: u64 = 1;
+const STEP: Duration = Duration::from_millis(1);
+
+type Waits = request_purgatory::Waits<u8>;
+
+/// The store, and what it has told the node.
+#[derive(Default)]
+struct Store {
+    version: u64,
+    is_watched: bool,
+    told: Vec<u64>,
+}
+
+#[derive(Clone)]
+struct Node {
+    table: Arc<Table<u8>>,
+    waits: Waits,
+    store: Arc<Mutex<Store>>,
+    rules: Rules,
+}
+
+impl Node {
+    fn new(rules: Rules) -> Self {
+        let waits: Waits = Purgatory::builder("shuttle")
+            .clock(ManualClock::new())
+            .reaper(Reaper::Manual)
+            .completions(Completions::Inline)
+            .build()
+            .expect("the settings are sound");
+        let table = Arc::new(Table::new(10, rules, || {}));
+        attach(&table, &waits);
+        Self {
+            table,
+            waits,
+            store: Arc::default(),
+            rules,
+        }
+    }
+
+    fn session(&self) -> Session<u8> {
+        let config = Config {
+            linger: STEP,
+            rules: self.rules,
+            ..Config::default()
+        };
+        Session::begin(self.table.clone(), &config, EPOCH, true, Duration::ZERO)
+    }
+
+    /// Does one thing that the session asks for, or tells it one. `false`: there was nothing.
+    fn step(&self, session: &mut Session<u8>, now: &mut Duration) -> bool {
+        *now += STEP;
+        let now = *now;
+        if self.read(session, now) {
+            return true;
+        }
+        match session.next_tell(now) {
+            Next::Do(Tell::Watch(keys)) => {
+                // (What was ordered to be read meanwhile is read first.)
+                self.read(session, now);
+                thread::yield_now();
+                self.store.lock().unwrap().is_watched = true;
+                session.watched(keys, now);
+                return true;
+            }
+            Next::Do(Tell::Unwatch(_)) => {
+                self.store.lock().unwrap().is_watched = false;
+                return true;
+            }
+            Next::Wait(_) => {}
+        }
+        let told = self.store.lock().unwrap().told.pop();
+        if let Some(version) = told {
+            let change = Change {
+                key: KEY,
+                version,
+                epoch: None,
+            };
+            session.heard(&[change]).expect("the store is sound");
+        }
+        told.is_some()
+    }
+
+    /// Reads what there is to read.
+    fn read(&self, session: &mut Session<u8>, now: Duration) -> bool {
+        let Next::Do(ticket) = session.next_read(now).expect("no audit is due") else {
+            return false;
+        };
+        let version = self.store.lock().unwrap().version;
+        thread::yield_now();
+        let reading = Reading {
+            epoch: EPOCH,
+            versions: vec![Some(version); ticket.keys.len()],
+            head: None,
+        };
+        session
+            .read(ticket, &reading, now)
+            .expect("the store is sound");
+        true
+    }
+
+    /// Until nothing is left to do.
+    fn finish(&self, session: &mut Session<u8>, now: &mut Duration) {
+        let mut idle = 0;
+        // (A linger may be over with a later step.)
+        while idle < 4 {
+            idle = if self.step(session, now) { 0 } else { idle + 1 };
+        }
+    }
+
+    fn commit(&self) {
+        let mut store = self.store.lock().unwrap();
+        store.version += 1;
+        let version = store.version;
+        if store.is_watched {
+            store.told.push(version);
+        }
+    }
+
+    fn wait(&self, seen: u64) -> impl Future<Output = Option<u64>> + Unpin + Send + use<> {
+        let interest = Interest::new(&self.table, [KEY]).expect("there is room");
+        let wait = wait_past(interest, &self.waits, seen, Duration::MAX);
+        Box::pin(async move { wait.await.ok() })
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn play(rules: Rules) {
+    let node = Node::new(rules);
+    let driver = thread::spawn({
+        let node = node.clone();
+        move || {
+            let (mut session, mut now) = (node.session(), Duration::ZERO);
+            for _ in 0..16 {
+                node.step(&mut session, &mut now);
+                thread::yield_now();
+            }
+            (session, now)
+        }
+    });
+    let commits = thread::spawn({
+        let node = node.clone();
+        move || (0..COMMITS).for_each(|_| node.commit())
+    });
+    // One client gives up and comes again; the other's operation ends, and its interest with it, wherever the version
+    // is reached.
+    let restless = thread::spawn({
+        let node = node.clone();
+        move || {
+            drop(node.wait(0));
+            thread::yield_now();
+            drop(node.wait(0));
+            thread::yield_now();
+            let wait = node.wait(0);
+            (0..3).for_each(|_| thread::yield_now());
+            node.commit();
+            wait
+        }
+    });
+    let patient = thread::spawn({
+        let node = node.clone();
+        move || node.wait(0)
+    });
+    let (mut session, mut now) = driver.join().unwrap();
+    commits.join().unwrap();
+    let mut waits = [restless.join().unwrap(), patient.join().unwrap()];
+    node.finish(&mut session, &mut now);
+    for wait in &mut waits {
+        let Poll::Ready(Some(version)) = poll(wait) else {
+            panic!("a wait for a committed version has not ended");
+        };
+        assert!((1..=COMMITS + 1).contains(&version));
+    }
+    drop(waits);
+    node.finish(&mut session, &mut now);
+    assert_eq!(
+        node.table.watched_keys(),
+        0,
+        "every key is forgotten in the end"
+    );
+    assert!(
+        !node.store.lock().unwrap().is_watched,
+        "and its watch has ended"
+    );
+}
+
+/// On some of many schedules.
+fn loses(scenario: fn()) {
+    let has_lost = (0..50).any(|_| catch_unwind(|| explore(scenario)).is_err());
+    assert!(has_lost, "it has lost no wait");
+}
+
+#[test]
+fn g24_interest_linger_and_reached_lose_no_wait() {
+    explore(|| play(Rules::default()));
+}
+
+#[test]
+fn without_another_look_before_forgetting() {
+    loses(|| play(Rules::default().without(Rule::LookAgain)));
+}
+
+#[test]
+fn with_the_check_before_the_mark() {
+    loses(|| play(Rules::default().without(Rule::MarkBeforeCheck)));
+}
+
+#[test]
+fn with_the_read_before_the_watch() {
+    loses(|| play(Rules::default().without(Rule::ReadAfterWatch)));
+}

@@ -1,0 +1,222 @@
+//! Listening to checks, for conditions that the library cannot look at: listen, look, await a check, look again.
+
+use super::operation::WaitOperation;
+use super::reply::Awaiting;
+use super::signal::Signal;
+use super::wait_error::WaitError;
+use crate::error::Rejected;
+use crate::hash::{KeyHasher, RandomState};
+use crate::purgatory::{Admission, Handle, Purgatory, Watch};
+use crate::sync::Arc;
+use crate::tracker::TrackedKey;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
+    /// Listens to checks of any of `keys`, for at most `timeout` from this call on ([`Duration::MAX`]: for ever, a stream
+    /// of wake-ups). For conditions that are looked at by the waiter itself, because the look awaits something or borrows
+    /// what the waiter has:
+    ///
+    /// ```
+    /// use request_purgatory::Waits;
+    /// # use request_purgatory::future::WaitError;
+    /// # use std::time::Duration;
+    /// # struct Log;
+    /// # impl Log { async fn read(&self, _: u64) -> Option<String> { Some("record".into()) } }
+    /// # async fn fetch(waits: &Waits<&'static str>, log: &Log) -> Result<String, WaitError> {
+    /// let mut listener = waits.listen(["news"], Duration::from_secs(30));
+    /// loop {
+    ///     if let Some(record) = log.read(10).await {
+    ///         listener.satisfied();
+    ///         return Ok(record);
+    ///     }
+    ///     listener.checked().await?;
+    /// }
+    /// # }
+    /// # futures::executor::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// ```
+    ///
+    /// [`wait_until`](Self::wait_until) is this loop, with another look at the deadline.
+    ///
+    /// The listener listens when this returns, and between wake-ups: a check after this call is not missed. Look after
+    /// this call, not before it. If the purgatory refuses to park the listener, [`checked`](Listener::checked) says so; a
+    /// look that succeeds before that needs no place in the purgatory.
+    ///
+    /// The thread that checks a key runs nothing of the waiter but its waker. In the statistics every such check is an
+    /// examination in vain, and a listener that expires shows no [missed check](crate::stats::Stats::missed_checks): the
+    /// library does not know the condition. A check for at most some completions wakes every listener that it comes to,
+    /// because none of them completes; workers that compete for something use [`take`](Self::take).
+    ///
+    /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; locks as
+    /// [`try_complete_else_watch`](Self::try_complete_else_watch) does. Does not keep the purgatory alive.
+    pub fn listen(&self, keys: impl IntoIterator<Item = K>, timeout: Duration) -> Listener<K, S> {
+        begin(timeout, |operation| {
+            self.try_complete_else_watch(operation, keys)
+        })
+    }
+
+    /// The same with watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
+    /// [at a rank](Watch::at_rank). A check up to a lower rank does not wake it.
+    pub fn listen_on<'a>(
+        &self,
+        watches: impl IntoIterator<Item = Watch<'a, WaitOperation<K>, S>>,
+        timeout: Duration,
+    ) -> Listener<K, S> {
+        begin(timeout, |operation| {
+            self.try_complete_else_watch_on(operation, watches)
+        })
+    }
+
+    /// Waits until `condition` finds something, for at most `timeout` from this call on ([`Duration::MAX`]: for ever). As
+    /// [`wait`](Self::wait), for conditions that await: the condition is evaluated in the task that awaits this future,
+    /// and needs neither `Send` nor `'static`.
+    ///
+    /// ```
+    /// # use request_purgatory::{Waits, future::WaitError};
+    /// # use std::time::Duration;
+    /// # struct Log;
+    /// # impl Log { async fn read(&self, _: u64) -> Option<String> { Some("record".into()) } }
+    /// # async fn fetch(waits: &Waits<&'static str>, log: &Log) -> Result<String, WaitError> {
+    /// waits.wait_until(["news"], Duration::from_secs(30), || log.read(10)).await
+    /// # }
+    /// # futures::executor::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// ```
+    ///
+    /// It [listens](Self::listen) from this call on, polled or not. The condition is evaluated when the future is first
+    /// polled (also if the purgatory refuses to park it: what is there needs no place), again after checks, and once more
+    /// when the timeout has passed. Every evaluation begins anew; checks that come during one are merged, and cause one
+    /// more. What that last evaluation finds counts as a [missed check](crate::stats::Stats::missed_checks): the event
+    /// had happened, and the key was not checked in time.
+    ///
+    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and the
+    /// evaluation at the deadline takes its own time. Put a timeout of your runtime around the future for a hard bound.
+    ///
+    /// The future is `Send` if the condition and its futures are.
+    ///
+    /// # Errors
+    /// The future resolves to a [`WaitError`], also where the purgatory refuses the wait.
+    ///
+    /// # Panics
+    /// A panic of the condition goes to the task that polls the future.
+    pub fn wait_until<I, T, C, F>(
+        &self,
+        keys: I,
+        timeout: Duration,
+        condition: C,
+    ) -> impl Future<Output = Result<T, WaitError>> + use<I, T, C, F, K, S>
+    where
+        I: IntoIterator<Item = K>,
+        C: FnMut() -> F,
+        F: Future<Output = Option<T>>,
+    {
+        self.listen(keys, timeout).until(condition)
+    }
+}
+
+/// Parks a listener's operation.
+fn begin<K: TrackedKey, S: KeyHasher>(
+    timeout: Duration,
+    park: impl FnOnce(
+        WaitOperation<K>,
+    ) -> Result<Admission<WaitOperation<K>, S>, Rejected<WaitOperation<K>>>,
+) -> Listener<K, S> {
+    let signal = Arc::new(Signal::new());
+    let operation = WaitOperation::listener(timeout, signal.clone());
+    let admission = park(operation).unwrap_or_else(|rejected| {
+        // Before the operation is dropped, which would only say that it is lost.
+        signal.end(WaitError::of(&rejected));
+        Admission::Completed
+    });
+    // The park examines its operation as well. Whatever was checked by now, the caller has yet to look, and sees it then:
+    // the lock in here comes after that of the check.
+    signal.clear();
+    Listener(Awaiting::new(signal, admission))
+}
+
+/// Listens to checks of some keys, from [`listen`](Purgatory::listen) until it is dropped, or its timeout has passed.
+///
+/// Dropping it cancels its operation: watches and timer are gone when `drop` returns, on any thread. (If another thread is
+/// examining the operation in that very moment, `drop` does not wait for it; that thread removes them.)
+#[must_use = "a listener that is dropped does not listen"]
+pub struct Listener<K: TrackedKey, S: KeyHasher = RandomState>(
+    Awaiting<Signal, WaitOperation<K>, S>,
+);
+
+impl<K: TrackedKey, S: KeyHasher> Listener<K, S> {
+    /// Waits until a key was checked since the last call (or since the listener was made). Any number of checks in between
+    /// are one.
+    ///
+    /// Cancel-safe: a check that no call has reported yet is kept for the next one. So after `Ok`, look: whatever happened
+    /// before the check is visible then. Any executor will do; the last task that polled is woken, by the thread that
+    /// checks, which holds no lock then. A waker that panics ends the listener, with [`WaitError::Panicked`].
+    ///
+    /// # Errors
+    /// Once there are no more checks to wait for, every call returns the reason, at once: [`WaitError::Expired`] after the
+    /// timeout, also where the purgatory refused to park it. A check that came before that is reported first.
+    pub async fn checked(&mut self) -> Result<(), WaitError> {
+        poll_fn(|cx| self.poll_checked(cx)).await
+    }
+
+    /// As [`checked`](Self::checked), for futures and streams that are written by hand.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn poll_checked(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
+        self.0.shared().poll(cx)
+    }
+
+    /// Ends the listener because its condition is true: it counts as completed, where a dropped one counts as cancelled.
+    ///
+    /// Its operation is forced to complete; a trace says so. One that has expired by now stays so.
+    pub fn satisfied(mut self) {
+        self.0.end(Handle::force_complete);
+    }
+
+    /// As [`wait_until`](Purgatory::wait_until), by a listener that listens already: evaluates `condition` at once, after
+    /// each check, and once more at the deadline.
+    ///
+    /// # Errors
+    /// The same.
+    ///
+    /// # Panics
+    /// The same.
+    pub async fn until<T, C, F>(mut self, mut condition: C) -> Result<T, WaitError>
+    where
+        C: FnMut() -> F,
+        F: Future<Output = Option<T>>,
+    {
+        let mut expired = false;
+        loop {
+            if let Some(found) = condition().await {
+                if expired {
+                    self.handle().inspect(|handle| handle.count_missed_check());
+                }
+                self.satisfied();
+                return Ok(found);
+            }
+            if expired {
+                return Err(WaitError::Expired);
+            }
+            match self.checked().await {
+                Ok(()) => {}
+                Err(WaitError::Expired) => expired = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The handle of what is parked, to look at the deadline or to move it. `None` if the purgatory refused it.
+    pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
+        self.0.handle()
+    }
+}
+
+impl<K: TrackedKey, S: KeyHasher> fmt::Debug for Listener<K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("handle", &self.handle())
+            .finish_non_exhaustive()
+    }
+}

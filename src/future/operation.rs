@@ -1,0 +1,137 @@
+//! What is parked in a purgatory to wait in: a predicate, or a listener's end.
+
+use super::reply::Reply;
+use super::signal::Signal;
+use super::wait_error::WaitError;
+use crate::operation::{Completion, DelayedOperation};
+use crate::promise::Promise;
+use crate::sync::Arc;
+use crate::tracker::TrackedKey;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+/// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
+///
+/// Only [`Purgatory::wait`](crate::Purgatory::wait) and its kin make one. It comes out when it is cancelled by key or
+/// handle; dropped, it tells its future or listener so.
+pub struct WaitOperation<K> {
+    timeout: Duration,
+    role: Role,
+    key: PhantomData<fn() -> K>,
+}
+
+enum Role {
+    Predicate(Box<dyn Question>),
+    Listener(Reply<Signal>),
+}
+
+impl<K> WaitOperation<K> {
+    pub(super) fn predicate<T: Send + 'static>(
+        timeout: Duration,
+        predicate: impl FnMut() -> Option<T> + Send + 'static,
+        promise: Arc<Promise<Result<T, WaitError>>>,
+    ) -> Self {
+        let asked = Asked {
+            predicate,
+            found: None,
+            reply: Reply::new(promise),
+        };
+        Self {
+            timeout,
+            role: Role::Predicate(Box::new(asked)),
+            key: PhantomData,
+        }
+    }
+
+    pub(super) fn listener(timeout: Duration, signal: Arc<Signal>) -> Self {
+        Self {
+            timeout,
+            role: Role::Listener(Reply::new(signal)),
+            key: PhantomData,
+        }
+    }
+}
+
+/// A predicate of any type, for a value of any type.
+trait Question: Send {
+    fn ask(&mut self) -> bool;
+    fn end(self: Box<Self>, completion: Completion);
+}
+
+struct Asked<T, P> {
+    predicate: P,
+    found: Option<T>,
+    reply: Reply<Promise<Result<T, WaitError>>>,
+}
+
+impl<T, P> Question for Asked<T, P>
+where
+    T: Send,
+    P: FnMut() -> Option<T> + Send,
+{
+    fn ask(&mut self) -> bool {
+        self.found = self.reply.asking(|_| (self.predicate)());
+        self.found.is_some()
+    }
+
+    fn end(self: Box<Self>, completion: Completion) {
+        let Self {
+            predicate,
+            found,
+            reply,
+        } = *self;
+        // What was found is never thrown away, also if that was the look at the deadline.
+        let result = found.ok_or(completion.into());
+        // Gone before the future is told; and if its destructor panics, the future still is.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(predicate)));
+        // (What is refused is dropped, since the future is gone.)
+        reply.tell(|promise| drop(promise.keep(result)));
+        if let Err(panic) = dropped {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl<K: TrackedKey> DelayedOperation for WaitOperation<K> {
+    type Key = K;
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn try_complete(&mut self) -> bool {
+        match &mut self.role {
+            Role::Predicate(question) => question.ask(),
+            Role::Listener(reply) => {
+                // (A waker is code of the user's.)
+                reply.asking(Signal::check);
+                false
+            }
+        }
+    }
+
+    fn try_complete_at_deadline(&mut self) -> bool {
+        match &mut self.role {
+            Role::Predicate(question) => question.ask(),
+            // It will be told of its end in a moment.
+            Role::Listener(_) => false,
+        }
+    }
+
+    fn on_complete(self, completion: Completion) {
+        match self.role {
+            Role::Predicate(question) => question.end(completion),
+            Role::Listener(reply) => reply.tell(|signal| signal.end(completion.into())),
+        }
+    }
+}
+
+impl<K> fmt::Debug for WaitOperation<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitOperation")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! Taking what one waiter only may have, such that nothing is lost if that waiter is gone.
+
+use super::operation::WaitOperation;
+use super::wait::WaitFuture;
+use super::wait_error::WaitError;
+use crate::hash::{KeyHasher, RandomState};
+use crate::promise::Panics;
+use crate::purgatory::{Handle, Purgatory, Watch};
+use crate::tracker::TrackedKey;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
+    /// Waits until `take` takes a value, for at most `timeout` from this call on ([`Duration::MAX`]: for ever). As
+    /// [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a connection from a pool.
+    ///
+    /// **What was taken is received or given back, never lost and never both.** It is received when a poll of the future
+    /// returns it. If the future is dropped before (its task was aborted, or another branch of a `select` was first), the
+    /// value goes to `give_back`; then the keys are checked again, each for one completion, so that another waiter gets it.
+    ///
+    /// ```
+    /// use request_purgatory::Waits;
+    /// use std::collections::VecDeque;
+    /// use std::sync::{Arc, Mutex};
+    /// use std::time::Duration;
+    ///
+    /// let queue = Arc::new(Mutex::new(VecDeque::new()));
+    /// let waits = Waits::<&'static str>::new("jobs");
+    /// let worker = || {
+    ///     let (takes, returns) = (queue.clone(), queue.clone());
+    ///     waits.take(
+    ///         ["jobs"],
+    ///         Duration::from_secs(30),
+    ///         move || takes.lock().unwrap().pop_front(),
+    ///         move |job| returns.lock().unwrap().push_front(job),
+    ///     )
+    /// };
+    /// let (first, second) = (worker(), worker());
+    /// queue.lock().unwrap().push_back("job");
+    /// waits.check_and_complete_at_most("jobs", 1); // the first worker has it
+    /// drop(first); // without a poll
+    /// # use futures::executor::block_on; // any executor
+    /// assert_eq!(block_on(second), Ok("job"));
+    /// ```
+    ///
+    /// `take` runs where the predicate of [`wait`](Self::wait) does, and has its duties; after it has taken a value it is
+    /// not called again. `give_back` runs at most once: on the thread that drops the future, or, if another thread was
+    /// just taking the value or on its way to the future with it, on that one. No lock of the library is held then, and
+    /// checks and completions that it causes do not nest. Drop no future while you hold a lock that `take` or `give_back`
+    /// of any waiter takes. After a shutdown values are still given back, and no key is checked. (A `take` that panics
+    /// after it has taken something loses that by itself.)
+    ///
+    /// If `give_back` panics, the panic is caught and [counted](crate::stats::Stats::panicked), and the keys are checked.
+    ///
+    /// # Errors
+    /// The future resolves to a [`WaitError`], also where the purgatory refuses it from the start. Nothing was taken then.
+    pub fn take<T: Send + 'static>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        timeout: Duration,
+        take: impl FnMut() -> Option<T> + Send + 'static,
+        give_back: impl FnOnce(T) + Send + 'static,
+    ) -> TakeFuture<K, T, S> {
+        let keys = keys.into_iter().collect::<Vec<_>>();
+        let way_back = self.way_back(keys.clone(), give_back);
+        TakeFuture(self.wait(keys, timeout, guarded(take, way_back)))
+    }
+
+    /// The same with watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
+    /// [at a rank](Watch::at_rank). After a value was given back, the keys are checked at all ranks.
+    ///
+    /// # Errors
+    /// As for [`take`](Self::take).
+    pub fn take_on<'a, T: Send + 'static>(
+        &self,
+        watches: impl IntoIterator<Item = Watch<'a, WaitOperation<K>, S>>,
+        timeout: Duration,
+        take: impl FnMut() -> Option<T> + Send + 'static,
+        give_back: impl FnOnce(T) + Send + 'static,
+    ) -> TakeFuture<K, T, S> {
+        let watches = watches.into_iter().collect::<Vec<_>>();
+        let keys = watches.iter().map(|watch| watch.name().clone()).collect();
+        let way_back = self.way_back(keys, give_back);
+        TakeFuture(self.wait_on(watches, timeout, guarded(take, way_back)))
+    }
+
+    /// Gives a value back, and checks the keys. Catches all panics of the user's code.
+    fn way_back<T>(
+        &self,
+        keys: Vec<K>,
+        give_back: impl FnOnce(T) + Send + 'static,
+    ) -> impl FnOnce(T) + Send + 'static
+    where
+        T: 'static,
+    {
+        let waits = self.downgrade();
+        move |value| {
+            let mut panics = Panics::default();
+            let given = panics.catch(|| give_back(value));
+            if let Some(waits) = waits.upgrade() {
+                if given.is_none() {
+                    waits.count_panic();
+                }
+                for key in &keys {
+                    // (`Hash` and `Eq` of a key may panic.)
+                    let checked = panics.catch(|| waits.check_and_complete_at_most(key, 1));
+                    if checked.is_none() {
+                        waits.count_panic();
+                    }
+                }
+            }
+            panics.discard();
+        }
+    }
+}
+
+/// A predicate that finds what `take` takes, together with the way back.
+fn guarded<T>(
+    mut take: impl FnMut() -> Option<T>,
+    way_back: impl FnOnce(T) + Send + 'static,
+) -> impl FnMut() -> Option<Taken<T>> {
+    let mut way_back: Option<WayBack<T>> = Some(Box::new(way_back));
+    move || {
+        // Nothing is taken that has no way back. (A predicate that has found something is not asked again.)
+        way_back.as_ref()?;
+        let value = take()?;
+        way_back
+            .take()
+            .map(|way_back| Taken(Some((value, way_back))))
+    }
+}
+
+type WayBack<T> = Box<dyn FnOnce(T) + Send>;
+
+/// A value on its way to the future. However it is dropped on the way, it goes back.
+struct Taken<T>(Option<(T, WayBack<T>)>);
+
+impl<T> Taken<T> {
+    /// From here on it is the caller's.
+    fn receive(mut self) -> Option<T> {
+        self.0.take().map(|(value, _)| value)
+    }
+}
+
+impl<T> Drop for Taken<T> {
+    fn drop(&mut self) {
+        if let Some((value, way_back)) = self.0.take() {
+            way_back(value);
+        }
+    }
+}
+
+/// A take in [`Waits`](super::Waits): a [`Future`] of what was taken, or of why nothing was. See
+/// [`take`](Purgatory::take).
+///
+/// Any executor will do, also more than one after the other: the last that polled is woken. Once it has resolved, it is
+/// pending for ever. Dropping it cancels the wait, and gives back what was taken and not received.
+#[must_use = "a take that is dropped is cancelled"]
+pub struct TakeFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(WaitFuture<K, Taken<T>, S>);
+
+impl<K: TrackedKey, T, S: KeyHasher> TakeFuture<K, T, S> {
+    /// The handle of what is parked, to look at the deadline or to move it. `None` if the wait ended before it was
+    /// parked, or has resolved.
+    pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
+        self.0.handle()
+    }
+}
+
+impl<K: TrackedKey, T, S: KeyHasher> Future for TakeFuture<K, T, S> {
+    type Output = Result<T, WaitError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match Pin::new(&mut self.get_mut().0).poll(cx) {
+            Poll::Ready(Ok(taken)) => match taken.receive() {
+                Some(value) => Poll::Ready(Ok(value)),
+                None => Poll::Pending,
+            },
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// Nothing in it is ever pinned.
+impl<K: TrackedKey, T, S: KeyHasher> Unpin for TakeFuture<K, T, S> {}
+
+impl<K: TrackedKey, T, S: KeyHasher> fmt::Debug for TakeFuture<K, T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TakeFuture")
+            .field("handle", &self.handle())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,46 @@
+//! Fencing tokens.
+
+use std::fmt;
+
+/// Names one value that a [`Tracker`](super::Tracker) keeps or has kept: a number that grows from one value to the next.
+///
+/// [`track`](super::Tracker::track) returns it. With it, a holder acts on its own value only:
+/// [`touch_if`](super::Tracker::touch_if), [`complete_if`](super::Tracker::complete_if) and
+/// [`replace_if`](super::Tracker::replace_if) do nothing once another value has taken its place, even under the same
+/// key and with an equal value. The number may be sent over the network, and comes back by `From<u64>`.
+///
+/// Of two values that one tracker has kept, whatever their keys, the later has the greater number. So a resource that
+/// refuses a number lower than the highest it has seen is safe from a holder that does not know yet that it has lost its
+/// lease. A tracker forgets its numbers when the process ends:
+/// [`first_token`](super::TrackerBuilder::first_token) lets the next one go on above them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    pub(super) fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<u64> for FencingToken {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,208 @@
+//! `wait_until`: conditions that await, that borrow, and that are not `Send`.
+
+use crate::support::bell::Bell;
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, within};
+use crate::{assert_empty, by_hand};
+use futures::executor::block_on;
+use request_purgatory::Waits;
+use request_purgatory::future::WaitError;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn it_is_evaluated_at_once_and_after_each_check_and_no_more() {
+    let (waits, _clock) = by_hand();
+    let (looks, found) = (Cell::new(0), Cell::new(None));
+    let mut wait = Box::pin(waits.wait_until([1, 2], NEVER_IN_A_TEST, || {
+        looks.set(looks.get() + 1);
+        let found = &found;
+        async move { found.take() }
+    }));
+    let bell = Bell::new();
+    assert_eq!(looks.get(), 0, "it is the task that looks");
+    assert_eq!(waits.len(), 1, "but it is parked");
+    for polls in 1..4 {
+        assert_eq!(bell.poll(&mut wait), Poll::Pending);
+        assert_eq!(bell.poll(&mut wait), Poll::Pending, "without a check");
+        assert_eq!(looks.get(), polls);
+        waits.check_and_complete(&1);
+        waits.check_and_complete(&2);
+        assert_eq!((looks.get(), bell.rung()), (polls, polls));
+    }
+    found.set(Some("it"));
+    assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok("it")));
+    assert_eq!(
+        (waits.stats().completed, waits.stats().missed_checks),
+        (1, 0)
+    );
+    assert_empty(&waits);
+}
+
+/// An event while the condition awaits: it looked before the event, and must look again.
+#[test]
+fn g01_an_event_while_the_condition_awaits_is_not_missed() {
+    let (waits, _clock) = by_hand();
+    let event = Cell::new(false);
+    let gate = RefCell::new(None);
+    let looks = Cell::new(0);
+    let mut wait = Box::pin(waits.wait_until([1], NEVER_IN_A_TEST, || async {
+        looks.set(looks.get() + 1);
+        let seen = event.get();
+        if looks.get() == 1 {
+            let (open, opened) = futures::channel::oneshot::channel::<()>();
+            *gate.borrow_mut() = Some(open);
+            opened.await.expect("the test opens it");
+        }
+        seen.then_some(7)
+    }));
+    let bell = Bell::new();
+    assert_eq!(bell.poll(&mut wait), Poll::Pending);
+    event.set(true);
+    waits.check_and_complete(&1);
+    assert_eq!(bell.poll(&mut wait), Poll::Pending);
+    let open = gate.borrow_mut().take().expect("it awaits");
+    open.send(()).expect("it still does");
+    assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok(7)));
+    assert_eq!(looks.get(), 2);
+}
+
+#[test]
+fn g21_what_the_look_at_the_deadline_finds_is_counted_as_a_missed_check() {
+    let (waits, clock) = by_hand();
+    for (happens, expected) in [(false, Err(WaitError::Expired)), (true, Ok(()))] {
+        let (event, looks) = (Cell::new(false), Cell::new(0));
+        let mut wait = Box::pin(waits.wait_until([1], Duration::from_secs(1), || {
+            looks.set(looks.get() + 1);
+            let seen = event.get().then_some(());
+            async move { seen }
+        }));
+        let bell = Bell::new();
+        assert_eq!(bell.poll(&mut wait), Poll::Pending);
+        event.set(happens);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(waits.advance(), 1);
+        assert_eq!(bell.rung(), 1);
+        assert_eq!(bell.poll(&mut wait), Poll::Ready(expected));
+        assert_eq!(looks.get(), 2);
+        assert_eq!(waits.stats().missed_checks, u64::from(happens));
+        drop(wait);
+        assert_empty(&waits);
+    }
+    assert_eq!(waits.stats().expired, 2);
+}
+
+/// The timeout does not interrupt it.
+#[test]
+fn a_condition_that_runs_at_the_deadline_is_awaited_to_its_end() {
+    let (waits, clock) = by_hand();
+    let gate = RefCell::new(None);
+    let mut wait = Box::pin(waits.wait_until([1], Duration::from_secs(1), || async {
+        let (open, opened) = futures::channel::oneshot::channel::<u8>();
+        *gate.borrow_mut() = Some(open);
+        opened.await.ok()
+    }));
+    let bell = Bell::new();
+    assert_eq!(bell.poll(&mut wait), Poll::Pending);
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(waits.advance(), 1);
+    assert_eq!(bell.poll(&mut wait), Poll::Pending, "still awaited");
+    let open = gate.borrow_mut().take().expect("it awaits");
+    open.send(3).expect("it still does");
+    assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok(3)));
+    assert_eq!(waits.stats().missed_checks, 0, "it had begun before");
+}
+
+#[test]
+fn every_other_end_is_an_error_and_a_refused_wait_looks_once() {
+    let (waits, _clock) = by_hand();
+    let looks = Cell::new(0);
+    let mut wait = Box::pin(waits.wait_until([1], Duration::MAX, || {
+        looks.set(looks.get() + 1);
+        async { None::<u8> }
+    }));
+    let bell = Bell::new();
+    assert_eq!(bell.poll(&mut wait), Poll::Pending);
+    assert_eq!(waits.force_complete_for_key(&1), 1);
+    let forced = Poll::Ready(Err(WaitError::Forced));
+    assert_eq!((bell.poll(&mut wait), looks.get()), (forced, 1));
+    waits.shutdown();
+    let there = waits.wait_until([1], Duration::MAX, || async { Some(1) });
+    assert_eq!(block_on(there), Ok(1));
+    let nothing = waits.wait_until([1], Duration::MAX, || async { None::<u8> });
+    assert_eq!(block_on(nothing), Err(WaitError::ShutDown));
+}
+
+/// A condition that is not `Send`, on an executor of one thread; it borrows what lies on the stack.
+#[test]
+fn a_condition_may_borrow_and_need_not_be_send() {
+    within(PATIENCE, || {
+        let waits = Waits::<u64>::new("local");
+        let event = Arc::new(AtomicU64::new(0));
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        let (borrowed, log) = (&event, &seen);
+        let producer = thread::spawn({
+            let (waits, event) = (waits.clone(), event.clone());
+            move || {
+                for _ in 0..5 {
+                    event.fetch_add(1, Ordering::Relaxed);
+                    waits.check_and_complete(&1);
+                }
+            }
+        });
+        let found = block_on(waits.wait_until([1], NEVER_IN_A_TEST, || async move {
+            futures::future::ready(()).await;
+            let now = borrowed.load(Ordering::Relaxed);
+            log.borrow_mut().push(now);
+            (now == 5).then_some(now)
+        }));
+        assert_eq!(found, Ok(5));
+        producer.join().expect("it does not panic");
+        assert_eq!(seen.borrow().last(), Some(&5));
+    });
+}
+
+/// In a task of a runtime of many threads: the future is `Send`, and what the condition borrows lives in the task.
+#[test]
+fn g01_many_spawned_tasks_and_an_async_condition() {
+    const TASKS: u64 = 64;
+    within(PATIENCE, || {
+        let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
+        let waits = Waits::<u64>::new("spawned");
+        let storage = Arc::new(tokio::sync::RwLock::new(0_u64));
+        let looks = Arc::new(AtomicUsize::new(0));
+        let tasks = (0..TASKS).map(|task| {
+            let (waits, storage, looks) = (waits.clone(), storage.clone(), looks.clone());
+            runtime.spawn(async move {
+                let wanted = (task + 1) * 10;
+                waits
+                    .wait_until([task % 4], NEVER_IN_A_TEST, || async {
+                        looks.fetch_add(1, Ordering::Relaxed);
+                        let now = *storage.read().await;
+                        tokio::task::yield_now().await;
+                        (now >= wanted).then_some(now)
+                    })
+                    .await
+            })
+        });
+        let tasks = tasks.collect::<Vec<_>>();
+        runtime.block_on(async {
+            for _ in 0..TASKS * 10 {
+                *storage.write().await += 1;
+                for key in 0..4 {
+                    waits.check_and_complete(&key);
+                }
+            }
+            for (task, found) in (0..).zip(tasks) {
+                let found = found.await.expect("it does not panic");
+                assert!(found.expect("it is found") >= (task + 1) * 10);
+            }
+        });
+        assert!(looks.load(Ordering::Relaxed) >= TASKS as usize);
+        assert!(waits.is_empty());
+    });
+}

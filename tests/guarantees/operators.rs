@@ -1,0 +1,520 @@
+//! What operators ask for: G15 (draining, a shutdown with a bound, one that blocks no runtime thread, the drop of the last
+//! handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, threads_named, within};
+use request_purgatory::purgatory::{ShutdownError, StillRunning};
+use request_purgatory::{
+    Completion, Purgatory, RejectReason, Watch, threads::Dispatch, threads::Reaper,
+    threads::ReaperThread,
+};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_millis(5);
+/// What a call may take that waits for nothing: generous, for loaded machines.
+const PROMPT: Duration = Duration::from_millis(500);
+
+fn park(purgatory: &Purgatory<Op>, op: Op, key: u64) {
+    let admission = purgatory.try_complete_else_watch(op, [key]);
+    assert!(admission.expect("room").is_parked());
+}
+
+/// An operation that expires soon, and whose completion then waits until the sender is dropped.
+fn stuck(purgatory: &Purgatory<Op>) -> Sender<()> {
+    let (go_on, told) = channel::<()>();
+    let op = Op::new(SOON).then(move |_| {
+        // (An error: the sender is gone.)
+        let _ = told.recv();
+    });
+    park(purgatory, op, 0);
+    go_on
+}
+
+#[test]
+fn g15_a_drain_refuses_what_is_new_and_waits_for_what_is_parked() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-drain");
+        let (expires, satisfied) = (Probe::new(), Probe::new());
+        park(&purgatory, expires.op(Duration::from_millis(50)), 1);
+        park(&purgatory, satisfied.op(NEVER_IN_A_TEST), 2);
+        let drain = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.drain(NEVER_IN_A_TEST))
+        };
+        eventually("the refusal", || {
+            let ready = Op::new(NEVER_IN_A_TEST).when(|| true);
+            let refused = purgatory.try_complete_else_watch(ready, [3]);
+            refused.is_err_and(|refused| refused.reason() == RejectReason::Draining)
+        });
+        // Checks and timers go on.
+        satisfied.satisfy();
+        assert_eq!(purgatory.check_and_complete(&2), 1);
+        assert_eq!(drain.join().expect("no panic"), 0);
+        assert_eq!(expires.ending(), Some(Completion::Expired));
+        assert_eq!(satisfied.ending(), Some(Completion::Satisfied));
+        assert!(!purgatory.is_shut_down());
+        purgatory.shutdown();
+        let refused = purgatory.try_complete_else_watch(Op::new(SOON), [3]);
+        assert!(refused.is_err_and(|refused| refused.reason() == RejectReason::ShutDown));
+    });
+}
+
+/// Its bound passes, it waits for a completion, it is called again, without a reaper, from a callback, and shut down.
+#[test]
+fn g15_a_drain_ends_whatever_happens() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-drain2");
+        for key in 0..3 {
+            park(&purgatory, Op::new(NEVER_IN_A_TEST), key);
+        }
+        let begun = Instant::now();
+        assert_eq!(purgatory.drain(Duration::from_millis(30)), 3);
+        assert!(begun.elapsed() >= Duration::from_millis(30));
+        assert_eq!(purgatory.drain(Duration::ZERO), 3);
+        assert_eq!(purgatory.snapshot().len(), 3);
+        let drain = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.drain(NEVER_IN_A_TEST))
+        };
+        thread::sleep(SOON);
+        purgatory.shutdown();
+        assert_eq!(drain.join().expect("no panic"), 0);
+
+        let manual = Purgatory::<Op>::builder("g15-drain3").reaper(Reaper::Manual);
+        let manual = manual.build().expect("no threads to refuse");
+        park(&manual, Op::new(SOON), 0);
+        assert_eq!(manual.drain(NEVER_IN_A_TEST), 0);
+        assert_eq!(manual.stats().expired, 1);
+
+        // A callback that drains cannot wait for what its own thread has to do.
+        let inside = Purgatory::<Op>::new("g15-drain4");
+        let (within, answer) = (inside.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
+        let told = answer.clone();
+        let op = Op::new(NEVER_IN_A_TEST).when(|| false).then(move |_| {
+            told.store(within.drain(NEVER_IN_A_TEST), Ordering::SeqCst);
+        });
+        park(&inside, op, 1);
+        park(&inside, Op::new(NEVER_IN_A_TEST), 2);
+        assert_eq!(inside.force_complete_for_key(&1), 1);
+        assert_eq!(answer.load(Ordering::SeqCst), 1);
+        inside.shutdown();
+    });
+}
+
+/// Threads park while the drain comes: what it admits before it refuses, it waits for.
+#[test]
+fn g15_nothing_is_admitted_once_a_drain_has_answered() {
+    within(PATIENCE, || {
+        for _ in 0..50 {
+            let purgatory = Purgatory::<Op>::new("g15-drain5");
+            let parkers = (0..3).map(|key| {
+                let purgatory = purgatory.clone();
+                thread::spawn(move || {
+                    let mut admitted = 0_u64;
+                    while purgatory
+                        .try_complete_else_watch(Op::new(Duration::from_millis(1)), [key])
+                        .is_ok()
+                    {
+                        admitted += 1;
+                    }
+                    admitted
+                })
+            });
+            let parkers = parkers.collect::<Vec<_>>();
+            assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
+            let expired = purgatory.stats().expired;
+            let admitted = parkers
+                .into_iter()
+                .map(|parker| parker.join().expect("no panic"));
+            assert_eq!(admitted.sum::<u64>(), expired);
+            let stats = purgatory.stats();
+            assert_eq!(
+                (stats.expired, stats.parked, stats.completions_pending),
+                (expired, 0, 0)
+            );
+        }
+    });
+}
+
+#[test]
+fn g16_completions_pending_are_counted() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g16-pending");
+        let go_on = stuck(&purgatory);
+        eventually("the first expiry", || purgatory.stats().expired == 1);
+        for key in 1..=100 {
+            park(&purgatory, Op::new(SOON), key);
+        }
+        eventually("all expiries", || purgatory.stats().expired == 101);
+        let stats = purgatory.stats();
+        assert_eq!((stats.parked, stats.completions_pending), (0, 101));
+        // A drain waits for them as well.
+        assert_eq!(purgatory.drain(Duration::from_millis(20)), 0);
+        assert_eq!(purgatory.stats().completions_pending, 101);
+        drop(go_on);
+        assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
+        assert_eq!(purgatory.stats().completions_pending, 0);
+
+        // On an executor that loses its jobs they run as well, when they are dropped.
+        let held = Arc::new(Mutex::new(Vec::new()));
+        let jobs = held.clone();
+        let executor = move |job| jobs.lock().expect("no panic").push(job);
+        let purgatory = Purgatory::<Op>::builder("g16-pending2")
+            .dispatch(Dispatch::Executor(Arc::new(executor)))
+            .build()
+            .expect("threads");
+        for key in 0..10 {
+            park(&purgatory, Op::new(SOON), key);
+        }
+        eventually("all expiries", || {
+            purgatory.stats().completions_pending == 10
+        });
+        held.lock().expect("no panic").truncate(4);
+        assert_eq!(purgatory.stats().completions_pending, 4);
+        held.lock()
+            .expect("no panic")
+            .drain(..)
+            .for_each(|job| job());
+        assert_eq!(purgatory.stats().completions_pending, 0);
+    });
+}
+
+#[test]
+fn g16_watchers_of_a_key_are_counted() {
+    let purgatory = Purgatory::<Op>::builder("g16-watchers").reaper(Reaper::Manual);
+    let purgatory = purgatory.build().expect("no threads to refuse");
+    assert_eq!(purgatory.watchers(&1), 0);
+    let resolved = purgatory.resolve(2);
+    let mut handles = Vec::new();
+    for count in 1..=1_000 {
+        let watched = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1, 2]);
+        handles.extend(watched.expect("room").into_handle());
+        assert!(count % 97 != 0 || purgatory.watchers(&1) == count);
+    }
+    for (gone, handle) in handles.iter().enumerate() {
+        if gone % 97 == 0 {
+            assert_eq!(purgatory.watchers(&1), 1_000 - gone);
+            assert_eq!(purgatory.watchers(resolved.key()), 1_000 - gone);
+        }
+        assert!(handle.cancel().is_some());
+    }
+    assert_eq!((purgatory.watchers(&1), purgatory.watchers(&2)), (0, 0));
+}
+
+#[test]
+fn g15_a_shutdown_with_a_bound_says_what_still_runs() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-bound");
+        let go_on = stuck(&purgatory);
+        park(&purgatory, Op::new(NEVER_IN_A_TEST), 1);
+        eventually("the expiry", || purgatory.stats().expired == 1);
+        let begun = Instant::now();
+        let bound = Duration::from_millis(50);
+        let answer = purgatory.shutdown_timeout(bound);
+        let took = begun.elapsed();
+        assert!((bound..bound + PROMPT).contains(&took), "{took:?}");
+        let Err(ShutdownError::TimedOut(StillRunning {
+            parked,
+            completions_pending,
+            threads,
+            ..
+        })) = answer
+        else {
+            panic!("{answer:?}");
+        };
+        assert_eq!((parked, completions_pending), (0, 1));
+        assert_eq!(threads, ["g15-bound-completions"]);
+        assert_eq!(purgatory.stats().shut_down, 1);
+        // It goes on in the background, and a second call may wait for its end.
+        drop(go_on);
+        purgatory
+            .shutdown_timeout(NEVER_IN_A_TEST)
+            .expect("nothing holds it up");
+        eventually("the end of its threads", || {
+            threads_named("g15-bound").is_empty()
+        });
+    });
+}
+
+/// A completion of the shutdown itself does not return.
+#[test]
+fn g15_a_slow_callback_of_the_shutdown_does_not_hold_up_its_bound() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-bound2");
+        let (go_on, told) = channel::<()>();
+        let op = Op::new(NEVER_IN_A_TEST).then(move |_| {
+            let _ = told.recv();
+        });
+        park(&purgatory, op, 1);
+        let begun = Instant::now();
+        let answer = purgatory.shutdown_timeout(Duration::from_millis(20));
+        assert!(begun.elapsed() < PROMPT);
+        assert!(answer.is_err());
+        assert!(
+            answer
+                .unwrap_err()
+                .to_string()
+                .contains("g15-bound2-reaper")
+        );
+        drop(go_on);
+        purgatory
+            .shutdown_timeout(NEVER_IN_A_TEST)
+            .expect("nothing holds it up");
+    });
+}
+
+fn poll(future: impl Future<Output = ()>) -> Poll<()> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// On a runtime with one thread, beside a task that must not be held up.
+#[test]
+fn g15_an_async_shutdown_blocks_no_runtime_thread() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-asy1");
+        let go_on = stuck(&purgatory);
+        park(&purgatory, Op::new(NEVER_IN_A_TEST), 1);
+        eventually("the expiry", || purgatory.stats().expired == 1);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let over = Arc::new(AtomicBool::new(false));
+            let task = tokio::spawn({
+                let (purgatory, over) = (purgatory.clone(), over.clone());
+                async move {
+                    let shutdown = purgatory.shutdown_async().expect("a thread");
+                    drop(purgatory);
+                    shutdown.await;
+                    over.store(true, Ordering::SeqCst);
+                }
+            });
+            let mut worst = Duration::ZERO;
+            for _ in 0..20 {
+                let begun = Instant::now();
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                worst = worst.max(begun.elapsed());
+            }
+            assert!(worst < PROMPT, "{worst:?}");
+            assert!(purgatory.is_shut_down() && !over.load(Ordering::SeqCst));
+            drop(go_on);
+            task.await.expect("no panic");
+            assert!(over.load(Ordering::SeqCst));
+        });
+        eventually("the end of its threads", || {
+            threads_named("g15-asy1").is_empty()
+        });
+        assert_eq!(purgatory.stats().shut_down, 1);
+        // Once more, it has nothing to do.
+        futures::executor::block_on(purgatory.shutdown_async().expect("a thread"));
+    });
+}
+
+#[test]
+fn g15_an_async_shutdown_goes_on_without_its_future() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-asy2");
+        let probe = Probe::new();
+        park(&purgatory, probe.op(NEVER_IN_A_TEST), 1);
+        let shutdown = purgatory.shutdown_async().expect("a thread");
+        // (Whatever it answers: it need not be polled again.)
+        let _ = poll(shutdown);
+        eventually("the end", || probe.ending() == Some(Completion::ShutDown));
+        eventually("the end of its threads", || {
+            threads_named("g15-asy2").is_empty()
+        });
+    });
+}
+
+/// The last handle is dropped while a completion sleeps: on its own thread, and on that of a shared reaper.
+#[test]
+fn g15_dropping_the_last_handle_does_not_wait_for_completions() {
+    within(PATIENCE, || {
+        for shared in [false, true] {
+            let reaper = match shared {
+                true => Reaper::Shared(ReaperThread::spawn("g15-drop").expect("threads")),
+                false => Reaper::Own,
+            };
+            let purgatory = Purgatory::<Op>::builder("g15-drop").reaper(reaper);
+            let purgatory = purgatory.build().expect("threads");
+            let go_on = stuck(&purgatory);
+            eventually("the first expiry", || purgatory.stats().expired == 1);
+            let behind = Probe::new();
+            park(&purgatory, behind.op(SOON), 1);
+            eventually("both expiries", || purgatory.stats().expired == 2);
+            let parked = Probe::new();
+            park(&purgatory, parked.op(NEVER_IN_A_TEST), 2);
+            let begun = Instant::now();
+            drop(purgatory);
+            let took = begun.elapsed();
+            println!("shared {shared}: the drop took {took:?}");
+            assert!(took < PROMPT, "{took:?}");
+            // What was parked has ended, on this thread; what waits for the thread still runs.
+            assert_eq!(parked.ending(), Some(Completion::ShutDown));
+            assert_eq!(behind.ending(), None);
+            drop(go_on);
+            eventually("the completion behind", || behind.ending().is_some());
+            eventually("the end of its threads", || {
+                threads_named("g15-drop").is_empty()
+            });
+        }
+    });
+}
+
+/// Parks and cancels on a key with a million watchers, while snapshots of it are taken.
+#[test]
+fn g20_a_snapshot_of_a_hot_key_stalls_no_thread() {
+    const WATCHERS: usize = if cfg!(debug_assertions) {
+        100_000
+    } else {
+        1_000_000
+    };
+    within(PATIENCE * 2, || {
+        let purgatory = Purgatory::<Op>::new("g20-snap");
+        for key in 0..WATCHERS as u64 {
+            let op = Op::new(NEVER_IN_A_TEST);
+            let parked = purgatory.try_complete_else_watch(op, [u64::MAX, key % 1_000]);
+            parked.expect("room");
+        }
+        let done = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (purgatory, done) = (purgatory.clone(), done.clone());
+            thread::spawn(move || {
+                let mut waits = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    let begun = Instant::now();
+                    let op = Op::new(NEVER_IN_A_TEST);
+                    let parked = purgatory.try_complete_else_watch(op, [u64::MAX]);
+                    let handle = parked.expect("room").into_handle().expect("parked");
+                    assert!(handle.cancel().is_some());
+                    waits.push(begun.elapsed());
+                    thread::sleep(Duration::from_micros(50));
+                }
+                waits
+            })
+        };
+        for _ in 0..3 {
+            let begun = Instant::now();
+            let parked = purgatory.snapshot();
+            println!("snapshot of {}: {:?}", parked.len(), begun.elapsed());
+            assert!((WATCHERS..=WATCHERS + 1).contains(&parked.len()));
+            assert!(
+                parked
+                    .iter()
+                    .filter(|operation| operation.keys.len() == 2)
+                    .count()
+                    == WATCHERS
+            );
+            assert!((1_001..=1_001).contains(&purgatory.watched_keys()));
+            assert!((WATCHERS..=WATCHERS + 1).contains(&purgatory.watchers(&u64::MAX)));
+        }
+        done.store(true, Ordering::Relaxed);
+        let mut waits = other.join().expect("no panic");
+        waits.sort_unstable();
+        let p99 = waits[waits.len() * 99 / 100];
+        println!(
+            "{} parks and cancels: p50 {:?}, p99 {p99:?}, worst {:?}",
+            waits.len(),
+            waits[waits.len() / 2],
+            waits[waits.len() - 1]
+        );
+        // (The worst is the scheduler's on a loaded machine; before, each snapshot stalled for its whole length.)
+        assert!(p99 < Duration::from_millis(1), "{p99:?}");
+    });
+}
+
+/// By plain keys, resolved ones and at ranks; with a place freed by a check, a cancel and an expiry.
+#[test]
+fn g17_the_watchers_of_a_key_are_bounded_exactly() {
+    let clock = request_purgatory::time::ManualClock::new();
+    for max in [0, 1, 2, 3, 7, 300] {
+        let builder = Purgatory::<Op>::builder("g17-key").reaper(Reaper::Manual);
+        let builder = builder.clock(clock.clone()).max_watchers_per_key(max);
+        let purgatory = builder.build().expect("no threads to refuse");
+        let resolved = purgatory.resolve(2);
+        let tick = Duration::from_millis(1);
+        for way in 0..4 {
+            let probes = (0..=max).map(|_| Probe::new()).collect::<Vec<_>>();
+            let park = |probe: &Arc<Probe>| {
+                let op = probe.op(tick);
+                // The other key comes first, and must be left again where the operation is refused.
+                let other = Watch::key(9 + way);
+                let watch = match way {
+                    0 => Watch::key(1),
+                    1 => Watch::resolved(&resolved),
+                    2 => Watch::key(1).at_rank(5),
+                    _ => Watch::resolved(&resolved).at_rank(5),
+                };
+                purgatory.try_complete_else_watch_on(op, [other, watch])
+            };
+            let key = if way % 2 == 0 { 1 } else { 2 };
+            for probe in &probes[..max] {
+                assert!(park(probe).expect("room").is_parked());
+            }
+            let refused = park(&probes[max]).map_err(|refused| refused.reason());
+            assert!(matches!(refused, Err(RejectReason::KeyFull)), "{refused:?}");
+            assert_eq!(probes[max].ending(), None);
+            let stats = purgatory.stats();
+            assert_eq!((stats.parked, stats.watched), (max, 2 * max));
+            assert_eq!(
+                (purgatory.watchers(&key), purgatory.watchers(&(9 + way))),
+                (max, max)
+            );
+            if max > 0 {
+                // A place that is free is taken once.
+                probes[0].satisfy();
+                assert_eq!(purgatory.check_and_complete(&key), 1);
+                assert!(park(&Probe::new()).is_ok() && park(&Probe::new()).is_err());
+                assert!(park(&Probe::new()).is_err());
+            }
+            clock.advance(tick);
+            assert_eq!(purgatory.advance(), max);
+            assert_eq!(
+                (purgatory.watchers(&key), purgatory.stats().watched),
+                (0, 0)
+            );
+        }
+    }
+}
+
+/// The bound of a key holds while threads park on it, and none is refused for long.
+#[test]
+fn g17_the_bound_of_a_key_holds_under_load() {
+    within(PATIENCE, || {
+        const MAX: usize = 5;
+        let purgatory = Purgatory::<Op>::builder("g17-load").max_watchers_per_key(MAX);
+        let purgatory = purgatory.build().expect("threads");
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let workers = (0..4).map(|_| {
+            let (purgatory, now, most) = (purgatory.clone(), now.clone(), most.clone());
+            thread::spawn(move || {
+                let mut parked = 0;
+                while parked < 2_000 {
+                    let op = Op::new(NEVER_IN_A_TEST);
+                    let Ok(admission) = purgatory.try_complete_else_watch(op, [7, 8]) else {
+                        continue;
+                    };
+                    parked += 1;
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    thread::yield_now();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    let handle = admission.into_handle().expect("parked");
+                    assert!(handle.cancel().is_some());
+                }
+            })
+        });
+        workers
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|worker| worker.join().expect("no panic"));
+        assert!(most.load(Ordering::SeqCst) <= MAX);
+        assert_eq!((purgatory.watchers(&7), purgatory.stats().watched), (0, 0));
+        assert_eq!(purgatory.len(), 0);
+    });
+}
