@@ -1,15 +1,16 @@
 //! G16, G17, G18: counts are exact, the bound is exact, and stale handles are harmless.
 
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, manual, refusal, within,
+    Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock, manual, refusal,
+    within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, threads::Dispatch, time::ManualClock,
+    Completion, Handle, Purgatory, RejectReason, threads::Dispatch, threads::Job, time::ManualClock,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Parked on one thread, ended on others in every way: at rest, the books agree.
 #[test]
@@ -154,6 +155,51 @@ fn g17_a_full_purgatory_still_completes_at_once() {
     assert!(watch.expect("it needs no place").is_completed());
     assert_eq!(probe.ending(), Some(Completion::Satisfied));
     assert_eq!(purgatory.stats().rejected, 1);
+}
+
+/// Operations that have expired, and whose completions wait for a slow thread or executor, are alive as well.
+#[test]
+fn g17_the_bound_counts_what_waits_for_its_completion() {
+    const MAX: u64 = 50;
+    within(PATIENCE, || {
+        let slow = Arc::new(|job: Job| {
+            thread::spawn(job);
+        });
+        for dispatch in [Dispatch::OwnThread, Dispatch::Executor(slow)] {
+            let purgatory = Purgatory::<Op>::builder("g17-slow")
+                .max_parked(MAX as usize)
+                .dispatch(dispatch)
+                .build()
+                .expect("threads are to be had");
+            let (mint, ended) = (Mint::default(), Tally::new());
+            let (mut most, mut admitted) = (0, 0);
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(500) {
+                let (token, ended) = (mint.token(0), ended.clone());
+                let op = Op::new(Duration::from_millis(1)).then(move |_| {
+                    thread::sleep(Duration::from_millis(1));
+                    drop(token);
+                    ended.add();
+                });
+                let parked = purgatory.try_complete_else_watch(op, [admitted]);
+                admitted += u64::from(parked.is_ok());
+                drop(parked);
+                most = most.max(mint.living());
+            }
+            assert!((MAX / 2..=MAX).contains(&most), "{most} alive at once");
+            eventually("the end of all", || ended.count() == admitted);
+            assert!(admitted > MAX, "the places never came back");
+            eventually("all places", || {
+                let parked = (0..=MAX).filter(|key| {
+                    let op = Op::new(NEVER_IN_A_TEST);
+                    purgatory.try_complete_else_watch(op, [*key]).is_ok()
+                });
+                let parked = parked.count() as u64;
+                (0..MAX).for_each(|key| drop(purgatory.cancel_for_key(&key)));
+                parked == MAX
+            });
+        }
+    });
 }
 
 /// Many threads at the bound: never more than it, and never fewer than it for long.

@@ -84,3 +84,46 @@ fn g21_an_expiry_that_a_check_would_have_prevented_is_counted() {
     assert_eq!(purgatory.advance(), 2);
     assert_eq!(purgatory.stats().missed_checks, 1);
 }
+
+/// Most operations are not `Sync`: they own a cell, or a sender of a channel.
+#[test]
+fn a_refusal_of_an_operation_that_is_not_sync_converts_by_the_question_mark() {
+    use request_purgatory::{Completion, DelayedOperation};
+    use std::cell::Cell;
+
+    struct NotSync(Cell<u8>);
+
+    impl DelayedOperation for NotSync {
+        type Key = u64;
+
+        fn timeout(&self) -> Duration {
+            NEVER_IN_A_TEST
+        }
+
+        fn try_complete(&mut self) -> bool {
+            self.0.get() > 1
+        }
+
+        fn on_complete(self, _: Completion) {}
+    }
+
+    fn boxed(purgatory: &Purgatory<NotSync>) -> Result<(), Box<dyn Error + Send + Sync>> {
+        purgatory.try_complete_else_watch(NotSync(Cell::new(7)), [])?;
+        Ok(())
+    }
+
+    fn any(purgatory: &Purgatory<NotSync>) -> anyhow::Result<()> {
+        purgatory.try_complete_else_watch(NotSync(Cell::new(8)), [])?;
+        Ok(())
+    }
+
+    let purgatory = Purgatory::builder("errors").reaper(Reaper::Manual).build();
+    let purgatory = purgatory.expect("no threads to refuse");
+    let error = boxed(&purgatory).expect_err("there are no keys");
+    let rejected = error.downcast::<Rejected<NotSync>>().expect("it is inside");
+    assert_eq!(rejected.into_inner().0.get(), 7);
+    let error = any(&purgatory).expect_err("there are no keys");
+    let rejected = error.downcast::<Rejected<NotSync>>().expect("it is inside");
+    assert_eq!(rejected.reason(), RejectReason::NoKeys);
+    assert_eq!(rejected.into_inner().0.get(), 8);
+}

@@ -4,10 +4,10 @@
 //! work: were that done in one hold of a lock, some call would take as long. A loaded machine may hold up any thread, so
 //! a run that exceeds the bound is repeated, and only what exceeds it every time has failed.
 
-use crate::support::{NEVER_IN_A_TEST, Op, manual};
+use crate::support::{NEVER_IN_A_TEST, Op, Tally, eventually, lock, manual};
 use request_purgatory::{Handle, Purgatory, time::ManualClock};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -179,4 +179,61 @@ fn g20_no_departure_from_a_hot_key_clears_it_for_all() {
         seen.push((whole, longest));
     }
     panic!("whole work, longest call: {seen:?}");
+}
+
+/// 20,000 deferred checks a second of a key that 10,000 operations watch: examinations and expiries take turns, and a
+/// deferred check after the last event is made. (The bound is that of an idle machine; a loaded one gets more attempts.)
+#[test]
+fn g10_a_storm_of_deferred_checks_makes_no_timer_late() {
+    const BOUND: Duration = Duration::from_millis(20);
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let mut lateness = deferred_storm();
+        lateness.sort_unstable();
+        let percentile = lateness[lateness.len() * 99 / 100];
+        if percentile <= BOUND {
+            return;
+        }
+        seen.push(percentile);
+    }
+    panic!("99 of 100 timers of 10 ms were late by no more than {seen:?}");
+}
+
+fn deferred_storm() -> Vec<Duration> {
+    const WATCHERS: usize = 10_000;
+    const TIMEOUT: Duration = Duration::from_millis(10);
+    let purgatory = Purgatory::<Op>::new("g10-deferred");
+    let (event, ended) = (Arc::new(AtomicBool::new(false)), Tally::new());
+    for _ in 0..WATCHERS {
+        let (event, ended) = (event.clone(), ended.clone());
+        let op = Op::new(NEVER_IN_A_TEST)
+            .when(move || event.load(Ordering::SeqCst))
+            .then(move |_| ended.add());
+        drop(purgatory.try_complete_else_watch(op, [0]));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let storm = {
+        let (purgatory, stop) = (purgatory.clone(), stop.clone());
+        thread::spawn(move || {
+            while !stop.load(Ordering::SeqCst) {
+                (0..20).for_each(|_| purgatory.check_later(0));
+                thread::sleep(TICK);
+            }
+        })
+    };
+    let lateness = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..500 {
+        let (all, due) = (lateness.clone(), Instant::now() + TIMEOUT);
+        let op = Op::new(TIMEOUT).then(move |_| lock(&all).push(due.elapsed()));
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        thread::sleep(TICK);
+    }
+    eventually("the expiry of all", || lock(&lateness).len() == 500);
+    stop.store(true, Ordering::SeqCst);
+    storm.join().expect("it only defers checks");
+    event.store(true, Ordering::SeqCst);
+    purgatory.check_later(0);
+    eventually("their completion", || ended.count() == WATCHERS as u64);
+    assert!(purgatory.is_empty());
+    lock(&lateness).clone()
 }
