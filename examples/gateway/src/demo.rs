@@ -66,7 +66,6 @@ impl<'a> Demo<'a> {
         let engine = Engine::start(args.engine).await?;
         let fleet = Fleet::start(&engine, args).await?;
         let ledger = Ledger::new(args.polls as usize, args.topics(), args.bound());
-        ledger.begin("calm");
         let crowd = Arc::new(Crowd {
             ledger: Arc::new(ledger),
             addresses: fleet.addresses(),
@@ -148,9 +147,7 @@ impl<'a> Demo<'a> {
     ) -> Result<()> {
         let DemoArgs { events, rate, .. } = *self.args;
         let ledger = self.crowd.ledger.clone();
-        if ledger.last() != (0, 0) || name != "calm" {
-            ledger.begin(name);
-        }
+        ledger.begin(name);
         let addresses = self.crowd.addresses.clone();
         let posted = ledger.clone();
         let posts =

@@ -9,8 +9,6 @@ use crate::store::Store;
 use anyhow::{Context, Result, anyhow, ensure};
 use axum::http::Uri;
 use request_purgatory_cluster::Config;
-use std::sync::Arc;
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -52,7 +50,10 @@ async fn run(args: ServeArgs, ears: Option<Ears>) -> Result<()> {
     let listener = node::listen(&args.listen).await?;
     println!("listening on http://{}", listener.local_addr()?);
     if let Some(ears) = ears {
-        tokio::spawn(obey(gateway.clone(), ears, stop.clone()));
+        let (gateway, stop) = (gateway.clone(), stop.clone());
+        std::thread::Builder::new()
+            .name("commands".into())
+            .spawn(move || obey(&gateway, &ears, &stop))?;
     }
     node::run(listener, gateway, stop).await
 }
@@ -105,10 +106,11 @@ fn end_on_signals(stop: &CancellationToken) -> Result<()> {
     Ok(())
 }
 
-/// The demo's commands: `deaf`, `hear`, `peers URL...`.
-async fn obey(gateway: Arc<Gateway>, ears: Ears, stop: CancellationToken) {
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
+/// The demo's commands: `deaf`, `hear`, `peers URL...`. On a thread of its own, since a read of the standard input cannot be
+/// given up, and a runtime would wait for it.
+fn obey(gateway: &Gateway, ears: &Ears, stop: &CancellationToken) {
+    // (An input that cannot be read has ended.)
+    for line in std::io::stdin().lines().map_while(Result::ok) {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("deaf") => ears.close(true),

@@ -141,7 +141,9 @@ impl Ledger {
         let lost = outstanding.filter(|(_, at)| at.elapsed() > self.bound);
         let lost = lost.count() as u64;
         drop(log);
-        lock(&self.phases)[self.phase.load(Ordering::SeqCst)].lost += lost;
+        if lost > 0 {
+            lock(&self.phases)[self.phase.load(Ordering::SeqCst)].lost += lost;
+        }
     }
 
     /// How many pairs of a poll and an acknowledged event there are that the poll was not told of.

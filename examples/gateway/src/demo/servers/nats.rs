@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 #[derive(Debug)]
-pub(super) struct Nats {
+pub(in crate::demo) struct Nats {
     server: Server,
     directory: TempDir,
     port: u16,

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 #[derive(Debug)]
-pub(super) struct Redis {
+pub(in crate::demo) struct Redis {
     server: Server,
     directory: TempDir,
 }
