@@ -1,0 +1,157 @@
+//! Bodies are fetched once per topic and position, whoever waits, and written as JSON once.
+
+use crate::store::{Event, Store, Topic};
+use axum::body::Bytes;
+use moka::future::Cache;
+use request_purgatory_cluster::{BoxError, Position};
+use serde::Serialize;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The most events in one answer. Whoever is further behind asks again, from the position of the answer.
+pub const LIMIT: usize = 100;
+/// The polls that one event wakes come for it within milliseconds, and those of clients that were away a little later.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+const KEPT_BYTES: u64 = 64 << 20;
+
+/// What a poll is answered with.
+#[derive(Debug)]
+pub struct Answer {
+    /// Where the client asks from next.
+    pub position: Position,
+    /// The events, in JSON.
+    pub json: Bytes,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum FetchError {
+    /// The store no longer has what the client has not seen.
+    Gone,
+    /// The store cannot be read.
+    Store(BoxError),
+}
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the store no longer has the events after this position"),
+            Self::Store(error) => write!(f, "the store cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for FetchError {}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Wanted {
+    topic: Topic,
+    seen: Position,
+    /// How often the store has lost data: an older copy of the store gives versions out again, for other bodies.
+    resets: u64,
+}
+
+/// The answers of the last seconds.
+#[derive(Debug)]
+pub struct Bodies {
+    store: Store,
+    answers: Cache<Wanted, Arc<Answer>>,
+    fetches: AtomicU64,
+}
+
+impl Bodies {
+    pub fn new(store: Store) -> Self {
+        let weigh = |_: &Wanted, answer: &Arc<Answer>| {
+            u32::try_from(answer.json.len() + 256).unwrap_or(u32::MAX)
+        };
+        Self {
+            store,
+            answers: Cache::builder()
+                .max_capacity(KEPT_BYTES)
+                .weigher(weigh)
+                .time_to_live(KEPT_FOR)
+                .build(),
+            fetches: AtomicU64::new(0),
+        }
+    }
+
+    /// The events after `seen`: those that all polls which have seen as much are answered with. `resets` is how often
+    /// this node has noticed that the store lost data.
+    ///
+    /// # Errors
+    /// They are gone, or the store cannot be read. Errors are shared by the polls that wait for the same fetch, and not
+    /// kept.
+    pub async fn after(
+        &self,
+        topic: Topic,
+        seen: Position,
+        resets: u64,
+    ) -> Result<Arc<Answer>, Arc<FetchError>> {
+        let fetch = self.fetch(topic.clone(), seen);
+        let wanted = Wanted {
+            topic,
+            seen,
+            resets,
+        };
+        self.answers.try_get_with(wanted, fetch).await
+    }
+
+    /// How many fetches there were.
+    pub fn fetches(&self) -> u64 {
+        self.fetches.load(Ordering::Relaxed)
+    }
+
+    async fn fetch(&self, topic: Topic, seen: Position) -> Result<Arc<Answer>, FetchError> {
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+        let events = self.store.events(&topic, seen.version, LIMIT).await;
+        let events = events.map_err(FetchError::Store)?;
+        // Read after the events, so that they belong to the history that the client knows, or are not given to it.
+        let epoch = self.store.epoch().await.map_err(FetchError::Store)?;
+        let (Some(first), Some(last)) = (events.first(), events.last()) else {
+            return Err(FetchError::Gone);
+        };
+        if epoch != seen.epoch {
+            return Err(FetchError::Gone);
+        }
+        let skipped = first.version - seen.version - 1;
+        let position = Position {
+            epoch,
+            version: last.version,
+        };
+        let answer = Json {
+            position: position.to_string(),
+            skipped: self.store.is_gapless().then_some(skipped),
+            events: events.iter().map(JsonEvent::from).collect(),
+        };
+        let json = serde_json::to_vec(&answer).map_err(|error| FetchError::Store(error.into()))?;
+        let json = json.into();
+        Ok(Arc::new(Answer { position, json }))
+    }
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    position: String,
+    /// Events before the first that the store no longer keeps. `null`: the engine cannot tell.
+    skipped: Option<u64>,
+    events: Vec<JsonEvent<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonEvent<'a> {
+    version: u64,
+    body: Cow<'a, str>,
+}
+
+impl<'a> From<&'a Event> for JsonEvent<'a> {
+    fn from(event: &'a Event) -> Self {
+        Self {
+            version: event.version,
+            // (This gateway takes text only; another writer of the store may have written anything.)
+            body: String::from_utf8_lossy(&event.body),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! One node without its protocol: posts commit, polls wait.
+
+use crate::bodies::{Answer, Bodies, FetchError};
+use crate::cpu::Cpu;
+use crate::ears::Ears;
+use crate::stats::{Counts, Stats};
+use crate::store::{Store, Topic};
+use anyhow::Result;
+use request_purgatory_cluster::request_purgatory::Waits;
+use request_purgatory_cluster::{
+    BoxError, Cluster, ClusterWaits, Config, Epoch, Position, WaitError,
+};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The settings of a node.
+#[derive(Debug)]
+pub struct Settings {
+    pub name: String,
+    pub max_wait: Duration,
+    pub max_polls: usize,
+    pub cluster: Config,
+    /// Whose CPU time `/stats` shows.
+    pub cpu: Cpu,
+    /// For a node that is to be made deaf.
+    pub ears: Option<Ears>,
+}
+
+/// What a client has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// A version of the store's present history.
+    Version(u64),
+    /// A position of an earlier answer: it shows when the store was lost and filled again.
+    Position(Position),
+}
+
+/// Why a poll has no events.
+#[derive(Debug)]
+pub enum PollError {
+    /// There were none in this time.
+    Expired,
+    /// What the client has seen is no longer in the store's history.
+    Gone(String),
+    /// This node takes no more polls, or cannot read the store.
+    Refused(String),
+}
+
+/// The store did not acknowledge a post.
+#[derive(Debug)]
+pub struct PostError(BoxError);
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the store did not acknowledge the event, and may have taken it: {}",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for PostError {}
+
+/// A node.
+#[derive(Debug)]
+pub struct Gateway {
+    store: Store,
+    waits: ClusterWaits<Topic>,
+    bodies: Bodies,
+    counts: Counts,
+    peers: Mutex<Vec<String>>,
+    name: String,
+    cpu: Cpu,
+    max_wait: Duration,
+    since: Instant,
+}
+
+impl Gateway {
+    /// Starts a node on `store`. It connects in the background.
+    ///
+    /// # Errors
+    /// The thread is in no tokio runtime, a setting is zero, or the system refused a thread.
+    pub fn start(store: Store, settings: Settings) -> Result<Arc<Self>> {
+        let cluster = store.start(settings.cluster, settings.ears)?;
+        let waits = Waits::<Topic>::builder(&settings.name)
+            .max_parked(settings.max_polls)
+            .build()?;
+        Ok(Arc::new(Self {
+            waits: ClusterWaits::parked_in(&cluster, waits),
+            bodies: Bodies::new(store.clone()),
+            store,
+            counts: Counts::default(),
+            peers: Mutex::default(),
+            name: settings.name,
+            cpu: settings.cpu,
+            max_wait: settings.max_wait,
+            since: Instant::now(),
+        }))
+    }
+
+    /// Commits an event. Polls on this node are answered before this returns; those on others as soon as they hear.
+    ///
+    /// # Errors
+    /// The store did not acknowledge. The event may have been committed.
+    pub async fn post(&self, topic: &Topic, body: &str) -> Result<Position, PostError> {
+        let position = self.commit(topic, body).await;
+        match &position {
+            Ok(position) => {
+                self.counts.posts.one();
+                self.cluster().announce_position(topic, *position);
+            }
+            Err(_) => self.counts.posts_failed.one(),
+        }
+        position.map_err(PostError)
+    }
+
+    async fn commit(&self, topic: &Topic, body: &str) -> Result<Position, BoxError> {
+        // Known before the commit, for a store that does not say it: if it is lost meanwhile, the position belongs to
+        // no history, and a poll with it is answered with `Gone`.
+        let known = self.epoch().await?;
+        let (epoch, version) = self.store.commit(topic, body.as_bytes()).await?;
+        Ok(Position {
+            epoch: epoch.unwrap_or(known),
+            version,
+        })
+    }
+
+    /// Waits for events of `topic` after `seen`, for at most `wait`. Zero reads the store, and does not wait.
+    ///
+    /// Dropping the future ends the wait.
+    ///
+    /// # Errors
+    /// See [`PollError`].
+    pub async fn poll(
+        &self,
+        topic: Topic,
+        seen: Seen,
+        wait: Duration,
+    ) -> Result<Arc<Answer>, PollError> {
+        let answer = match wait.is_zero() {
+            true => self.look(topic, seen).await,
+            false => self.wait(topic, seen, wait).await,
+        };
+        let count = match &answer {
+            Ok(_) => &self.counts.woken,
+            Err(PollError::Expired) => &self.counts.expired,
+            Err(PollError::Gone(_)) => &self.counts.gone,
+            Err(PollError::Refused(_)) => &self.counts.refused,
+        };
+        count.one();
+        answer
+    }
+
+    async fn wait(
+        &self,
+        topic: Topic,
+        seen: Seen,
+        wait: Duration,
+    ) -> Result<Arc<Answer>, PollError> {
+        let seen = match seen {
+            Seen::Position(seen) => {
+                let wait = self.waits.wait_past_position(topic.clone(), seen, wait);
+                wait.await?;
+                seen
+            }
+            Seen::Version(version) => {
+                self.waits.wait_past(topic.clone(), version, wait).await?;
+                let epoch = self.epoch().await?;
+                Position { epoch, version }
+            }
+        };
+        self.fetch(topic, seen).await
+    }
+
+    async fn look(&self, topic: Topic, seen: Seen) -> Result<Arc<Answer>, PollError> {
+        let (epoch, version) = self.store.version(&topic).await?;
+        let seen = match seen {
+            Seen::Position(seen) if seen.epoch != epoch => return Err(WaitError::Reset.into()),
+            Seen::Position(seen) => seen,
+            Seen::Version(version) => Position { epoch, version },
+        };
+        match version.unwrap_or(0) {
+            version if version > seen.version => self.fetch(topic, seen).await,
+            version if version < seen.version => Err(WaitError::Reset.into()),
+            _ => Err(PollError::Expired),
+        }
+    }
+
+    async fn fetch(&self, topic: Topic, seen: Position) -> Result<Arc<Answer>, PollError> {
+        let resets = self.cluster().stats().resets;
+        let fetched = self.bodies.after(topic, seen, resets).await;
+        fetched.map_err(|error| match &*error {
+            FetchError::Gone => PollError::Gone(error.to_string()),
+            FetchError::Store(_) => PollError::Refused(error.to_string()),
+        })
+    }
+
+    async fn epoch(&self) -> Result<Epoch, BoxError> {
+        match self.cluster().epoch() {
+            Some(epoch) => Ok(epoch),
+            None => self.store.epoch().await,
+        }
+    }
+
+    fn cluster(&self) -> &Cluster<Topic> {
+        self.waits.cluster()
+    }
+
+    /// The longest time that a poll may ask for.
+    pub fn max_wait(&self) -> Duration {
+        self.max_wait
+    }
+
+    /// Answers every parked poll with [`PollError::Refused`], and every later one.
+    pub fn shut_down(&self) {
+        self.cluster().shutdown();
+    }
+
+    /// The base URLs of the other nodes, for the page.
+    pub fn set_peers(&self, peers: Vec<String>) {
+        *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
+    }
+
+    pub fn peers(&self) -> Vec<String> {
+        let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.clone()
+    }
+
+    pub fn stats(&self) -> Stats {
+        let cluster = self.cluster().stats();
+        let counts = &self.counts;
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Stats {
+            name: self.name.clone(),
+            engine: self.store.kind().to_string(),
+            peers: self.peers(),
+            uptime_ms: millis(self.since.elapsed()),
+            cpu_ms: self.cpu.used().as_secs_f64() * 1e3,
+            parked: self.waits.purgatory().delayed(),
+            posts: counts.posts.read(),
+            posts_failed: counts.posts_failed.read(),
+            woken: counts.woken.read(),
+            expired: counts.expired.read(),
+            gone: counts.gone.read(),
+            refused: counts.refused.read(),
+            fetches: self.bodies.fetches(),
+            watched_topics: cluster.watched_keys,
+            sessions: cluster.sessions,
+            gaps: cluster.gaps,
+            failed: cluster.failed,
+            heard: cluster.heard,
+            healed: cluster.healed,
+            resets: cluster.resets,
+            reads: cluster.reads,
+            lag_ms: millis(cluster.lag),
+        }
+    }
+}
+
+impl From<WaitError> for PollError {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Expired => Self::Expired,
+            WaitError::Reset => Self::Gone(error.to_string()),
+            WaitError::ShutDown => Self::Refused("this node is shutting down".into()),
+            WaitError::Full => {
+                Self::Refused("this node has as many polls as it may (`--max-polls`)".into())
+            }
+            error => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<BoxError> for PollError {
+    fn from(error: BoxError) -> Self {
+        Self::Refused(format!("the store cannot be read: {error}"))
+    }
+}

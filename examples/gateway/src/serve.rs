@@ -1,0 +1,144 @@
+//! A process that is a node.
+
+use crate::cli::ServeArgs;
+use crate::cpu::Cpu;
+use crate::ears::Ears;
+use crate::gateway::{Gateway, Settings};
+use crate::node;
+use crate::store::Store;
+use anyhow::{Context, Result, anyhow, ensure};
+use axum::http::Uri;
+use request_purgatory_cluster::Config;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// `gateway serve`: a node, until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The node cannot start, or did not end in order.
+#[tokio::main]
+pub async fn serve(args: ServeArgs) -> Result<()> {
+    run(args, None).await
+}
+
+/// `gateway node`: a node of the demo. It does as its standard input says, and ends with it, so that none is left behind.
+///
+/// # Errors
+/// The same.
+#[tokio::main]
+pub async fn node(args: ServeArgs) -> Result<()> {
+    run(args, Some(Ears::default())).await
+}
+
+async fn run(args: ServeArgs, ears: Option<Ears>) -> Result<()> {
+    let peers = args.peer.iter().map(|peer| base_url(peer));
+    let peers = peers.collect::<Result<Vec<_>>>()?;
+    // A socket for each parked poll: as many as the system allows. (If it allows no more, there are as many as there are.)
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let stop = CancellationToken::new();
+    end_on_signals(&stop)?;
+    let store = Store::connect(args.engine, &args.url).await;
+    let store = store.map_err(|error| anyhow!("{error}")).with_context(|| {
+        format!(
+            "cannot reach {} at {} (`--url`)",
+            args.engine,
+            args.url.join(", ")
+        )
+    })?;
+    let gateway = Gateway::start(store, settings(&args, Cpu::Process, ears.clone()))?;
+    gateway.set_peers(peers);
+    let listener = node::listen(&args.listen).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    if let Some(ears) = ears {
+        let (gateway, stop) = (gateway.clone(), stop.clone());
+        std::thread::Builder::new()
+            .name("commands".into())
+            .spawn(move || obey(&gateway, &ears, &stop))?;
+    }
+    node::run(listener, gateway, stop).await
+}
+
+/// What the command line says of a node.
+pub(crate) fn settings(args: &ServeArgs, cpu: Cpu, ears: Option<Ears>) -> Settings {
+    Settings {
+        name: args.name.clone(),
+        max_wait: args.max_wait,
+        max_polls: args.max_polls,
+        cluster: Config {
+            name: args.name.clone(),
+            audit: args.audit,
+            ping: args.ping,
+            ..Config::default()
+        },
+        cpu,
+        ears,
+    }
+}
+
+/// Scheme, host and port: no more goes into a header of the page.
+fn base_url(text: &str) -> Result<String> {
+    let uri = text.parse::<Uri>();
+    let uri = uri.with_context(|| format!("{text} is no URL (`--peer`)"))?;
+    let (scheme, authority) = (uri.scheme_str(), uri.authority());
+    let is_base = matches!(scheme, Some("http" | "https")) && matches!(uri.path(), "" | "/");
+    let (true, Some(authority)) = (is_base, authority) else {
+        return Err(anyhow!(
+            "{text} is no base URL such as http://10.0.0.2:8080 (`--peer`)"
+        ));
+    };
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || ".-:[]".contains(it);
+    ensure!(
+        authority.as_str().chars().all(is_plain),
+        "{text} has more than a host and a port (`--peer`)"
+    );
+    Ok(format!("{}://{authority}", scheme.unwrap_or("http")))
+}
+
+fn end_on_signals(stop: &CancellationToken) -> Result<()> {
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut signal = signal(kind)?;
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            signal.recv().await;
+            stop.cancel();
+        });
+    }
+    Ok(())
+}
+
+/// The demo's commands: `deaf`, `hear`, `peers URL...`. On a thread of its own, since a read of the standard input cannot be
+/// given up, and a runtime would wait for it.
+fn obey(gateway: &Gateway, ears: &Ears, stop: &CancellationToken) {
+    // (An input that cannot be read has ended.)
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("deaf") => ears.close(true),
+            Some("hear") => ears.close(false),
+            Some("peers") => gateway.set_peers(words.map(str::to_owned).collect()),
+            _ => eprintln!("gateway node: there is no command `{line}`"),
+        }
+    }
+    stop.cancel();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base_url;
+
+    #[test]
+    fn a_peer_is_scheme_host_and_port() {
+        assert_eq!(base_url("http://a:1/").unwrap(), "http://a:1");
+        for bad in [
+            "",
+            "a:1",
+            "ftp://a",
+            "http://a/b",
+            "http://a;b",
+            "http://u@a",
+            "http://*",
+        ] {
+            assert!(base_url(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Where events are kept: an engine of the cluster, and the bodies in it.
+
+mod memory;
+
+use crate::ears::{Ears, Muffled};
+use clap::ValueEnum;
+pub use memory::MemoryStore;
+use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
+use request_purgatory_cluster::redis::{RedisConfig, RedisEngine};
+use request_purgatory_cluster::{
+    BoxError, Cluster, Config, Epoch, Feed, Position, Source, StartError,
+};
+use std::fmt;
+use std::sync::Arc;
+
+/// The key of the cluster.
+pub type Topic = Arc<str>;
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EngineKind {
+    Memory,
+    Redis,
+    Nats,
+}
+
+impl EngineKind {
+    /// Whether it has no server.
+    pub fn is_local(self) -> bool {
+        self == Self::Memory
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+            Self::Nats => "nats",
+        })
+    }
+}
+
+/// One committed event.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub version: u64,
+    pub body: Vec<u8>,
+}
+
+/// A store of events. Cloning is cheap, and clones share a connection.
+#[derive(Debug, Clone)]
+pub enum Store {
+    Memory(MemoryStore),
+    Redis(RedisEngine),
+    Nats(NatsEngine),
+}
+
+impl Store {
+    /// Connects to the engine, and reads it once, so that a wrong address shows at the start.
+    ///
+    /// # Errors
+    /// An address makes no sense, or no server answers.
+    pub async fn connect(kind: EngineKind, urls: &[String]) -> Result<Self, BoxError> {
+        let store = match kind {
+            EngineKind::Memory => Self::Memory(MemoryStore::new()),
+            EngineKind::Redis => Self::Redis(RedisEngine::new(RedisConfig {
+                addresses: urls.to_vec(),
+                prefix: "gateway:".into(),
+                ..RedisConfig::default()
+            })?),
+            EngineKind::Nats => Self::Nats(
+                NatsEngine::connect(NatsConfig {
+                    servers: urls.to_vec(),
+                    stream: "GATEWAY".into(),
+                    prefix: "gateway".into(),
+                    ..NatsConfig::default()
+                })
+                .await?,
+            ),
+        };
+        store.epoch().await?;
+        Ok(store)
+    }
+
+    pub fn kind(&self) -> EngineKind {
+        match self {
+            Self::Memory(_) => EngineKind::Memory,
+            Self::Redis(_) => EngineKind::Redis,
+            Self::Nats(_) => EngineKind::Nats,
+        }
+    }
+
+    /// Starts a node of the cluster on this store; with `ears`, it can be made deaf.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start(&self, config: Config, ears: Option<Ears>) -> Result<Cluster<Topic>, StartError> {
+        match self {
+            Self::Memory(store) => start(&store.engine, config, ears),
+            Self::Redis(engine) => start(engine, config, ears),
+            Self::Nats(engine) => start(engine, config, ears),
+        }
+    }
+
+    /// Commits an event. Returns its version, and its history where the engine says it.
+    ///
+    /// # Errors
+    /// The store did not acknowledge. The event may have been committed nevertheless.
+    pub async fn commit(
+        &self,
+        topic: &Topic,
+        body: &[u8],
+    ) -> Result<(Option<Epoch>, u64), BoxError> {
+        let exact = |position: Position| (Some(position.epoch), position.version);
+        match self {
+            Self::Memory(store) => store.commit(topic, body).map(exact),
+            Self::Redis(engine) => engine.commit(topic, body).await.map(exact),
+            Self::Nats(engine) => Ok((None, engine.commit(topic, body).await?)),
+        }
+    }
+
+    /// The events of `topic` after the version `seen` that the store still holds, at most `limit`, in order.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn events(
+        &self,
+        topic: &Topic,
+        seen: u64,
+        limit: usize,
+    ) -> Result<Vec<Event>, BoxError> {
+        match self {
+            Self::Memory(store) => store.events(topic, seen, limit),
+            Self::Redis(engine) => {
+                let events = engine.events(topic, seen, limit).await?.into_iter();
+                Ok(events
+                    .map(|it| Event {
+                        version: it.version,
+                        body: it.body,
+                    })
+                    .collect())
+            }
+            Self::Nats(engine) => {
+                let events = engine.events(topic, seen, limit).await?.into_iter();
+                Ok(events
+                    .map(|it| Event {
+                        version: it.version,
+                        body: it.body,
+                    })
+                    .collect())
+            }
+        }
+    }
+
+    /// Whether the versions of a topic have no gaps, so that events that are no longer kept can be counted.
+    pub fn is_gapless(&self) -> bool {
+        // (The version of a key in NATS is the sequence of its last event in the stream of all keys.)
+        !matches!(self, Self::Nats(_))
+    }
+
+    /// The present history.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn epoch(&self) -> Result<Epoch, BoxError> {
+        self.read(&[]).await.map(|(epoch, _)| epoch)
+    }
+
+    /// The present history, and the version of `topic` where the store says it.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn version(&self, topic: &Topic) -> Result<(Epoch, Option<u64>), BoxError> {
+        self.read(std::slice::from_ref(topic)).await
+    }
+
+    async fn read(&self, topics: &[Topic]) -> Result<(Epoch, Option<u64>), BoxError> {
+        let reading = match self {
+            Self::Memory(store) => store.engine.versions(topics).await,
+            Self::Redis(engine) => engine.versions(topics).await,
+            Self::Nats(engine) => engine.versions(topics).await,
+        }?;
+        Ok((reading.epoch, reading.versions.first().copied().flatten()))
+    }
+}
+
+fn start<E: Source<Topic> + Feed<Topic> + Clone>(
+    engine: &E,
+    config: Config,
+    ears: Option<Ears>,
+) -> Result<Cluster<Topic>, StartError> {
+    let (source, feed) = (engine.clone(), engine.clone());
+    match ears {
+        Some(ears) => Cluster::start(source, Muffled { feed, ears }, config),
+        None => Cluster::start(source, feed, config),
+    }
+}
