@@ -14,6 +14,7 @@ mod inner;
 mod keys;
 mod nested;
 mod park;
+mod parts;
 mod recycled_weak;
 mod resolved_key;
 mod revoke;
@@ -24,8 +25,10 @@ pub use crate::engine::shared_handle::ShutdownFuture;
 pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
 pub use crate::hash::{DefaultHasher, KeyHasher, RandomState};
 pub use builder::Builder;
+pub use equivalent::Equivalent;
 pub use handle::Handle;
 pub use park::{Admission, Arrival};
+pub use parts::Parts;
 pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 pub use watch::Watch;
@@ -41,7 +44,6 @@ use crate::watch::bound::Bound;
 use deferred::Deferred;
 use inner::Inner;
 use keys::Keys;
-use std::borrow::Borrow;
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
@@ -171,8 +173,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     #[inline]
     pub fn check_and_complete<Q>(&self, key: &Q) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         self.shared.inner.check_key(key, Bound::NONE, RunOn::Caller)
     }
@@ -187,8 +188,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     #[inline]
     pub fn check_and_complete_up_to<Q>(&self, key: &Q, rank: u64) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         self.shared
             .inner
@@ -206,8 +206,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     #[inline]
     pub fn check_and_complete_at_most<Q>(&self, key: &Q, count: usize) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         match count {
             0 => 0,
@@ -223,8 +222,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     #[inline]
     pub fn check_and_complete_up_to_at_most<Q>(&self, key: &Q, rank: u64, count: usize) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         match count {
             0 => 0,
@@ -241,8 +239,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Runs and locks as [`check_and_complete`](Self::check_and_complete) does for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized + 'q,
+        Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
     {
         self.shared.inner.check_keys(keys.into_iter())
     }
@@ -279,8 +276,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// of its timer shard only if it is free.
     pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<Op>
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         self.shared.inner.cancel_key(key)
     }
@@ -293,8 +289,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// map shards of its other keys; that of its timer shard only if it is free.
     pub fn force_complete_for_key<Q>(&self, key: &Q) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         self.shared.inner.force_key(key)
     }
@@ -306,8 +301,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// each; if that panics, so does this call, and some operations have the new deadline.
     pub fn reschedule_for_key<Q>(&self, key: &Q, timeout: Duration) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         self.shared.inner.reschedule_key(key, timeout)
     }
@@ -394,8 +388,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
     pub fn watchers<Q>(&self, key: &Q) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         self.shared.inner.watch.count(key)
     }

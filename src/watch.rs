@@ -17,9 +17,9 @@ use crate::address::Address;
 use crate::sync::{Arc, COPIED, Entry, ShardedMap};
 use crate::trampoline::drop_user_value;
 use bound::{Bound, Rank};
+use equivalent::Equivalent;
 use list::{Walk, WatchList};
 use resolved::{Number, Resolved, ResolvedLists, Unwatched};
-use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
 
@@ -123,8 +123,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// How many watchers `key` has: those that were added and not removed.
     pub(crate) fn count<Q>(&self, key: &Q) -> usize
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let mut count = 0;
         self.lists.read(key, |location| match location {
@@ -188,8 +187,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// A copy of `key`, if it is watched or resolved.
     pub(crate) fn key<Q>(&self, key: &Q) -> Option<K>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.lists.read_key(key, K::clone)
     }
@@ -199,8 +197,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     #[inline(always)]
     pub(crate) fn find<Q>(&self, key: &Q, copied: &mut Copied) -> Option<Found>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let found = self.lists.read(key, |location| match location {
             Location::Here(list) => Some(Found::on(list, copied)),
@@ -226,8 +223,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         pause: impl FnMut(),
     ) -> ControlFlow<()>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         match found {
             Found::One(watcher) => each(watcher),
@@ -244,8 +240,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// Calls `each` for every watcher of `key`.
     pub(crate) fn visit_all<Q>(&self, key: &Q, mut each: impl FnMut(Address))
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let mut copied = Copied::default();
         if let Some(found) = self.find(key, &mut copied) {

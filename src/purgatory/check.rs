@@ -14,7 +14,7 @@ use crate::trampoline::{Examining, Trampoline};
 use crate::watch::bound::Bound;
 use crate::watch::resolved::Resolved;
 use crate::watch::{Copied, Found};
-use std::borrow::Borrow;
+use equivalent::Equivalent;
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::ops::ControlFlow;
@@ -78,8 +78,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: Bound, run_on: RunOn) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let mut copied = Copied::default();
         match self.watch.find(key, &mut copied) {
@@ -107,8 +106,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: Bound) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         // (A key that is not in the map is watched by no operation.)
         if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
@@ -127,8 +125,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         pause: impl FnMut(),
     ) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
         let mut check = Check::new(self, &trampoline, run_on, bound);
@@ -163,8 +160,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks several keys of one event, and examines each operation once. Returns how many this completed.
     pub(crate) fn check_keys<'q, Q>(self: &Arc<Self>, keys: impl Iterator<Item = &'q Q>) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized + 'q,
+        Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
     {
         if Examining::current().is_some() {
             keys.for_each(|key| _ = self.check_key(key, Bound::NONE, RunOn::Caller));

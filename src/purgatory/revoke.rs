@@ -11,7 +11,7 @@ use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
-use std::borrow::Borrow;
+use equivalent::Equivalent;
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::time::Duration;
@@ -31,8 +31,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// The same for every operation on `key`. Returns how many this call did.
     pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
         let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
@@ -57,8 +56,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// The same for every operation on `key`. If that panics, those that were taken are completed as cancelled instead.
     pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
         let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
@@ -74,8 +72,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Gives every operation on `key` another deadline. Returns how many got it.
     pub(crate) fn reschedule_key<Q>(&self, key: &Q, timeout: Duration) -> usize
     where
-        Op::Key: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let mut rescheduled = HashSet::new();
         self.watch.visit_all(key, |watcher| {

@@ -3,7 +3,7 @@
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
 use super::Entry;
-use std::borrow::Borrow;
+use equivalent::Equivalent;
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::time::Duration;
@@ -272,21 +272,19 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
 
     pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let entries = self.entries.lock();
-        let found = entries.iter().find(|(other, _)| other.borrow() == key);
+        let found = entries.iter().find(|(other, _)| key.equivalent(other));
         found.map(|(_, value)| read(value))
     }
 
     pub(crate) fn read_key<Q, R>(&self, key: &Q, read: impl FnOnce(&K) -> R) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let entries = self.entries.lock();
-        let found = entries.iter().find(|(other, _)| other.borrow() == key);
+        let found = entries.iter().find(|(other, _)| key.equivalent(other));
         found.map(|(stored, _)| read(stored))
     }
 
@@ -364,13 +362,12 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         edit: impl FnOnce(&mut V) -> Entry,
     ) -> Option<K>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let mut entries = self.entries.lock();
         let place = entries
             .iter()
-            .position(|(other, _)| other.borrow() == key)?;
+            .position(|(other, _)| key.equivalent(other))?;
         let value = &mut entries[place].1;
         match goes(value) || edit(value) == Entry::Remove {
             true => Some(entries.remove(place).0),

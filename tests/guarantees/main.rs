@@ -6,6 +6,7 @@ mod support;
 
 mod arrival;
 mod chains;
+mod composite;
 mod counts;
 mod destructors;
 mod endings;

@@ -4,7 +4,7 @@
 
 use crate::sync::Entry;
 use dashmap::{DashMap, SharedValue};
-use std::borrow::Borrow;
+use equivalent::Equivalent;
 use std::hash::{BuildHasher, Hash};
 
 /// A change to the map's entry of `key`, prepared to be made together with others.
@@ -45,24 +45,22 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     #[inline(always)]
     pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let (hash, shard) = self.locate(key);
         let shard = self.0.shards()[shard].read();
-        let (_, value) = shard.get(hash, |(other, _)| other.borrow() == key)?;
+        let (_, value) = shard.get(hash, |(other, _)| key.equivalent(other))?;
         Some(read(value.get()))
     }
 
     /// Reads the stored key that equals `key` under the shared lock of its shard.
     pub(crate) fn read_key<Q, R>(&self, key: &Q, read: impl FnOnce(&K) -> R) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let (hash, shard) = self.locate(key);
         let shard = self.0.shards()[shard].read();
-        let (stored, _) = shard.get(hash, |(other, _)| other.borrow() == key)?;
+        let (stored, _) = shard.get(hash, |(other, _)| key.equivalent(other))?;
         Some(read(stored))
     }
 
@@ -164,18 +162,17 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         edit: impl FnOnce(&mut V) -> Entry,
     ) -> Option<K>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let (hash, shard) = self.locate(key);
         let mut shard = self.0.shards()[shard].write();
         let mut removed = shard.remove_entry(hash, |(other, value)| {
-            other.borrow() == key && goes(value.get())
+            key.equivalent(other) && goes(value.get())
         });
         if removed.is_none() {
-            let entry = shard.get_mut(hash, |(other, _)| other.borrow() == key);
+            let entry = shard.get_mut(hash, |(other, _)| key.equivalent(other));
             if entry.map(|(_, value)| edit(value.get_mut())) == Some(Entry::Remove) {
-                removed = shard.remove_entry(hash, |(other, _)| other.borrow() == key);
+                removed = shard.remove_entry(hash, |(other, _)| key.equivalent(other));
             }
         }
         drop(shard);
