@@ -1,0 +1,94 @@
+//! An orderly end answers everybody.
+
+mod support;
+
+use gateway::store::MemoryStore;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::{LONG, Node, get};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const POLLS: usize = 300;
+
+/// Killed with the test.
+struct Gateway(Child);
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // (It has ended already, if the test passed.)
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn every_parked_poll_is_answered_and_none_is_taken_later() {
+    let node = Node::start(&MemoryStore::new()).await;
+    let polls = (0..POLLS).map(|_| tokio::spawn(get(node.address, "/topics/a?after=0&wait=60")));
+    let polls = polls.collect::<Vec<_>>();
+    node.parked(POLLS).await;
+    node.stop.cancel();
+    for poll in polls {
+        let answer = timeout(LONG, poll).await.expect("in time");
+        let answer = answer.expect("no panic");
+        assert_eq!(answer.status, 503);
+        assert!(answer.body.contains("shutting down"), "{}", answer.body);
+    }
+    let served = timeout(LONG, node.served).await.expect("in time");
+    served.expect("no panic").expect("an orderly end");
+    assert!(TcpStream::connect(node.address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_finish_its_request_holds_nobody_up_for_ever() {
+    use tokio::io::AsyncWriteExt;
+    let node = Node::start(&MemoryStore::new()).await;
+    let mut client = TcpStream::connect(node.address).await.expect("it listens");
+    let half = b"POST /topics/a HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
+    client.write_all(half).await.expect("it reads");
+    get(node.address, "/stats").await;
+    node.stop.cancel();
+    let served = timeout(LONG, node.served).await.expect("in time");
+    let error = served.expect("no panic").expect_err("a client was left");
+    assert!(error.to_string().contains("within 10s"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_to_a_process_answers_every_parked_poll() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gateway"))
+        .args(["serve", "--engine", "memory", "--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut node = Gateway(child);
+    let mut line = String::new();
+    output.read_line(&mut line).expect("it speaks");
+    let address = line.trim().strip_prefix("listening on http://");
+    let address = address.expect("it listens").parse::<SocketAddr>();
+    let address = address.expect("an address");
+    let polls = (0..POLLS).map(|_| tokio::spawn(get(address, "/topics/a?after=0&wait=60")));
+    let polls = polls.collect::<Vec<_>>();
+    let parked = async {
+        while get(address, "/stats").await.json()["parked"] != POLLS {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LONG, parked).await.expect("in time");
+    let id = i32::try_from(node.0.id()).ok().and_then(Pid::from_raw);
+    kill_process(id.expect("a process"), Signal::TERM).expect("it lives");
+    for poll in polls {
+        let answer = timeout(LONG, poll).await.expect("in time");
+        assert_eq!(answer.expect("no panic").status, 503);
+    }
+    let ended = tokio::task::spawn_blocking(move || node.0.wait());
+    let ended = timeout(LONG, ended).await.expect("in time");
+    assert!(ended.expect("no panic").expect("a child").success());
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("a pipe");
+    assert_eq!(rest, "");
+}
