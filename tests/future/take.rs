@@ -394,7 +394,7 @@ fn all_of_them_can_be_awaited_in_spawned_methods() {
     let until = runtime.spawn(async move { second.until().await });
     let listen = runtime.spawn(async move { third.listen().await });
     eventually("three who wait", || service.waits.len() == 3);
-    [1, 2].map(|job| service.jobs.push(job));
+    (1..3).for_each(|job| service.jobs.push(job));
     service.waits.check_and_complete("key");
     runtime.block_on(async {
         let found = [take, until].map(|task| async { task.await.expect("no panic") });
