@@ -184,7 +184,6 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
 
     /// Gives a value a slot, under the lock of the key's map shard: in the entry of the key's `occupant`, if that can
     /// still be ended, or in a fresh one.
-    #[expect(clippy::type_complexity, reason = "the caller takes it apart")]
     fn admit<'a>(
         &self,
         timers: &'a Timers<K, V, S>,

@@ -43,8 +43,8 @@ impl Arrivals {
         (self.len() as isize - self.dead) as usize
     }
 
-    /// Whether none is left but dead ones.
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether all have left.
+    pub(super) fn have_left(&self) -> bool {
         self.count() == 0
     }
 

@@ -321,7 +321,7 @@ impl Many {
             Some(rank) => drop(self.ranked.remove(&(rank, watcher))),
             None => self.unranked.remove(watcher, is_live),
         }
-        self.ranked.is_empty() && self.unranked.is_empty()
+        self.ranked.is_empty() && self.unranked.have_left()
     }
 }
 
