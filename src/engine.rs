@@ -192,8 +192,8 @@ impl<P, W: Scheme> Engine<P, W> {
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
         let (guard, claim, earlier) = self.park(payload, 0, timing)?;
         let address = claim.address();
-        // INVARIANT: a mark is left by threads that drive the timer or shut down, after they had the lock that this
-        // thread still has. So the thread that starts a payload, under locks that are not ours to know, never ends it.
+        // INVARIANT: a mark is left by threads that drive the timer, shut down or end all payloads, after they had the
+        // lock that this thread still has. So the thread that starts a payload, under locks that are not ours to know, never ends it.
         match claim.held.release(false) {
             Released::Parked { .. } => {}
             _ => unreachable!("a mark on a payload that no other thread has heard of"),

@@ -9,7 +9,7 @@
 //! * [Waiting](waiting): for a predicate, for what has to be awaited, for what one waiter only may have.
 //! * [On tokio](tokio): which calls may block, shutdown with a bound, the reactor, the paused clock, `select!`.
 //! * [Several machines](cluster): when one purgatory for each node is enough, and when not.
-//! * [Several machines](cluster): when one purgatory for each node is enough, and when not.
+//! * [Leases, sessions and calls](leases): fencing tokens, one value for several threads, many trackers.
 //! * [Pitfalls](pitfalls).
 //! * [Operations](operations): what to watch, what to tune, memory.
 //! * [Metrics and traces](observability): names, levels, cost.
@@ -44,7 +44,7 @@ page!(threads, "guide/threads.md");
 page!(waiting, "guide/waiting.md");
 page!(tokio, "guide/tokio.md");
 page!(cluster, "guide/cluster.md");
-page!(cluster, "guide/cluster.md");
+page!(leases, "guide/leases.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");
 page!(observability, "observability.md");

@@ -280,3 +280,31 @@ fn g18_an_old_ending_does_not_touch_a_new_request() {
         assert_eq!(Arc::strong_count(&key.1), 1);
     });
 }
+
+/// Catches: an end of all that meets a request which is just being made, before that can be ended; a request that is
+/// failed and stays, or fails twice.
+#[test]
+fn g05_failing_all_races_a_request_and_a_response() {
+    bounded(|| {
+        let (requests, _, key) = requests();
+        let mut first = requests.request(key.clone(), NEAR).expect("room");
+        let failing = {
+            let requests = requests.clone();
+            thread::spawn(move || requests.fail_all())
+        };
+        let second = Key(2, key.1.clone());
+        let mut second = requests.request(second, NEAR).expect("room");
+        let answered = requests.respond(&key, 7);
+        let failed = failing.join().unwrap();
+        let expected = match answered {
+            true => Ok(7),
+            false => Err(RequestError::ConnectionLost),
+        };
+        assert_eq!(poll(&mut first), Poll::Ready(expected));
+        let pending = poll(&mut second).is_pending();
+        assert_eq!(failed, usize::from(!answered) + usize::from(!pending));
+        assert_eq!(requests.len(), usize::from(pending));
+        drop((first, second));
+        assert_eq!((requests.len(), Arc::strong_count(&key.1)), (0, 1));
+    });
+}

@@ -263,11 +263,15 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         let engine = &timers.engine;
         let mut all = Vec::new();
         for shard in &engine.shards {
-            for at in shard.occupants() {
-                let address = shard.address(at);
-                if let Some(claim) = engine.claim(address, Mark::Cancel) {
-                    let hash = engine.withdraw(claim, Ending::Cancelled);
-                    all.push(self.take(address, hash));
+            let (mut next, mut slice) = (Some(0), Vec::new());
+            while let Some(first) = next {
+                next = shard.started(first, &mut slice);
+                for at in slice.drain(..) {
+                    let address = shard.address(at);
+                    if let Some(claim) = engine.claim(address, Mark::Cancel) {
+                        let hash = engine.withdraw(claim, Ending::Cancelled);
+                        all.push(self.take(address, hash));
+                    }
                 }
             }
         }

@@ -295,6 +295,10 @@ fn an_id_is_found_by_its_borrowed_form() {
 #[test]
 fn g19_many_requests_share_two_threads() {
     within(PATIENCE, || {
+        let own = (0..100).map(|_| Requests::<u32, u32>::new("g19-own"));
+        let own = own.collect::<Vec<_>>();
+        assert_eq!(threads_named("g19-own").len(), 200);
+        drop(own);
         let reaper = ReaperThread::spawn("g19-calls").expect("threads");
         let all = (0..100).map(|_| {
             let calls = Requests::<u32, u32>::builder("g19-calls");
