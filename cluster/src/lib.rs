@@ -1,5 +1,12 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(any(feature = "rules", shuttle)),
+    allow(
+        unreachable_pub,
+        reason = "the models reach the protocol through `model`, which is not there"
+    )
+)]
 
 mod cluster;
 mod config;
