@@ -41,6 +41,8 @@ PLOTS = {
     "W7": [("lines", "advance", "parked")],
     "W8": [("bars", "check")],
     "W9": [("bars", "life")],
+    "W10": [("bars", "push"), ("bars", "push, take, wait again")],
+    "W11": [("bars", "life"), ("bars", "listen and drop")],
     "schemes": [("lines", metric, "timers") for metric in ("start", "stop", "tick")],
     "idle": [("bars", "wake-ups")],
 }
