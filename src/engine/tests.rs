@@ -142,7 +142,7 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
     let queue = ReclaimQueue::<()>::new();
     let (mut added, mut taken) = (0, 0);
-    let mut take = || {
+    let take = || {
         let part = queue.take();
         let count = part.len();
         let mut slots = part.into_iter().map(|left| (left.taken.slot, 0)).collect();

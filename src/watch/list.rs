@@ -430,7 +430,7 @@ mod tests {
                     ControlFlow::Continue(())
                 },
                 || (),
-                |read| list.borrow().iter().for_each(|list| read(list)),
+                |read| list.borrow().iter().for_each(&mut *read),
             );
             prop_assert_eq!(visit, ControlFlow::Continue(()));
             let distinct = met.iter().collect::<BTreeSet<_>>();
@@ -518,7 +518,7 @@ mod tests {
             || (),
             |read| {
                 reads.set(reads.get() + 1);
-                list.iter().for_each(|list| read(list));
+                list.iter().for_each(&mut *read);
             },
         );
         assert_eq!((visit, reads.get()), (ControlFlow::Break(()), 1));

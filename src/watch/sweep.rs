@@ -130,12 +130,12 @@ mod tests {
     /// However many of a storm's keys are in one shard, others get its lock in between.
     #[test]
     fn g20_one_hold_of_a_shards_lock_takes_off_one_slice() {
-        let map = WatchMap::new(BuildHasherDefault::<Same>::default(), 64);
+        let map = WatchMap::new(BuildHasherDefault::<Same>::default(), 64, usize::MAX);
         let keys = (0..10 * SLICE as u32).collect::<Vec<_>>();
         let watcher = |key: &u32| Address::new(0, *key, 0);
         let mut sweep = Sweep::of(&map, keys.len());
         for key in &keys {
-            assert_eq!(map.add(Target::Key(key), None, watcher(key)), None);
+            assert_eq!(map.add(Target::Key(key), None, watcher(key)), (true, None));
             sweep.add(Target::Key(key), None, watcher(key), |_| false);
         }
         sweep.sort();

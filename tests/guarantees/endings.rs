@@ -226,7 +226,7 @@ fn melee(seed: u64, operations: usize) {
         returned,
         ..
     } = &*melee;
-    eventually("the end of all", || purgatory.len() == 0);
+    eventually("the end of all", || purgatory.is_empty());
     purgatory.shutdown();
     let ended = probes.iter().filter(|probe| probe.ending().is_some());
     let (ended, returned) = (ended.count(), returned.load(Ordering::SeqCst));
@@ -297,7 +297,7 @@ fn g05_an_operation_ends_once_whoever_comes_together() {
             returned += usize::from(cancelled);
             assert!(!cancelled || probe.ending().is_none());
         }
-        eventually("the end of all", || purgatory.len() == 0);
+        eventually("the end of all", || purgatory.is_empty());
         purgatory.shutdown();
         let ended = expected.iter().filter(|probe| probe.ending().is_some());
         assert_eq!(ended.count() + returned, 2_000);

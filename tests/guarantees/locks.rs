@@ -48,7 +48,7 @@ fn g03_callbacks_take_the_locks_under_which_others_put_off_checks() {
         for worker in workers.collect::<Vec<_>>() {
             worker.join().expect("no call panics");
         }
-        crate::support::eventually("the end of all", || purgatory.len() == 0);
+        crate::support::eventually("the end of all", || purgatory.is_empty());
         purgatory.shutdown();
         assert_eq!(ended.count(), 8_000);
     });

@@ -101,7 +101,7 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
         By::Shutdown => Completion::ShutDown,
         _ => Completion::Satisfied,
     };
-    eventually("the end of all", || purgatory.len() == 0);
+    eventually("the end of all", || purgatory.is_empty());
     for (number, probe) in probes.iter().enumerate() {
         let bad = number % 7 == 0;
         let dropped = bad

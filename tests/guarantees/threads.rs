@@ -290,7 +290,7 @@ fn g15_completions_under_way_are_waited_for() {
                 .try_complete_else_watch(op, [key])
                 .expect("there is room");
         }
-        eventually("the expiry of all", || purgatory.len() == 0);
+        eventually("the expiry of all", || purgatory.is_empty());
         purgatory.shutdown();
         assert_eq!(ended.count(), 20);
     });
@@ -342,7 +342,7 @@ fn g19_idle_means_idle() {
             let watch = purgatory.try_complete_else_watch(Op::new(Duration::from_millis(5)), [key]);
             assert!(watch.is_ok(), "there is room");
         }
-        eventually("the expiry of all", || purgatory.len() == 0);
+        eventually("the expiry of all", || purgatory.is_empty());
         thread::sleep(Duration::from_millis(100));
         let named = || [threads_named("g19-idle"), threads_named("g19-far")].concat();
         eventually("four named threads", || named().len() == 4);

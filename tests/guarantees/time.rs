@@ -107,7 +107,7 @@ fn g07_no_mixture_of_calls_puts_the_reaper_to_sleep() {
             for worker in workers.collect::<Vec<_>>() {
                 worker.join().expect("no call panics");
             }
-            eventually("the end of all", || purgatory.len() == 0);
+            eventually("the end of all", || purgatory.is_empty());
         }
     });
 }
@@ -385,7 +385,7 @@ fn g10_fires_after_the_deadline_and_soon() {
                 .try_complete_else_watch(op, [key])
                 .expect("there is room");
         }
-        eventually("all expiries", || purgatory.len() == 0);
+        eventually("all expiries", || purgatory.is_empty());
         purgatory.shutdown();
         assert_eq!(early.count(), 0);
         let mut lateness = lock(&lateness);
@@ -459,7 +459,7 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
         purgatory.check_later(1);
         eventually("the check put off", || checked.ending().is_some());
         assert_eq!(purgatory.reschedule_for_key(&1, TICK), 2);
-        eventually("the expiry of all", || purgatory.len() == 0);
+        eventually("the expiry of all", || purgatory.is_empty());
         drop(purgatory);
         reactor.join().expect("the reactor hears of the end");
     });

@@ -330,7 +330,7 @@ fn g03_a_recorder_may_take_the_users_locks() {
             purgatory.check_and_complete(&1);
         }
         others.join().expect("it does not panic");
-        eventually("all have expired", || purgatory.len() == 0);
+        eventually("all have expired", || purgatory.is_empty());
         assert!(*lock(&users) > 2_000);
     });
 }

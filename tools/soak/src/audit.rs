@@ -49,7 +49,7 @@ fn what_is_parked_is_what_is_open(stage: &Stage, purgatory: &Purgatory<Operation
     let ours = (open.len(), watched, keys, open.len(), open.len() as u64);
     let theirs = || {
         (
-            purgatory.delayed(),
+            purgatory.len(),
             purgatory.watched(),
             purgatory.watched_keys(),
             purgatory.snapshot().len(),
@@ -186,8 +186,8 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
         what_is_parked_is_what_is_open(stage, purgatory);
     }
     stage.shut_down();
-    if purgatory.delayed() != 0 {
-        let what = format!("{} parked after the shutdown", purgatory.delayed());
+    if purgatory.len() != 0 {
+        let what = format!("{} parked after the shutdown", purgatory.len());
         stage.ledger.discrepancy(what);
     }
 }

@@ -5,7 +5,7 @@ use super::group::Group;
 use super::member::Id;
 use super::settings::Settings;
 use kafka_protocol::ResponseError;
-use request_purgatory::{RejectReason, Rejected, Tracker, purgatory::BuildError};
+use request_purgatory::{RejectReason, Tracker, purgatory::BuildError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl Sessions {
             group: Arc::downgrade(group),
         };
         match self.tracker.try_track(of(group, member), session, timeout) {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(ref rejected) if rejected.reason() == RejectReason::ShutDown => {
                 Err(ResponseError::NotCoordinator)
             }

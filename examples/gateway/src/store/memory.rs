@@ -7,11 +7,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// The bodies of each topic, by position.
+type Bodies = HashMap<Topic, Vec<Arc<[u8]>>>;
+
 /// Versions in the engine, bodies beside it.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore {
     pub(super) engine: MemoryEngine<Topic>,
-    bodies: Arc<Mutex<HashMap<Topic, Vec<Arc<[u8]>>>>>,
+    bodies: Arc<Mutex<Bodies>>,
     is_down: Arc<AtomicBool>,
     reads: Arc<AtomicU64>,
 }
@@ -21,7 +24,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    fn bodies(&self) -> Result<MutexGuard<'_, HashMap<Topic, Vec<Arc<[u8]>>>>, BoxError> {
+    fn bodies(&self) -> Result<MutexGuard<'_, Bodies>, BoxError> {
         match self.is_down.load(Ordering::SeqCst) {
             true => Err("the store is down".into()),
             false => Ok(self.bodies.lock().unwrap_or_else(PoisonError::into_inner)),

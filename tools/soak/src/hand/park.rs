@@ -81,7 +81,7 @@ impl Hand<'_> {
 
     /// Whether the reason is a good one.
     fn refused(&self, rejected: Rejected<Operation>, record: &Record, panicked: bool) {
-        let plausible = match &rejected {
+        let plausible = match rejected.reason() {
             RejectReason::NoKeys => record.keys.is_empty(),
             RejectReason::Full => self.stage.plan.max_parked.is_some(),
             RejectReason::ShutDown => self.purgatory.is_shut_down(),
@@ -93,7 +93,7 @@ impl Hand<'_> {
                 .complain(format!("refused as {rejected:?}"), record);
         }
         let by_panic = rejected.reason() == RejectReason::Panicked;
-        let op = rejected.into_operation();
+        let op = rejected.into_inner();
         match (by_panic, record.ending()) {
             // Its own panic is booked.
             (true, Ending::Rejected | Ending::Aborted) => {}
