@@ -186,7 +186,7 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
         what_is_parked_is_what_is_open(stage, purgatory);
     }
     stage.shut_down();
-    if purgatory.len() != 0 {
+    if !purgatory.is_empty() {
         let what = format!("{} parked after the shutdown", purgatory.len());
         stage.ledger.discrepancy(what);
     }
