@@ -88,9 +88,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let pushed = Instant::now();
         queue.push(Job { number, pushed });
         if number % 50 == 0 {
-            // One more worker, which is aborted at any point: it waits, or has a job already that it never sees.
+            // One more worker, which is aborted at any point: it waits, or has a job already that it never sees. (If it
+            // does see one, it gives it up.)
             let unlucky = queue.clone();
-            let unlucky = tokio::spawn(async move { drop(unlucky.take(Duration::MAX).await) });
+            let unlucky = tokio::spawn(async move {
+                if let Ok(job) = unlucky.take(Duration::MAX).await {
+                    unlucky.return_job(job);
+                }
+            });
             tokio::time::sleep(Duration::from_millis(1)).await;
             unlucky.abort();
         }
