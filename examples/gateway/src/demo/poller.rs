@@ -110,7 +110,8 @@ impl Poller {
     async fn go_elsewhere(&mut self) {
         let ledger = &self.crowd.ledger;
         ledger.reconnects.fetch_add(1, Ordering::SeqCst);
-        self.node = (self.node + 1) % self.crowd.addresses.len();
+        let nodes = self.crowd.addresses.len();
+        self.node = (self.node + fastrand::usize(1..nodes)) % nodes;
         pause(5..100).await;
     }
 

@@ -88,9 +88,10 @@ async function update(base) {
 const peers = new Set();
 async function turn() {
   for (const peer of await update("")) peers.add(peer);
+  peers.forEach(card); // in their order, whichever answers first
   await Promise.all([...peers].map(update));
   const gone = document.querySelectorAll("section.gone").length;
-  document.getElementById("state").textContent = gone ? `${gone} of ${cards.size} nodes do not answer` : `${cards.size} nodes`;
+  document.getElementById("state").textContent = gone ? `no answer from ${gone} of ${cards.size} nodes` : `${cards.size} nodes`;
   setTimeout(turn, 1000);
 }
 turn();
