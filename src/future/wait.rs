@@ -65,7 +65,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// keys is checked after it, whether the future was polled by then or not. If the predicate finds something at
     /// once, nothing is parked.
     ///
-    /// The predicate has the duties of [`try_complete`](DelayedOperation::try_complete), and runs where that runs: on
+    /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs where that runs: on
     /// this thread before the call returns, then on each thread that checks one of the keys. Keep it short, and hold
     /// no lock here or there that it takes. It is never run by a poll. Once it has found something it is dropped, and
     /// the future is woken by the thread that asked it; at the timeout by that of
