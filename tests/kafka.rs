@@ -21,7 +21,7 @@ fn park(purgatory: &Purgatory<Op>, probe: &Arc<Probe>, timeout: Duration, keys: 
 fn requests_are_satisfied_on_their_key() {
     let (purgatory, _clock) = manual(|builder| builder);
     let (first, second) = (Probe::new(), Probe::new());
-    assert_eq!(purgatory.check_and_complete(&1), 0, "nobody waits yet");
+    assert_eq!(purgatory.check_and_complete(&1), 0, "no operation waits yet");
     park(&purgatory, &first, NEVER_IN_A_TEST, &[1]);
     assert_eq!(
         purgatory.check_and_complete(&1),
@@ -236,11 +236,11 @@ fn twenty_threads_with_random_delays_complete_a_hundred_operations() {
         let arrived = Arc::new(arrived.collect::<Vec<_>>());
         let probes = (0..OPERATIONS).map(|key| {
             let probe = Probe::new();
-            let (looking, ending, arrived) = (probe.clone(), probe.clone(), arrived.clone());
+            let (examining, ending, arrived) = (probe.clone(), probe.clone(), arrived.clone());
             let mut random = Random::new(key + 1);
             let op = Op::new(NEVER_IN_A_TEST)
                 .when(move || {
-                    looking.look(|| {
+                    examining.examine(|| {
                         let all = arrived[key as usize].load(Ordering::SeqCst) == THREADS;
                         thread::sleep(Duration::from_micros(random.below(200)));
                         all
@@ -281,10 +281,10 @@ fn completion_while_another_thread_holds_the_lock_of_the_operation() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("locks");
         let group = Arc::new(Mutex::new(false));
-        let (looking, ending) = (group.clone(), group.clone());
+        let (examining, ending) = (group.clone(), group.clone());
         let (ended, end) = mpsc::channel();
         let op = Op::new(NEVER_IN_A_TEST)
-            .when(move || *lock(&looking))
+            .when(move || *lock(&examining))
             .then(move |completion| {
                 drop(lock(&ending));
                 ended.send(completion).expect("the test listens");
@@ -310,12 +310,12 @@ fn completion_while_another_thread_holds_the_lock_of_the_operation() {
         drop(held);
         let completed = checker.join().expect("the checker does not panic");
         assert_eq!(end.recv(), Ok(Completion::Satisfied));
-        assert!(completed <= 1, "by the checker or by the check put off");
+        assert!(completed <= 1, "by the checker or by the deferred check");
         assert_eq!((purgatory.len(), other.ending()), (1, None));
     });
 }
 
-/// Two operations under one lock; the check for one, made under it, is put off and does not deadlock.
+/// Two operations under one lock; the check for one, made under it, is deferred and does not deadlock.
 #[test]
 fn completion_that_needs_the_lock_of_its_checker() {
     within(PATIENCE, || {
@@ -326,10 +326,10 @@ fn completion_that_needs_the_lock_of_its_checker() {
         let group = Arc::new(Mutex::new(0));
         let probes = (0..50_u64).map(|key| {
             let probe = Probe::new();
-            let (looking, ending) = (probe.clone(), probe.clone());
+            let (examining, ending) = (probe.clone(), probe.clone());
             let (locked_looking, locked_ending) = (group.clone(), group.clone());
             let op = Op::new(NEVER_IN_A_TEST)
-                .when(move || looking.look(|| *lock(&locked_looking) > key))
+                .when(move || examining.examine(|| *lock(&locked_looking) > key))
                 .then(move |completion| {
                     drop(lock(&locked_ending));
                     ending.end(completion);
@@ -352,7 +352,7 @@ fn completion_that_needs_the_lock_of_its_checker() {
     });
 }
 
-/// It is completed before anybody could watch it: no timer, no watch, no second look.
+/// It is completed before any thread can find it: no timer, no watch, no second examination.
 #[test]
 fn what_can_complete_at_once_never_parks() {
     let (purgatory, clock) = manual(|builder| builder);
@@ -361,7 +361,7 @@ fn what_can_complete_at_once_never_parks() {
     let watch = purgatory.try_complete_else_watch(probe.op(Duration::from_millis(5)), [1, 2]);
     assert!(matches!(watch, Ok(Admission::Completed)));
     assert_eq!(
-        (probe.looks(), probe.ending()),
+        (probe.examinations(), probe.ending()),
         (1, Some(Completion::Satisfied))
     );
     assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));

@@ -20,7 +20,7 @@ use support::{
 /// list believe that it was empty one watcher too early.
 #[test]
 fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
-    // Lists of each kind: of one, of few, of many, and so many that they are swept.
+    // Lists of each kind: of one, of few, of many, and of more than are kept without sweeping.
     for leaves in [0, 1, 5, 300] {
         let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
         let park = |probe: &Arc<Probe>| {
@@ -47,7 +47,7 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
             assert_eq!(purgatory.watched_keys(), 1);
         }
         for leaving in leaving {
-            leaving.cancel().expect("nobody is examining it");
+            leaving.cancel().expect("no thread is examining it");
         }
         stays.satisfy();
         assert_eq!(purgatory.check_and_complete(&Fragile(2)), 1, "{leaves}");
@@ -85,15 +85,15 @@ fn operations_parked_by_completions_do_not_starve_those_already_due() {
 
 /// It said `Completed`, but no completion ever ran.
 #[test]
-fn an_operation_that_panics_at_its_second_look_is_given_back() {
+fn an_operation_that_panics_at_its_second_examination_is_given_back() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
     let probe = Probe::new();
     let ending = probe.clone();
-    let mut looks = 0;
+    let mut examinations = 0;
     let op = Op::new(NEVER_IN_A_TEST)
         .when(move || {
-            looks += 1;
-            assert!(looks < 2, "the second look");
+            examinations += 1;
+            assert!(examinations < 2, "the second examination");
             false
         })
         .then(move |completion| ending.end(completion));
@@ -107,7 +107,7 @@ fn an_operation_that_panics_at_its_second_look_is_given_back() {
     assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
 }
 
-/// Nobody ever took the keys out again.
+/// No call ever took the keys out again.
 #[test]
 fn a_shut_down_purgatory_keeps_no_keys_to_be_checked() {
     let (purgatory, _clock) = manual::<Arc<str>>(|builder| builder);
@@ -196,7 +196,7 @@ fn a_clock_that_panics_at_a_park_costs_no_place() {
 
 /// One caller read the alarm between the moment another had reset it and the moment it set it again.
 #[test]
-fn the_next_deadline_is_seen_by_all_who_ask_at_once() {
+fn the_next_deadline_is_seen_by_all_threads_that_ask_at_once() {
     within(PATIENCE, || {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
         purgatory
@@ -256,16 +256,16 @@ fn a_deadline_beyond_the_end_of_time_does_not_keep_the_reaper_awake() {
     });
 }
 
-/// Each made the other look again, for as long as both were looking.
+/// Each made the other examine again, for as long as both examined.
 #[test]
 fn two_operations_that_check_each_other_come_to_rest() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("mutual");
-        let looks = [Tally::new(), Tally::new()];
+        let examinations = [Tally::new(), Tally::new()];
         for key in [0, 1_u64] {
-            let (weak, looks) = (purgatory.downgrade(), looks[key as usize].clone());
+            let (weak, examinations) = (purgatory.downgrade(), examinations[key as usize].clone());
             let op = Op::new(NEVER_IN_A_TEST).when(move || {
-                looks.add();
+                examinations.add();
                 let purgatory = weak.upgrade();
                 purgatory.map(|purgatory| purgatory.check_and_complete(&(1 - key)));
                 let start = Instant::now();
@@ -287,8 +287,8 @@ fn two_operations_that_check_each_other_come_to_rest() {
         for checker in checkers {
             assert_eq!(checker.join().expect("it only checks"), 0);
         }
-        let total = looks[0].count() + looks[1].count();
-        assert!(total < 80_000, "{total} looks for 4,000 checks");
+        let total = examinations[0].count() + examinations[1].count();
+        assert!(total < 80_000, "{total} examinations for 4,000 checks");
     });
 }
 
@@ -360,9 +360,9 @@ fn lateness_counts_the_completions_that_came_before() {
     );
 }
 
-/// A check put off until later ran its completions on the thread that drives the timer.
+/// A deferred check ran its completions on the thread that drives the timer.
 #[test]
-fn a_slow_completion_of_a_check_put_off_does_not_hold_up_the_timer() {
+fn a_slow_completion_of_a_deferred_check_does_not_hold_up_the_timer() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("put-off");
         let slow = Arc::new(AtomicBool::new(false));
@@ -522,12 +522,12 @@ fn a_purgatory_whose_last_face_goes_in_any_callback_ends_in_peace() {
                     .build()
                     .expect("threads are to be had");
                 let last = Arc::new(Mutex::new(None::<Purgatory<Op>>));
-                let (looking, ending) = (last.clone(), last.clone());
+                let (examining, ending) = (last.clone(), last.clone());
                 let start = Instant::now();
                 let op = Op::new(Duration::from_millis(20))
                     .when(move || {
                         if in_look && start.elapsed() >= Duration::from_millis(20) {
-                            let purgatory = lock(&looking).take();
+                            let purgatory = lock(&examining).take();
                             drop(purgatory);
                         }
                         false

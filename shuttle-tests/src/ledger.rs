@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicUsize;
 pub struct Page {
     /// What it waits for has happened.
     event: AtomicBool,
-    /// Somebody checks it after the event. (Relaxed stores suffice: shuttle runs one thread at a time.)
+    /// A thread checks it after the event. (Relaxed stores suffice: shuttle runs one thread at a time.)
     checked: AtomicBool,
     inside: AtomicBool,
     /// (Counted while a panic unwinds, too, when shuttle must not change threads: so it is a plain counter.)

@@ -30,7 +30,7 @@ pub enum Deed {
 pub struct Operation {
     pub page: Arc<Page>,
     pub timeout: Duration,
-    pub on_look: Deed,
+    pub on_examination: Deed,
     pub on_end: Deed,
     pub purgatory: WeakPurgatory<Operation, Hasher>,
     /// Where the pages of operations go that hooks park.
@@ -58,7 +58,7 @@ impl Operation {
                 let op = Self {
                     page: page.clone(),
                     timeout: Duration::from_millis(1),
-                    on_look: Deed::Nothing,
+                    on_examination: Deed::Nothing,
                     on_end: Deed::Nothing,
                     purgatory: self.purgatory.clone(),
                     more: self.more.clone(),
@@ -94,7 +94,7 @@ impl DelayedOperation for Operation {
             ready
         });
         // (Outside of what must not overlap: it may come back to this very operation, and is turned away.)
-        self.perform(self.on_look);
+        self.perform(self.on_examination);
         ready
     }
 

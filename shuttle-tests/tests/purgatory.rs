@@ -62,12 +62,12 @@ impl Stage {
         for _ in 0..EACH {
             let page = Page::new();
             self.pages.lock().unwrap().push(page.clone());
-            let (on_look, on_end) = (self.deeds)();
+            let (on_examination, on_end) = (self.deeds)();
             let mut random = thread_rng();
             let op = Operation {
                 page: page.clone(),
                 timeout: Duration::from_millis(random.gen_range(0..4)),
-                on_look,
+                on_examination,
                 on_end,
                 purgatory: self.purgatory.downgrade(),
                 more: self.more.clone(),
@@ -157,7 +157,7 @@ impl Stage {
         known.get(number).cloned()
     }
 
-    /// Two threads that park, two that check, one that meddles; then the books are closed.
+    /// Two threads that park, two that check, one that meddles; then the counts are closed.
     fn play(self) {
         let parts: [fn(&Self); 5] = [
             Self::park,
@@ -177,7 +177,7 @@ impl Stage {
     }
 
     fn conclude(self) {
-        // What was put off is done now.
+        // Deferred checks are made now.
         self.purgatory.advance();
         self.purgatory.advance();
         let mut pages = self.pages.lock().unwrap().clone();
@@ -200,7 +200,7 @@ fn none() -> (Deed, Deed) {
     (Deed::Nothing, Deed::Nothing)
 }
 
-/// One in four looks or ends panics.
+/// One in four examinations or ends panics.
 fn panics() -> (Deed, Deed) {
     let deed = |chance| match thread_rng().gen_bool(chance) {
         true => Deed::Panic,
@@ -236,7 +236,7 @@ fn g05_each_operation_ends_once_and_no_event_is_lost() {
 }
 
 #[test]
-fn g12_panics_of_hooks_harm_nobody_else() {
+fn g12_panics_of_hooks_harm_no_other_operation() {
     explore(|| Stage::new(panics).play());
 }
 

@@ -70,11 +70,11 @@ fn an_operation_that_is_lost_says_why() {
     );
     drop(op);
 
-    let mut looks = 0;
+    let mut examinations = 0;
     let panics = fetches.completion(
         Op::new(NEVER_IN_A_TEST).when(move || {
-            looks += 1;
-            assert!(looks < 3, "on purpose");
+            examinations += 1;
+            assert!(examinations < 3, "on purpose");
             false
         }),
         [1],
@@ -126,7 +126,7 @@ fn a_refused_operation_comes_back() {
 }
 
 #[test]
-fn an_operation_that_nobody_awaits_has_its_callback() {
+fn an_operation_that_no_task_awaits_has_its_callback() {
     let (fetches, _clock) = fetches(Dispatch::Inline);
     let probe = Probe::new();
     let op = Awaited::new(probe.op(NEVER_IN_A_TEST));

@@ -29,7 +29,7 @@ fn g06_dropping_leaves_nothing() {
     assert_eq!((Arc::strong_count(&slot), Arc::strong_count(&bell)), (1, 1));
     assert_eq!(waits.stats().cancelled, 2);
 
-    // The value is there, and nobody polls.
+    // The value is there, and no task polls.
     let value = Arc::new(());
     let unpolled = wait();
     put(&slot, value.clone());
@@ -46,19 +46,19 @@ fn g06_dropping_leaves_nothing() {
     assert_eq!((Arc::strong_count(&slot), bell.rung()), (1, 0));
 }
 
-/// Nobody waits for a busy predicate; its thread clears away what the dropped future left.
+/// No thread waits for a predicate that runs; its thread clears away what the dropped future left.
 #[test]
 fn g06_dropping_while_another_thread_asks() {
     within(PATIENCE, || {
         for finds in [false, true] {
             let waits = Waits::<u64>::new("busy");
             let ((entered, inside), (leave, left)) = (channel(), channel());
-            let (payload, mut looks) = (Arc::new(()), 0);
+            let (payload, mut examinations) = (Arc::new(()), 0);
             let mut wait = waits.wait([1], NEVER_IN_A_TEST, {
                 let payload = payload.clone();
                 move || {
-                    looks += 1;
-                    (looks > 2).then(|| {
+                    examinations += 1;
+                    (examinations > 2).then(|| {
                         entered.send(()).expect("the test waits for it");
                         left.recv().expect("the test lets it go");
                         finds.then(|| payload.clone())
@@ -175,7 +175,7 @@ fn g12_a_destructor_that_panics_does_not_keep_the_value_back() {
 }
 
 #[test]
-fn g12_a_waker_that_panics_harms_nobody_else() {
+fn g12_a_waker_that_panics_harms_no_other_wait() {
     struct Loud;
     impl Wake for Loud {
         fn wake(self: Arc<Self>) {

@@ -29,22 +29,22 @@ fn a_value_at_once_parks_nothing_and_types_may_differ() {
 fn g01_an_event_before_the_first_poll_is_not_missed() {
     let (waits, _clock) = by_hand();
     let slot = Slot::default();
-    let looks = Tally::new();
+    let examinations = Tally::new();
     let mut wait = waits.wait([1], NEVER_IN_A_TEST, {
-        let (looks, mut take) = (looks.clone(), take(&slot));
+        let (examinations, mut take) = (examinations.clone(), take(&slot));
         move || {
-            looks.add();
+            examinations.add();
             take()
         }
     });
-    assert_eq!(looks.count(), 2, "it is asked by the call");
+    assert_eq!(examinations.count(), 2, "it is asked by the call");
     put(&slot, 5);
     let bell = Bell::new();
     assert_eq!(waits.check_and_complete(&1), 1);
     assert_empty(&waits);
     assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok(5)));
     assert!(bell.poll(&mut wait).is_pending(), "and only once");
-    assert_eq!(looks.count(), 3, "a poll asks nothing");
+    assert_eq!(examinations.count(), 3, "a poll asks nothing");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn the_last_waker_is_woken_and_no_other() {
     assert_eq!(Arc::strong_count(&first), 1, "the old waker is dropped");
     assert_eq!(Arc::strong_count(&second), 2, "the new one is kept once");
     waits.check_and_complete(&1);
-    assert_eq!(second.rung(), 0, "a check in vain wakes nobody");
+    assert_eq!(second.rung(), 0, "a check in vain wakes no task");
     put(&slot, 1);
     waits.check_and_complete(&1);
     assert_eq!((first.rung(), second.rung()), (0, 1));
@@ -86,7 +86,7 @@ fn g05_every_ending_has_its_error() {
             PANIC.store(true, Ordering::SeqCst);
             assert_eq!(waits.check_and_complete(&1), 0);
         }),
-        // The last look, at the deadline, panics.
+        // The last examination, at the deadline, panics.
         (WaitError::Panicked, |waits, clock| {
             PANIC.store(true, Ordering::SeqCst);
             clock.advance(Duration::from_secs(1));

@@ -285,13 +285,13 @@ fn g01_many_checks_and_no_wake_up_is_lost() {
         let listeners = (0..LISTENERS).map(|_| {
             let (waits, number) = (waits.clone(), number.clone());
             thread::spawn(move || {
-                let (mut last, mut looks) = (0, 0_u64);
+                let (mut last, mut examinations) = (0, 0_u64);
                 while last < ROUNDS {
                     // Half of all wake-ups by a listener that stays, the others by a new one.
                     let mut listener = waits.listen([1, 2], Duration::MAX);
                     for _ in 0..64 {
                         let now = number.load(Ordering::Relaxed);
-                        looks += 1;
+                        examinations += 1;
                         assert!(now >= last);
                         last = now;
                         if now >= ROUNDS {
@@ -301,7 +301,7 @@ fn g01_many_checks_and_no_wake_up_is_lost() {
                     }
                     listener.satisfied();
                 }
-                looks
+                examinations
             })
         });
         let listeners = listeners.collect::<Vec<_>>();

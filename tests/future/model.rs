@@ -32,7 +32,7 @@ enum Call {
     Reschedule(Pick, Span),
     Poll(Pick),
     Drop(Pick),
-    /// The clock moves, and nobody looks.
+    /// The clock moves, and no thread drives the timer.
     Pass(Span),
     /// The clock moves, and the timer is driven.
     Advance(Span),
@@ -60,7 +60,7 @@ enum Answer {
 /// What it finds is the number of its wait.
 type End = Result<usize, WaitError>;
 
-/// Whoever waits, and what is known of that.
+/// A wait, and what is known of it.
 struct Task {
     wait: WaitFuture<u8, usize>,
     bell: Arc<Bell>,
@@ -125,7 +125,7 @@ impl Pair {
         met.map(|(number, _)| *number).collect()
     }
 
-    /// Whoever waits hears of this end with the next poll.
+    /// The wait hears of this end with the next poll.
     fn end(&mut self, number: usize, end: End) {
         self.parked.remove(&number);
         if let Some(task) = &mut self.tasks[number] {

@@ -97,7 +97,7 @@ fn g23_what_was_not_received_goes_to_the_next_waiter() {
 }
 
 #[test]
-fn g23_with_nobody_waiting_it_lies_where_it_lay() {
+fn g23_without_another_waiter_it_lies_where_it_lay() {
     let (waits, _clock) = by_hand();
     let jobs = Jobs::default();
     let take = jobs.take(&waits, NEVER_IN_A_TEST);
@@ -127,13 +127,13 @@ fn g23_dropping_while_another_thread_takes() {
         let ((entered, inside), (leave, left)) = (channel(), channel());
         let (takes, returns) = (jobs.clone(), jobs.clone());
         let (thread_of, told) = channel();
-        let mut looks = 0;
+        let mut examinations = 0;
         let first = waits.take(
             [1, 2],
             NEVER_IN_A_TEST,
             move || {
-                looks += 1;
-                (looks > 2).then(|| {
+                examinations += 1;
+                (examinations > 2).then(|| {
                     let job = takes.pop()?;
                     entered.send(()).expect("the test waits for it");
                     left.recv().expect("the test lets it go");
@@ -186,7 +186,7 @@ fn g14_a_value_goes_through_many_hands() {
     thread.expect("a thread").join().expect("it does not panic");
 }
 
-/// Under the lock of nobody: it may call everything.
+/// Under no lock: it may call everything.
 #[test]
 fn g03_giving_back_may_call_the_purgatory() {
     within(PATIENCE, || {

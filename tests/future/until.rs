@@ -17,22 +17,22 @@ use std::time::Duration;
 #[test]
 fn it_is_evaluated_at_once_and_after_each_check_and_no_more() {
     let (waits, _clock) = by_hand();
-    let (looks, found) = (Cell::new(0), Cell::new(None));
+    let (examinations, found) = (Cell::new(0), Cell::new(None));
     let mut wait = Box::pin(waits.wait_until([1, 2], NEVER_IN_A_TEST, || {
-        looks.set(looks.get() + 1);
+        examinations.set(examinations.get() + 1);
         let found = &found;
         async move { found.take() }
     }));
     let bell = Bell::new();
-    assert_eq!(looks.get(), 0, "it is the task that looks");
+    assert_eq!(examinations.get(), 0, "it is the task that examinations");
     assert_eq!(waits.len(), 1, "but it is parked");
     for polls in 1..4 {
         assert_eq!(bell.poll(&mut wait), Poll::Pending);
         assert_eq!(bell.poll(&mut wait), Poll::Pending, "without a check");
-        assert_eq!(looks.get(), polls);
+        assert_eq!(examinations.get(), polls);
         waits.check_and_complete(&1);
         waits.check_and_complete(&2);
-        assert_eq!((looks.get(), bell.rung()), (polls, polls));
+        assert_eq!((examinations.get(), bell.rung()), (polls, polls));
     }
     found.set(Some("it"));
     assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok("it")));
@@ -43,17 +43,17 @@ fn it_is_evaluated_at_once_and_after_each_check_and_no_more() {
     assert_empty(&waits);
 }
 
-/// An event while the condition awaits: it looked before the event, and must look again.
+/// An event while the condition awaits: it was examined before the event, and must be examined again.
 #[test]
 fn g01_an_event_while_the_condition_awaits_is_not_missed() {
     let (waits, _clock) = by_hand();
     let event = Cell::new(false);
     let gate = RefCell::new(None);
-    let looks = Cell::new(0);
+    let examinations = Cell::new(0);
     let mut wait = Box::pin(waits.wait_until([1], NEVER_IN_A_TEST, || async {
-        looks.set(looks.get() + 1);
+        examinations.set(examinations.get() + 1);
         let seen = event.get();
-        if looks.get() == 1 {
+        if examinations.get() == 1 {
             let (open, opened) = futures::channel::oneshot::channel::<()>();
             *gate.borrow_mut() = Some(open);
             opened.await.expect("the test opens it");
@@ -68,16 +68,16 @@ fn g01_an_event_while_the_condition_awaits_is_not_missed() {
     let open = gate.borrow_mut().take().expect("it awaits");
     open.send(()).expect("it still does");
     assert_eq!(bell.poll(&mut wait), Poll::Ready(Ok(7)));
-    assert_eq!(looks.get(), 2);
+    assert_eq!(examinations.get(), 2);
 }
 
 #[test]
-fn g21_what_the_look_at_the_deadline_finds_is_counted_as_a_missed_check() {
+fn g21_what_the_examination_at_the_deadline_finds_is_counted_as_a_missed_check() {
     let (waits, clock) = by_hand();
     for (happens, expected) in [(false, Err(WaitError::Expired)), (true, Ok(()))] {
-        let (event, looks) = (Cell::new(false), Cell::new(0));
+        let (event, examinations) = (Cell::new(false), Cell::new(0));
         let mut wait = Box::pin(waits.wait_until([1], Duration::from_secs(1), || {
-            looks.set(looks.get() + 1);
+            examinations.set(examinations.get() + 1);
             let seen = event.get().then_some(());
             async move { seen }
         }));
@@ -88,7 +88,7 @@ fn g21_what_the_look_at_the_deadline_finds_is_counted_as_a_missed_check() {
         assert_eq!(waits.advance(), 1);
         assert_eq!(bell.rung(), 1);
         assert_eq!(bell.poll(&mut wait), Poll::Ready(expected));
-        assert_eq!(looks.get(), 2);
+        assert_eq!(examinations.get(), 2);
         assert_eq!(waits.stats().missed_checks, u64::from(happens));
         drop(wait);
         assert_empty(&waits);
@@ -118,18 +118,18 @@ fn a_condition_that_runs_at_the_deadline_is_awaited_to_its_end() {
 }
 
 #[test]
-fn every_other_end_is_an_error_and_a_refused_wait_looks_once() {
+fn every_other_end_is_an_error_and_a_refused_wait_is_examined_once() {
     let (waits, _clock) = by_hand();
-    let looks = Cell::new(0);
+    let examinations = Cell::new(0);
     let mut wait = Box::pin(waits.wait_until([1], Duration::MAX, || {
-        looks.set(looks.get() + 1);
+        examinations.set(examinations.get() + 1);
         async { None::<u8> }
     }));
     let bell = Bell::new();
     assert_eq!(bell.poll(&mut wait), Poll::Pending);
     assert_eq!(waits.force_complete_for_key(&1), 1);
     let forced = Poll::Ready(Err(WaitError::Forced));
-    assert_eq!((bell.poll(&mut wait), looks.get()), (forced, 1));
+    assert_eq!((bell.poll(&mut wait), examinations.get()), (forced, 1));
     waits.shutdown();
     let there = waits.wait_until([1], Duration::MAX, || async { Some(1) });
     assert_eq!(block_on(there), Ok(1));
@@ -174,14 +174,14 @@ fn g01_many_spawned_tasks_and_an_async_condition() {
         let runtime = tokio::runtime::Runtime::new().expect("threads for tokio");
         let waits = Waits::<u64>::new("spawned");
         let storage = Arc::new(tokio::sync::RwLock::new(0_u64));
-        let looks = Arc::new(AtomicUsize::new(0));
+        let examinations = Arc::new(AtomicUsize::new(0));
         let tasks = (0..TASKS).map(|task| {
-            let (waits, storage, looks) = (waits.clone(), storage.clone(), looks.clone());
+            let (waits, storage, examinations) = (waits.clone(), storage.clone(), examinations.clone());
             runtime.spawn(async move {
                 let wanted = (task + 1) * 10;
                 waits
                     .wait_until([task % 4], NEVER_IN_A_TEST, || async {
-                        looks.fetch_add(1, Ordering::Relaxed);
+                        examinations.fetch_add(1, Ordering::Relaxed);
                         let now = *storage.read().await;
                         tokio::task::yield_now().await;
                         (now >= wanted).then_some(now)
@@ -202,7 +202,7 @@ fn g01_many_spawned_tasks_and_an_async_condition() {
                 assert!(found.expect("it is found") >= (task + 1) * 10);
             }
         });
-        assert!(looks.load(Ordering::Relaxed) >= TASKS as usize);
+        assert!(examinations.load(Ordering::Relaxed) >= TASKS as usize);
         assert!(waits.is_empty());
     });
 }

@@ -121,11 +121,11 @@ fn g14_what_expires_in_a_callback_after_the_shutdown_does_not_nest() {
         let inside = Arc::new(AtomicBool::new(false));
         let (nested, ending) = (inside.clone(), Arc::new(Mutex::new(None)));
         let (ended, weak) = (ending.clone(), purgatory.downgrade());
-        let mut looks = 0;
+        let mut examinations = 0;
         let inner = Op::new(Duration::from_millis(1))
             .when(move || {
-                looks += 1;
-                if let (Some(purgatory), 3) = (weak.upgrade(), looks) {
+                examinations += 1;
+                if let (Some(purgatory), 3) = (weak.upgrade(), examinations) {
                     clock.advance(Duration::from_millis(2));
                     purgatory.advance();
                     purgatory.shutdown();

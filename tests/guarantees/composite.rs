@@ -48,7 +48,7 @@ fn g01_every_call_by_key_takes_borrowed_parts() {
     assert!(
         others
             .iter()
-            .all(|probe| probe.looks() == 2 && probe.ending().is_none())
+            .all(|probe| probe.examinations() == 2 && probe.ending().is_none())
     );
     assert_eq!(purgatory.watched_keys(), 3);
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Parked on one thread, ended on others in every way: at rest, the books agree.
+/// Parked on one thread, ended on others in every way: at rest, the counts agree.
 #[test]
 fn g16_counts_are_exact_at_every_quiet_moment() {
     within(PATIENCE, || {
@@ -123,7 +123,7 @@ fn g17_full_means_full_and_each_ending_makes_room_for_one() {
             };
             // Refused is not touched: it can be tried again.
             let op = rejected.into_inner();
-            assert_eq!((refused.looks(), refused.ending()), (1, None));
+            assert_eq!((refused.examinations(), refused.ending()), (1, None));
             assert_eq!(purgatory.len(), max);
             end(&purgatory, &handle, &probe);
             assert_eq!(purgatory.len(), max - 1);
@@ -239,7 +239,7 @@ fn g17_the_bound_holds_among_many_threads() {
     });
 }
 
-/// The slot of an ended operation has many tenants after it; its handle touches none of them.
+/// The slot of an ended operation has many occupants after it; its handle touches none of them.
 #[test]
 fn g18_a_stale_handle_does_nothing() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
@@ -258,7 +258,7 @@ fn g18_a_stale_handle_does_nothing() {
             touch(old);
         }
         assert!(handle.is_parked());
-        assert_eq!(probe.looks(), 2, "the two of the park");
+        assert_eq!(probe.examinations(), 2, "the two of the park");
         assert_eq!(purgatory.len(), 1);
         assert!(handle.cancel().is_some());
         assert!(handle.cancel().is_none());
@@ -295,9 +295,9 @@ fn g16_the_sum_of_latenesses_stops_at_its_end() {
     assert_eq!(stats.lateness_max, Duration::from_nanos(u64::MAX / 2 + 1));
 }
 
-/// In a storm, watches and slots are cleared away after the completions: the books are not.
+/// In a storm, watches and slots are reclaimed after the completions: the endings are counted before.
 #[test]
-fn g16_who_hears_of_an_ending_in_a_storm_finds_it_in_the_books() {
+fn g16_a_completion_in_a_storm_finds_its_ending_counted() {
     within(PATIENCE, || {
         for completions in [Dispatch::Inline, Dispatch::OwnThread] {
             let clock = ManualClock::new();
@@ -315,8 +315,8 @@ fn g16_who_hears_of_an_ending_in_a_storm_finds_it_in_the_books() {
                 let op = Op::new(Duration::from_millis(1)).then(move |_| {
                     let heard = heard.fetch_add(1, Ordering::SeqCst) + 1;
                     if let Some(purgatory) = weak.upgrade() {
-                        let booked = purgatory.stats().expired as usize;
-                        missing.fetch_add(heard.saturating_sub(booked), Ordering::SeqCst);
+                        let counted = purgatory.stats().expired as usize;
+                        missing.fetch_add(heard.saturating_sub(counted), Ordering::SeqCst);
                     }
                 });
                 purgatory

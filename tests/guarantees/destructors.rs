@@ -13,7 +13,7 @@ use std::time::Duration;
 const LINKS: u64 = 100_000;
 const TICK: Duration = Duration::from_millis(1);
 
-/// Runs `first` on a thread with a stack of so many KiB.
+/// Runs `first` on a thread with a stack of `kib` KiB.
 fn on_a_stack_of(kib: usize, first: impl FnOnce() + Send + 'static) {
     let small = thread::Builder::new().stack_size(kib * 1_024).spawn(first);
     let small = small.expect("one thread more");

@@ -1,4 +1,4 @@
-//! G1, G2, G4, G5: every operation is looked at after every event, by one thread at a time, and ends once.
+//! G1, G2, G4, G5: every operation is examined after every event, by one thread at a time, and ends once.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, manual, within};
 use request_purgatory::{Completion, Handle, Purgatory};
@@ -7,13 +7,13 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-/// An operation whose look dwells between what it saw and what it says: the moment in which an event is lost, if any is.
+/// An operation whose `try_complete` dwells between what it saw and what it says: the moment in which an event is lost, if any is.
 fn dwelling(probe: &Arc<Probe>) -> Op {
-    let (looking, ending) = (probe.clone(), probe.clone());
+    let (examining, ending) = (probe.clone(), probe.clone());
     Op::new(NEVER_IN_A_TEST)
         .when(move || {
-            looking.look(|| {
-                let ready = looking.is_ready();
+            examining.examine(|| {
+                let ready = examining.is_ready();
                 thread::sleep(Duration::from_micros(20));
                 ready
             })
@@ -60,7 +60,7 @@ fn g01_an_event_during_the_park_is_not_lost() {
 
 /// Two checkers meet at one operation; the second brings the event.
 #[test]
-fn g01_an_event_while_another_thread_looks_is_not_lost() {
+fn g01_an_event_while_another_thread_examines_is_not_lost() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g01-check");
         for key in 0..2_000 {
@@ -80,7 +80,7 @@ fn g01_an_event_while_another_thread_looks_is_not_lost() {
     });
 }
 
-/// Kafka's randomised form: whoever brings an operation's last event checks a key, many threads do, and none is lost.
+/// Kafka's randomised form: the thread that brings an operation's last event checks a key, many threads do, and none is lost.
 #[test]
 fn g01_many_threads_bring_events_to_many_operations() {
     const OPERATIONS: usize = 5_000;
@@ -92,10 +92,10 @@ fn g01_many_threads_bring_events_to_many_operations() {
         let events = Arc::new(events.collect::<Vec<_>>());
         let probes = (0..OPERATIONS).map(|number| {
             let probe = Probe::new();
-            let (looking, ending, events) = (probe.clone(), probe.clone(), events.clone());
+            let (examining, ending, events) = (probe.clone(), probe.clone(), events.clone());
             let op = Op::new(NEVER_IN_A_TEST)
                 .when(move || {
-                    looking.look(|| {
+                    examining.examine(|| {
                         let all = events[number].load(Ordering::SeqCst) == THREADS;
                         thread::yield_now();
                         all
@@ -136,7 +136,7 @@ fn g01_many_threads_bring_events_to_many_operations() {
         }
         assert_eq!(
             completed, OPERATIONS,
-            "each counted by whoever completed it"
+            "each counted by the call that completed it"
         );
         assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
     });
@@ -168,7 +168,7 @@ fn g02_a_watch_added_to_a_list_that_vanishes_is_found() {
             probe.satisfy();
             purgatory.check_and_complete(&7);
             if probe.ending().is_none() {
-                // A leaver's check of nobody: only this thread checks, so nobody else may have had it.
+                // Only this thread checks, so no other may have had it.
                 panic!("round {round}: its watch is lost");
             }
         }
@@ -269,9 +269,9 @@ fn g04_hooks_of_one_operation_never_overlap_nor_run_after_the_end() {
     within(PATIENCE, || (1..30).for_each(|seed| melee(seed, 400)));
 }
 
-/// As many endings as operations, whoever wins; a returned operation has had no completion.
+/// As many endings as operations, whichever thread wins; a returned operation has had no completion.
 #[test]
-fn g05_an_operation_ends_once_whoever_comes_together() {
+fn g05_an_operation_ends_once_whatever_calls_meet() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g05");
         let mut returned = 0;
@@ -304,9 +304,9 @@ fn g05_an_operation_ends_once_whoever_comes_together() {
     });
 }
 
-/// Many are ended before anybody hears of it, and each is looked at then: by looks that call the purgatory.
+/// Many are ended before any is told of it, and each is examined then: by examinations that call the purgatory.
 #[test]
-fn g05_looks_that_act_in_the_middle_of_a_storm_end_nobody_twice() {
+fn g05_examinations_that_act_in_the_middle_of_a_storm_end_no_operation_twice() {
     type Act = fn(&Purgatory<Op>, u64) -> usize;
     let acts: [Act; 5] = [
         |purgatory, _| {
@@ -338,10 +338,10 @@ fn g05_looks_that_act_in_the_middle_of_a_storm_end_nobody_twice() {
             let probes = [(); 1_000].map(|()| Probe::new());
             for (key, probe) in (0..).zip(&probes) {
                 let (late, returned) = (late.clone(), returned.clone());
-                let (looking, ending) = (probe.clone(), probe.clone());
+                let (examining, ending) = (probe.clone(), probe.clone());
                 let weak = purgatory.downgrade();
                 let op = Op::new(Duration::from_millis(1)).when(move || {
-                    looking.look(|| false);
+                    examining.examine(|| false);
                     if late.load(Ordering::SeqCst) == 1 && key % 97 == 3 {
                         let purgatory = weak.upgrade().expect("the test has it");
                         returned.fetch_add(act(&purgatory, key), Ordering::SeqCst);

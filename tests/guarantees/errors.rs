@@ -50,7 +50,7 @@ fn a_refused_operation_comes_back_untouched() {
         panic!("{refused:?}");
     };
     assert!(!rejected.to_string().is_empty() && format!("{rejected:?}").contains("NoKeys"));
-    assert_eq!(probe.looks(), 0);
+    assert_eq!(probe.examinations(), 0);
     let handle = purgatory
         .try_complete_else_watch(rejected.into_inner(), [1])
         .expect("there is room for one")

@@ -32,7 +32,7 @@ fn g18_an_old_handle_never_acts_on_the_next_purgatory() {
         stale.iter().for_each(assert_harmless);
         stale.iter().for_each(|old| assert_harmless(&old.clone()));
         assert!(handle.is_parked(), "{round}");
-        assert_eq!((probe.looks(), probe.ending()), (2, None));
+        assert_eq!((probe.examinations(), probe.ending()), (2, None));
         // Half of the purgatories shut down before, half by being dropped.
         if round % 2 == 0 {
             purgatory.shutdown();
@@ -61,7 +61,7 @@ fn g18_an_old_handle_never_acts_on_a_purgatory_of_another_type() {
             .expect("it cannot complete yet");
         assert_harmless(&old);
         assert!(handle.is_parked());
-        assert_eq!(probe.looks(), 2);
+        assert_eq!(probe.examinations(), 2);
     }
 }
 
@@ -113,12 +113,12 @@ fn g18_a_handle_is_used_in_callbacks() {
         Arc::new(AtomicBool::new(false)),
     );
     let op = {
-        let (looking, ending) = (own.clone(), own.clone());
+        let (examining, ending) = (own.clone(), own.clone());
         let (others, met, ready) = (others.clone(), met.clone(), ready.clone());
         Op::new(NEVER_IN_A_TEST)
             .when(move || {
-                if let Some(own) = looking.get() {
-                    assert!(own.is_parked() && !own.check(), "its own look is going on");
+                if let Some(own) = examining.get() {
+                    assert!(own.is_parked() && !own.check(), "it is being examined");
                     others.check();
                 }
                 ready.load(Ordering::SeqCst)
@@ -135,7 +135,7 @@ fn g18_a_handle_is_used_in_callbacks() {
         .expect("it cannot complete yet");
     assert!(own.set(handle.clone()).is_ok());
     assert!(!handle.check());
-    assert_eq!(other.looks(), 3);
+    assert_eq!(other.examinations(), 3);
     ready.store(true, Ordering::SeqCst);
     other.satisfy();
     assert!(handle.check());

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The pattern of Kafka's deadlocks: callbacks lock what belongs to the broker, and the broker tells the purgatory of
 /// events while it has that locked.
 #[test]
-fn g03_callbacks_take_the_locks_under_which_others_put_off_checks() {
+fn g03_callbacks_take_the_locks_under_which_others_defer_checks() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g03-locks");
         let partitions = Arc::new([(); 4].map(|()| Mutex::new(0_u64)));
@@ -26,10 +26,10 @@ fn g03_callbacks_take_the_locks_under_which_others_put_off_checks() {
                 for _ in 0..2_000 {
                     let number = random.below(4) as usize;
                     let wanted = *lock(&partitions[number]) + 1 + random.below(3);
-                    let (looking, ending) = (partitions.clone(), partitions.clone());
+                    let (examining, ending) = (partitions.clone(), partitions.clone());
                     let ended = ended.clone();
                     let op = Op::new(Duration::from_millis(1 + random.below(20)))
-                        .when(move || *lock(&looking[number]) >= wanted)
+                        .when(move || *lock(&examining[number]) >= wanted)
                         .then(move |_| {
                             *lock(&ending[(number + 1) % 4]) += 0;
                             ended.add();
@@ -140,7 +140,7 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
     let handle = Arc::new(OnceLock::new());
     let ended = Tally::new();
     let op = {
-        let (looking, ending) = (probe.clone(), ended.clone());
+        let (examining, ending) = (probe.clone(), ended.clone());
         let (weak, same) = (purgatory.downgrade(), handle.clone());
         let (weak_at_end, same_at_end) = (weak.clone(), same.clone());
         Op::new(match fate {
@@ -149,7 +149,7 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
         })
         .when(move || {
             call_everything(&weak, &same, fate);
-            looking.is_ready()
+            examining.is_ready()
         })
         .then(move |_| {
             call_everything(&weak_at_end, &same_at_end, fate);
@@ -168,7 +168,7 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
     let returned = match fate {
         Fate::Check => {
             probe.satisfy();
-            // (Or the reaper does it, which is at one of the checks put off by the callback.)
+            // (Or the reaper does it, in one of the checks that the callback deferred.)
             assert!(purgatory.check_and_complete(&2) <= 1);
             0
         }
@@ -203,7 +203,7 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
 
 /// The callback itself parks, checks, cancels and ends *its own* operation.
 #[test]
-fn g03_an_operation_may_be_ended_by_its_own_look() {
+fn g03_an_operation_may_be_ended_by_its_own_try_complete() {
     type Act = fn(&Handle<Op>, &Purgatory<Op>);
     let acts: [(Act, Completion); 6] = [
         (
@@ -238,11 +238,11 @@ fn g03_an_operation_may_be_ended_by_its_own_look() {
             let probe = Probe::new();
             let handle = Arc::new(OnceLock::<Handle<Op>>::new());
             let op = {
-                let (looking, ending) = (probe.clone(), probe.clone());
+                let (examining, ending) = (probe.clone(), probe.clone());
                 let (weak, itself) = (purgatory.downgrade(), handle.clone());
                 Op::new(NEVER_IN_A_TEST)
                     .when(move || {
-                        looking.look(|| {
+                        examining.examine(|| {
                             if let (Some(handle), Some(all)) = (itself.get(), weak.upgrade()) {
                                 act(handle, &all);
                             }
@@ -263,17 +263,17 @@ fn g03_an_operation_may_be_ended_by_its_own_look() {
     }
 }
 
-/// A checker that finds an operation busy leaves at once, and the busy one looks again.
+/// A checker that finds an operation held leaves at once, and the holder examines it again.
 #[test]
-fn g03_nobody_waits_for_a_busy_operation() {
+fn g03_no_thread_waits_for_a_held_operation() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g03-busy");
-        let looks = Arc::new(AtomicUsize::new(0));
+        let examinations = Arc::new(AtomicUsize::new(0));
         let (entered, inside) = std::sync::mpsc::channel();
         let (leave, left) = std::sync::mpsc::channel::<()>();
-        let counted = looks.clone();
+        let counted = examinations.clone();
         let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            // The third look is the busy one: two belong to the park.
+            // The third examination is the slow one: two belong to the park.
             if counted.fetch_add(1, Ordering::SeqCst) == 2 {
                 entered.send(()).expect("the test listens");
                 left.recv().expect("the test answers");
@@ -297,9 +297,9 @@ fn g03_nobody_waits_for_a_busy_operation() {
         leave.send(()).expect("the holder waits");
         holder.join().expect("the holder does not panic");
         assert_eq!(
-            looks.load(Ordering::SeqCst),
+            examinations.load(Ordering::SeqCst),
             4,
-            "and one look for both checks"
+            "and one examination for both checks"
         );
         let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), []);
         assert_eq!(refusal(&refused), Some(RejectReason::NoKeys));

@@ -15,7 +15,7 @@ const KEYS: u64 = 5;
 const ROUNDS: usize = 8;
 const STEPS: usize = 1_500;
 
-/// A parked operation, seen by those who may end it.
+/// A parked operation, seen by the threads that may end it.
 #[derive(Clone)]
 struct Entry {
     probe: Arc<Probe>,
@@ -117,7 +117,7 @@ impl Worker {
         entries.get(place).cloned()
     }
 
-    /// One check of one of its keys, in any way that meets it, and nobody ever looks again.
+    /// One check of one of its keys, in any way that meets it, and no later check.
     fn satisfy_and_check(&mut self) {
         let Some(entry) = self.pick() else { return };
         entry.probe.satisfy();
@@ -165,8 +165,8 @@ impl Worker {
 fn assert_round(scene: &Scene) {
     let purgatory = &scene.purgatory;
     let entries = std::mem::take(&mut *lock(&scene.entries));
-    // Nobody checks any more, but for what was left to the reaper: that comes before what it is given last. (Twice, for
-    // looks that are put off once more.)
+    // No thread checks any more, but for what was left to the reaper: that comes before what it is given last. (Twice, for
+    // examinations that are deferred once more.)
     for _ in 0..2 {
         let last = Probe::new();
         purgatory
@@ -189,7 +189,7 @@ fn assert_round(scene: &Scene) {
     let parked = entries.iter().filter(|entry| entry.handle.is_parked());
     let parked = parked.collect::<Vec<_>>();
     let watches = parked.iter().map(|entry| entry.ranks.len()).sum::<usize>();
-    // (The books have an ending before its watches are cleared away.)
+    // (The counts have an ending before its watches are cleared away.)
     eventually("the clearing away of all others", || {
         purgatory.watched() == watches
     });

@@ -119,7 +119,7 @@ fn examine(name: &str, call: Call, reaper: Reaper, at: usize, later: bool) {
     let op = Op::new(NEVER_IN_A_TEST)
         .when(move || {
             examinations += 1;
-            examined.look(|| {
+            examined.examine(|| {
                 let ready = examined.is_ready();
                 if examinations == at {
                     let purgatory = weak.upgrade().expect("it is being examined");

@@ -31,12 +31,12 @@ proptest! {
             match step {
                 0..=2 => {
                     let served = served.clone();
-                    let looks = Tally::new();
+                    let examinations = Tally::new();
                     // It can complete from its third examination on: the first after it is parked.
                     let op = Op::new(NEVER_IN_A_TEST)
                         .when(move || {
-                            looks.add();
-                            looks.count() > 2
+                            examinations.add();
+                            examinations.count() > 2
                         })
                         .then(move |_| lock(&served).push(number));
                     let parked = purgatory.try_complete_else_watch(op, [1]);
@@ -70,28 +70,28 @@ fn g22_a_push_examines_one_of_ten_thousand_workers() {
     const WORKERS: usize = 10_000;
     within(PATIENCE, || {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let (jobs, looks) = (Arc::new(Mutex::new(VecDeque::new())), Tally::new());
+        let (jobs, examinations) = (Arc::new(Mutex::new(VecDeque::new())), Tally::new());
         let served = Arc::new(Mutex::new(Vec::new()));
         for worker in 0..WORKERS {
-            let (jobs, looking) = (jobs.clone(), looks.clone());
+            let (jobs, examining) = (jobs.clone(), examinations.clone());
             let served = served.clone();
             let op = Op::new(NEVER_IN_A_TEST)
                 .when(move || {
-                    looking.add();
+                    examining.add();
                     lock(&jobs).pop_front().is_some()
                 })
                 .then(move |_| lock(&served).push(worker));
             drop(purgatory.try_complete_else_watch(op, [1]));
         }
-        let before = looks.count();
+        let before = examinations.count();
         for job in 0..WORKERS {
             lock(&jobs).push_back(job);
             assert_eq!(purgatory.check_and_complete_at_most(&1, 1), 1);
         }
         assert!(
-            looks.count() - before <= 3 * WORKERS as u64,
+            examinations.count() - before <= 3 * WORKERS as u64,
             "{}",
-            looks.count() - before
+            examinations.count() - before
         );
         assert!(lock(&served).iter().copied().eq(0..WORKERS));
         assert_eq!(purgatory.len(), 0);
@@ -192,13 +192,13 @@ fn g01_an_event_of_several_keys_examines_each_operation_once() {
             probe
         })
         .collect();
-    let looks = || probes.iter().map(|probe| probe.looks()).sum::<usize>();
-    let before = looks();
+    let examinations = || probes.iter().map(|probe| probe.examinations()).sum::<usize>();
+    let before = examinations();
     assert_eq!(purgatory.check_and_complete_all(&[0, 1, 5, 6, 100, 999]), 0);
-    assert_eq!(looks() - before, probes.len());
-    let before = looks();
+    assert_eq!(examinations() - before, probes.len());
+    let before = examinations();
     assert_eq!(purgatory.check_where(|key| *key < 2), 0);
-    assert_eq!(looks() - before, 12, "two of five keys");
+    assert_eq!(examinations() - before, 12, "two of five keys");
     probes.iter().for_each(|probe| probe.satisfy());
     assert_eq!(purgatory.check_where(|key| *key == 0), 6);
     assert_eq!(purgatory.check_and_complete_all(&[1, 2, 100]), 24);

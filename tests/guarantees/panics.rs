@@ -15,9 +15,9 @@ const OPERATIONS: u64 = 210;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    FirstLook,
-    SecondLook,
-    LaterLook,
+    FirstExamination,
+    SecondExamination,
+    LaterExamination,
     End,
 }
 
@@ -43,22 +43,22 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
     let mut refused = 0;
     let probes = (0..OPERATIONS).map(|number| {
         let probe = Probe::new();
-        let (looking, ending) = (probe.clone(), probe.clone());
+        let (examining, ending) = (probe.clone(), probe.clone());
         let bad = number % 7 == 0;
-        let mut looks = 0;
+        let mut examinations = 0;
         let op = Op::new(timeout)
             .when(move || {
-                looks += 1;
+                examinations += 1;
                 let now = match at {
-                    At::FirstLook => looks == 1,
-                    At::SecondLook => looks == 2,
-                    At::LaterLook => looks == 3,
+                    At::FirstExamination => examinations == 1,
+                    At::SecondExamination => examinations == 2,
+                    At::LaterExamination => examinations == 3,
                     At::End => false,
                 };
                 if bad && now {
                     std::panic::panic_any("intended");
                 }
-                looking.is_ready()
+                examining.is_ready()
             })
             .then(move |completion| {
                 ending.end(completion);
@@ -106,8 +106,8 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
         let bad = number % 7 == 0;
         let dropped = bad
             && match at {
-                At::FirstLook | At::SecondLook => true,
-                At::LaterLook => looks_again,
+                At::FirstExamination | At::SecondExamination => true,
+                At::LaterExamination => looks_again,
                 At::End => false,
             };
         if dropped {
@@ -118,13 +118,13 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
         }
     }
     let panics = match at {
-        At::LaterLook if !looks_again => 0,
+        At::LaterExamination if !looks_again => 0,
         _ => OPERATIONS.div_ceil(7),
     };
     eventually("the count of panics", || {
         purgatory.stats().panicked == panics
     });
-    if at == At::FirstLook {
+    if at == At::FirstExamination {
         assert_eq!(refused, panics);
     }
     // (What a storm leaves is cleared away after its completions.)
@@ -146,7 +146,7 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
 #[test]
 fn g12_a_panic_in_any_hook_ends_that_operation_only() {
     within(PATIENCE, || {
-        for at in [At::FirstLook, At::SecondLook, At::LaterLook, At::End] {
+        for at in [At::FirstExamination, At::SecondExamination, At::LaterExamination, At::End] {
             for by in [
                 By::Check,
                 By::CheckLater,
@@ -225,7 +225,7 @@ fn g12_a_bad_executor_loses_no_operation() {
 
 /// The waker of an event loop is user code too, whatever it is called for.
 #[test]
-fn g12_a_waker_of_a_reactor_that_panics_harms_nobody() {
+fn g12_a_waker_of_a_reactor_that_panics_harms_no_operation() {
     within(PATIENCE, || {
         quietly();
         for drop_it in [false, true] {
@@ -294,20 +294,20 @@ fn g12_a_panic_whose_payload_panics_is_one_panic() {
     });
 }
 
-/// The look that others ask the parker for belongs to the park.
+/// An examination that other threads ask the parker for belongs to the park.
 #[test]
-fn g12_a_panic_at_the_look_asked_for_during_the_park_gives_the_operation_back() {
+fn g12_a_panic_at_an_examination_asked_for_during_the_park_gives_the_operation_back() {
     within(PATIENCE, || {
         quietly();
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let (weak, mut looks) = (purgatory.downgrade(), 0);
+        let (weak, mut examinations) = (purgatory.downgrade(), 0);
         let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            looks += 1;
-            if looks == 2 {
+            examinations += 1;
+            if examinations == 2 {
                 let purgatory = weak.upgrade().expect("it is being asked");
                 let checker = thread::spawn(move || purgatory.check_and_complete(&1));
                 assert_eq!(checker.join().expect("it only checks"), 0);
-            } else if looks == 3 {
+            } else if examinations == 3 {
                 std::panic::panic_any("intended");
             }
             false
@@ -339,11 +339,11 @@ fn g12_a_destructor_of_an_operation_that_panicked_costs_only_itself() {
         quietly();
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
         let sibling = Probe::new();
-        let (bomb, mut looks) = (Bomb, 0);
+        let (bomb, mut examinations) = (Bomb, 0);
         let op = Op::new(NEVER_IN_A_TEST).when(move || {
             let _ = &bomb;
-            looks += 1;
-            if looks == 3 {
+            examinations += 1;
+            if examinations == 3 {
                 std::panic::panic_any("intended");
             }
             false

@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 const KEY: u64 = 1;
 
-/// Who was looked at, in order, but for the two looks of the park.
+/// Which operations were examined, in order, but for the two examinations of the park.
 type Looks = Arc<Mutex<Vec<u64>>>;
 
 fn park(
     purgatory: &Purgatory<Op>,
-    looks: &Looks,
+    examinations: &Looks,
     number: u64,
     watches: impl IntoIterator<Item = Watch<'static, Op>>,
 ) -> Handle<Op> {
-    let looks = looks.clone();
+    let examinations = examinations.clone();
     let mut first = 2;
     let op = Op::new(NEVER_IN_A_TEST).when(move || {
         if first == 0 {
-            lock(&looks).push(number);
+            lock(&examinations).push(number);
         } else {
             first -= 1;
         }
@@ -37,8 +37,8 @@ fn at(rank: u64) -> [Watch<'static, Op>; 1] {
     [Watch::key(KEY).at_rank(rank)]
 }
 
-fn looked_at(looks: &Looks) -> Vec<u64> {
-    std::mem::take(&mut *lock(looks))
+fn examined(examinations: &Looks) -> Vec<u64> {
+    std::mem::take(&mut *lock(examinations))
 }
 
 /// Ways to check [`KEY`] up to a rank.
@@ -53,13 +53,13 @@ const CHECKS: [Check; 2] = [
 fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() {
     for check in CHECKS {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let looks = Looks::default();
+        let examinations = Looks::default();
         // The number of each is its rank times ten, and a digit in the order of parking.
         let ranks = [5, 0, 9, 3, u64::MAX / 10, 3];
         for (place, rank) in ranks.into_iter().enumerate() {
-            park(&purgatory, &looks, rank * 10 + place as u64, at(rank));
+            park(&purgatory, &examinations, rank * 10 + place as u64, at(rank));
         }
-        let unranked = park(&purgatory, &looks, 7, [Watch::key(KEY)]);
+        let unranked = park(&purgatory, &examinations, 7, [Watch::key(KEY)]);
         for (up_to, expected) in [
             (0, vec![1, 7]),
             (2, vec![1, 7]),
@@ -69,15 +69,15 @@ fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() 
             (9, vec![1, 33, 35, 50, 92, 7]),
         ] {
             check(&purgatory, up_to);
-            assert_eq!(looked_at(&looks), expected, "up to {up_to}");
+            assert_eq!(examined(&examinations), expected, "up to {up_to}");
         }
         purgatory.check_and_complete(&KEY);
-        assert_eq!(looked_at(&looks).len(), 7, "a full check meets all");
+        assert_eq!(examined(&examinations).len(), 7, "a full check meets all");
         purgatory.resolve(KEY).check_and_complete();
-        assert_eq!(looked_at(&looks).len(), 7);
+        assert_eq!(examined(&examinations).len(), 7);
         assert!(unranked.cancel().is_some());
         check(&purgatory, 3);
-        assert_eq!(looked_at(&looks), [1, 33, 35]);
+        assert_eq!(examined(&examinations), [1, 33, 35]);
         assert_eq!(purgatory.cancel_for_key(&KEY).len(), 6);
         assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
     }
@@ -87,17 +87,17 @@ fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() 
 fn g01_the_first_and_the_last_rank_are_ranks_like_others() {
     for check in CHECKS {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let looks = Looks::default();
-        park(&purgatory, &looks, 1, at(u64::MAX));
+        let examinations = Looks::default();
+        park(&purgatory, &examinations, 1, at(u64::MAX));
         check(&purgatory, u64::MAX - 1);
-        assert_eq!(looked_at(&looks), []);
+        assert_eq!(examined(&examinations), []);
         check(&purgatory, u64::MAX);
-        assert_eq!(looked_at(&looks), [1]);
-        park(&purgatory, &looks, 0, at(0));
+        assert_eq!(examined(&examinations), [1]);
+        park(&purgatory, &examinations, 0, at(0));
         check(&purgatory, 0);
-        assert_eq!(looked_at(&looks), [0]);
+        assert_eq!(examined(&examinations), [0]);
         check(&purgatory, u64::MAX);
-        assert_eq!(looked_at(&looks), [0, 1]);
+        assert_eq!(examined(&examinations), [0, 1]);
         assert_eq!(purgatory.force_complete_for_key(&KEY), 2);
         assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
     }
@@ -111,9 +111,9 @@ fn g05_completions_come_in_the_order_of_ranks() {
         // Every rank below 200 once, in disorder; each tenth without a rank.
         let rank = number * 77 % 200;
         let (probe, ended) = (Probe::new(), order.clone());
-        let (looking, ending) = (probe.clone(), probe.clone());
+        let (examining, ending) = (probe.clone(), probe.clone());
         let op = Op::new(NEVER_IN_A_TEST)
-            .when(move || looking.look(|| looking.is_ready()))
+            .when(move || examining.examine(|| examining.is_ready()))
             .then(move |completion| {
                 ending.end(completion);
                 lock(&ended).push(rank);
@@ -148,20 +148,20 @@ fn g05_completions_come_in_the_order_of_ranks() {
 #[test]
 fn g01_those_above_are_not_examined() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
-    let looks = Looks::default();
+    let examinations = Looks::default();
     for number in 0..10_000 {
-        park(&purgatory, &looks, number, at(1_000 + number % 50));
+        park(&purgatory, &examinations, number, at(1_000 + number % 50));
     }
     let key = purgatory.resolve(KEY);
     for number in 0..10 {
-        park(&purgatory, &looks, number, at(number));
+        park(&purgatory, &examinations, number, at(number));
     }
     key.check_and_complete_up_to(999);
-    assert_eq!(looked_at(&looks), (0..10).collect::<Vec<_>>());
+    assert_eq!(examined(&examinations), (0..10).collect::<Vec<_>>());
     purgatory.check_and_complete_up_to(&KEY, 999);
-    assert_eq!(looked_at(&looks), (0..10).collect::<Vec<_>>());
+    assert_eq!(examined(&examinations), (0..10).collect::<Vec<_>>());
     assert_eq!(purgatory.check_and_complete(&KEY), 0);
-    assert_eq!(looked_at(&looks).len(), 10_010);
+    assert_eq!(examined(&examinations).len(), 10_010);
 }
 
 #[test]
@@ -225,15 +225,15 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
         assert_eq!(purgatory.watched(), 2 + more);
         assert_eq!(purgatory.watched_keys(), 2 + more);
         assert_eq!(purgatory.snapshot()[0].keys.len(), 2 + more);
-        let looks = |up_to| {
-            let before = probe.looks();
+        let examinations = |up_to| {
+            let before = probe.examinations();
             purgatory.check_and_complete_up_to(&KEY, up_to);
             key.check_and_complete_up_to(up_to);
-            probe.looks() - before
+            probe.examinations() - before
         };
         match lowest {
-            None => assert_eq!(looks(0), 2, "{mask:b}"),
-            Some(rank) => assert_eq!((looks(rank - 1), looks(rank)), (0, 2), "{mask:b}"),
+            None => assert_eq!(examinations(0), 2, "{mask:b}"),
+            Some(rank) => assert_eq!((examinations(rank - 1), examinations(rank)), (0, 2), "{mask:b}"),
         }
         assert!(handle.cancel().is_some());
         assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
@@ -244,16 +244,16 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
 /// Operations that come while a check runs, at higher and higher ranks or at the highest that is checked, do not hold it
 /// up for ever.
 #[test]
-fn g01_a_check_ends_though_each_look_parks_another() {
+fn g01_a_check_ends_though_each_examination_parks_another() {
     const ENOUGH: u64 = 10_000;
 
     fn park_next(purgatory: &Purgatory<Op>, (rank, step): (u64, u64), left: u64) {
         let weak = purgatory.downgrade();
-        let mut looks = 0;
+        let mut examinations = 0;
         let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            looks += 1;
-            if looks == 3 && left > 0 {
-                let purgatory = weak.upgrade().expect("somebody checks it");
+            examinations += 1;
+            if examinations == 3 && left > 0 {
+                let purgatory = weak.upgrade().expect("a thread checks it");
                 park_next(&purgatory, (rank + step, step), left - 1);
             }
             false
@@ -281,16 +281,16 @@ fn g01_a_check_ends_though_each_look_parks_another() {
 
 /// More than a slice lies between, so that the list is looked at again when the newcomer is there.
 #[test]
-fn g01_who_comes_during_a_visit_is_left_for_the_next_one() {
+fn g01_a_watcher_that_comes_during_a_visit_is_left_for_the_next_one() {
     for check in CHECKS {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
         let newcomer = Probe::new();
         let (weak, probe) = (purgatory.downgrade(), newcomer.clone());
-        let mut looks = 0;
+        let mut examinations = 0;
         let first = Op::new(NEVER_IN_A_TEST).when(move || {
-            looks += 1;
-            if looks == 3 {
-                let purgatory = weak.upgrade().expect("somebody checks it");
+            examinations += 1;
+            if examinations == 3 {
+                let purgatory = weak.upgrade().expect("a thread checks it");
                 purgatory
                     .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), at(6))
                     .expect("there is room");
@@ -305,8 +305,8 @@ fn g01_who_comes_during_a_visit_is_left_for_the_next_one() {
                 .expect("there is room");
         }
         check(&purgatory, u64::MAX);
-        assert_eq!(newcomer.looks(), 2, "by its own park");
+        assert_eq!(newcomer.examinations(), 2, "by its own park");
         check(&purgatory, u64::MAX);
-        assert_eq!(newcomer.looks(), 3);
+        assert_eq!(newcomer.examinations(), 3);
     }
 }

@@ -59,7 +59,7 @@ fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
             }
             let key = key.unwrap_or_else(|| purgatory.resolve(census.key(1)));
             assert_eq!(check(&purgatory, &key, way), 0);
-            assert!(probes.iter().all(|probe| probe.looks() == 3));
+            assert!(probes.iter().all(|probe| probe.examinations() == 3));
             probes.iter().step_by(3).for_each(|probe| probe.satisfy());
             assert_eq!(check(&purgatory, &key, way), watchers.div_ceil(3));
             assert_eq!(purgatory.len(), watchers - watchers.div_ceil(3));
@@ -125,7 +125,7 @@ fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
 
 /// Places go from key to key, and no watcher with them.
 #[test]
-fn g18_a_place_that_goes_to_another_key_takes_nobody_along() {
+fn g18_a_place_that_goes_to_another_key_takes_no_watcher_along() {
     let census = Census::default();
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
     let mut random = Random::new(7);
@@ -189,7 +189,7 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
     assert_eq!(census.count(), 0);
 }
 
-/// It finds nobody then, and can still be cloned, dropped and named.
+/// It finds no operation then, and can still be cloned, dropped and named.
 #[test]
 fn g18_a_resolved_key_outlives_its_purgatory() {
     let census = Census::default();
@@ -293,7 +293,7 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
                         let handle = park(&purgatory, &probe, [watch]);
                         let key = Some(key).filter(|_| random.below(2) == 0);
                         probe.satisfy();
-                        // Whoever looks at it completes it, which may be another thread.
+                        // The thread that examines it completes it, which may be another one.
                         match (random.below(3), &key) {
                             (0, _) => drop(handle.cancel()),
                             (_, Some(key)) => {
@@ -307,7 +307,7 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
                 })
             });
             for worker in workers.collect::<Vec<_>>() {
-                worker.join().expect("nobody is lost");
+                worker.join().expect("no call panics");
             }
             purgatory.advance();
             assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));

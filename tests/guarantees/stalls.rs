@@ -1,4 +1,4 @@
-//! G20: however much is filed again, expired or taken off one key, nobody else stands still meanwhile.
+//! G20: however much is filed again, expired or taken off one key, no other call stands still meanwhile.
 //!
 //! An innocent thread calls the purgatory all the time, and its longest call is held against the length of the whole
 //! work: were that done in one hold of a lock, some call would take as long. A loaded machine may hold up any thread, so
@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(1);
 struct Scene {
     purgatory: Purgatory<Op>,
     clock: ManualClock,
-    /// One that stays, in the same home as the crowd.
+    /// One that stays, in the same timer shard as the crowd.
     beside: Handle<Op>,
 }
 
@@ -89,7 +89,7 @@ fn call(
         let start = Instant::now();
         let parked = purgatory.try_complete_else_watch(op, [key]);
         calls.push((start, start.elapsed()));
-        // Takes the lock of the home where the crowd is.
+        // Takes the lock of the timer shard where the crowd is.
         let start = Instant::now();
         assert!(beside.deadline().is_some());
         calls.push((start, start.elapsed()));
@@ -105,7 +105,7 @@ fn call(
     calls
 }
 
-fn assert_nobody_stalls(attempt: impl Fn() -> (Duration, Duration, usize)) {
+fn assert_no_call_stalls(attempt: impl Fn() -> (Duration, Duration, usize)) {
     let mut seen = Vec::new();
     for _ in 0..ATTEMPTS {
         let (whole, longest, calls) = attempt();
@@ -119,8 +119,8 @@ fn assert_nobody_stalls(attempt: impl Fn() -> (Duration, Duration, usize)) {
 
 /// A bucket of the third level, whose window begins: all of it is filed again, and none expires.
 #[test]
-fn g20_a_bucket_that_cascades_stalls_nobody() {
-    assert_nobody_stalls(|| {
+fn g20_a_bucket_that_cascades_stalls_no_call() {
+    assert_no_call_stalls(|| {
         let window = TICK * 64 * 64;
         let timeout = |number: u64| window + TICK * (64 + number as u32 % 4_000);
         let scene = Scene::new(timeout, |number| vec![number % 1_000]);
@@ -132,8 +132,8 @@ fn g20_a_bucket_that_cascades_stalls_nobody() {
 }
 
 #[test]
-fn g20_a_storm_stalls_nobody() {
-    assert_nobody_stalls(|| {
+fn g20_a_storm_stalls_no_call() {
+    assert_no_call_stalls(|| {
         let timeout = |number: u64| TICK * (1 + number as u32 % 100);
         let scene = Scene::new(timeout, |number| vec![number % 1_000]);
         scene.measure(|scene| {

@@ -38,13 +38,13 @@ fn g06_a_storm_leaves_no_watch_of_any_kind() {
         assert_eq!(purgatory.watched(), 4 * STORM + keys.len());
         clock.advance(2 * SOON);
         assert_eq!(purgatory.advance(), STORM);
-        // The one that stays is still found under each of its keys, and nobody else is.
+        // The one that stays is still found under each of its keys, and no other is.
         assert_eq!((purgatory.len(), purgatory.watched()), (1, keys.len()));
         assert_eq!(purgatory.watched_keys(), keys.len());
         for key in keys {
             assert_eq!(purgatory.check_and_complete(&key), 0);
         }
-        assert_eq!(stays.looks(), 2 + keys.len());
+        assert_eq!(stays.examinations(), 2 + keys.len());
         stays.satisfy();
         assert_eq!(late[1].check_and_complete(), 1);
         assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
@@ -122,7 +122,7 @@ fn g17_each_completion_in_a_storm_makes_room_for_one() {
 /// Where operations take their time to say whether they could complete, those that have ended do not wait for all the
 /// others.
 #[test]
-fn g10_slow_looks_in_a_storm_keep_nobody_waiting_for_all() {
+fn g10_slow_examinations_in_a_storm_keep_no_completion_waiting_for_all() {
     within(PATIENCE, || {
         let (purgatory, clock) = manual::<u64>(|builder| builder);
         let (looked, longest) = (Arc::new(Mutex::new(0_u64)), Arc::new(Mutex::new(0)));

@@ -124,10 +124,10 @@ fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
 
 #[derive(Debug, Clone, Copy)]
 enum Moment {
-    FirstLook,
-    SecondLook,
-    LaterLook,
-    LookAtExpiry,
+    FirstExamination,
+    SecondExamination,
+    LaterExamination,
+    ExaminationAtExpiry,
     Satisfied,
     Expired,
     ShutDown,
@@ -136,12 +136,12 @@ enum Moment {
 /// On whatever thread the callback runs, the purgatory's own included.
 #[test]
 fn g15_a_shutdown_is_legal_from_every_callback() {
-    use Moment::{Expired, FirstLook, LaterLook, LookAtExpiry, Satisfied, SecondLook, ShutDown};
+    use Moment::{Expired, FirstExamination, LaterExamination, ExaminationAtExpiry, Satisfied, SecondExamination, ShutDown};
     let froms = [
-        FirstLook,
-        SecondLook,
-        LaterLook,
-        LookAtExpiry,
+        FirstExamination,
+        SecondExamination,
+        LaterExamination,
+        ExaminationAtExpiry,
         Satisfied,
         Expired,
         ShutDown,
@@ -156,7 +156,7 @@ fn g15_a_shutdown_is_legal_from_every_callback() {
     }
 }
 
-/// Ends the purgatory in a callback: by `shutdown`, or by dropping the last strong face of it.
+/// Ends the purgatory in a callback: by `shutdown`, or by dropping the last strong handle of it.
 fn end_from(from: Moment, completions: Dispatch, drop_it: bool) {
     let name = format!("g15-{}{}", from as u8, u8::from(drop_it));
     let purgatory = Purgatory::<Op>::builder(&*name)
@@ -182,26 +182,26 @@ fn end_from(from: Moment, completions: Dispatch, drop_it: bool) {
         .expect("there is room");
     let probe = Probe::new();
     let timeout = match from {
-        Moment::LookAtExpiry | Moment::Expired => Duration::from_millis(10),
+        Moment::ExaminationAtExpiry | Moment::Expired => Duration::from_millis(10),
         _ => NEVER_IN_A_TEST,
     };
     let op = {
-        let (looking, ending) = (probe.clone(), probe.clone());
+        let (examining, ending) = (probe.clone(), probe.clone());
         let (end, end_late) = (end.clone(), end);
-        let mut looks = 0;
+        let mut examinations = 0;
         Op::new(timeout)
             .when(move || {
-                looks += 1;
+                examinations += 1;
                 let now = match from {
-                    Moment::FirstLook => looks == 1,
-                    Moment::SecondLook => looks == 2,
-                    Moment::LaterLook | Moment::LookAtExpiry => looks == 3,
+                    Moment::FirstExamination => examinations == 1,
+                    Moment::SecondExamination => examinations == 2,
+                    Moment::LaterExamination | Moment::ExaminationAtExpiry => examinations == 3,
                     _ => false,
                 };
                 if now {
                     end();
                 }
-                looking.is_ready()
+                examining.is_ready()
             })
             .then(move |completion| {
                 ending.end(completion);
@@ -216,7 +216,7 @@ fn end_from(from: Moment, completions: Dispatch, drop_it: bool) {
                 }
             })
     };
-    // With the last strong face in the callback's hands, the caller has a temporary one.
+    // With the last strong handle in the callback's hands, the caller has a temporary one.
     let result = weak
         .upgrade()
         .expect("it lives")
@@ -229,7 +229,7 @@ fn end_from(from: Moment, completions: Dispatch, drop_it: bool) {
                 probe.satisfy();
                 purgatory.check_and_complete(&1);
             }
-            Moment::LaterLook => drop(purgatory.check_and_complete(&1)),
+            Moment::LaterExamination => drop(purgatory.check_and_complete(&1)),
             Moment::ShutDown => purgatory.shutdown(),
             _ => {}
         }
@@ -262,7 +262,7 @@ fn g15_after_a_shutdown_every_call_is_answered() {
             panic!("a park after the shutdown");
         };
         drop(op);
-        assert_eq!((probe.looks(), probe.ending()), (0, None));
+        assert_eq!((probe.examinations(), probe.ending()), (0, None));
         assert_eq!(purgatory.check_and_complete(&1), 0);
         purgatory.check_later(1);
         assert!(purgatory.cancel_for_key(&1).is_empty());
@@ -274,7 +274,7 @@ fn g15_after_a_shutdown_every_call_is_answered() {
     });
 }
 
-/// Expired before the shutdown, completed by the end of it: the completion thread leaves nobody behind.
+/// Expired before the shutdown, completed by the end of it: the completion thread leaves none behind.
 #[test]
 fn g15_completions_under_way_are_waited_for() {
     within(PATIENCE, || {
@@ -296,9 +296,9 @@ fn g15_completions_under_way_are_waited_for() {
     });
 }
 
-/// A check that was put off runs no completion on the thread that drives the timer, however many it finds.
+/// A deferred check runs no completion on the thread that drives the timer, however many it finds.
 #[test]
-fn g13_completions_of_a_check_put_off_go_where_they_were_sent() {
+fn g13_completions_of_a_deferred_check_go_where_they_were_sent() {
     for count in [1, 2, 20] {
         let jobs = Arc::new(Mutex::new(Vec::new()));
         let sent = jobs.clone();
@@ -309,13 +309,13 @@ fn g13_completions_of_a_check_put_off_go_where_they_were_sent() {
         });
         let ended = Tally::new();
         for _ in 0..count {
-            let (ended, mut looks) = (ended.clone(), 0);
-            let look = move || {
-                looks += 1;
-                looks == 3
+            let (ended, mut examinations) = (ended.clone(), 0);
+            let examination = move || {
+                examinations += 1;
+                examinations == 3
             };
             let op = Op::new(NEVER_IN_A_TEST)
-                .when(look)
+                .when(examination)
                 .then(move |_| ended.add());
             drop(purgatory.try_complete_else_watch(op, [1]));
         }

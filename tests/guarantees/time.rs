@@ -60,7 +60,7 @@ fn g07_a_reschedule_wakes_the_reaper() {
 }
 
 #[test]
-fn g07_a_check_put_off_wakes_the_reaper() {
+fn g07_a_deferred_check_wakes_the_reaper() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g07-later");
         for timeout in [Duration::MAX, NEVER_IN_A_TEST] {
@@ -119,7 +119,7 @@ fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
         let purgatory = Purgatory::<Op>::new("g07-elsewhere");
         let me = Arc::new(Mutex::new(None));
         let driver = me.clone();
-        // Parked from another thread, so that it lies in another home than what must not wait for it.
+        // Parked from another thread, so that it lies in another timer shard than what must not wait for it.
         let (entered, inside) = std::sync::mpsc::channel();
         let parker = purgatory.clone();
         let slow = thread::spawn(move || {
@@ -138,7 +138,7 @@ fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
             let purgatory = purgatory.clone();
             thread::spawn(move || {
                 *lock(&me) = Some(thread::current().id());
-                // Whoever comes first, it or the reaper, does the check; only here is it slow.
+                // It or the reaper does the check, whichever comes first; only here is it slow.
                 for _ in 0..10_000 {
                     purgatory.check_later(7);
                     let start = Instant::now();
@@ -417,7 +417,7 @@ fn g11_a_long_jump_costs_little() {
     });
 }
 
-/// A thread of the user's drives the timer: it hears of everything that it must look at earlier.
+/// A thread of the user's drives the timer: it hears of each deadline that is earlier than the one it knows.
 #[test]
 fn g07_an_earlier_deadline_wakes_a_reactor() {
     within(PATIENCE, || {
@@ -442,7 +442,7 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
                     }
                     continue;
                 };
-                // Woken or not, it looks again.
+                // Woken or not, it asks again.
                 let _ = woken.recv_timeout(next.saturating_since(clock.now()));
             }
         });
@@ -457,7 +457,7 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
         thread::sleep(Duration::from_millis(20));
         checked.satisfy();
         purgatory.check_later(1);
-        eventually("the check put off", || checked.ending().is_some());
+        eventually("the deferred check", || checked.ending().is_some());
         assert_eq!(purgatory.reschedule_for_key(&1, TICK), 2);
         eventually("the expiry of all", || purgatory.is_empty());
         drop(purgatory);
@@ -465,7 +465,7 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
     });
 }
 
-/// So does a reactor; and the clock forgets whom nobody needs any more.
+/// So does a reactor; and the clock forgets wake functions that are not needed any more.
 #[test]
 fn g09_a_reactor_follows_a_clock_moved_by_hand() {
     let (woken, clock) = (Tally::new(), ManualClock::new());

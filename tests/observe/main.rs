@@ -1,5 +1,5 @@
 //! What a metrics recorder and a tracing subscriber hear: everything, once, in numbers that agree with
-//! `Purgatory::stats`, and nothing that they do harms anybody.
+//! `Purgatory::stats`, and nothing that they do harms an operation.
 #![cfg(any(feature = "metrics", feature = "tracing"))]
 
 #[path = "../support/mod.rs"]

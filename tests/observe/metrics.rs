@@ -173,7 +173,7 @@ fn a_timer_tells_nothing() {
 
 #[test]
 fn without_a_recorder_all_goes_on_as_ever() {
-    let scenario = Scenario::new("nobody listens");
+    let scenario = Scenario::new("no listener");
     scenario.run();
     assert_eq!(scenario.assert_complete(), 1);
 }
@@ -227,7 +227,7 @@ impl<F: Fn() + Send + Sync> HistogramFn for Doing<F> {
 }
 
 #[test]
-fn g12_a_recorder_that_panics_harms_nobody() {
+fn g12_a_recorder_that_panics_harms_no_operation() {
     quietly();
     let recorder = Doing(Arc::new(|| std::panic::panic_any("intended")));
     let scenario = with_local_recorder(&recorder, || Scenario::new("loud"));

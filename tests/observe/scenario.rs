@@ -103,12 +103,12 @@ impl Scenario {
         assert_eq!(self.purgatory.cancel_for_key(&3).len(), 1);
     }
 
-    /// One whose look panics when it is checked.
+    /// One whose `try_complete` panics when it is checked.
     pub(crate) fn panic(&self) {
-        let mut looks = 0;
+        let mut examinations = 0;
         let op = Op::new(TIMEOUT).when(move || {
-            looks += 1;
-            if looks > 2 {
+            examinations += 1;
+            if examinations > 2 {
                 std::panic::panic_any("intended");
             }
             false
@@ -143,7 +143,7 @@ impl Scenario {
         self.purgatory.shutdown();
     }
 
-    /// Checks that [`run`](Self::run) went as it does when nobody listens. Returns the panics that were counted.
+    /// Checks that [`run`](Self::run) went as it does without a listener. Returns the panics that were counted.
     pub(crate) fn assert_complete(&self) -> u64 {
         use Completion::{Expired, Satisfied, ShutDown};
         let endings = [Satisfied, Satisfied, Satisfied, Expired, Expired, ShutDown];

@@ -229,7 +229,7 @@ fn nothing_is_told_above_the_debug_level() {
 
 #[test]
 fn without_a_subscriber_all_goes_on_as_ever() {
-    let scenario = Scenario::new("nobody listens");
+    let scenario = Scenario::new("no listener");
     scenario.run();
     assert_eq!(scenario.assert_complete(), 1);
 }
@@ -274,7 +274,7 @@ fn told(doing: impl Fn() + Send + Sync + 'static, run: impl FnOnce()) {
 }
 
 #[test]
-fn g12_a_subscriber_that_panics_at_once_harms_nobody() {
+fn g12_a_subscriber_that_panics_at_once_harms_no_operation() {
     quietly();
     let intended = || std::panic::panic_any("intended");
     told(intended, || {
@@ -287,7 +287,7 @@ fn g12_a_subscriber_that_panics_at_once_harms_nobody() {
 
 /// Whichever of its calls panics first: a span is made, cloned, has its events, is closed.
 #[test]
-fn g12_a_subscriber_that_panics_later_harms_nobody() {
+fn g12_a_subscriber_that_panics_later_harms_no_operation() {
     quietly();
     for calm in 1..80 {
         let calls = Arc::new(AtomicU64::new(0));

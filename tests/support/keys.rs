@@ -111,7 +111,7 @@ pub(crate) fn with_fuse<R>(
     with_fuse_after(0, number, hook, action)
 }
 
-/// The same, but the first so many calls of the hook do not panic.
+/// The same, but the first `calls` calls of the hook do not panic.
 pub(crate) fn with_fuse_after<R>(
     calls: u32,
     number: u32,

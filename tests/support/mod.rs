@@ -1,4 +1,4 @@
-//! What the tests of the public face share: an operation made of closures, one that watches itself, a watchdog.
+//! What the tests of the public API share: an operation made of closures, one that watches itself, a watchdog.
 #![allow(dead_code, reason = "each test target uses its own part")]
 
 pub(crate) mod bell;
@@ -26,7 +26,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A parked operation made of closures.
 pub(crate) struct Op<K = u64> {
     timeout: Duration,
-    look: Box<dyn FnMut() -> bool + Send>,
+    try_complete: Box<dyn FnMut() -> bool + Send>,
     end: Option<Box<dyn FnOnce(Completion) + Send>>,
     key: PhantomData<fn() -> K>,
 }
@@ -36,15 +36,15 @@ impl<K> Op<K> {
     pub(crate) fn new(timeout: Duration) -> Self {
         Self {
             timeout,
-            look: Box::new(|| false),
+            try_complete: Box::new(|| false),
             end: None,
             key: PhantomData,
         }
     }
 
     /// Its `try_complete`.
-    pub(crate) fn when(mut self, look: impl FnMut() -> bool + Send + 'static) -> Self {
-        self.look = Box::new(look);
+    pub(crate) fn when(mut self, try_complete: impl FnMut() -> bool + Send + 'static) -> Self {
+        self.try_complete = Box::new(try_complete);
         self
     }
 
@@ -63,7 +63,7 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> DelayedOperation for Op<K> {
     }
 
     fn try_complete(&mut self) -> bool {
-        (self.look)()
+        (self.try_complete)()
     }
 
     fn on_complete(mut self, completion: Completion) {
@@ -85,7 +85,7 @@ impl<K> fmt::Debug for Op<K> {
 pub(crate) struct Probe {
     ready: AtomicBool,
     inside: AtomicBool,
-    looks: AtomicUsize,
+    examinations: AtomicUsize,
     ends: AtomicUsize,
     violations: AtomicUsize,
     ending: Mutex<Option<Completion>>,
@@ -98,16 +98,16 @@ impl Probe {
 
     /// The operation that this probe watches.
     pub(crate) fn op<K>(self: &Arc<Self>, timeout: Duration) -> Op<K> {
-        let (looking, ending) = (self.clone(), self.clone());
+        let (examining, ending) = (self.clone(), self.clone());
         Op::new(timeout)
-            .when(move || looking.look(|| looking.is_ready()))
+            .when(move || examining.examine(|| examining.is_ready()))
             .then(move |completion| ending.end(completion))
     }
 
     /// For operations with a hook of their own: counts one `try_complete`.
-    pub(crate) fn look(&self, decide: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn examine(&self, decide: impl FnOnce() -> bool) -> bool {
         self.enter();
-        self.looks.fetch_add(1, Ordering::SeqCst);
+        self.examinations.fetch_add(1, Ordering::SeqCst);
         let answer = decide();
         self.leave();
         answer
@@ -142,8 +142,8 @@ impl Probe {
         self.ready.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn looks(&self) -> usize {
-        self.looks.load(Ordering::SeqCst)
+    pub(crate) fn examinations(&self) -> usize {
+        self.examinations.load(Ordering::SeqCst)
     }
 
     /// How it ended, if it did. Fails if its hooks overlapped or if any ran after the end.

@@ -67,7 +67,7 @@ impl Choices {
     }
 }
 
-/// A stretch of time: so many ticks and nanoseconds, or just so long.
+/// A stretch of time: a number of ticks and nanoseconds, or a duration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Span {
     Ticks(u64, u64),

@@ -77,7 +77,7 @@ pub(crate) fn a_shared_reaper_serves_many_timers<W: Tested>() {
     });
 }
 
-/// A thread of the user's drives the timer: it hears of everything that it must look at earlier.
+/// A thread of the user's drives the timer: it hears of each deadline that is earlier than the one it knows.
 pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
     within(PATIENCE, || {
         let (wake, woken) = std::sync::mpsc::channel();
@@ -99,7 +99,7 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
                     Some(next) => next.saturating_since(clock.now()),
                     None => PATIENCE,
                 };
-                // Woken or not, it looks again.
+                // Woken or not, it asks again.
                 if woken.recv_timeout(sleep) == Err(RecvTimeoutError::Disconnected) {
                     return;
                 }
@@ -131,14 +131,14 @@ pub(crate) fn a_channel_outlives_its_timer_and_a_timer_its_channel<W: Tested>() 
         timer.start(soon, "expired").expect("it fits");
         timer.start(Duration::MAX, "never").expect("it fits");
         eventually("the expiry", || timer.len() == 1);
-        // There is no completion thread that nobody asked for.
+        // There is no completion thread unless one was asked for.
         assert_eq!(threads_named(&name).len(), 1);
         assert_eq!(expired.recv(), Ok("expired"));
         assert_eq!(expired.try_recv(), Err(TryRecvError::Empty));
         drop(timer);
         assert_eq!(expired.try_recv(), Err(TryRecvError::Disconnected));
 
-        // Nobody receives: what expires is dropped, and the timer goes on.
+        // Without a receiver, what expires is dropped, and the timer goes on.
         let (timer, expired) = builder::<_, W>(&name)
             .build_with_channel()
             .expect("threads are to be had");

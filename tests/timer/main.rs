@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A scheme under test.
 trait Tested: Scheme {
-    /// It knows when something is due next: with nothing but a far timer, nobody wakes.
+    /// It knows the next deadline: with nothing but a far timer, no thread wakes.
     const SLEEPS: bool;
     /// It holds any deadline.
     const ENDLESS: bool;

@@ -29,7 +29,7 @@ enum Call {
     Start(Span, Option<Plan>),
     Stop(Index),
     Reset(Index, Span),
-    /// The clock moves, and nobody looks.
+    /// The clock moves, and no thread drives the timer.
     Pass(Span),
     /// The clock moves, and the timer is driven.
     Advance(Span),

@@ -94,7 +94,7 @@ pub(crate) fn g15_what_remains_is_returned_to_the_first_who_shuts_down<W: Tested
     });
 }
 
-/// By `shutdown`, or by dropping the last strong face, on whatever thread the callback runs.
+/// By `shutdown`, or by dropping the last strong handle, on whatever thread the callback runs.
 pub(crate) fn g15_a_shutdown_is_legal_from_the_callback<W: Tested>() {
     for completions in [Dispatch::OwnThread, Dispatch::Inline] {
         for drop_it in [false, true] {
@@ -221,7 +221,7 @@ pub(crate) fn g15_callbacks_under_way_are_waited_for<W: Tested>() {
         eventually("the expiry of all", || timer.is_empty());
         assert!(timer.shutdown().is_empty());
         assert_eq!(ran.count(), 20);
-        // And with nobody to drive it, the one who shuts down has nothing to wait for.
+        // And where no thread drives it, the shutdown has nothing to wait for.
         let timer = builder::<u32, W>("g15-manual").reaper(Reaper::Manual);
         let timer = timer.build(drop).expect("no threads to refuse");
         timer.start(Duration::MAX, 1).expect("it fits");

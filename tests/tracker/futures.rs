@@ -71,7 +71,7 @@ fn requests_run_on_the_executor_of_futures() {
 
 /// A task that gives up by its own timeout drops the request, and is not woken for that.
 #[test]
-fn a_request_dropped_by_its_task_wakes_nobody() {
+fn a_request_dropped_by_its_task_wakes_no_task() {
     let calls = manual();
     let bell = Bell::new();
     let waker = Waker::from(bell.clone());
@@ -101,7 +101,7 @@ fn a_request_that_changes_tasks_wakes_the_last_one() {
     for task in [0, 0, 1, 2, 1, 1] {
         assert!(poll(request.as_mut(), &wakers[task]).is_pending());
     }
-    assert_eq!(counts(), [0, 0, 0], "nobody is woken for nothing");
+    assert_eq!(counts(), [0, 0, 0], "no task is woken for nothing");
     assert!(calls.respond(&1, 7));
     assert_eq!(counts(), [0, 1, 0]);
     assert_eq!(poll(request.as_mut(), &wakers[0]), Poll::Ready(Ok(7)));

@@ -21,7 +21,7 @@ enum Hook {
 }
 
 thread_local! {
-    /// The hook that panics, after so many calls of it.
+    /// The hook that panics, after this number of calls.
     static TRAP: Cell<Option<(Hook, u32)>> = const { Cell::new(None) };
 }
 
@@ -180,7 +180,7 @@ fn g12_a_panic_while_the_map_grows_loses_no_value() {
         let mint = Mint::default();
         let mut back = Vec::new();
         for key in 0..100 {
-            // A few calls later than the one that looks for the key: only growing gets there.
+            // A few calls later than the one that searches for the key: only growing gets there.
             set((key >= after).then_some((Hook::Hash, after)));
             let value = mint.token(u64::from(key));
             match tracker

@@ -25,7 +25,7 @@ enum Call {
     TouchIf(u8, usize, Span),
     CompleteIf(u8, usize),
     ReplaceIf(u8, usize, Span),
-    /// The clock moves, and nobody looks.
+    /// The clock moves, and no thread drives the timer.
     Pass(Span),
     /// The clock moves, and the tracker is driven.
     Advance(Span),

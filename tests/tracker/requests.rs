@@ -43,7 +43,7 @@ fn each_request_is_answered_or_times_out() {
     clock.advance(TICK);
     assert_eq!(calls.advance(), 1);
     assert!(!calls.respond(&2, "two".into()));
-    // An id that nobody ever asked with.
+    // An id of no request.
     assert!(!calls.respond(&3, "three".into()));
     assert_eq!(answered.wait_blocking(), Ok("one".into()));
     assert_eq!(silent.wait_blocking(), Err(RequestError::TimedOut));

@@ -24,9 +24,9 @@ enum Call {
     Touch(u8, Span),
     Poll(Pick),
     Drop(Pick),
-    /// The clock moves, and nobody looks.
+    /// The clock moves, and no thread drives the timer.
     Pass(Span),
-    /// The clock moves, and what is due is driven.
+    /// The clock moves, and the timer is driven.
     Advance(Span),
     Shutdown,
 }
@@ -44,7 +44,7 @@ struct Asked {
 
 /// What `Stats` should say.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Books {
+struct Counts {
     answered: u64,
     timed_out: u64,
     dropped: u64,
@@ -63,7 +63,7 @@ struct Pair {
     /// Number and deadline by id; `None` never times out.
     pending: BTreeMap<u8, (usize, Option<u64>)>,
     closed: bool,
-    books: Books,
+    counts: Counts,
 }
 
 impl Pair {
@@ -76,7 +76,7 @@ impl Pair {
             asked: Vec::new(),
             pending: BTreeMap::new(),
             closed: false,
-            books: Books::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -106,10 +106,10 @@ impl Pair {
                 assert_eq!(self.real.respond(&id, response), pending.is_some());
                 match pending {
                     Some((number, _)) => {
-                        self.books.answered += 1;
+                        self.counts.answered += 1;
                         self.answer(number, Ok(response));
                     }
-                    None => self.books.late += 1,
+                    None => self.counts.late += 1,
                 }
             }
             Call::Touch(id, span) => {
@@ -131,7 +131,7 @@ impl Pair {
                     self.asked[number] = None;
                     let before = self.pending.len();
                     self.pending.retain(|_, (other, _)| *other != number);
-                    self.books.dropped += (before - self.pending.len()) as u64;
+                    self.counts.dropped += (before - self.pending.len()) as u64;
                 }
             }
             Call::Pass(span) => self.clock.advance(span.of(self.choices.tick)),
@@ -143,7 +143,7 @@ impl Pair {
                 self.real.shutdown();
                 self.closed = true;
                 for (number, _) in std::mem::take(&mut self.pending).into_values() {
-                    self.books.shut_down += 1;
+                    self.counts.shut_down += 1;
                     self.answer(number, Err(RequestError::ShutDown));
                 }
             }
@@ -156,7 +156,7 @@ impl Pair {
         let max = self.choices.max_parked;
         let full = max.is_some_and(|max| self.pending.len() >= max);
         let request = self.real.request(id, span.of(self.choices.tick));
-        self.books.rejected += u64::from(request.is_err());
+        self.counts.rejected += u64::from(request.is_err());
         let asked = match request.map_err(Rejected::into_parts) {
             Err((RejectReason::ShutDown, back)) if self.closed => (back, None),
             Err((RejectReason::Duplicate, back)) if duplicate => (back, None),
@@ -207,7 +207,7 @@ impl Pair {
         });
         assert_eq!(self.real.advance(), timed_out.len());
         for number in timed_out {
-            self.books.timed_out += 1;
+            self.counts.timed_out += 1;
             self.answer(number, Err(RequestError::TimedOut));
         }
     }
@@ -215,7 +215,7 @@ impl Pair {
     /// All that can be asked without changing anything.
     fn compare(&self) {
         let stats = self.real.stats();
-        let books = Books {
+        let counts = Counts {
             answered: stats.completed,
             timed_out: stats.expired,
             dropped: stats.cancelled,
@@ -223,7 +223,7 @@ impl Pair {
             rejected: stats.rejected,
             late: self.real.late(),
         };
-        assert_eq!(books, self.books);
+        assert_eq!(counts, self.counts);
         assert_eq!(self.real.len(), self.pending.len());
         for asked in self.asked.iter().flatten() {
             assert_eq!(asked.bell.rung(), asked.wakes);

@@ -174,7 +174,7 @@ fn g15_a_shutdown_is_legal_from_a_waker() {
 
 /// All are told, though the wakers of several panic.
 #[test]
-fn g12_panicking_wakers_at_the_shutdown_harm_nobody() {
+fn g12_panicking_wakers_at_the_shutdown_harm_no_other_request() {
     quietly();
     for drop_it in [false, true] {
         let requests = Requests::<u32, u32>::builder("g12-wake")

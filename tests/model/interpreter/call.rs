@@ -38,7 +38,7 @@ pub(crate) enum Call {
     RescheduleHandle(Pick, Span),
     /// The handle, and the future of an awaited operation, which cancels that.
     DropHandle(Pick),
-    /// The clock moves, and nobody looks.
+    /// The clock moves, and no thread drives the timer.
     Pass(Span),
     /// The clock moves, and the timer is driven.
     Advance(Span),

@@ -26,24 +26,24 @@ impl Pair {
         let keys = model.parked.values().flat_map(|op| op.keys.keys());
         let keys = keys.collect::<BTreeSet<_>>();
         assert_eq!(self.real.watched_keys(), keys.len());
-        let (stats, books) = (self.real.stats(), &model.books);
+        let (stats, counts) = (self.real.stats(), &model.counts);
         assert_eq!(
             (stats.parked, stats.watched),
             (self.real.len(), self.real.watched())
         );
-        assert_eq!(stats.completed_at_once, books.completed_at_once);
-        assert_eq!(stats.completed, books.completed);
-        assert_eq!(stats.expired, books.expired);
-        assert_eq!(stats.cancelled, books.cancelled);
-        assert_eq!(stats.shut_down, books.shut_down);
-        assert_eq!(stats.aborted, books.aborted);
-        assert_eq!(stats.panicked, books.panicked);
-        assert_eq!(stats.rejected, books.rejected);
-        assert!(stats.checks >= books.checks, "{stats:?}, {books:?}");
-        assert_eq!(stats.missed_checks, books.missed_checks);
+        assert_eq!(stats.completed_at_once, counts.completed_at_once);
+        assert_eq!(stats.completed, counts.completed);
+        assert_eq!(stats.expired, counts.expired);
+        assert_eq!(stats.cancelled, counts.cancelled);
+        assert_eq!(stats.shut_down, counts.shut_down);
+        assert_eq!(stats.aborted, counts.aborted);
+        assert_eq!(stats.panicked, counts.panicked);
+        assert_eq!(stats.rejected, counts.rejected);
+        assert!(stats.checks >= counts.checks, "{stats:?}, {counts:?}");
+        assert_eq!(stats.missed_checks, counts.missed_checks);
         let nanos = Duration::from_nanos;
-        assert_eq!(stats.lateness_total, nanos(books.lateness_total));
-        assert_eq!(stats.lateness_max, nanos(books.lateness_max));
+        assert_eq!(stats.lateness_total, nanos(counts.lateness_total));
+        assert_eq!(stats.lateness_max, nanos(counts.lateness_max));
     }
 
     fn compare_deadlines(&self) {

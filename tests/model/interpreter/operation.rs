@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How an operation ended, as far as anybody is told.
+/// How an operation ended, as far as the user is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
     Completion(Completion),
-    /// Only whoever awaits it hears of that.
+    /// Only the task that awaits it hears of that.
     Lost(CompletionError),
 }
 

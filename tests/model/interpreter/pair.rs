@@ -216,7 +216,7 @@ impl Pair {
         self.handles[number] = None;
         if let Some(future) = self.futures.remove(&number) {
             drop(future);
-            // Nobody is left who would be told.
+            // No task is left to be told.
             self.model.end(number, End::Cancelled);
         }
     }
@@ -372,13 +372,13 @@ impl Pair {
         );
         // What should have become of it, in the order in which that is decided.
         let (closed, full) = (self.model.closed, self.model.is_full());
-        let books = &mut self.model.books;
+        let counts = &mut self.model.counts;
         let (refusal, expected) = if closed {
             (Some(Refusal::ShutDown), Endings::new())
         } else if keys.is_empty() {
             (Some(Refusal::NoKeys), Endings::new())
         } else if first == Answer::Panic {
-            books.panicked += 1;
+            counts.panicked += 1;
             (Some(Refusal::Panicked), Endings::new())
         } else if first == Answer::Yes {
             (None, self.model.complete_at_once(number, awaited, fragile))
@@ -406,7 +406,7 @@ impl Pair {
                 }
             }
         };
-        self.model.books.rejected += u64::from(refusal.is_some());
+        self.model.counts.rejected += u64::from(refusal.is_some());
         let parked = self.model.parked.contains_key(&number);
         let handle = match result {
             Err(got) => {
@@ -489,12 +489,12 @@ impl Pair {
         self.expect(expected);
     }
 
-    /// The last face goes, and what refers to the purgatory stays a while.
+    /// The last strong handle goes, and what refers to the purgatory stays a while.
     pub(crate) fn finish(self) {
         let mut rest = self;
         let weak = rest.real.downgrade();
         assert_eq!(weak.upgrade().map(|real| real.len()), Some(rest.real.len()));
-        // (Another face takes its place, so that the rest can be asked.)
+        // (Another handle takes its place, so that the rest can be asked.)
         drop(std::mem::replace(&mut rest.real, rest.foreign.clone()));
         rest.shut_down();
         assert!(weak.upgrade().is_none());

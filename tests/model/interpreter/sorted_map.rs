@@ -1,4 +1,4 @@
-//! What should happen: operations by number, with their deadlines, and the books.
+//! What should happen: operations by number, with their deadlines, and the counts.
 
 use super::call::Answer;
 use super::operation::{Says, Told};
@@ -47,7 +47,7 @@ impl End {
 
 /// What `Stats` should say.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct Counts {
     pub(crate) completed_at_once: u64,
     pub(crate) completed: u64,
     pub(crate) expired: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Model {
     pub(crate) parked: BTreeMap<usize, Parked>,
     pub(crate) later: VecDeque<u8>,
     pub(crate) closed: bool,
-    pub(crate) books: Books,
+    pub(crate) counts: Counts,
 }
 
 impl Model {
@@ -84,7 +84,7 @@ impl Model {
             parked: BTreeMap::new(),
             later: VecDeque::new(),
             closed: false,
-            books: Books::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -118,7 +118,7 @@ impl Model {
     /// One ends. Returns what is told of it, if anything.
     pub(crate) fn end(&mut self, number: usize, end: End) -> Option<Told> {
         let op = self.parked.remove(&number)?;
-        self.book(end);
+        self.count(end);
         self.told(end, op.awaited, op.fragile)
     }
 
@@ -137,24 +137,24 @@ impl Model {
         let told = end.told();
         match told {
             Told::Completion(_) => {
-                self.books.panicked += u64::from(fragile && !awaited);
+                self.counts.panicked += u64::from(fragile && !awaited);
                 Some(told)
             }
             Told::Lost(_) => awaited.then_some(told),
         }
     }
 
-    fn book(&mut self, end: End) {
-        let books = &mut self.books;
+    fn count(&mut self, end: End) {
+        let counts = &mut self.counts;
         *match end {
-            End::Satisfied | End::Forced => &mut books.completed,
-            End::Expired => &mut books.expired,
-            End::Cancelled => &mut books.cancelled,
-            End::Aborted => &mut books.aborted,
-            End::ShutDown => &mut books.shut_down,
+            End::Satisfied | End::Forced => &mut counts.completed,
+            End::Expired => &mut counts.expired,
+            End::Cancelled => &mut counts.cancelled,
+            End::Aborted => &mut counts.aborted,
+            End::ShutDown => &mut counts.shut_down,
         } += 1;
-        books.panicked += u64::from(end == End::Aborted);
-        books.checks += u64::from(end == End::Satisfied);
+        counts.panicked += u64::from(end == End::Aborted);
+        counts.checks += u64::from(end == End::Satisfied);
     }
 
     /// Those of `numbers` are asked. Returns how many were satisfied, and what is told.
@@ -167,7 +167,7 @@ impl Model {
             };
             let told = match op.says.now() {
                 Answer::No => {
-                    self.books.checks += 1;
+                    self.counts.checks += 1;
                     None
                 }
                 Answer::Yes => {
@@ -188,7 +188,7 @@ impl Model {
         awaited: bool,
         fragile: bool,
     ) -> Endings {
-        self.books.completed_at_once += 1;
+        self.counts.completed_at_once += 1;
         let told = self.told(End::Satisfied, awaited, fragile);
         told.map(|told| (number, told)).into_iter().collect()
     }
@@ -199,11 +199,11 @@ impl Model {
         if answer == Answer::Panic {
             return (false, self.end(number, End::Aborted));
         }
-        self.books.missed_checks += u64::from(answer == Answer::Yes);
+        self.counts.missed_checks += u64::from(answer == Answer::Yes);
         let due = self.choices.timestamp(deadline).since_origin();
         let late = u64::try_from(self.now.saturating_sub(due).as_nanos()).unwrap_or(u64::MAX);
-        self.books.lateness_total = self.books.lateness_total.saturating_add(late);
-        self.books.lateness_max = self.books.lateness_max.max(late);
+        self.counts.lateness_total = self.counts.lateness_total.saturating_add(late);
+        self.counts.lateness_max = self.counts.lateness_max.max(late);
         (true, self.end(number, End::Expired))
     }
 }
