@@ -21,7 +21,11 @@ fn park(purgatory: &Purgatory<Op>, probe: &Arc<Probe>, timeout: Duration, keys: 
 fn requests_are_satisfied_on_their_key() {
     let (purgatory, _clock) = manual(|builder| builder);
     let (first, second) = (Probe::new(), Probe::new());
-    assert_eq!(purgatory.check_and_complete(&1), 0, "no operation waits yet");
+    assert_eq!(
+        purgatory.check_and_complete(&1),
+        0,
+        "no operation waits yet"
+    );
     park(&purgatory, &first, NEVER_IN_A_TEST, &[1]);
     assert_eq!(
         purgatory.check_and_complete(&1),
