@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use request_purgatory::{
-    Admission, Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
+    Completion, DelayedOperation, Purgatory, purgatory::Admission, threads::Reaper,
+    time::ManualClock,
 };
 
 /// Never ready: it ends by being cancelled or by its timeout.

@@ -3,7 +3,9 @@
 
 mod support;
 
-use request_purgatory::{Admission, Completion, Purgatory, threads::Dispatch, time::Clock};
+use request_purgatory::{
+    Completion, Purgatory, purgatory::Admission, threads::Dispatch, time::Clock,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -21,7 +23,11 @@ fn park(purgatory: &Purgatory<Op>, probe: &Arc<Probe>, timeout: Duration, keys: 
 fn requests_are_satisfied_on_their_key() {
     let (purgatory, _clock) = manual(|builder| builder);
     let (first, second) = (Probe::new(), Probe::new());
-    assert_eq!(purgatory.check_and_complete(&1), 0, "no operation waits yet");
+    assert_eq!(
+        purgatory.check_and_complete(&1),
+        0,
+        "no operation waits yet"
+    );
     park(&purgatory, &first, NEVER_IN_A_TEST, &[1]);
     assert_eq!(
         purgatory.check_and_complete(&1),

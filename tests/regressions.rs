@@ -3,7 +3,7 @@
 mod support;
 
 use request_purgatory::{
-    Admission, Completion, DelayedOperation, Purgatory, RejectReason, threads::Dispatch,
+    Completion, DelayedOperation, Purgatory, RejectReason, purgatory::Admission, threads::Dispatch,
     threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
     time::WakeFn,
 };

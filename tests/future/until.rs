@@ -176,7 +176,8 @@ fn g01_many_spawned_tasks_and_an_async_condition() {
         let storage = Arc::new(tokio::sync::RwLock::new(0_u64));
         let examinations = Arc::new(AtomicUsize::new(0));
         let tasks = (0..TASKS).map(|task| {
-            let (waits, storage, examinations) = (waits.clone(), storage.clone(), examinations.clone());
+            let (waits, storage, examinations) =
+                (waits.clone(), storage.clone(), examinations.clone());
             runtime.spawn(async move {
                 let wanted = (task + 1) * 10;
                 waits

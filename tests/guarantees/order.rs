@@ -192,7 +192,12 @@ fn g01_an_event_of_several_keys_examines_each_operation_once() {
             probe
         })
         .collect();
-    let examinations = || probes.iter().map(|probe| probe.examinations()).sum::<usize>();
+    let examinations = || {
+        probes
+            .iter()
+            .map(|probe| probe.examinations())
+            .sum::<usize>()
+    };
     let before = examinations();
     assert_eq!(purgatory.check_and_complete_all(&[0, 1, 5, 6, 100, 999]), 0);
     assert_eq!(examinations() - before, probes.len());

@@ -146,7 +146,12 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
 #[test]
 fn g12_a_panic_in_any_hook_ends_that_operation_only() {
     within(PATIENCE, || {
-        for at in [At::FirstExamination, At::SecondExamination, At::LaterExamination, At::End] {
+        for at in [
+            At::FirstExamination,
+            At::SecondExamination,
+            At::LaterExamination,
+            At::End,
+        ] {
             for by in [
                 By::Check,
                 By::CheckLater,

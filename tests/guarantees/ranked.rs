@@ -57,7 +57,12 @@ fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() 
         // The number of each is its rank times ten, and a digit in the order of parking.
         let ranks = [5, 0, 9, 3, u64::MAX / 10, 3];
         for (place, rank) in ranks.into_iter().enumerate() {
-            park(&purgatory, &examinations, rank * 10 + place as u64, at(rank));
+            park(
+                &purgatory,
+                &examinations,
+                rank * 10 + place as u64,
+                at(rank),
+            );
         }
         let unranked = park(&purgatory, &examinations, 7, [Watch::key(KEY)]);
         for (up_to, expected) in [
@@ -233,7 +238,11 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
         };
         match lowest {
             None => assert_eq!(examinations(0), 2, "{mask:b}"),
-            Some(rank) => assert_eq!((examinations(rank - 1), examinations(rank)), (0, 2), "{mask:b}"),
+            Some(rank) => assert_eq!(
+                (examinations(rank - 1), examinations(rank)),
+                (0, 2),
+                "{mask:b}"
+            ),
         }
         assert!(handle.cancel().is_some());
         assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));

@@ -136,7 +136,10 @@ enum Moment {
 /// On whatever thread the callback runs, the purgatory's own included.
 #[test]
 fn g15_a_shutdown_is_legal_from_every_callback() {
-    use Moment::{Expired, FirstExamination, LaterExamination, ExaminationAtExpiry, Satisfied, SecondExamination, ShutDown};
+    use Moment::{
+        ExaminationAtExpiry, Expired, FirstExamination, LaterExamination, Satisfied,
+        SecondExamination, ShutDown,
+    };
     let froms = [
         FirstExamination,
         SecondExamination,

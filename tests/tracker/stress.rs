@@ -280,7 +280,10 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
             .flat_map(|responder| responder.join().expect("no panic"))
             .collect::<Vec<_>>();
         accepted.sort_unstable();
-        assert_eq!(answered, accepted, "responders that were told that a request waited");
+        assert_eq!(
+            answered, accepted,
+            "responders that were told that a request waited"
+        );
         let mut late = lock(&reported).clone();
         late.sort_unstable();
         assert_eq!(late, timed_out, "every response to a timeout is late");
