@@ -58,7 +58,7 @@ fn park_and_cancel(criterion: &mut Criterion) {
             let handle = park(&purgatory, LONG, key)
                 .into_handle()
                 .expect("it is never ready");
-            handle.cancel().expect("nobody else ends it")
+            handle.cancel().expect("no other thread ends it")
         });
     });
     assert_eq!(purgatory.len() as u64, OTHERS);
@@ -66,7 +66,7 @@ fn park_and_cancel(criterion: &mut Criterion) {
 
 fn check_unwatched(criterion: &mut Criterion) {
     let purgatory = occupied();
-    criterion.bench_function("check of a key nobody watches", |bencher| {
+    criterion.bench_function("check of a key that no operation watches", |bencher| {
         let mut key = 0;
         bencher.iter(|| {
             key = (key + 1) % OTHERS;

@@ -112,7 +112,7 @@ fn cancel_for_an_unknown_key_returns_nothing() {
     assert_eq!(purgatory.len(), 1);
 }
 
-/// What is due at once neither waits for a rotation nor is lost.
+/// An operation whose deadline is now neither waits for a revolution of the wheel nor is lost.
 #[test]
 fn already_expired_timers_fire_at_the_next_advance() {
     let (purgatory, clock) = manual(|builder| builder.wheel_size(3));

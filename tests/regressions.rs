@@ -123,7 +123,7 @@ fn a_shut_down_purgatory_keeps_no_keys_to_be_checked() {
 #[derive(Clone, Default)]
 struct Faulty {
     clock: ManualClock,
-    /// So many readings from now; 0 is never.
+    /// The number of readings from now; 0 is never.
     fuse: Arc<AtomicUsize>,
 }
 
