@@ -76,7 +76,7 @@ impl fmt::Display for RejectReason {
             Self::Panicked => "a hook of the operation, a key or the clock panicked while the operation was being parked",
             Self::Duplicate => "the tracker keeps a value for this key already",
             Self::StaleToken => "the tracker does not keep the value with this token any more",
-            Self::Nested => "the park is made inside a `try_complete` that runs inside more than seven other parks",
+            Self::Nested => "too many nested parks: more than eight, each inside the `try_complete` of another",
         })
     }
 }

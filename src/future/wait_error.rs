@@ -30,7 +30,7 @@ pub enum WaitError {
     Forced,
     /// It was cancelled, by key or handle.
     Cancelled,
-    /// It was begun inside a predicate that runs inside more than seven other waits. It never waited.
+    /// More than eight waits are nested, each begun inside the predicate of another. It never waited.
     Nested,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for WaitError {
                 "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached"
             }
             Self::Draining => "the purgatory is being drained, and refuses every new wait",
-            Self::Nested => "the wait was begun inside a predicate that runs inside more than seven other waits",
+            Self::Nested => "too many nested waits: more than eight, each inside the predicate of another",
             Self::NoKeys => "no key was given, and a wait needs at least one to watch",
             Self::Panicked => "the predicate, a waker, a key or the clock panicked",
             Self::Forced => "the wait was forced to end before a value was found",
