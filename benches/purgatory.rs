@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use request_purgatory::{
-    Admission, Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
+    Completion, DelayedOperation, Purgatory, purgatory::Admission, threads::Reaper,
+    time::ManualClock,
 };
 
 /// Never ready: it ends by being cancelled or by its timeout.
@@ -57,7 +58,7 @@ fn park_and_cancel(criterion: &mut Criterion) {
             let handle = park(&purgatory, LONG, key)
                 .into_handle()
                 .expect("it is never ready");
-            handle.cancel().expect("nobody else ends it")
+            handle.cancel().expect("no other thread ends it")
         });
     });
     assert_eq!(purgatory.len() as u64, OTHERS);
@@ -65,7 +66,7 @@ fn park_and_cancel(criterion: &mut Criterion) {
 
 fn check_unwatched(criterion: &mut Criterion) {
     let purgatory = occupied();
-    criterion.bench_function("check of a key nobody watches", |bencher| {
+    criterion.bench_function("check of a key that no operation watches", |bencher| {
         let mut key = 0;
         bencher.iter(|| {
             key = (key + 1) % OTHERS;

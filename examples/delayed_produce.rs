@@ -127,13 +127,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "a rank above the high watermark is never examined"
     );
 
-    // The followers are lost: the producer learns in time that nobody knows.
+    // The followers are lost: the producer learns in time that the outcome is not known.
     drop(leader);
     let lost = produce(&produces, &partition, 101, Duration::from_millis(50)).await;
     println!("without followers: {lost:?}");
     assert_eq!(lost, Err("REQUEST_TIMED_OUT"));
 
-    // Nor need it wait that long when the leadership is lost: whoever waits for the partition hears of it.
+    // Nor does it wait that long when the leadership is lost: every request that waits for the partition is answered.
     let moved = produce(&produces, &partition, 101, Duration::from_secs(30));
     let lose = async {
         tokio::task::yield_now().await;

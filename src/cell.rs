@@ -1,9 +1,14 @@
 //! The slots of parked operations, and which thread may use an operation.
 //!
 //! * [`state`]: the state word of one slot: every transition of an operation's life, and nothing else.
-//! * [`slab`]: the slots. All `unsafe` of the library is in that file, behind four safe entry points: insert, begin an
-//!   examination, the timer fields under the slab's lock, and the return of an ended slot.
+//! * [`chunks`]: the memory of the slots, which grows and never moves.
+//! * [`slab`]: the slots, behind safe calls.
+//! * [`remote`]: the free list for threads that do not have the slab's lock.
+//!
+//! All `unsafe` code of the library is in `chunks` and `slab`. Each begins with its rules.
 
+mod chunks;
+mod remote;
 pub(crate) mod slab;
 pub(crate) mod state;
 

@@ -20,10 +20,11 @@ pub struct Rejected<Op> {
 pub enum RejectReason {
     /// The list of keys was empty.
     NoKeys,
-    /// As many operations as [`max_parked`](crate::Builder::max_parked) allows are parked, or have ended and their
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
     /// `on_complete` has not returned yet.
     Full,
-    /// As many operations as may ([`max_watchers_per_key`](crate::Builder::max_watchers_per_key)) watch one of the keys.
+    /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
+    /// already.
     KeyFull,
     /// The purgatory is being [drained](crate::Purgatory::drain).
     Draining,
@@ -64,18 +65,18 @@ impl RejectReason {
 impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoKeys => "an operation needs at least one key to watch",
-            Self::Full => "the limit of parked operations (`max_parked`) is reached",
+            Self::NoKeys => "no key was given, and an operation needs at least one to watch",
+            Self::Full => "full: the limit of parked operations (`max_parked`) is reached",
             Self::KeyFull => {
-                "the limit of operations that watch one key (`max_watchers_per_key`) is reached"
+                "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached"
             }
-            Self::Draining => "it is being drained, and takes nothing new",
-            Self::ShutDown => "it is shut down",
-            Self::TooLong => "the timeout is longer than the timer's scheme can hold",
-            Self::Panicked => "user code panicked while the operation was being parked",
-            Self::Duplicate => "a value is tracked for this key already",
-            Self::StaleToken => "the value with this token is not kept any more",
-            Self::Nested => "more than eight parks are nested in one another's hooks",
+            Self::Draining => "the purgatory is being drained, and refuses every new operation",
+            Self::ShutDown => "the purgatory, timer or tracker is shut down",
+            Self::TooLong => "the timeout is longer than the timer scheme (`TimerBuilder::scheme`) can hold",
+            Self::Panicked => "a hook of the operation, a key or the clock panicked while the operation was being parked",
+            Self::Duplicate => "the tracker keeps a value for this key already",
+            Self::StaleToken => "the tracker does not keep the value with this token any more",
+            Self::Nested => "too many nested parks: more than eight, each inside the `try_complete` of another",
         })
     }
 }
@@ -142,24 +143,26 @@ impl fmt::Display for RescheduleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ended => "the timer has fired or was stopped",
-            Self::TooLong => "the timeout is longer than the timer's scheme can hold",
+            Self::TooLong => {
+                "the timeout is longer than the timer scheme (`TimerBuilder::scheme`) can hold"
+            }
         })
     }
 }
 
 impl Error for RescheduleError {}
 
-/// A shutdown within a bound of time did not come to its end.
+/// A shutdown did not end within the limit of the call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ShutdownError {
-    /// The bound has passed. The shutdown goes on in the background.
+    /// The limit has passed. The shutdown goes on in the background.
     TimedOut(StillRunning),
-    /// The system refused to start the thread that shuts down. Nothing has happened.
+    /// The system refused to start the thread that shuts down. The shutdown has not begun.
     Thread(std::io::Error),
 }
 
-/// What was still to be done when the bound of a shutdown passed.
+/// The operations, completions and threads that had not ended when the limit of a shutdown passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StillRunning {
@@ -176,8 +179,8 @@ impl fmt::Display for ShutdownError {
         match self {
             Self::TimedOut(still) => write!(
                 f,
-                "the shutdown took longer than its bound: {} operations parked, {} completions pending, threads \
-                 running: {}",
+                "the shutdown took longer than the limit of the call: {} operations parked, {} completions pending, \
+                 threads running: {}",
                 still.parked,
                 still.completions_pending,
                 match still.threads.as_slice() {
@@ -203,9 +206,9 @@ impl Error for ShutdownError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// [`tick`](crate::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
+    /// [`tick`](crate::purgatory::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
     Tick,
-    /// [`wheel_size`](crate::Builder::wheel_size) is not between 2 and 65,536.
+    /// [`wheel_size`](crate::purgatory::Builder::wheel_size) is not between 2 and 65,536.
     WheelSize,
     /// [`first_token`](crate::tracker::TrackerBuilder::first_token) is 0, or more than 2^63.
     FirstToken,

@@ -41,6 +41,6 @@ pub mod threads {
 pub use error::{RejectReason, Rejected};
 pub use future::Waits;
 pub use operation::{Completion, DelayedOperation};
-pub use purgatory::{Admission, Builder, Handle, Purgatory, ResolvedKey, Watch};
+pub use purgatory::{Handle, Purgatory, ResolvedKey, Watch};
 pub use timer::Timer;
 pub use tracker::Tracker;

@@ -139,7 +139,7 @@ impl Numbers {
     }
 }
 
-/// Purgatories that this test builds from now on have so many timer shards.
+/// Sets the number of timer shards of the purgatories that this test builds from now on.
 pub fn use_timer_shards(shards: usize) {
     set_timer_shards(shards);
 }

@@ -160,7 +160,7 @@ impl Observer {
         self.meter(|it| it.late(by));
     }
 
-    /// An operation that has expired could have completed, as its waiter found out later.
+    /// An operation has expired, and its waiter found out afterwards that it could have completed.
     #[inline]
     pub(crate) fn missed_check(&self) {
         #[cfg(feature = "metrics")]

@@ -43,12 +43,16 @@ pub trait DelayedOperation: Send + 'static {
 
     /// Ends the operation.
     ///
-    /// [`Satisfied`](Completion::Satisfied) runs on the thread whose call found it so, before that call returns;
-    /// [`Expired`](Completion::Expired), and an operation that a deferred check
-    /// ([`check_later`](crate::Purgatory::check_later)) completes, where
-    /// [`Builder::dispatch`](crate::Builder::dispatch) says; [`ShutDown`](Completion::ShutDown) on the thread that
-    /// shuts the purgatory down, or on one that is examining the operation. Completions never nest: one that is caused
-    /// inside a callback runs after that callback, before the outermost call of the library on that thread returns.
+    /// The thread depends on the reason:
+    ///
+    /// * [`Satisfied`](Completion::Satisfied): the thread whose call found it so, before that call returns.
+    /// * [`Expired`](Completion::Expired), and what a deferred check ([`check_later`](crate::Purgatory::check_later))
+    ///   completes: the one that [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
+    /// * [`ShutDown`](Completion::ShutDown): the thread that shuts the purgatory down, or one that is examining the
+    ///   operation.
+    ///
+    /// Completions never nest: one that is caused inside a callback runs after that callback, before the outermost call
+    /// of the library on that thread returns.
     fn on_complete(self, completion: Completion);
 }
 

@@ -1,4 +1,4 @@
-//! A value that comes later, once: set by one side, awaited or waited for by the other. Needs no runtime.
+//! A value that one side sets once, and that the other side awaits or blocks for. Needs no runtime.
 
 mod panics;
 mod wake_cell;
@@ -31,8 +31,8 @@ impl<T> Promise<T> {
         Self(WakeCell::new(State::Open))
     }
 
-    /// Sets the value and wakes the task that waits for it, which may run code of the user's: no lock is held then.
-    /// Only the first value counts; a later one comes back.
+    /// Sets the value and wakes the task that waits for it, with no lock held: a waker may be the user's code. Only the
+    /// first value counts; a later one is returned.
     pub(crate) fn keep(&self, value: T) -> Result<(), T> {
         self.0.change(|state| match state {
             State::Open => {
@@ -60,8 +60,8 @@ impl<T> Promise<T> {
         })
     }
 
-    /// From now on the value is refused if it comes, and no task is woken. What was there comes back: both destructors
-    /// may be the user's.
+    /// From now on a value is refused, and no task is woken. Returns the value and the waker that were there: both
+    /// destructors may be the user's.
     pub(crate) fn close(&self) -> (State<T>, Option<Waker>) {
         self.0.close(State::Spent)
     }

@@ -124,7 +124,7 @@ pub struct Stats {
     /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
     /// thread, to an executor, or to the outermost call on its thread. (One that is run by the very call that ended the
     /// operation is over when that call returns, and is not counted.) With a slow `on_complete` this grows, and with it
-    /// memory, unless [`max_parked`](crate::Builder::max_parked) bounds both together.
+    /// memory, unless [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
     pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.
     pub completed_at_once: u64,
@@ -162,8 +162,8 @@ pub struct Stats {
 impl Stats {
     /// Adds up `all`.
     pub(crate) fn add_counters<'a>(&mut self, all: impl Iterator<Item = &'a Counters> + Clone) {
-        // Departures are read before arrivals: nothing is seen to leave that has not come.
-        let (mut gone, mut unwatched) = (0, 0);
+        // Departures are read before arrivals, so there are never more departures than arrivals.
+        let (mut ended, mut unwatched) = (0, 0);
         for counters in all.clone() {
             let satisfied = counters.satisfied.read();
             let completed = satisfied + counters.forced.read();
@@ -177,14 +177,14 @@ impl Stats {
             self.cancelled += cancelled;
             self.shut_down += shut_down;
             self.aborted += aborted;
-            gone += completed + expired + cancelled + shut_down + aborted;
+            ended += completed + expired + cancelled + shut_down + aborted;
             unwatched += counters.watches_removed.read();
         }
         for counters in all {
             self.parked += counters.admitted.read() as usize;
             self.watched += counters.watches_added.read() as usize;
         }
-        self.parked = self.parked.saturating_sub(gone as usize);
+        self.parked = self.parked.saturating_sub(ended as usize);
         self.watched = self.watched.saturating_sub(unwatched as usize);
     }
 

@@ -136,14 +136,14 @@ impl ManualClock {
             let mut now = self.0.now.lock();
             *now = now.saturating_add(by);
         }
-        // (Without the lock: what is woken may move this clock, or subscribe.)
+        // (Without the lock: a wake function may move this clock, or subscribe.)
         let wakers = self.0.wakers.lock().clone();
-        let gone = wakers
+        let stale = wakers
             .into_iter()
             .filter(|waker| !waker.wake())
             .collect::<Vec<_>>();
-        let is_gone = |waker: &WakeFn| gone.iter().any(|gone| Arc::ptr_eq(&gone.0, &waker.0));
-        self.0.wakers.lock().retain(|waker| !is_gone(waker));
+        let is_stale = |waker: &WakeFn| stale.iter().any(|stale| Arc::ptr_eq(&stale.0, &waker.0));
+        self.0.wakers.lock().retain(|waker| !is_stale(waker));
     }
 }
 

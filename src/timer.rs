@@ -50,8 +50,8 @@ use std::time::Duration;
 ///
 /// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown).
 ///
-/// Every method may be called from the callback. None holds a lock while your code runs, and only
-/// [`shutdown`](Self::shutdown) waits for it. Only [`advance`](Self::advance) runs the callback, so you may hold a lock
+/// The callback may call every method. No method holds a lock of the library while your code runs, and only
+/// [`shutdown`](Self::shutdown) waits for your code. Only [`advance`](Self::advance) runs the callback, so you may hold a lock
 /// that the callback takes while you start, stop or reschedule a timer. Starting takes the lock of one timer shard, for
 /// which it may wait shortly; stopping never waits.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
@@ -147,8 +147,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.deadline(address)
     }
 
-    /// Ends the timer: starts are refused from now on. Returns the payloads that had not expired, if this is the
-    /// first call. The timer's own threads are joined, after the callbacks that wait for them have run.
+    /// Ends the timer: it refuses every start from now on. The first call returns the payloads that had not expired. Joins
+    /// the timer's own threads, after the callbacks in their queues have run.
     ///
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
@@ -190,9 +190,9 @@ impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
         })
     }
 
-    /// The same with a channel in place of a callback: expired payloads are received from it, and dropped if the
-    /// receiver is gone. There is no completion thread unless one is asked for. When the timer is shut down and gone,
-    /// the channel ends.
+    /// The same with a channel in place of a callback: the receiver gets expired payloads, which are dropped if the
+    /// receiver was dropped. There is no completion thread unless [`dispatch`](Self::dispatch) asks for one. The channel
+    /// ends when the timer is shut down and its last clone is dropped.
     ///
     /// # Errors
     /// As for [`build`](Self::build).

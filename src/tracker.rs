@@ -23,8 +23,8 @@ use std::time::Duration;
 /// Keeps one value for each key until it is completed, or its timeout passes.
 ///
 /// It is a [`Timer`](crate::Timer) with a map by key, and has the guarantees of the [`Purgatory`](crate::Purgatory). It
-/// serves a session that lives as long as its heartbeats
-/// [touch](Self::touch) it, a lease, a call that waits for its response ([`Requests`] makes futures of these).
+/// keeps sessions that live as long as heartbeats [touch](Self::touch) them, leases, and calls that wait for their
+/// response ([`Requests`] makes futures of these).
 ///
 /// ```
 /// use request_purgatory::Tracker;
@@ -54,10 +54,10 @@ use std::time::Duration;
 /// Cloning is cheap, and clones are the same tracker. When the last one is dropped, it is
 /// [shut down](Self::shutdown).
 ///
-/// Every method may be called from the callback. None holds a lock while the callback runs; `Hash` and `Eq` of keys and
-/// `Clone` of a value run under the lock of one map shard, and must not call the tracker. None but
-/// [`advance`](Self::advance) runs the callback, so a lock that it takes may be held while a value is tracked, touched or
-/// completed.
+/// The callback may call every method. No method holds a lock of the library while the callback runs; `Hash` and `Eq` of
+/// keys and `Clone` of a value run under the lock of one map shard, and must not call the tracker. Of the methods, only
+/// [`advance`](Self::advance) runs the callback, so you may track, touch or complete a value under a lock that the
+/// callback takes.
 pub struct Tracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: SharedHandle<Timers<K, V, S>>,
 }
@@ -83,14 +83,14 @@ impl<K: TrackedKey, V: Send + 'static> Tracker<K, V> {
 impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     shared_methods!("values kept");
 
-    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: for ever), in place of what was kept
-    /// for it before: that is in the result, unless it is just expiring.
+    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). It replaces a value that was
+    /// kept for the key before; the result has that value, unless it is expiring at this moment.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash` or `Eq` of a key or the clock
-    /// panicked. What was kept before stays.
+    /// panicked. A value that was kept before stays.
     pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Tracked<V>, Rejected<V>> {
         let timers = &self.shared.inner;
         let (place, replaced) = timers.extra.track(timers, key, value, timeout, true)?;
@@ -118,8 +118,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
     /// token of the new value, which `token` is not, and the value before.
     ///
-    /// The new value has the place of the old one under [`max_parked`](TrackerBuilder::max_parked), so it is never
-    /// refused as too many; and in the statistics the two count as one.
+    /// The new value takes the place of the old one under [`max_parked`](TrackerBuilder::max_parked), so a full tracker
+    /// does not refuse it. In the statistics the two count as one.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
@@ -142,8 +142,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         })
     }
 
-    /// Takes the value for `key`: the response has come, the session was closed. `None` if nothing is kept for it,
-    /// or it is just expiring.
+    /// Takes the value for `key`: the response has come, the session was closed. `None` if no value is kept for it, or it
+    /// is expiring at this moment.
     ///
     /// Takes the lock of the key's map shard, and then that of a timer shard only if it is free.
     pub fn complete<Q>(&self, key: &Q) -> Option<V>
@@ -153,7 +153,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.entries().complete(&self.shared.inner, key, Which::Any)
     }
 
-    /// The same, but only if the value still has `token`: a holder that has lost its lease ends no other's.
+    /// The same, but only if the value still has `token`: a holder that has lost its lease does not end the next lease.
     pub fn complete_if<Q>(&self, key: &Q, token: FencingToken) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -162,8 +162,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             .complete(&self.shared.inner, key, Which::Only(token))
     }
 
-    /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if nothing is
-    /// kept for it, or it is just expiring.
+    /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is kept
+    /// for it, or it is expiring at this moment.
     ///
     /// Reads the clock; if that panics, so does this call. Then takes the shared lock of the key's map shard and, within
     /// it, that of a timer shard.
@@ -175,7 +175,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             .touch(&self.shared.inner, key, Which::Any, timeout)
     }
 
-    /// The same, but only if the value still has `token`: a renewal that comes late does not extend another's lease.
+    /// The same, but only if the value still has `token`: a renewal that comes late does not extend the next lease.
     pub fn touch_if<Q>(&self, key: &Q, token: FencingToken, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -184,7 +184,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             .touch(&self.shared.inner, key, Which::Only(token), timeout)
     }
 
-    /// A clone of the value for `key`. `None` if nothing is kept for it, or it is just expiring.
+    /// A clone of the value for `key`. `None` if no value is kept for it, or it is expiring at this moment.
     ///
     /// The value is cloned under the lock of the key's map shard: let `Clone` be short (keep large values in an
     /// [`Arc`](std::sync::Arc)), and let it not call the tracker.
@@ -216,8 +216,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.entries().find(&self.shared.inner, key).is_some()
     }
 
-    /// The time until the value for `key` expires, zero if its deadline has passed. `None` if nothing is kept for it,
-    /// or for ever.
+    /// The time until the value for `key` expires, zero if its deadline has passed. `None` if no value is kept for it, or
+    /// it never expires.
     ///
     /// Takes the shared lock of the key's map shard, then that of a timer shard. Reads the clock; if that panics, so does
     /// this call.
@@ -230,8 +230,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         timers.engine.remaining(place.address)
     }
 
-    /// Ends the tracker: nothing is taken from now on. Returns what was kept, if this is the first call. The
-    /// tracker's own threads are joined, after the callbacks that wait for them have run.
+    /// Ends the tracker: it refuses every value from now on. The first call returns the values that were kept. Joins the
+    /// tracker's own threads, after the callbacks in their queues have run.
     ///
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
@@ -271,7 +271,7 @@ pub struct Tracked<V> {
     pub replaced: Option<V>,
 }
 
-/// A [`Tracker`] that may be gone.
+/// A reference to a [`Tracker`] that does not keep it running.
 pub struct WeakTracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: WeakHandle<Timers<K, V, S>>,
 }

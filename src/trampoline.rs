@@ -95,7 +95,7 @@ impl Drop for Trampoline {
         if WAITING.try_with(Cell::get).unwrap_or(false) {
             run_waiting();
         }
-        // Nothing to reset where the local is gone already.
+        // (The local may be destroyed already.)
         let _ = ACTIVE.try_with(|active| active.set(false));
     }
 }
@@ -134,7 +134,7 @@ fn run_one() -> bool {
         call();
         return true;
     }
-    // Purgatories take turns: so the checks that operations of one cause in another are merged there.
+    // One check of each purgatory in rotation: so the checks that operations of one cause in another are merged there.
     for _ in 0..CHECKS.with(|checks| checks.borrow().len()) {
         // (The list is not borrowed while a check runs: that may add to it.)
         let next = CHECKS.with(|checks| {

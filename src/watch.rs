@@ -192,8 +192,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         self.lists.read_key(key, K::clone)
     }
 
-    /// The watchers of `key`, as far as one look at the list shows them; `None` if there are none. A short list is
-    /// `copied`.
+    /// The watchers of `key`; `None` if there are none. A short list is `copied`. Of a long one, this only says that it is
+    /// long.
     #[inline(always)]
     pub(crate) fn find<Q>(&self, key: &Q, copied: &mut Copied) -> Option<Found>
     where

@@ -3,7 +3,9 @@
 
 mod support;
 
-use request_purgatory::{Admission, Completion, Purgatory, threads::Dispatch, time::Clock};
+use request_purgatory::{
+    Completion, Purgatory, purgatory::Admission, threads::Dispatch, time::Clock,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -110,7 +112,7 @@ fn cancel_for_an_unknown_key_returns_nothing() {
     assert_eq!(purgatory.len(), 1);
 }
 
-/// What is due at once neither waits for a rotation nor is lost.
+/// An operation whose deadline is now neither waits for a revolution of the wheel nor is lost.
 #[test]
 fn already_expired_timers_fire_at_the_next_advance() {
     let (purgatory, clock) = manual(|builder| builder.wheel_size(3));

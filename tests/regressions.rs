@@ -3,12 +3,11 @@
 mod support;
 
 use request_purgatory::{
-    Admission, Completion, DelayedOperation, Purgatory, RejectReason, threads::Dispatch,
-    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
-    time::WakeFn,
+    Completion, Purgatory, RejectReason, threads::Dispatch, threads::Reaper, threads::ReaperThread,
+    time::Clock, time::ManualClock, time::Timestamp, time::WakeFn,
 };
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::keys::{Fragile, Hook, with_fuse};
@@ -55,9 +54,9 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
     }
 }
 
-/// What completions park with no timeout came before what was due already, for ever.
+/// Operations that completions parked with a timeout of zero expired before those whose deadline had passed, without end.
 #[test]
-fn operations_parked_by_completions_do_not_starve_those_already_due() {
+fn operations_parked_by_completions_do_not_delay_expired_ones() {
     let (purgatory, clock) = manual::<u64>(|builder| builder);
     let (first, second) = (Tally::new(), Tally::new());
     for key in 0..100 {
@@ -77,34 +76,14 @@ fn operations_parked_by_completions_do_not_starve_those_already_due() {
     }
     clock.advance(Duration::from_millis(5));
     let expired = purgatory.advance();
-    assert_eq!(first.count(), 100, "all that was due when the call began");
+    assert_eq!(
+        first.count(),
+        100,
+        "all whose deadline had passed when the call began"
+    );
     assert_eq!((expired, second.count()), (100, 0), "and nothing else");
     assert_eq!(purgatory.advance(), 100);
     assert_eq!(second.count(), 100);
-}
-
-/// It said `Completed`, but no completion ever ran.
-#[test]
-fn an_operation_that_panics_at_its_second_examination_is_given_back() {
-    let (purgatory, _clock) = manual::<u64>(|builder| builder);
-    let probe = Probe::new();
-    let ending = probe.clone();
-    let mut examinations = 0;
-    let op = Op::new(NEVER_IN_A_TEST)
-        .when(move || {
-            examinations += 1;
-            assert!(examinations < 2, "the second examination");
-            false
-        })
-        .then(move |completion| ending.end(completion));
-    match purgatory.try_complete_else_watch(op, [1]) {
-        Err(ref rejected) if rejected.reason() == RejectReason::Panicked => {
-            assert_eq!(probe.ending(), None)
-        }
-        Ok(Admission::Completed) => assert!(probe.ending().is_some(), "it never completed"),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
 }
 
 /// No call ever took the keys out again.
@@ -123,7 +102,7 @@ fn a_shut_down_purgatory_keeps_no_keys_to_be_checked() {
 #[derive(Clone, Default)]
 struct Faulty {
     clock: ManualClock,
-    /// So many readings from now; 0 is never.
+    /// The number of readings from now; 0 is never.
     fuse: Arc<AtomicUsize>,
 }
 
@@ -213,7 +192,7 @@ fn the_next_deadline_is_seen_by_all_threads_that_ask_at_once() {
             })
         });
         for asker in askers {
-            asker.join().expect("no asker was told that nothing is due");
+            asker.join().expect("each call found a deadline");
         }
     });
 }
@@ -360,119 +339,6 @@ fn lateness_counts_the_completions_that_came_before() {
     );
 }
 
-/// A deferred check ran its completions on the thread that drives the timer.
-#[test]
-fn a_slow_completion_of_a_deferred_check_does_not_hold_up_the_timer() {
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("put-off");
-        let slow = Arc::new(AtomicBool::new(false));
-        let ready = slow.clone();
-        let sleeper = Op::new(NEVER_IN_A_TEST)
-            .when(move || ready.load(Ordering::SeqCst))
-            .then(|_| thread::sleep(Duration::from_secs(1)));
-        purgatory
-            .try_complete_else_watch(sleeper, [1])
-            .expect("there is room");
-        let expired = Arc::new(OnceLock::new());
-        let at = expired.clone();
-        let timed = Op::new(Duration::from_millis(100)).then(move |_| {
-            at.get_or_init(Instant::now);
-        });
-        let start = Instant::now();
-        purgatory
-            .try_complete_else_watch(timed, [2])
-            .expect("there is room");
-        slow.store(true, Ordering::SeqCst);
-        purgatory.check_later(1);
-        thread::sleep(Duration::from_millis(300));
-        let _ = purgatory.stats();
-        eventually("the expiry", || purgatory.stats().expired == 1);
-        let counted = start.elapsed();
-        assert!(counted < Duration::from_millis(800), "{counted:?}");
-    });
-}
-
-/// An operation whose destructor panics.
-struct Explosive {
-    probe: Arc<Probe>,
-    armed: bool,
-}
-
-impl DelayedOperation for Explosive {
-    type Key = u64;
-
-    fn timeout(&self) -> Duration {
-        Duration::from_millis(5)
-    }
-
-    fn try_complete(&mut self) -> bool {
-        self.probe.is_ready()
-    }
-
-    fn on_complete(self, completion: Completion) {
-        self.probe.end(completion);
-    }
-}
-
-impl Drop for Explosive {
-    fn drop(&mut self) {
-        assert!(!self.armed || thread::panicking(), "a destructor");
-    }
-}
-
-#[test]
-fn operations_whose_destructor_panics_cost_only_themselves() {
-    within(PATIENCE, || {
-        for completions in [Dispatch::Inline, Dispatch::OwnThread] {
-            let purgatory = Purgatory::<Explosive>::builder("explosive")
-                .dispatch(completions)
-                .build()
-                .expect("threads are to be had");
-            let probes = (0..20).map(|_| Probe::new()).collect::<Vec<_>>();
-            for (key, probe) in (0..).zip(&probes) {
-                let op = Explosive {
-                    probe: probe.clone(),
-                    armed: key % 2 == 0,
-                };
-                purgatory
-                    .try_complete_else_watch(op, [key])
-                    .expect("there is room");
-            }
-            eventually("all expiries", || {
-                probes.iter().all(|probe| probe.ending().is_some())
-            });
-            eventually("all panics counted", || purgatory.stats().panicked == 10);
-            assert_eq!(purgatory.len(), 0);
-        }
-    });
-}
-
-/// A panic of `on_complete` during the unwinding of another.
-#[test]
-fn an_executor_and_a_completion_may_both_panic() {
-    within(PATIENCE, || {
-        let panicking = |_job| panic!("no room in the pool");
-        let purgatory = Purgatory::<Op>::builder("unlucky")
-            .dispatch(Dispatch::Executor(Arc::new(panicking)))
-            .build()
-            .expect("threads are to be had");
-        let ended = Tally::new();
-        for key in 0..10 {
-            let ended = ended.clone();
-            let op = Op::new(Duration::from_millis(5)).then(move |_| {
-                ended.add();
-                panic!("and a bad completion");
-            });
-            purgatory
-                .try_complete_else_watch(op, [key])
-                .expect("there is room");
-        }
-        eventually("all expiries", || ended.count() == 10);
-        eventually("all panics counted", || purgatory.stats().panicked == 20);
-        assert_eq!(purgatory.len(), 0);
-    });
-}
-
 /// Purgatories on one reaper do not suffer from one of them whose operations are always due.
 #[test]
 fn an_operation_that_is_due_again_at_once_does_not_starve_the_others_of_a_reaper() {
@@ -511,12 +377,12 @@ fn an_operation_that_is_due_again_at_once_does_not_starve_the_others_of_a_reaper
     });
 }
 
-/// What was dropped, and where: kept for the last.
+/// The last clone is dropped in a `try_complete` or an `on_complete`, on a thread of that purgatory.
 #[test]
-fn a_purgatory_whose_last_face_goes_in_any_callback_ends_in_peace() {
+fn a_purgatory_whose_last_clone_is_dropped_in_any_callback_ends() {
     within(PATIENCE, || {
         for completions in [Dispatch::Inline, Dispatch::OwnThread] {
-            for in_look in [false, true] {
+            for while_examined in [false, true] {
                 let purgatory = Purgatory::<Op>::builder("parting")
                     .dispatch(completions.clone())
                     .build()
@@ -526,7 +392,7 @@ fn a_purgatory_whose_last_face_goes_in_any_callback_ends_in_peace() {
                 let start = Instant::now();
                 let op = Op::new(Duration::from_millis(20))
                     .when(move || {
-                        if in_look && start.elapsed() >= Duration::from_millis(20) {
+                        if while_examined && start.elapsed() >= Duration::from_millis(20) {
                             let purgatory = lock(&examining).take();
                             drop(purgatory);
                         }
@@ -555,7 +421,7 @@ fn a_purgatory_whose_last_face_goes_in_any_callback_ends_in_peace() {
     });
 }
 
-/// The wheel's present, which moves on with every park, was given for the deadline of what was due before it.
+/// The wheel's present, which moves on with every park, was returned as the deadline of an operation that was due before it.
 #[test]
 fn what_is_due_already_stays_the_next_deadline() {
     let (purgatory, clock) = manual::<u64>(|builder| builder);

@@ -42,7 +42,7 @@ pub(crate) trait Candidate: Sized + Sync {
     fn settle(&self) {}
 
     /// Lets work run that the candidate left to an executor on the calling thread. Called inside
-    /// timed sections after every [`BURST`] steps: work put off is still work.
+    /// timed sections after every [`BURST`] steps: deferred work is still work.
     fn turn(&self) -> impl Future<Output = ()> {
         std::future::ready(())
     }

@@ -16,7 +16,7 @@
 //! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
 //! | `report` | tables and JSON; `benches/plot.py` draws |
 //!
-//! With `--features reference-schemes` the timer schemes that nobody should deploy take part too.
+//! With `--features reference-schemes` the reference schemes, which are not for deployment, take part too.
 //!
 //! A new workload is a file in `workload` and a line in its list.
 

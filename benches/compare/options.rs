@@ -12,9 +12,9 @@ Compares the library with its peers on the workloads of the benchmark.
     --quick             everything in under five minutes: fewer and shorter rounds, fewer parked
     --only W1[,...]     only these workloads
     --candidates A,B    only these candidates (names as in the tables)
-    --parked N[,...]    W1, W1t, W1x, W6, W8, W9, W10, W11: with so many parked
-    --keys K[,...]      W1, W1t, W1x, W6: with so many keys for each request
-    --threads T[,...]   W1t: on so many threads
+    --parked N[,...]    W1, W1t, W1x, W6, W8, W9, W10, W11: requests parked
+    --keys K[,...]      W1, W1t, W1x, W6: keys for each request
+    --threads T[,...]   W1t: threads
     --rounds N          rounds per case, the tables show their medians [default: 5; quick: 2]
     --lives N           W1, W1t, W1x, W9, W10, W11: measured lives per case and candidate, over all rounds
     --seconds N         W4, W5: how long requests arrive

@@ -9,7 +9,7 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Zero where nobody says: the ratios are then no numbers.
+/// Zero where the system does not say: the ratios are then no numbers.
 #[cfg(not(unix))]
 pub(crate) fn cpu_time() -> Duration {
     Duration::ZERO
@@ -25,7 +25,7 @@ pub(crate) fn clock_reading() -> f64 {
     started.elapsed().as_nanos() as f64 / f64::from(TIMES)
 }
 
-/// Bytes of anonymous memory that are resident; `None` where nobody says.
+/// Bytes of anonymous memory that are resident; `None` where the system does not say.
 pub(crate) fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

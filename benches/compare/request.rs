@@ -106,7 +106,7 @@ pub(crate) enum Ending {
 }
 
 /// One delayed request. Neither `Clone` nor `Copy`, as a real one (it owns a reply channel) would
-/// not be: whoever ends it must have moved it out of where it was parked.
+/// not be: the call that ends it must have moved it out of where it was parked.
 #[derive(Debug)]
 pub(crate) struct Request {
     flag: &'static Flag,
@@ -128,7 +128,10 @@ impl Request {
     pub(crate) fn timed(number: u32, flag: &'static Flag, timeout: Duration) -> Self {
         END_TIMES.get_or_init(|| (0..TIMED_MOST).map(|_| AtomicU64::new(0)).collect());
         ORIGIN.get_or_init(Instant::now);
-        assert!((number as usize) < TIMED_MOST, "so many are not remembered");
+        assert!(
+            (number as usize) < TIMED_MOST,
+            "more requests than are remembered"
+        );
         Self::new(number | TIMED, flag, timeout)
     }
 

@@ -5,7 +5,7 @@ use request_purgatory::scheme::{Position, Records};
 use crate::candidates::Named;
 use crate::timer_queue::Tick;
 
-/// A scheme and so many timers, told the time. Each timer has a number and is started or not.
+/// A scheme and a number of timers, told the time. Each timer has a number and is started or not.
 pub(crate) struct SchemeTimers<S> {
     scheme: S,
     records: Table,

@@ -54,7 +54,12 @@ async fn any_key_triggers<C: Candidate>(candidate: &C) {
         candidate.turn().await;
         assert_eq!(candidate.parked(), 1);
         assert_eq!(candidate.check(trigger), 0, "{}: not ready", C::NAME);
-        assert_eq!(candidate.check(99), 0, "{}: nobody's key", C::NAME);
+        assert_eq!(
+            candidate.check(99),
+            0,
+            "{}: a key without requests",
+            C::NAME
+        );
         flag.mark_completable();
         assert_eq!(candidate.check(trigger), 1, "{}: key {trigger}", C::NAME);
         candidate.turn().await;
@@ -80,7 +85,7 @@ async fn ends_every_ready_watcher<C: Candidate>(candidate: &C) {
     }
 }
 
-/// A hundred requests that nobody checks expire by themselves: each, once, and none early.
+/// A hundred requests that no thread checks expire by themselves: each, once, and none early.
 async fn expires<C: Candidate>(candidate: &C) {
     let flags = Flag::board(100);
     let mut deadlines = Vec::new();

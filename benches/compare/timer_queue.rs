@@ -36,7 +36,7 @@ pub(crate) trait TimerQueue<V>: Sized {
         drop(token);
     }
 
-    /// Moves on to `now`, never back, and passes what is due to `fire`.
+    /// Moves on to `now`, never back, and passes the expired timers to `fire`.
     fn advance(&mut self, now: Tick, fire: &mut impl FnMut(V));
 
     /// Started and neither stopped nor fired.

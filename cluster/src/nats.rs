@@ -2,7 +2,7 @@
 //!
 //! An event of a key is published to `PREFIX.in.KEY`, which the stream stores; once it is stored, the stream says so on
 //! `PREFIX.out.KEY`, with the sequence in the headers and without the body. (What is heard on the ingest subject is not
-//! ordered after the commit, so nobody listens there.) The version of a key is the sequence of its last event: versions
+//! ordered after the commit, so no node listens there.) The version of a key is the sequence of its last event: versions
 //! of one key have gaps.
 //!
 //! `subscribe` and `flush` of the client return before the server knows of a subscription. So a watch is a subscription

@@ -291,7 +291,7 @@ impl<K: Key> Session<K> {
             return Err(Doubt::Epoch);
         }
         if ticket.shows_loss(reading) && self.config.rules.keep(Rule::ResetWhenBack) {
-            // Of the other keys, some went back and have since been overtaken by new commits; nobody can tell which. So
+            // Of the other keys, some went back and have since been overtaken by new commits; it is not known which. So
             // all waits end.
             self.table.reset(reading.epoch);
             return Err(Doubt::WentBack);

@@ -1,11 +1,11 @@
 //! The table of watched keys: what every thread of the node shares.
 //!
-//! A key's slot is made by the first interest in it, which also orders the watch; it is removed when nobody has been
+//! A key's slot is made by the first interest in it, which also orders the watch; it is removed when no wait has been
 //! interested for the linger, which also orders the end of the watch. Both happen under the lock of the key's shard, so
 //! the orders of one key stand in the list in the order in which its slot came and went. The driver takes the orders out
 //! and carries them out one after the other.
 //!
-//! Nothing here knows the time: a key that nobody is interested in any more is only put into a list, and its linger
+//! Nothing here knows the time: a key without interest is only put into a list, and its linger
 //! begins when the driver next [tends](Table::tend) the table. So an interest can be dropped on any thread, one of the
 //! purgatory's included, which is in no runtime.
 //!
@@ -55,7 +55,7 @@ pub trait Waiting<K>: Send + Sync {
 struct Slot {
     entry: Arc<Entry>,
     interests: usize,
-    /// When the key is forgotten, if nobody is interested by then.
+    /// When the key is forgotten, if no wait is interested by then.
     lingers_until: Option<Time>,
 }
 

@@ -11,33 +11,21 @@
 //! | `fields` | the thread that has the slab's lock. [`SlabGuard`] is the proof |
 //! | `link` | every thread (it is atomic); it means something only while the slot is on a free list |
 //!
-//! Slots are never freed before the slab, and each is initialised before its index is given out, so any index below
-//! `initialised` may be followed at any time, by any thread, with however stale a reference: the generation in the
-//! state word tells the occupants apart.
+//! Slots lie in [`Chunks`]: they never move and live as long as the slab, so any thread may follow any index, however
+//! stale. The generation in the state word tells the occupants of a slot apart.
 //!
 //! An ended slot comes back as an [`Ended`] token: under the lock ([`SlabGuard::reuse`], [`SlabGuard::put_back`]) or,
-//! when another thread has the lock, by [`Slab::free_remotely`], which pushes it on a lock-free list for the next
+//! when another thread has the lock, by [`Slab::free_remotely`], which pushes it on the [`RemoteList`] for the next
 //! thread that gets the lock. Tokens ([`Vacant`], [`Ended`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
 
+use super::chunks::Chunks;
+use super::remote::{NIL, RemoteList};
 use super::state::{Acquire, Mark, Release, State};
-use crate::sync::{
-    AtomicU32, AtomicU64, CachePadded, FIRST_CHUNK, Mutex, MutexGuard, Ordering, UnsafeCell,
-};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::marker::PhantomData;
+use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32 as Link};
-
-/// Chunks of doubling size: enough for every index.
-const CHUNKS: usize = 32;
-/// Size of a cache line; where that is another one, no harm is done.
-const LINE: usize = 64;
-/// End of a list of slots.
-const NIL: u32 = u32::MAX;
-/// An empty remote free list.
-const NONE_REMOTE: u64 = NIL as u64;
+use std::sync::atomic::AtomicU32 as Link;
 
 /// Names one occupant of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,21 +57,16 @@ struct Slot<P> {
 
 /// Slots for payloads `P`, with `G` beside them under the same lock.
 pub(crate) struct Slab<P, G> {
-    // What every check of an operation reads, and only the growth of the slab writes.
-    /// Chunk `c` has room for `FIRST_CHUNK << c` slots, or is null.
-    chunks: [AtomicPtr<Slot<P>>; CHUNKS],
-    /// Slots below this index are initialised.
-    initialised: AtomicU32,
+    /// What every check of an operation reads, and only the growth of the slab writes.
+    slots: Chunks<Slot<P>>,
     // What every park writes, on cache lines of its own.
-    /// The remote free list: ended slots that wait for the next thread that gets the lock. First slot and length.
-    remote: CachePadded<AtomicU64>,
+    remote: CachePadded<RemoteList>,
     locked: CachePadded<Mutex<Locked<G>>>,
-    slots: PhantomData<Slot<P>>,
 }
 
 struct Locked<G> {
     free: u32,
-    /// What was taken of the remote free list, and is not on the free list yet.
+    /// Slots taken off the remote free list that are not on the free list yet.
     chain: u32,
     beside: G,
 }
@@ -117,15 +100,13 @@ pub(crate) enum Released<'a, P> {
 impl<P, G> Slab<P, G> {
     pub(crate) fn new(beside: G) -> Self {
         Self {
-            chunks: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
-            initialised: AtomicU32::new(0),
-            remote: CachePadded::new(AtomicU64::new(NONE_REMOTE)),
+            slots: Chunks::new(),
+            remote: CachePadded::new(RemoteList::new()),
             locked: CachePadded::new(Mutex::new(Locked {
                 free: NIL,
                 chain: NIL,
                 beside,
             })),
-            slots: PhantomData,
         }
     }
 
@@ -145,7 +126,7 @@ impl<P, G> Slab<P, G> {
     /// Takes hold of the operation at `at`, or leaves `mark` for the thread that holds it.
     #[inline(always)]
     pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, P> {
-        let Some(slot) = self.slot(at.index) else {
+        let Some(slot) = self.slots.get(at.index) else {
             return Begin::Stale;
         };
         match slot.state.acquire_or_mark(at.generation, mark) {
@@ -158,13 +139,14 @@ impl<P, G> Slab<P, G> {
     /// Whether the operation that `at` names has not ended.
     #[inline(always)]
     pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
-        self.slot(at.index)
+        self.slots
+            .get(at.index)
             .is_some_and(|slot| slot.state.is_parked(at.generation))
     }
 
     /// The operation in the slot at `index`, if it has not ended.
     pub(crate) fn occupant(&self, index: u32) -> Option<SlotRef> {
-        let generation = self.slot(index)?.state.occupant()?;
+        let generation = self.slots.get(index)?.state.occupant()?;
         Some(SlotRef { index, generation })
     }
 
@@ -179,94 +161,35 @@ impl<P, G> Slab<P, G> {
 
     /// One more than the highest index ever used.
     pub(crate) fn used(&self) -> u32 {
-        // ORDERING: Acquire, as in `slot`.
-        self.initialised.load(Ordering::Acquire)
+        self.slots.len()
     }
 
     /// For models: how many slots wait on the remote free list.
     #[cfg(loom)]
     pub(crate) fn waiting(&self) -> u32 {
-        // ORDERING: Relaxed: a count for a model. A read-modify-write, because loom does not try to let another thread's
-        // exchange come before a load if that thread loads first.
-        Self::decode(self.remote.fetch_or(0, Ordering::Relaxed)).1
+        self.remote.len()
     }
 
-    /// For tests: as if the vacant slot at `index` had had so many occupants.
+    /// For tests: as if the vacant slot at `index` had had this many occupants.
     #[cfg(all(test, not(loom)))]
     pub(super) fn age(&self, index: u32, occupants: u32) {
-        if let Some(slot) = self.slot(index) {
+        if let Some(slot) = self.slots.get(index) {
             slot.state.skip_to_generation(occupants);
         }
     }
 
     /// Leaves an ended slot for the next thread that gets the lock. Returns how many slots wait for that now.
     pub(crate) fn free_remotely(&self, ended: Ended) -> usize {
-        let Some(slot) = self.slot(ended.index) else {
+        let Some(slot) = self.slots.get(ended.index) else {
             return 0;
         };
-        // ORDERING: Relaxed: the exchange below checks it.
-        let mut head = self.remote.load(Ordering::Relaxed);
-        loop {
-            let (first, count) = Self::decode(head);
-            // ORDERING: Relaxed: published by the Release below.
-            slot.link.store(first, Ordering::Relaxed);
-            let count = count.saturating_add(1);
-            // ORDERING: Release pairs with the Acquire in `next_remote`: the link, and everything that the ending
-            // thread did with the slot, come before its reuse.
-            match self.remote.compare_exchange_weak(
-                head,
-                Self::encode(ended.index, count),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return count as usize,
-                Err(changed) => head = changed,
-            }
-        }
+        self.remote.push(ended.index, &slot.link)
     }
 
-    /// First slot and length of a remote free list, in one word.
-    #[inline(always)]
-    fn encode(first: u32, count: u32) -> u64 {
-        u64::from(count) << 32 | u64::from(first)
-    }
-
-    #[inline(always)]
-    fn decode(word: u64) -> (u32, u32) {
-        (word as u32, (word >> 32) as u32)
-    }
-
-    /// The memory of a chunk. It begins with a cache line, so that few slots lie in two lines.
-    pub(super) fn layout(chunk: usize) -> Layout {
-        Layout::array::<Slot<P>>((FIRST_CHUNK as usize) << chunk)
-            .and_then(|layout| layout.align_to(LINE))
-            .expect("a chunk that the indices can name is smaller than the address space")
-    }
-
-    /// Chunk and offset of a slot.
-    #[inline(always)]
-    fn locate(index: u32) -> (usize, usize) {
-        let chunk = (index / FIRST_CHUNK + 1).ilog2();
-        let first = FIRST_CHUNK * ((1 << chunk) - 1);
-        (chunk as usize, (index - first) as usize)
-    }
-
-    /// The slot at `index`, if it was ever used.
-    #[inline(always)]
-    fn slot(&self, index: u32) -> Option<&Slot<P>> {
-        // ORDERING: Acquire pairs with the Release in `add_slot`: a slot below this index is initialised, and its
-        // chunk known.
-        if index >= self.initialised.load(Ordering::Acquire) {
-            return None;
-        }
-        let (chunk, offset) = Self::locate(index);
-        // ORDERING: Relaxed: published by `initialised`.
-        let chunk = self.chunks[chunk].load(Ordering::Relaxed);
-        // SAFETY: `locate` keeps the offset inside the chunk, which `add_slot` allocated.
-        let slot = unsafe { chunk.add(offset) };
-        // SAFETY: below `initialised`, so `add_slot` has written it. From then on it is only borrowed shared (its
-        // parts have cells of their own) until the slab is dropped, which the result does not outlive.
-        Some(unsafe { &*slot })
+    /// For tests: the memory of the first chunk.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn layout() -> std::alloc::Layout {
+        Chunks::<Slot<P>>::layout(0)
     }
 }
 
@@ -278,14 +201,6 @@ impl<P, G> Drop for Slab<P, G> {
             };
             if let Begin::Held(held) = self.begin(at, Mark::ShutDown) {
                 drop(held.end());
-            }
-        }
-        for (number, chunk) in self.chunks.iter_mut().enumerate() {
-            let chunk = *chunk.get_mut();
-            if !chunk.is_null() {
-                // SAFETY: `add_slot` allocated it with this layout. What the slots themselves own was dropped above
-                // (loom's instrumentation link, no part of a slot has a destructor).
-                unsafe { dealloc(chunk.cast(), Self::layout(number)) };
             }
         }
     }
@@ -425,8 +340,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             return None;
         }
         let index = self.locked.free;
-        let slot = self.slab.slot(index)?;
-        // ORDERING: Relaxed: the link was written under this lock, or acquired by `next_remote`.
+        let slot = self.slab.slots.get(index)?;
+        // ORDERING: Relaxed: the link was written under this lock, or acquired by `take_all`.
         self.locked.free = slot.link.load(Ordering::Relaxed);
         Some(Vacant { slot, index })
     }
@@ -470,7 +385,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     #[inline(always)]
     pub(crate) fn reuse(&self, ended: Ended) -> Option<Vacant<'a, P>> {
         let Ended { index } = ended;
-        let slot = self.slab.slot(index)?;
+        let slot = self.slab.slots.get(index)?;
         (!slot.state.is_retired()).then_some(Vacant { slot, index })
     }
 
@@ -478,54 +393,32 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     #[inline(always)]
     pub(crate) fn next_remote(&mut self) -> Option<Ended> {
         if self.locked.chain == NIL {
-            // ORDERING: Relaxed: a slot pushed just now may as well wait for the next holder.
-            if self.slab.remote.load(Ordering::Relaxed) == NONE_REMOTE {
+            self.locked.chain = self.slab.remote.take_all();
+            if self.locked.chain == NIL {
                 return None;
             }
-            // ORDERING: Acquire pairs with the Release of every push in `free_remotely` (each is a read-modify-write,
-            // so the last one continues the release sequences of those before it).
-            let word = self.slab.remote.swap(NONE_REMOTE, Ordering::Acquire);
-            (self.locked.chain, _) = Slab::<P, G>::decode(word);
         }
         let index = self.locked.chain;
         // ORDERING: Relaxed: the whole chain was acquired with its first link, by this holder of the lock or another.
-        self.locked.chain = self.slab.slot(index)?.link.load(Ordering::Relaxed);
+        self.locked.chain = self.slab.slots.get(index)?.link.load(Ordering::Relaxed);
         Some(Ended { index })
     }
 
-    /// Initialises one more slot and makes it the free list. There is no free list over a fresh chunk: building one
-    /// would take as long as the chunk is large, under the lock. `false` if there are `limit` slots.
+    /// Adds one more slot and makes it the free list. There is no free list over a fresh chunk: building one would take
+    /// as long as the chunk is large, under the lock. `false` if there are `limit` slots.
     fn add_slot(&mut self, limit: u32) -> bool {
-        let index = self.slab.used();
-        if index >= limit {
+        if self.slab.used() >= limit {
             return false;
         }
-        let (number, offset) = Slab::<P, G>::locate(index);
-        // ORDERING: Relaxed on both: only a holder of the lock reads it before `initialised` publishes it.
-        let mut chunk = self.slab.chunks[number].load(Ordering::Relaxed);
-        if chunk.is_null() {
-            let layout = Slab::<P, G>::layout(number);
-            // SAFETY: a slot is not of size zero, and a chunk has at least one.
-            chunk = unsafe { alloc(layout) }.cast::<Slot<P>>();
-            if chunk.is_null() {
-                handle_alloc_error(layout);
-            }
-            self.slab.chunks[number].store(chunk, Ordering::Relaxed);
-        }
-        // SAFETY: `locate` keeps the offset inside the chunk.
-        let slot = unsafe { chunk.add(offset) };
         let vacant = Slot {
             state: State::vacant(),
             fields: UnsafeCell::new(Fields::default()),
             link: Link::new(NIL),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         };
-        // SAFETY: memory for a slot, and we have the lock, so no other thread writes it; no thread reads a slot that is
-        // not below `initialised`.
-        unsafe { slot.write(vacant) };
-        // ORDERING: Release pairs with the Acquire in `slot`.
-        self.slab.initialised.store(index + 1, Ordering::Release);
-        self.locked.free = index;
+        // SAFETY: we have the lock, and slots are added here only. A thread that has the lock has `&Slab`, which it gets
+        // from another thread only if `P`, and with it the slot, is `Send`.
+        self.locked.free = unsafe { self.slab.slots.push(vacant) };
         true
     }
 }
@@ -540,7 +433,8 @@ impl<P, G> FieldsView<'_, P, G> {
     #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> Fields {
         self.slab
-            .slot(index)
+            .slots
+            .get(index)
             .map(|slot| {
                 slot.fields.with_mut(|fields| {
                     // SAFETY: a view exists only by exclusive borrow of a guard, so the lock is held and there is
@@ -554,7 +448,7 @@ impl<P, G> FieldsView<'_, P, G> {
     /// Changes the timer fields of the slot at `index`.
     #[inline(always)]
     pub(crate) fn update(&mut self, index: u32, change: impl FnOnce(&mut Fields)) {
-        if let Some(slot) = self.slab.slot(index) {
+        if let Some(slot) = self.slab.slots.get(index) {
             slot.fields.with_mut(|fields| {
                 // SAFETY: the lock is held, as in `read`, and the only view is borrowed exclusively.
                 change(unsafe { &mut *fields });

@@ -48,7 +48,7 @@ fn slots_are_reused_and_chunks_added() {
         let parked = parked.collect::<Vec<_>>();
         for (number, at) in parked {
             assert_eq!(end(&cells, at).as_deref(), Some(&number));
-            assert!(end(&cells, at).is_none(), "it is gone");
+            assert!(end(&cells, at).is_none(), "it has ended");
         }
         assert_eq!(cells.used(), 1_000);
     }
@@ -66,7 +66,7 @@ fn a_full_slab_gives_the_payload_back() {
 }
 
 #[test]
-fn a_slot_whose_generations_are_used_up_has_no_other_tenant() {
+fn a_slot_whose_generations_are_used_up_has_no_other_occupant() {
     let cells = Cells::new(());
     let first = insert(&cells, Arc::new(0), u32::MAX).expect("no limit");
     end(&cells, first);
@@ -99,7 +99,7 @@ fn a_dropped_slab_drops_what_is_parked() {
 
 #[test]
 fn a_slot_with_half_a_line_of_payload_is_one_line() {
-    let layout = Slab::<[u64; 4], ()>::layout(0);
+    let layout = Slab::<[u64; 4], ()>::layout();
     assert_eq!(layout.align(), 64);
     assert_eq!(layout.size(), 64 * crate::sync::FIRST_CHUNK as usize);
 }

@@ -18,9 +18,10 @@ use std::time::Duration;
 /// An operation whose end can be awaited: `Purgatory<Awaited<Op>>` parks it by
 /// [`completion`](Purgatory::completion), which gives a [`Future`] of the operation and how it ended.
 ///
-/// What comes out of the future takes the place of `on_complete`: that is not called for an operation that is awaited,
-/// nor if the future is dropped. One that is [made by hand](Self::new) and parked as usual is not awaited, and has its
-/// `on_complete` as ever; so one purgatory can hold both.
+/// The result of the future takes the place of `on_complete`, which is not called for an operation that is awaited, nor
+/// if the future is dropped. An operation that is made by [`new`](Self::new) and parked by
+/// [`try_complete_else_watch`](Purgatory::try_complete_else_watch) is not awaited, and its `on_complete` is called. One
+/// purgatory can hold both.
 ///
 /// ```
 /// use request_purgatory::future::Awaited;
@@ -57,12 +58,13 @@ pub struct Awaited<Op> {
 type End<Op> = Promise<Result<(Op, Completion), CompletionError>>;
 
 impl<Op> Awaited<Op> {
-    /// One that nobody awaits, for [`Purgatory::try_complete_else_watch`].
+    /// An operation that no task awaits, for [`Purgatory::try_complete_else_watch`].
     pub fn new(op: Op) -> Self {
         Self { op, reply: None }
     }
 
-    /// The operation, for instance of one that was cancelled. Whoever awaits it gets [`CompletionError::Cancelled`].
+    /// The operation, for instance one that was cancelled. Its future, if there is one, resolves to
+    /// [`CompletionError::Cancelled`].
     pub fn into_operation(self) -> Op {
         self.op
     }
@@ -102,9 +104,9 @@ impl<Op: fmt::Debug> fmt::Debug for Awaited<Op> {
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     /// As [`try_complete_else_watch`](Self::try_complete_else_watch), and gives a future of the operation's end.
     ///
-    /// The operation is parked when this returns, polled or not: an event after the call is not missed, and the
-    /// timeout runs. `try_complete` and `timeout` run where they always do, never in a poll. The future is woken on
-    /// the thread that `on_complete` would run on.
+    /// The operation is parked when this returns, whether the future is polled or not: an event after the call is not
+    /// missed, and the timeout runs. `try_complete` and `timeout` never run in a poll. The future is woken on the thread
+    /// on which `on_complete` would run.
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.
@@ -150,15 +152,15 @@ fn begin<Op: DelayedOperation, S: KeyHasher>(
     }
 }
 
-/// The end of an [`Awaited`] operation to come: a [`Future`] of the operation and its [`Completion`], the timeout and
-/// the shutdown included.
+/// The end of an [`Awaited`] operation: a [`Future`] of the operation and its [`Completion`], which may be a timeout or a
+/// shutdown.
 ///
-/// Any executor will do, also more than one after the other: the last that polled is woken. Once it has resolved, it is
-/// pending for ever. It does not keep the purgatory alive.
+/// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
+/// resolved, every poll is pending. It does not keep the purgatory alive.
 ///
-/// Dropping it cancels the operation, which is dropped without `on_complete`; watches and timer are gone when `drop`
-/// returns. (If another thread is examining the operation in that very moment, nobody waits for that; it removes them
-/// when `try_complete` returns.) To have the operation back, use [`handle`](Self::handle) and
+/// Dropping it cancels the operation, which is dropped without `on_complete`; watches and timer are removed when `drop`
+/// returns. (If another thread is examining the operation at that moment, `drop` does not wait for it; that thread
+/// removes them when `try_complete` returns.) To get the operation back, use [`handle`](Self::handle) and
 /// [`Handle::cancel`].
 #[must_use = "an operation whose end is not awaited is cancelled"]
 pub struct CompletionFuture<Op: DelayedOperation, S: KeyHasher = RandomState>(
@@ -171,14 +173,14 @@ impl<Op: DelayedOperation, S: KeyHasher> CompletionFuture<Op, S> {
         self.0.handle()
     }
 
-    /// Waits on this thread, which sleeps meanwhile.
+    /// Blocks this thread until the operation has ended.
     ///
     /// # Errors
     /// [`CompletionError`], if the operation was cancelled or panicked.
     ///
     /// # Panics
-    /// If it is called from a callback of the library: what ends the operation may be due on the very thread that
-    /// sleeps.
+    /// If it is called from a callback of the library: the call that ends the operation may have to run on the thread
+    /// that is blocked.
     pub fn wait_blocking(self) -> Result<(Op, Completion), CompletionError> {
         assert!(
             !Trampoline::in_progress(),

@@ -1,4 +1,4 @@
-//! Listening to checks, for conditions that the library cannot look at: listen, look, await a check, look again.
+//! Listening to checks, for conditions that only the waiter can evaluate: listen, evaluate, await a check, evaluate again.
 
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
@@ -15,9 +15,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Listens to checks of any of `keys`, for at most `timeout` from this call on ([`Duration::MAX`]: for ever, a stream
-    /// of wake-ups). For conditions that are looked at by the waiter itself, because the look awaits something or borrows
-    /// what the waiter has:
+    /// Listens to checks of any of `keys`, for at most `timeout` from this call on ([`Duration::MAX`]: without end, a
+    /// stream of wake-ups). For conditions that the waiter evaluates itself, because the evaluation awaits or borrows:
     ///
     /// ```
     /// use request_purgatory::Waits;
@@ -38,11 +37,11 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # futures::executor::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
-    /// [`wait_until`](Self::wait_until) is this loop, with another look at the deadline.
+    /// [`wait_until`](Self::wait_until) is this loop, and evaluates once more at the deadline.
     ///
-    /// The listener listens when this returns, and between wake-ups: a check after this call is not missed. Look after
-    /// this call, not before it. If the purgatory refuses to park the listener, [`checked`](Listener::checked) says so; a
-    /// look that succeeds before that needs no place in the purgatory.
+    /// The listener listens when this returns, and between wake-ups: a check after this call is not missed. Evaluate the
+    /// condition after this call, not before it. If the purgatory refuses to park the listener,
+    /// [`checked`](Listener::checked) says so; a condition that is true before that needs no place in the purgatory.
     ///
     /// The thread that checks a key runs nothing of the waiter but its waker. In the statistics every such check is an
     /// examination in vain, and a listener that expires shows no [missed check](crate::stats::Stats::missed_checks): the
@@ -69,8 +68,8 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         })
     }
 
-    /// Waits until `condition` finds something, for at most `timeout` from this call on ([`Duration::MAX`]: for ever). As
-    /// [`wait`](Self::wait), for conditions that await: the condition is evaluated in the task that awaits this future,
+    /// Waits until `condition` finds something, for at most `timeout` from this call on ([`Duration::MAX`]: without end).
+    /// As [`wait`](Self::wait), for conditions that await: the condition is evaluated in the task that awaits this future,
     /// and needs neither `Send` nor `'static`.
     ///
     /// ```
@@ -85,8 +84,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// ```
     ///
     /// It [listens](Self::listen) from this call on, polled or not. The condition is evaluated when the future is first
-    /// polled (also if the purgatory refuses to park it: what is there needs no place), again after checks, and once more
-    /// when the timeout has passed. Every evaluation begins anew; checks that come during one are merged, and cause one
+    /// polled (also if the purgatory refuses to park it), again after checks, and once more when the timeout has passed. Every evaluation begins anew; checks that come during one are merged, and cause one
     /// more. What that last evaluation finds counts as a [missed check](crate::stats::Stats::missed_checks): the event
     /// had happened, and the key was not checked in time.
     ///
@@ -125,20 +123,20 @@ fn begin<K: TrackedKey, S: KeyHasher>(
     let signal = Arc::new(Signal::new());
     let operation = WaitOperation::listener(timeout, signal.clone());
     let admission = park(operation).unwrap_or_else(|rejected| {
-        // Before the operation is dropped, which would only say that it is lost.
+        // Before the operation is dropped: its destructor would say that the listener was cancelled.
         signal.end(WaitError::of(&rejected));
         Admission::Completed
     });
-    // The park examines its operation as well. Whatever was checked by now, the caller has yet to look, and sees it then:
-    // the lock in here comes after that of the check.
+    // The park examines its operation as well. Forget that, and every check so far: the caller evaluates its condition
+    // after this, and the lock in here comes after that of the check.
     signal.clear();
     Listener(Awaiting::new(signal, admission))
 }
 
 /// Listens to checks of some keys, from [`listen`](Purgatory::listen) until it is dropped, or its timeout has passed.
 ///
-/// Dropping it cancels its operation: watches and timer are gone when `drop` returns, on any thread. (If another thread is
-/// examining the operation in that very moment, `drop` does not wait for it; that thread removes them.)
+/// Dropping it cancels its operation: watches and timer are removed when `drop` returns, on any thread. (If another
+/// thread is examining the operation at that moment, `drop` does not wait for it; that thread removes them.)
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: TrackedKey, S: KeyHasher = RandomState>(
     Awaiting<Signal, WaitOperation<K>, S>,
@@ -148,9 +146,9 @@ impl<K: TrackedKey, S: KeyHasher> Listener<K, S> {
     /// Waits until a key was checked since the last call (or since the listener was made). Any number of checks in between
     /// are one.
     ///
-    /// Cancel-safe: a check that no call has reported yet is kept for the next one. So after `Ok`, look: whatever happened
-    /// before the check is visible then. Any executor will do; the last task that polled is woken, by the thread that
-    /// checks, which holds no lock then. A waker that panics ends the listener, with [`WaitError::Panicked`].
+    /// Cancel-safe: a check that no call has reported yet is kept for the next one. After `Ok`, evaluate the condition:
+    /// what happened before the check is visible then. Any executor may poll it; the thread that checks wakes the last
+    /// task that polled, and holds no lock then. A waker that panics ends the listener, with [`WaitError::Panicked`].
     ///
     /// # Errors
     /// Once there are no more checks to wait for, every call returns the reason, at once: [`WaitError::Expired`] after the
@@ -169,7 +167,7 @@ impl<K: TrackedKey, S: KeyHasher> Listener<K, S> {
 
     /// Ends the listener because its condition is true: it counts as completed, where a dropped one counts as cancelled.
     ///
-    /// Its operation is forced to complete; a trace says so. One that has expired by now stays so.
+    /// Its operation is forced to complete, and a trace says so. If it has expired by now, this changes nothing.
     pub fn satisfied(mut self) {
         self.0.end(Handle::force_complete);
     }
@@ -207,7 +205,8 @@ impl<K: TrackedKey, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// The handle of what is parked, to look at the deadline or to move it. `None` if the purgatory refused it.
+    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory refused
+    /// to park it.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.0.handle()
     }

@@ -1,4 +1,4 @@
-//! What is parked in a purgatory to wait in: a predicate, or a listener's end.
+//! The operation of [`Waits`](super::Waits): a predicate, or a listener's end.
 
 use super::reply::Reply;
 use super::signal::Signal;
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
 ///
-/// Only [`Purgatory::wait`](crate::Purgatory::wait) and its kin make one. It comes out when it is cancelled by key or
-/// handle; dropped, it tells its future or listener so.
+/// [`Purgatory::wait`](crate::Purgatory::wait) and the calls beside it make one. A cancel by key or handle returns it;
+/// its destructor tells its future or listener that it was cancelled.
 pub struct WaitOperation<K> {
     timeout: Duration,
     role: Role,
@@ -82,11 +82,11 @@ where
             found,
             reply,
         } = *self;
-        // What was found is never thrown away, also if that was the look at the deadline.
+        // A value that was found is kept, also if the examination at the deadline found it.
         let result = found.ok_or(completion.into());
-        // Gone before the future is told; and if its destructor panics, the future still is.
+        // Dropped before the future is told. If its destructor panics, the future is told all the same.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(predicate)));
-        // (What is refused is dropped, since the future is gone.)
+        // (The promise refuses the result if the future was dropped.)
         reply.tell(|promise| drop(promise.keep(result)));
         if let Err(panic) = dropped {
             resume_unwind(panic);

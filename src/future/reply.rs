@@ -1,8 +1,8 @@
 //! The two ends of what is awaited: the parked operation holds one, the future the other, and what lies between them
 //! is shared.
 //!
-//! Whatever becomes of the operation, the future learns it: if the operation's end is dropped, that says so. Whatever
-//! becomes of the future, the operation does: dropping the future's end cancels it.
+//! Each end tells the other when it is dropped: the operation's end sets an error, the future's end cancels the
+//! operation.
 
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
@@ -41,10 +41,10 @@ pub(super) trait Shared {
     /// What it may hold that was not handed out.
     type Unreceived;
 
-    /// The operation is gone without a word.
+    /// The operation was dropped without a result.
     fn lose(&self, lost: CompletionError);
 
-    /// The future is gone: nothing is kept and no task is woken any more. What was there comes back, since its
+    /// The future was dropped: no result is kept and no task is woken from now on. Returns what was kept, because its
     /// destructors may be the user's.
     fn close(&self) -> (Self::Unreceived, Option<Waker>);
 }
@@ -53,7 +53,7 @@ impl<T, E: From<CompletionError>> Shared for Promise<Result<T, E>> {
     type Unreceived = State<Result<T, E>>;
 
     fn lose(&self, lost: CompletionError) {
-        // (If the future is gone, nothing comes back but the error.)
+        // (If the future was dropped, this returns the error.)
         drop(self.keep(Err(lost.into())));
     }
 

@@ -1,4 +1,4 @@
-//! What a listener's operation tells the listener: that a key was checked, and that there will be no more.
+//! What a listener's operation tells the listener: that a key was checked, and that no more checks come.
 
 use super::reply::{CompletionError, Shared};
 use super::wait_error::WaitError;

@@ -1,4 +1,4 @@
-//! Taking what one waiter only may have, such that nothing is lost if that waiter is gone.
+//! Taking a value that only one waiter may have, so that the value is not lost if that waiter is dropped.
 
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
@@ -14,11 +14,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Waits until `take` takes a value, for at most `timeout` from this call on ([`Duration::MAX`]: for ever). As
+    /// Waits until `take` takes a value, for at most `timeout` from this call on ([`Duration::MAX`]: without end). As
     /// [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a connection from a pool.
     ///
-    /// **What was taken is received or given back, never lost and never both.** It is received when a poll of the future
-    /// returns it. If the future is dropped before (its task was aborted, or another branch of a `select` was first), the
+    /// **A value that was taken is received or given back, never lost and never both.** It is received when a poll of the
+    /// future returns it. If the future is dropped before (its task was aborted, or another branch of a `select` was first), the
     /// value goes to `give_back`; then the keys are checked again, each for one completion, so that another waiter gets it.
     ///
     /// ```
@@ -56,7 +56,8 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// If `give_back` panics, the panic is caught and [counted](crate::stats::Stats::panicked), and the keys are checked.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also where the purgatory refuses it from the start. Nothing was taken then.
+    /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation. No value was taken
+    /// then.
     pub fn take<T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -117,7 +118,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// A predicate that finds what `take` takes, together with the way back.
+/// A predicate that finds what `take` takes, together with the call that gives it back.
 fn guarded<T>(
     mut take: impl FnMut() -> Option<T>,
     way_back: impl FnOnce(T) + Send + 'static,
@@ -153,17 +154,17 @@ impl<T> Drop for Taken<T> {
     }
 }
 
-/// A take in [`Waits`](super::Waits): a [`Future`] of what was taken, or of why nothing was. See
+/// A take in [`Waits`](super::Waits): a [`Future`] of the value taken, or of the reason why none was. See
 /// [`take`](Purgatory::take).
 ///
-/// Any executor will do, also more than one after the other: the last that polled is woken. Once it has resolved, it is
-/// pending for ever. Dropping it cancels the wait, and gives back what was taken and not received.
+/// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
+/// resolved, every poll is pending. Dropping it cancels the wait, and gives back a value that was taken and not received.
 #[must_use = "a take that is dropped is cancelled"]
 pub struct TakeFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(WaitFuture<K, Taken<T>, S>);
 
 impl<K: TrackedKey, T, S: KeyHasher> TakeFuture<K, T, S> {
-    /// The handle of what is parked, to look at the deadline or to move it. `None` if the wait ended before it was
-    /// parked, or has resolved.
+    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the wait ended before
+    /// it was parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.0.handle()
     }

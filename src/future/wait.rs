@@ -17,14 +17,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A purgatory to [wait](Purgatory::wait) in: its operations are closures, and whoever waits holds a [`Future`].
+/// A purgatory to [wait](Purgatory::wait) in: its operations are closures, and the caller that waits has a [`Future`].
 ///
-/// It is built like every other, and everything else of [`Purgatory`] works as ever: checks, cancels, statistics,
-/// bounds, clocks. Which call fits:
+/// It is built like every other, and has all other methods of [`Purgatory`]: checks, cancels, statistics, bounds,
+/// clocks. Which call fits:
 ///
 /// | | |
 /// |---|---|
-/// | [`wait`](Purgatory::wait) | the condition is a quick look at shared state |
+/// | [`wait`](Purgatory::wait) | the condition is quick to evaluate, from shared state |
 /// | [`listen`](Purgatory::listen), [`wait_until`](Purgatory::wait_until) | the condition awaits something, or borrows |
 /// | [`take`](Purgatory::take) | workers compete for what they take |
 ///
@@ -57,25 +57,25 @@ use std::time::Duration;
 pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
 
 impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Waits until `predicate` finds a value, for at most `timeout` from this call on ([`Duration::MAX`]: for ever). It
-    /// is asked at once, when any of `keys` is checked, and last when the timeout has passed (unless another thread is
-    /// just asking it).
+    /// Waits until `predicate` finds a value, for at most `timeout` from this call on ([`Duration::MAX`]: without
+    /// end). The predicate is called at once, whenever one of `keys` is checked, and a last time when the timeout has
+    /// passed (unless another thread is calling it at that moment).
     ///
     /// The wait begins with this call, not with the first poll: an event after the call is not missed if one of the
-    /// keys is checked after it, whether the future was polled by then or not. If the predicate finds something at
-    /// once, nothing is parked.
+    /// keys is checked after the event, whether the future was polled by then or not. If the predicate finds a value at
+    /// once, no operation is parked.
     ///
     /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs where that runs: on
-    /// this thread before the call returns, then on each thread that checks one of the keys. Keep it short, and hold
-    /// no lock here or there that it takes. It is never run by a poll. Once it has found something it is dropped, and
-    /// the future is woken by the thread that asked it; at the timeout by that of
-    /// [`Builder::dispatch`](crate::Builder::dispatch).
+    /// this thread before the call returns, then on each thread that checks one of the keys. Keep it short. Neither this
+    /// call nor a check may be made under a lock that the predicate takes. No poll runs it. Once it has found a value it
+    /// is dropped, and the thread that called it wakes the future; at the timeout, the thread of
+    /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) does.
     ///
-    /// Values may be of another type in each call. Does not keep the purgatory alive: the wait ends with
-    /// [`WaitError::ShutDown`] when the last face of that is dropped.
+    /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
+    /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also where the purgatory refuses it from the start.
+    /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation.
     pub fn wait<T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -103,14 +103,14 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         })
     }
 
-    /// As [`wait`](Self::wait), on this thread, which sleeps meanwhile.
+    /// As [`wait`](Self::wait), but blocks this thread until the wait has ended.
     ///
     /// # Errors
-    /// The same.
+    /// As for [`wait`](Self::wait).
     ///
     /// # Panics
-    /// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`): what ends the wait
-    /// may be due on the very thread that sleeps.
+    /// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`): the call that ends
+    /// the wait may have to run on the thread that is blocked.
     pub fn wait_blocking<T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -136,7 +136,7 @@ fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
     let promise = Arc::new(Promise::new());
     let waiter = WaitOperation::predicate(timeout, predicate, promise.clone());
     let admission = park(waiter).unwrap_or_else(|rejected| {
-        // Before the waiter is dropped, which would only say that it is lost.
+        // Before the waiter is dropped: its destructor would say that the wait was cancelled.
         let _ = promise.keep(Err(WaitError::of(&rejected)));
         Admission::Completed
     });
@@ -145,21 +145,21 @@ fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
 
 /// A wait in [`Waits`]: a [`Future`] of what the predicate finds, or of why it found nothing.
 ///
-/// Any executor will do, also more than one after the other: the last that polled is woken. Once it has resolved, it is
-/// pending for ever.
+/// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
+/// resolved, every poll is pending.
 ///
-/// Dropping it cancels the wait: predicate, watches and timer are gone when `drop` returns. (If another thread is
-/// asking the predicate in that very moment, `drop` does not wait for it; that thread removes them when the predicate
-/// returns.) A value that was found but not polled yet is dropped with the future: a predicate that takes what it finds,
-/// from a queue for instance, loses it then. [`take`](Purgatory::take) gives it back.
+/// Dropping it cancels the wait: predicate, watches and timer are removed when `drop` returns. (If another thread is
+/// calling the predicate at that moment, `drop` does not wait for it; that thread removes them when the predicate
+/// returns.) A value that was found and not polled yet is dropped with the future: a predicate that takes its value from
+/// a queue, for instance, loses it then. [`take`](Purgatory::take) gives it back.
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(
     Awaiting<Promise<Result<T, WaitError>>, WaitOperation<K>, S>,
 );
 
 impl<K: TrackedKey, T, S: KeyHasher> WaitFuture<K, T, S> {
-    /// The handle of what is parked, to look at the deadline or to move it. `None` if the wait ended before it was
-    /// parked, or has resolved.
+    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the wait ended before
+    /// it was parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
         self.0.handle()
     }

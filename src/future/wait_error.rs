@@ -6,7 +6,7 @@ use crate::operation::Completion;
 use std::error::Error;
 use std::fmt;
 
-/// Why a wait ended without a value, or why a listener is told of no more checks.
+/// Why a wait ended without a value, or why a listener reports no more checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitError {
@@ -14,40 +14,41 @@ pub enum WaitError {
     Expired,
     /// The purgatory was shut down, or dropped.
     ShutDown,
-    /// [`Builder::max_parked`](crate::Builder::max_parked) operations are parked already. It never waited.
+    /// [`Builder::max_parked`](crate::purgatory::Builder::max_parked) operations are parked already. It never waited.
     Full,
-    /// As many operations as [`Builder::max_watchers_per_key`](crate::Builder::max_watchers_per_key) allows watch one of
-    /// the keys. It never waited.
+    /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys already.
+    /// It never waited.
     KeyFull,
     /// The purgatory is being [drained](crate::Purgatory::drain). It never waited.
     Draining,
-    /// There was no key to watch. The predicate of a wait was not asked.
+    /// There was no key to watch. The predicate of a wait was not called.
     NoKeys,
-    /// The predicate panicked, or the waker of a listener's task (or `Hash` or `Clone` of a key, or the clock, while it was being parked).
+    /// The predicate panicked, or the waker of a listener's task; or, while it was being parked, `Hash` or `Clone` of a
+    /// key, or the clock.
     Panicked,
-    /// It was forced to end, by key or handle, without a value: the leader is lost, the topic deleted.
+    /// It was forced to end, by key or handle, without a value: for instance the leader is lost, or the topic deleted.
     Forced,
     /// It was cancelled, by key or handle.
     Cancelled,
-    /// It was begun inside a predicate, inside another, and so on: more than eight deep. It never waited.
+    /// More than eight waits are nested, each begun inside the predicate of another. It never waited.
     Nested,
 }
 
 impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Expired => "nothing was found within the timeout",
-            Self::ShutDown => "shut down before anything was found",
-            Self::Full => "the limit of parked operations (`max_parked`) is reached",
+            Self::Expired => "the timeout passed before a value was found",
+            Self::ShutDown => "the purgatory was shut down before a value was found",
+            Self::Full => "full: the limit of parked operations (`max_parked`) is reached",
             Self::KeyFull => {
-                "the limit of operations that watch one key (`max_watchers_per_key`) is reached"
+                "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached"
             }
-            Self::Draining => "it is being drained, and takes nothing new",
-            Self::Nested => "more than eight waits are nested in one another's predicates",
-            Self::NoKeys => "a wait needs at least one key to watch",
-            Self::Panicked => "the predicate panicked",
-            Self::Forced => "forced to end before anything was found",
-            Self::Cancelled => "cancelled before anything was found",
+            Self::Draining => "the purgatory is being drained, and refuses every new wait",
+            Self::Nested => "too many nested waits: more than eight, each inside the predicate of another",
+            Self::NoKeys => "no key was given, and a wait needs at least one to watch",
+            Self::Panicked => "the predicate, a waker, a key or the clock panicked",
+            Self::Forced => "the wait was forced to end before a value was found",
+            Self::Cancelled => "the wait was cancelled before a value was found",
         })
     }
 }
@@ -63,7 +64,7 @@ impl From<CompletionError> for WaitError {
     }
 }
 
-/// For an operation that nothing was found for.
+/// For an operation whose predicate found no value.
 impl From<Completion> for WaitError {
     fn from(completion: Completion) -> Self {
         match completion {

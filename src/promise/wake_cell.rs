@@ -13,7 +13,7 @@ struct Contents<V> {
     waker: Option<Waker>,
 }
 
-/// What a task finds when it looks at the value.
+/// What a task finds when it reads the value.
 pub(crate) enum Look<R> {
     Ready(R),
     /// Not yet.
@@ -41,19 +41,19 @@ impl<V> WakeCell<V> {
         result
     }
 
-    /// Looks at the value under the lock, so `look` must run no code of the user's. If that has to wait, the task of
-    /// `cx` is woken by the next change that wakes, and no other.
+    /// Reads the value under the lock, so `read` must run no code of the user's. If the task of `cx` has to wait, the next
+    /// change that wakes wakes it, and no other task.
     pub(crate) fn poll<R>(
         &self,
         cx: &Context<'_>,
-        mut look: impl FnMut(&mut V) -> Look<R>,
+        mut read: impl FnMut(&mut V) -> Look<R>,
     ) -> Poll<R> {
         // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
         // unchanged waker need not be cloned again.
         let mut clone = None;
         loop {
             let mut contents = self.0.lock();
-            match look(&mut contents.value) {
+            match read(&mut contents.value) {
                 Look::Ready(result) => return Poll::Ready(result),
                 Look::Never => return Poll::Pending,
                 Look::Wait => {}
@@ -73,8 +73,8 @@ impl<V> WakeCell<V> {
         }
     }
 
-    /// Sets the value, and forgets the task that waits. What was there comes back, since the destructors of both may be
-    /// the user's.
+    /// Sets the value, and forgets the task that waits. Returns the old value and the waker, because the destructors of
+    /// both may be the user's.
     pub(crate) fn close(&self, value: V) -> (V, Option<Waker>) {
         let mut contents = self.0.lock();
         let value = std::mem::replace(&mut contents.value, value);

@@ -37,7 +37,7 @@ pub(crate) const SLICE: usize = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;
 pub(crate) const LAST_GENERATION: u32 = 1;
 
-/// A lock with parking_lot's face, on an atomic of the checker's.
+/// A lock with the methods of parking_lot's, on an atomic of the checker's.
 ///
 /// loom's own mutex does not do: its release is no step of the model, so no execution has a `try_lock` that fails.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ std::thread_local! {
     static TIMER_SHARDS: Cell<usize> = const { Cell::new(1) };
 }
 
-/// Engines that are built from now on have so many timer shards.
+/// Sets the number of timer shards of the engines that are built from now on.
 #[cfg(loom)]
 pub(crate) fn set_timer_shards(shards: usize) {
     TIMER_SHARDS.set(shards);

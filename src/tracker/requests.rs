@@ -31,7 +31,7 @@ use std::time::Duration;
 pub enum RequestError {
     /// Its timeout passed first.
     TimedOut,
-    /// The connection was lost on which the response was to come: see [`Requests::fail_all`].
+    /// The connection was lost before the response came: see [`Requests::fail_all`].
     ConnectionLost,
     /// The [`Requests`] were shut down, or dropped.
     ShutDown,
@@ -40,16 +40,16 @@ pub enum RequestError {
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::TimedOut => "no response within the timeout",
+            Self::TimedOut => "no response came within the timeout",
             Self::ConnectionLost => "the connection was lost before a response came",
-            Self::ShutDown => "shut down before a response came",
+            Self::ShutDown => "the requests were shut down before a response came",
         })
     }
 }
 
 impl Error for RequestError {}
 
-/// The side of a promise that answers. If it is dropped, the request learns of a shutdown.
+/// The side of a promise that answers. Its destructor ends the request with a shutdown.
 struct Caller<R>(Arc<Promise<Result<R, RequestError>>>);
 
 impl<R> Caller<R> {
@@ -61,8 +61,8 @@ impl<R> Caller<R> {
 
 impl<R> Drop for Caller<R> {
     fn drop(&mut self) {
-        // Refused, and rightly so, if there is an answer. (A shutdown drops many, and the waker of one may panic: the
-        // others must hear of it. The panic hook has reported it.)
+        // The promise refuses this if there is an answer. (A shutdown drops many callers, and the waker of one may panic:
+        // the others must be told all the same. The panic hook has reported it.)
         let _ = catch_unwind(AssertUnwindSafe(|| {
             self.0.keep(Err(RequestError::ShutDown))
         }));
@@ -121,7 +121,7 @@ impl<R> Drop for Caller<R> {
 /// By default each `Requests` starts two threads. A client with many connections gives all of theirs one
 /// [`ReaperThread`](crate::threads::ReaperThread).
 ///
-/// Cloning is cheap, and clones are the same requests. When the last one is dropped, those that wait end with
+/// Cloning is cheap, and clones are the same requests. When the last one is dropped, pending requests end with
 /// [`RequestError::ShutDown`].
 pub struct Requests<K: TrackedKey, R: Send + 'static, S: KeyHasher = RandomState> {
     tracker: Tracker<K, Caller<R>, S>,
@@ -227,17 +227,17 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         }
     }
 
-    /// Ends every pending request with [`RequestError::ConnectionLost`], and goes on: requests are taken as before, for
-    /// the next connection. Returns how many this call ended.
+    /// Ends every pending request with [`RequestError::ConnectionLost`], and takes new requests as before, for the next
+    /// connection. Returns how many requests this call ended.
     ///
-    /// Every request that was pending when the call began has ended when it returns. One that another thread makes
-    /// meanwhile may have ended with them, so make the requests of the next connection after this. A response that comes
-    /// for one of the ended is late.
+    /// Every request that was pending when the call began has ended when it returns. A request that another thread makes
+    /// meanwhile may end as well, so make the requests of the next connection after this call. A response to an ended
+    /// request is late.
     ///
     /// Takes for each request the lock of the id's map shard, and that of a timer shard only if it is free. Then wakes
     /// the futures on this thread, with no lock held; a waker's panic is caught and counted.
     pub fn fail_all(&self) -> usize {
-        // All have ended before the first is woken: what that causes is not for this call.
+        // All requests end before the first future is woken, so a request that its task makes is not ended here.
         let callers = self.tracker.withdraw_all();
         let failed = callers.len();
         let engine = &self.tracker.shared.inner.engine;
@@ -248,8 +248,8 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         failed
     }
 
-    /// Lets the request `id` time out `timeout` from now instead: the server has said that it is still at work. `false`
-    /// if no such request is pending. Locks, and reads the clock, as [`Tracker::touch`] does.
+    /// Lets the request `id` time out `timeout` from now instead: for instance, the server has said that it is still at
+    /// work. `false` if no such request is pending. Locks, and reads the clock, as [`Tracker::touch`] does.
     pub fn touch<Q>(&self, id: &Q, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -288,7 +288,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         self.tracker.next_deadline()
     }
 
-    /// Refuses requests from now on, and ends those that wait with [`RequestError::ShutDown`]: futures are woken on
+    /// Refuses requests from now on, and ends pending ones with [`RequestError::ShutDown`]: their futures are woken on
     /// this thread. Then joins the threads; see [`Tracker::shutdown`].
     pub fn shutdown(&self) {
         // Dropping them tells their requests.
@@ -334,13 +334,13 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
         &self.id
     }
 
-    /// Waits on this thread, which sleeps meanwhile.
+    /// Blocks this thread until the response comes.
     ///
     /// # Errors
-    /// [`RequestError`], when the timeout has passed or the requests were shut down.
+    /// [`RequestError`], if the timeout passes, the connection is lost or the requests are shut down.
     ///
     /// # Panics
-    /// If it is called from a callback of the library: the response may need this very thread.
+    /// If it is called from a callback of the library: the response may need the thread that is blocked.
     pub fn wait_blocking(self) -> Result<R, RequestError> {
         assert!(
             !Trampoline::in_progress(),
@@ -369,7 +369,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, 
         if self.answered {
             return;
         }
-        // The task that drops it need not be woken to hear that it is gone.
+        // The task that drops the future is not woken.
         let (response, waker) = self.promise.close();
         let mut panics = Panics::default();
         panics.catch(|| {
@@ -377,7 +377,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, 
                 drop(tracker.withdraw(self.place));
             }
         });
-        // Destructors of the user's, once the request is gone.
+        // Destructors of the user's, after the request has ended.
         panics.catch(|| drop(response));
         panics.catch(|| drop(waker));
         panics.resume();

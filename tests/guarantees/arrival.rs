@@ -3,7 +3,7 @@
 
 use crate::support::{Op, Probe, Tally, manual};
 use request_purgatory::{
-    Admission, Completion, Handle, Purgatory, Watch, threads::Reaper, time::Clock,
+    Completion, Handle, Purgatory, Watch, purgatory::Admission, threads::Reaper, time::Clock,
     time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::sync::Arc;

@@ -45,7 +45,7 @@ fn g18_an_old_handle_never_acts_on_the_next_purgatory() {
     }
 }
 
-/// Another type of purgatory gets the same tether.
+/// Another type of purgatory gets the same recycled place.
 #[test]
 fn g18_an_old_handle_never_acts_on_a_purgatory_of_another_type() {
     for _ in 0..50 {
@@ -89,7 +89,7 @@ fn g18_handles_are_used_while_their_purgatory_goes() {
             });
             thread::yield_now();
             drop(purgatory);
-            // (The next one may get the tether while the old handles are still used.)
+            // (The next one may get the place while the old handles are still used.)
             let (next, _clock) = manual::<u64>(|builder| builder);
             let own = park(&next, &Probe::new());
             for (worker, probe) in workers.into_iter().zip(probes) {

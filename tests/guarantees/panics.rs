@@ -75,7 +75,7 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
     });
     let probes = probes.collect::<Vec<_>>();
     let satisfy = || probes.iter().for_each(|probe| probe.satisfy());
-    let looks_again = match by {
+    let examined_again = match by {
         By::Check => {
             satisfy();
             purgatory.check_and_complete(&1);
@@ -107,7 +107,7 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
         let dropped = bad
             && match at {
                 At::FirstExamination | At::SecondExamination => true,
-                At::LaterExamination => looks_again,
+                At::LaterExamination => examined_again,
                 At::End => false,
             };
         if dropped {
@@ -118,7 +118,7 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
         }
     }
     let panics = match at {
-        At::LaterExamination if !looks_again => 0,
+        At::LaterExamination if !examined_again => 0,
         _ => OPERATIONS.div_ceil(7),
     };
     eventually("the count of panics", || {
@@ -209,21 +209,29 @@ fn g12_a_bad_executor_loses_no_operation() {
             |job| drop(job),
             |job| job(),
         ];
-        for executor in bad {
+        // (The completions of the second half panic as well, in the unwinding of the executor's panic.)
+        for (number, executor) in bad.into_iter().enumerate() {
             let purgatory = Purgatory::<Op>::builder("g12-executor")
                 .dispatch(Dispatch::Executor(Arc::new(executor)))
                 .build()
                 .expect("threads are to be had");
             let probes = (0..100).map(|key| {
                 let probe = Probe::new();
-                purgatory
-                    .try_complete_else_watch(probe.op(Duration::from_millis(5)), [key])
-                    .expect("there is room");
+                let ending = probe.clone();
+                let op = Op::new(Duration::from_millis(5)).then(move |completion| {
+                    ending.end(completion);
+                    if key >= 50 {
+                        std::panic::panic_any("intended");
+                    }
+                });
+                drop(purgatory.try_complete_else_watch(op, [key]));
                 probe
             });
             for probe in probes.collect::<Vec<_>>() {
                 eventually("its expiry", || probe.ending() == Some(Completion::Expired));
             }
+            let panics = if number == 0 { 150 } else { 50 };
+            eventually("all counted", || purgatory.stats().panicked == panics);
         }
     });
 }

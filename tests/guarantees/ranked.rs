@@ -214,7 +214,7 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
             let watch = rank.into_iter().fold(watch, Watch::at_rank);
             lowest = lowest.min(rank);
             watches.push(watch);
-            // So many more that duplicates are found by hashing.
+            // Enough keys that duplicates are found by hashing.
             if mask % 3 == 0 {
                 watches.extend((10..30).map(|key| Watch::key(key).at_rank(key)));
             }

@@ -164,7 +164,7 @@ fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
 /// Completions park into the bucket that is just being drained.
 #[test]
 fn g08_what_is_parked_while_a_bucket_drains_is_neither_lost_nor_early() {
-    // So many that the callbacks of the first run while the last have not fired.
+    // Enough that the callbacks of the first run while the last have not fired.
     const MANY: u64 = 2_000;
     let (purgatory, clock) = manual::<u64>(|builder| builder.wheel_size(3));
     let fired = Arc::new(Mutex::new(Vec::new()));

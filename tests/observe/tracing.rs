@@ -227,13 +227,6 @@ fn nothing_is_told_above_the_debug_level() {
     assert!(lock(&notes.spans).is_empty());
 }
 
-#[test]
-fn without_a_subscriber_all_goes_on_as_ever() {
-    let scenario = Scenario::new("no listener");
-    scenario.run();
-    assert_eq!(scenario.assert_complete(), 1);
-}
-
 /// Does something whenever it is told something.
 struct Doing<F>(F);
 

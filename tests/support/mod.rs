@@ -6,8 +6,8 @@ pub(crate) mod keys;
 pub(crate) mod spans;
 
 use request_purgatory::{
-    Builder, Completion, DelayedOperation, Purgatory, RejectReason, Rejected, threads::Reaper,
-    time::ManualClock,
+    Completion, DelayedOperation, Purgatory, RejectReason, Rejected, purgatory::Builder,
+    threads::Reaper, time::ManualClock,
 };
 use std::fmt;
 use std::hash::Hash;

@@ -86,7 +86,7 @@ impl Span {
     }
 }
 
-/// So many nanoseconds, or the longest duration.
+/// This many nanoseconds, or the longest duration.
 fn duration(nanos: u128) -> Duration {
     match u64::try_from(nanos / 1_000_000_000) {
         Ok(secs) => Duration::new(secs, (nanos % 1_000_000_000) as u32),

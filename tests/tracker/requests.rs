@@ -124,29 +124,6 @@ fn an_old_request_does_not_touch_a_new_one_with_its_id() {
 }
 
 #[test]
-fn g17_the_bound_is_exact() {
-    let (builder, clock) = manual();
-    let calls = builder.max_parked(2).build().expect("no threads to refuse");
-    for round in 0..30 {
-        let one = calls.request(1, TICK).expect("room");
-        let two = calls.request(2, TICK).expect("room");
-        assert!(matches!(
-            calls.request(3, TICK).map_err(Rejected::into_parts),
-            Err((RejectReason::Full, 3))
-        ));
-        match round % 3 {
-            0 => drop((one, two)),
-            1 => {
-                clock.advance(TICK);
-                assert_eq!(calls.advance(), 2);
-            }
-            _ => assert!(calls.respond(&1, String::new()) && calls.respond(&2, String::new())),
-        }
-        assert_eq!(calls.len(), 0);
-    }
-}
-
-#[test]
 fn a_thread_can_wait() {
     within(PATIENCE, || {
         let calls = Requests::<u32, u32>::new("wait");
@@ -297,10 +274,8 @@ fn g19_many_requests_share_two_threads() {
     within(PATIENCE, || {
         let own = (0..100).map(|_| Requests::<u32, u32>::new("g19-own"));
         let own = own.collect::<Vec<_>>();
-        // (A thread takes its name once it runs.)
-        eventually("two threads for each", || {
-            threads_named("g19-own").len() == 200
-        });
+        // (A new thread takes its name when it first runs.)
+        eventually("two threads each", || threads_named("g19-own").len() == 200);
         drop(own);
         let reaper = ReaperThread::spawn("g19-calls").expect("threads");
         let all = (0..100).map(|_| {
@@ -310,9 +285,7 @@ fn g19_many_requests_share_two_threads() {
         let all = all
             .collect::<Result<Vec<_>, _>>()
             .expect("no threads of their own");
-        eventually("two threads for all", || {
-            threads_named("g19-calls").len() == 2
-        });
+        eventually("two for all", || threads_named("g19-calls").len() == 2);
         let request = |calls: &Requests<u32, u32>| calls.request(1, TICK).expect("room");
         let pending = all.iter().map(request).collect::<Vec<_>>();
         for request in pending {

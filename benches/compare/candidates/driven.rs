@@ -69,7 +69,7 @@ impl<Q> Shared<Q> {
             let wakes = self.origin + Duration::from_millis(state.sleeps_until);
             self.earlier.wait_until(state, wakes);
         }
-        // Awake: it will look at every timer before it sleeps again, so nobody need wake it.
+        // Awake: it will look at every timer before it sleeps again, so no wake-up is needed.
         state.sleeps_until = 0;
     }
 }

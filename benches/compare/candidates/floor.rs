@@ -5,7 +5,7 @@
 //! | part | park | check |
 //! |---|---|---|
 //! | `Instant::now` and the bucket index of the deadline | 1 | |
-//! | lock and unlock of the one home | 1 | 1 |
+//! | lock and unlock of the one timer shard | 1 | 1 |
 //! | slab slot taken from or given to the free list, request and keys moved in or out | 1 | 1 |
 //! | timer linked into or unlinked from its bucket, a vector of slot numbers (swap-remove) | 1 | 1 |
 //! | `DashMap` with foldhash: insert or append under each key, remove from each key | k | k |
@@ -14,7 +14,7 @@
 //! | read-modify-write of the slot's state word | 1 (leaves checking) | 3 (enters checking, ends, next generation) |
 //!
 //! What it leaves out is what makes a purgatory: nothing ever fires, `try_complete` runs under the
-//! home's lock, a failed try costs no state change (with three keys two of the three watchers of a
+//! lock of the shard, a failed try costs no state change (with three keys two of the three watchers of a
 //! checked key fail), a key holds at most three watchers, two threads would only serialise, and
 //! nothing is counted. It is correct for W1 and for nothing more.
 
@@ -36,11 +36,11 @@ const BUCKET_SPAN_BITS: u32 = 12;
 
 pub(crate) struct Floor {
     origin: Instant,
-    home: Mutex<Home>,
+    shard: Mutex<TimerShard>,
     watchers: DashMap<u64, Few<u32>, foldhash::fast::RandomState>,
 }
 
-struct Home {
+struct TimerShard {
     slots: Vec<Slot>,
     free: Vec<u32>,
     buckets: [Vec<u32>; BUCKETS],
@@ -86,11 +86,11 @@ impl Slot {
         let changed =
             self.state
                 .compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed);
-        assert!(changed.is_ok(), "the home's lock is held");
+        assert!(changed.is_ok(), "the shard's lock is held");
     }
 }
 
-impl Home {
+impl TimerShard {
     fn park(&mut self, request: Request, keys: Few<u64>, bucket: usize) -> u32 {
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -132,7 +132,7 @@ impl Candidate for Floor {
     fn new() -> Self {
         Self {
             origin: Instant::now(),
-            home: Mutex::new(Home {
+            shard: Mutex::new(TimerShard {
                 slots: Vec::new(),
                 free: Vec::new(),
                 buckets: [const { Vec::new() }; BUCKETS],
@@ -156,7 +156,7 @@ impl Candidate for Floor {
         // nothing can come between, and the read costs the same.
         let completed = std::hint::black_box(&mut request).try_complete();
         assert!(!completed, "W1 marks nothing while it parks");
-        let id = self.home.lock().park(request, parked_keys, bucket);
+        let id = self.shard.lock().park(request, parked_keys, bucket);
         for &key in keys {
             self.watchers.entry(key).or_default().push(id);
         }
@@ -168,15 +168,15 @@ impl Candidate for Floor {
         let Some(watchers) = self.watchers.get(&key).map(|watchers| *watchers) else {
             return 0;
         };
-        let mut home = self.home.lock();
+        let mut shard = self.shard.lock();
         let Some((id, (request, keys))) = watchers
             .as_slice()
             .iter()
-            .find_map(|&id| Some((id, home.try_complete(id)?)))
+            .find_map(|&id| Some((id, shard.try_complete(id)?)))
         else {
             return 0;
         };
-        drop(home);
+        drop(shard);
         for key in keys.as_slice() {
             self.watchers.remove_if_mut(key, |_, watchers| {
                 watchers.remove(id);
@@ -188,8 +188,8 @@ impl Candidate for Floor {
     }
 
     fn parked(&self) -> usize {
-        let home = self.home.lock();
-        home.slots.len() - home.free.len()
+        let shard = self.shard.lock();
+        shard.slots.len() - shard.free.len()
     }
 
     fn watched(&self) -> usize {

@@ -3,7 +3,7 @@
 use crate::candidate::{ByHandle, Candidate};
 use crate::request::{Ending, Request};
 
-/// The handle is the request: whoever holds it, ends it.
+/// The handle is the request: the call that takes it ends it.
 pub(crate) struct Harness;
 
 impl Candidate for Harness {

@@ -32,7 +32,7 @@ impl TimerQueue<u32> for HashWheel {
     }
 
     fn start(&mut self, id: u32, deadline: Tick) -> u32 {
-        // It refuses what is due.
+        // It refuses a timeout of zero.
         let delay = Duration::from_millis(deadline.saturating_sub(self.now).max(1));
         let entry = IdOnlyTimerEntry { id, delay };
         assert!(self.wheel.insert(entry).is_ok(), "it lies in the future");

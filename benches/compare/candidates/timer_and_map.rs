@@ -2,7 +2,7 @@
 //! glue that a purgatory needs between them. The timer is the parameter.
 //!
 //! A request lives in a reference-counted [`Entry`] behind a mutex of its own. That mutex makes
-//! `try_complete` exclusive and decides who ends the request: whoever takes it out. It is held
+//! `try_complete` exclusive and decides which thread ends the request: the one that takes it out. It is held
 //! while keys are registered, so a checker that meets a request half parked waits for its parker,
 //! as in Kafka. Lock order: entry, then timer or map; the timer's thread takes no entry's lock
 //! while it holds the timer's.

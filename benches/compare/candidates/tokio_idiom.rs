@@ -30,7 +30,7 @@ pub(crate) struct TokioIdiom {
 /// The request and the way to its task; empty once someone has taken it to end it.
 pub(crate) struct Waiter(Mutex<Option<(Request, oneshot::Sender<Request>)>>);
 
-/// Waits for one request's end. Whoever takes the request out of the waiter ends it: a check by
+/// Waits for one request's end. The thread or task that takes the request out of the waiter ends it: a check by
 /// sending it here, the timeout by finding it still there.
 async fn wait(
     lists: Arc<WatchLists<Waiter>>,

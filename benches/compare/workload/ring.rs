@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_KEYS: usize = 3;
 
 /// How many are parked, and under which keys: request `i` watches `keys` consecutive keys from
-/// `i mod parked` on. With one key nobody shares it, with three every key has three watchers.
+/// `i mod parked` on. With one key each request has its own, with three every key has three watchers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     parked: usize,

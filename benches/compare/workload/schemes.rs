@@ -1,6 +1,6 @@
 //! The table of Varghese & Lauck, measured: start, stop and per-tick bookkeeping of each scheme.
 //!
-//! So many timers are outstanding, with timeouts uniform in 1 to `longest` ticks, in a steady state. Round and round:
+//! A fixed number of timers is outstanding, with timeouts uniform in 1 to `longest` ticks, in a steady state. Round and round:
 //! what would fire in the next ticks is stopped, beside a few others, whose stops are timed; the ticks go by one at a
 //! time, in which nothing fires, so that their time is bookkeeping alone; all that was stopped is started again with
 //! a new timeout, and timed.
@@ -33,7 +33,7 @@ const LONGEST: [Tick; 2] = [4_000, 60_000];
 pub(crate) struct Schemes {
     timers: usize,
     longest: Tick,
-    /// Rounds end after so many ticks,
+    /// Rounds end after this many ticks,
     ticks: Tick,
     /// or with the batch in which this is over.
     limit: Duration,

@@ -27,7 +27,7 @@ const WINDOW: usize = 100;
 /// A number prime to it, so that neighbours are far apart.
 const STRIDE: usize = 61;
 
-/// One ending in so many is timed.
+/// One ending in this many is timed.
 const SAMPLE: usize = 16;
 
 /// How often the endings are looked at, and with what precision the span is known.

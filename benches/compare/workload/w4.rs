@@ -5,7 +5,7 @@
 //! process's time per 1,000 requests, less what the harness takes without any candidate (the
 //! contender of that name, in the same round).
 //!
-//! The port without its purge does not take part: as nobody checks a key here, it would keep every
+//! The port without its purge does not take part: as no thread checks a key here, it would keep every
 //! request for ever and never pay for it.
 //!
 //! The case without a rate looks for the highest that is sustained: where neither of the two

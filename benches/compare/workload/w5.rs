@@ -1,6 +1,6 @@
 //! W5: the tail of the park call, while what was parked long ago expires.
 //!
-//! So many are parked at once, then 100,000 come each second, evenly, for longer than their
+//! The given number are parked at once, then 100,000 come each second, evenly, for longer than their
 //! constant timeout; nothing completes. Each call is timed. (Where an executor shares the thread,
 //! its turn counts with the call that it delays.)
 //!

@@ -1,8 +1,8 @@
-//! W7: one hot key, on which so many wait at rising offsets, each for the key to reach its own.
+//! W7: one hot key, on which requests wait at rising offsets, each for the key to reach its own.
 //!
 //! The offset advances one by one, and each advance is followed by a check that must end exactly the request whose
 //! offset was reached. A full check looks at all of them; a ranked check, [`check_and_complete_up_to`], at those whose
-//! rank was reached. After every few advances, which are timed, so many are parked anew at the end.
+//! rank was reached. After every few advances, which are timed, as many are parked anew at the end.
 //!
 //! [`check_and_complete_up_to`]: request_purgatory::Purgatory::check_and_complete_up_to
 
@@ -23,7 +23,7 @@ const KEY: u64 = 7;
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Advances between two readings of the clock: the fewest waiting are so many less than `parked`.
+/// Advances between two readings of the clock: at least `parked` less this number are waiting.
 const BATCH: usize = 10;
 
 pub(crate) struct W7 {

@@ -1,4 +1,4 @@
-//! W8: a check of a key that nobody watches, as most checks of a broker are, while others wait under other keys.
+//! W8: a check of a key that no request watches, as most checks of a broker are, while others wait under other keys.
 //!
 //! By key, in turn those of a thousand that are not there; and by one resolved key, with and without the fence that a
 //! caller who published its event under a lock need not pay.
@@ -18,7 +18,7 @@ use crate::request::{Flag, Request};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Keys that nobody watches.
+/// Keys that no request watches.
 const ABSENT: usize = 1_000;
 
 pub(crate) struct W8 {
@@ -80,7 +80,7 @@ impl W8 {
             ended += check(number);
         }
         let elapsed = started.elapsed();
-        assert_eq!(ended, 0, "nobody watches");
+        assert_eq!(ended, 0, "no request watches");
         vec![elapsed.as_nanos() as f64 / self.checks as f64]
     }
 }
@@ -88,7 +88,7 @@ impl W8 {
 impl Workload for W8 {
     const NAME: &'static str = "W8";
 
-    const TITLE: &'static str = "check of a key that nobody watches";
+    const TITLE: &'static str = "check of a key that no request watches";
 
     const METRICS: &'static [Metric] = &[Metric::less("check", "ns")];
 

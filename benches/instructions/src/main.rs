@@ -1,6 +1,6 @@
 //! Work for `.ci/instructions`, which counts the instructions of the hot calls under valgrind.
 //!
-//! `instructions NAME COUNT` does one thing so many times; `instructions` alone lists the names. Everything that could
+//! `instructions NAME COUNT` makes one call COUNT times; `instructions` alone lists the names. Everything that could
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
 use request_purgatory::{

@@ -193,7 +193,7 @@ impl World {
         self.outcome
     }
 
-    /// Lets `event` happen so many milliseconds from now, to the microsecond by chance.
+    /// Lets `event` happen this many milliseconds from now, to the microsecond by chance.
     fn after(&mut self, millis: std::ops::RangeInclusive<u64>, event: Event) -> Duration {
         let micros = self
             .random

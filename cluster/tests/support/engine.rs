@@ -1,4 +1,4 @@
-//! One face for all engines under test.
+//! One interface for all engines under test.
 
 use super::nats_server::NatsServer;
 use super::proxy::{Proxy, Upstream};

@@ -28,7 +28,7 @@ use crate::storage::folder::Folder;
 use crate::wire::request::{Body, Request};
 use crate::wire::response::Response;
 use kafka_protocol::messages::{FetchRequest, ProduceRequest};
-use request_purgatory::Admission;
+use request_purgatory::purgatory::Admission;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;

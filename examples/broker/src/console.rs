@@ -9,7 +9,7 @@ pub(crate) fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Prints a line on standard error. If that was closed, there is nobody to tell.
+/// Prints a line on standard error. If that is closed, the line is lost.
 pub(crate) fn warn(line: &str) {
     let _ = writeln!(io::stderr().lock(), "broker: {line}");
 }

@@ -299,7 +299,7 @@ impl Coordinator {
             return Ok(Arc::clone(group));
         }
         if groups.len() >= self.settings.max_groups {
-            // One that nobody would miss makes room.
+            // An unused group makes room.
             let unused = groups.values().find(|group| bury_unused(group)).cloned();
             let unused = unused.ok_or(ResponseError::PolicyViolation)?;
             groups.remove(&unused.id);
@@ -343,7 +343,7 @@ impl std::fmt::Debug for Coordinator {
     }
 }
 
-/// Marks a group as dead if it is unused. Whoever has got hold of it meanwhile, is told to look again.
+/// Marks a group as dead if it is unused. A thread that has found it meanwhile is told to look it up again.
 fn bury_unused(group: &Group) -> bool {
     let mut state = group.lock();
     let unused = state.is_unused();

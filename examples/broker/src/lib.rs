@@ -64,7 +64,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Whoever read the output has read enough: `broker | head` is no failure.
+/// The reader of the output has closed it: `broker | head` is no failure.
 fn is_closed_output(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -15,7 +15,7 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        // Before the address is told to anyone, so that nobody can interrupt too early.
+        // Before the address is printed, so that no interrupt comes too early.
         let interrupted = interrupted()?;
         let exporter = exporter::start(options.metrics.as_ref()).await?;
         let data = options.data.as_deref();

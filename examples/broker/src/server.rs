@@ -36,7 +36,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Listens on `endpoint`, and serves so many connections at a time.
+    /// Listens on `endpoint`, and serves at most this many connections at a time.
     pub(crate) async fn bind(
         endpoint: &Endpoint,
         connections: usize,

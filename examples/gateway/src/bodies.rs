@@ -1,4 +1,4 @@
-//! Bodies are fetched once per topic and position, whoever waits, and written as JSON once.
+//! Bodies are fetched once per topic and position, for any number of waiting clients, and written as JSON once.
 
 use crate::store::{Event, Store, Topic};
 use axum::body::Bytes;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The most events in one answer. Whoever is further behind asks again, from the position of the answer.
+/// The most events in one answer. A client that is further behind asks again, from the position of the answer.
 pub const LIMIT: usize = 100;
 /// The polls that one event wakes come for it within milliseconds, and those of clients that were away a little later.
 const KEPT_FOR: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use crate::tracker::TrackedKey;
 use std::fmt;
 use std::time::Duration;
 
-/// Is called with late responses.
+/// Called with each late response.
 pub(super) type Report<K, R> = Box<dyn Fn(&K, R) + Send + Sync>;
 
 /// The settings of [`Requests`](super::Requests), each with a default.
@@ -42,8 +42,8 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
         }
     }
 
-    /// Gets each response to a request that is not pending, on the thread that
-    /// [responds](super::Requests::respond). Default: they are counted and dropped.
+    /// `report` is called with each response to a request that is not pending, on the thread that
+    /// [responds](super::Requests::respond). Default: late responses are counted and dropped.
     pub fn on_late(mut self, report: impl Fn(&K, R) + Send + Sync + 'static) -> Self {
         self.on_late = Some(Box::new(report));
         self

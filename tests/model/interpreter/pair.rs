@@ -6,9 +6,9 @@ use super::sorted_map::{End, Endings, Model, Parked};
 use crate::support::lock;
 use crate::support::spans::{Choices, Span, chosen};
 use request_purgatory::{
-    Admission, Handle, Purgatory, RejectReason, Rejected, ResolvedKey, Watch, future::Awaited,
-    future::CompletionFuture, threads::Dispatch, threads::Job, threads::Reaper, time::Clock,
-    time::ManualClock, time::Timestamp,
+    Handle, Purgatory, RejectReason, Rejected, ResolvedKey, Watch, future::Awaited,
+    future::CompletionFuture, purgatory::Admission, threads::Dispatch, threads::Job,
+    threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;

@@ -122,7 +122,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// The threads while nobody else does anything.
+    /// The threads while no other thread works.
     fn alone(
         name: impl Into<String>,
         purgatory: &Purgatory<Operation>,
@@ -161,7 +161,7 @@ fn park(
         .map_err(|refused| anyhow!("an operation to abuse with: {refused}"))
 }
 
-/// Until so many have expired and nothing is left of them: no watch, no key and no timer.
+/// Waits until this many have expired and nothing is left of them: no watch, no key and no timer.
 ///
 /// An expiry is booked before its traces are cleared away. The innocent has one operation at a time, which watches one
 /// key, and whose deadline is far away.

@@ -8,7 +8,7 @@ use request_purgatory::Purgatory;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Of the calls of a purgatory that is shut down already, one in so many is made.
+/// Of the calls of a purgatory that is shut down already, one in this many is made.
 const LATE_CALLS: u64 = 16;
 
 pub(crate) struct Actor {

@@ -1,4 +1,4 @@
-//! The quiet moment at the end of an epoch: nobody works on the purgatory, so everything must add up.
+//! The quiet moment at the end of an epoch: no thread works on the purgatory, so all counts must be exact.
 
 use crate::hand::Hand;
 use crate::key::Key;
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A key of nobody else's.
+/// A key that only this check uses.
 const PRIVATE: u32 = 2_000_000;
 
 /// Audits one purgatory, and ends it.
@@ -27,7 +27,7 @@ pub(crate) fn run(stage: &Arc<Stage>, purgatory: Purgatory<Operation>, random: &
         the_limit_is_exact(stage, &purgatory, random);
         finish(stage, &purgatory, random);
     }
-    // Where the drop of the last face is to be the shutdown, this is it.
+    // Where the drop of the last clone is the shutdown, it happens here.
     let kept = purgatory.is_shut_down().then_some(purgatory);
     over(stage, kept.as_ref());
 }
@@ -108,7 +108,8 @@ fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
     }
 }
 
-/// Nothing is due, and whoever drives the timer sleeps: a nearer deadline wakes it, and so does a check put off.
+/// No deadline has passed, and the thread that drives the timer sleeps: a nearer deadline wakes it, and so does a
+/// deferred check.
 fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
     let mut hand = hand(stage, purgatory, random);
     for nearer in [true, false] {
@@ -125,8 +126,8 @@ fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, rando
         }
         if !eventually(stage, || !record.is_open()) {
             let what = match nearer {
-                true => "nobody woke up for a nearer deadline",
-                false => "nobody woke up for check_later",
+                true => "no thread woke up for a nearer deadline",
+                false => "no thread woke up for check_later",
             };
             stage.complain(what.into(), &record);
         }

@@ -105,7 +105,7 @@ fn epoch(
     }
 }
 
-/// Nobody has left a thread behind.
+/// No purgatory has left a thread behind.
 fn threads_are_back(ledger: &Ledger, before: Option<usize>) {
     let start = Instant::now();
     while process::threads() > before {

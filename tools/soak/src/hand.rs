@@ -33,7 +33,7 @@ impl Hand<'_> {
             0 => stage.neighbour().unwrap_or_else(|| stage.clone()),
             _ => stage.clone(),
         };
-        // (It may be gone, and this its last face otherwise.)
+        // (It may be dropped, and this be its last clone otherwise.)
         let Some(purgatory) = stage.purgatory() else {
             return;
         };
@@ -100,7 +100,7 @@ impl Hand<'_> {
 
     /// After this call the operation has ended, or is just being ended by another thread.
     fn must_end(&self, record: &Record, call: &str) {
-        // A callback waits for nobody: what it waits for may be waiting for its thread.
+        // A callback does not wait: what it waits for may need its thread.
         if self.callback.is_some() || !record.is_open() {
             return;
         }

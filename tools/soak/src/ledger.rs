@@ -134,7 +134,7 @@ pub(crate) struct Ledger {
 
 /// How long what must happen soon may take: other threads, which this one does not wait for, are at it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// So many discrepancies are printed.
+/// The number of discrepancies that are printed.
 const PRINTED: usize = 20;
 
 impl Ledger {

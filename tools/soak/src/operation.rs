@@ -20,7 +20,7 @@ pub(crate) struct Operation {
     stage: Arc<Stage>,
     temper: Temper,
     timeout: Duration,
-    /// So many operations were parked by callbacks of one another before this one.
+    /// The number of operations that were parked by callbacks of one another before this one.
     depth: u32,
     payload: Box<[u8; PAYLOAD]>,
 }

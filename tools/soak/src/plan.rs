@@ -21,11 +21,11 @@ pub(crate) enum Place {
     Executor,
 }
 
-/// How a purgatory ends that nobody has shut down before.
+/// How a purgatory ends that no call has shut down before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Finish {
     Shutdown,
-    /// The last face is dropped.
+    /// The last clone is dropped.
     Drop,
     /// From a callback.
     Callback,
@@ -38,7 +38,7 @@ pub(crate) enum Finish {
 /// A shutdown in the middle of the work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Early {
-    /// After so many calls.
+    /// After this many calls.
     pub(crate) calls: u64,
     pub(crate) from_callback: bool,
 }

@@ -27,7 +27,7 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
-    /// True once in so many times.
+    /// True once in `times` calls, on average.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// A moment that never comes.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// After so many looks in a row the library may put the next one off, and a deadline may come first.
+/// After this many examinations in a row the library may defer the next one, and a deadline may come first.
 pub(crate) const PUT_OFF_AFTER: u32 = 16;
 
 #[derive(Debug)]

@@ -204,7 +204,7 @@ impl Stage {
     pub(crate) fn ended_by_shutdown(&self, record: &Record) {
         let began = self.shutdown_began.load(Ordering::SeqCst);
         if began == NEVER {
-            self.complain("shut down, though nobody asked for that".into(), record);
+            self.complain("shut down, although no call asked for that".into(), record);
         }
         if record.should_have_ended_before(began) {
             self.complain("shut down, though ready and checked before".into(), record);

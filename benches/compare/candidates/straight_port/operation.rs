@@ -68,7 +68,7 @@ impl Operation {
         let mut request = self.request.lock();
         let waiting = request
             .as_mut()
-            .expect("nobody else knows the operation yet");
+            .expect("no other thread knows the operation yet");
         if !waiting.try_complete() {
             watch();
             if !waiting.try_complete() {

@@ -104,7 +104,7 @@ impl Bucket {
         self.expiration.swap(expiration, Ordering::AcqRel) != expiration
     }
 
-    /// Empties the bucket into `reinsert`. The timer's write lock is held: nobody adds meanwhile.
+    /// Empties the bucket into `reinsert`. The timer's write lock is held: no thread adds meanwhile.
     pub(super) fn flush(&self, mut reinsert: impl FnMut(Task)) {
         loop {
             let mut list = self.list.lock();

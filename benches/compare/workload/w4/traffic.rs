@@ -122,7 +122,7 @@ async fn arrive<C: ByHandle>(
     (next, lag)
 }
 
-/// Completes what is due. Returns how many it completed, and how late the last.
+/// Completes the requests whose event has come. Returns how many, and how late the last was.
 async fn complete<C: ByHandle>(
     candidate: &C,
     script: &Script,

@@ -6,7 +6,7 @@ use crate::storage::log::RETENTION;
 use crate::wire::frame::MAX_FRAME;
 use std::fmt;
 
-/// A setting that nobody can change.
+/// A read-only setting.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) name: &'static str,

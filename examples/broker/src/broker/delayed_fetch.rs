@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 /// Waits until its partitions have `min_bytes` between them, or for its `max_wait`.
 ///
-/// It is parked under every partition that it asks for, and whoever moves the high watermark of one of them
+/// It is parked under every partition that it asks for, and the thread that moves the high watermark of one of them
 /// checks that key.
 #[derive(Debug)]
 pub(crate) struct DelayedFetch {
@@ -52,7 +52,7 @@ impl DelayedFetch {
         if let Some(since) = since.filter(|since| *since > self.arrived) {
             self.metrics.wake_up.record(since.elapsed());
         }
-        // Nobody listens any more if the client went away. That is fine.
+        // (The receiver is dropped if the client has left.)
         let _ = self.answer.send(Answer::Fetch(self.fetch));
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 /// Waits until the replicas have everything that the request appended, or for its timeout.
 ///
-/// It is parked under every partition that it wrote to, at the offset that it needs there, and whoever moves the high
+/// It is parked under every partition that it wrote to, at the offset that it needs there, and the thread that moves the high
 /// watermark of one of them checks that key up to it.
 #[derive(Debug)]
 pub(crate) struct DelayedProduce {
@@ -71,7 +71,7 @@ impl DelayedProduce {
 
     /// Answers without any wait.
     pub(crate) fn answer_now(self) {
-        // Nobody listens any more if the client went away. That is fine.
+        // (The receiver is dropped if the client has left.)
         let response = Response::Produce(self.produced.response());
         let _ = self.answer.send(response.into());
     }

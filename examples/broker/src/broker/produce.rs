@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Whom the producer wants to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acks {
-    /// Nobody, and no answer either.
+    /// None, and the producer gets no answer.
     None,
     Leader,
     All,

@@ -28,13 +28,13 @@ impl DelayedOperation for DelayedJoin {
         self.timeout
     }
 
-    /// Takes the lock of the group, which therefore nobody holds who checks or parks.
+    /// Takes the lock of the group. So no thread checks or parks while it has that lock.
     fn try_complete(&mut self) -> bool {
         let state = self.group.lock();
         !state.is_joining(self.round) || state.all_have_joined()
     }
 
-    /// Begins a generation with those who have joined. Members that came meanwhile may have made this too early: then
+    /// Begins a generation with the members that have joined. Members that came meanwhile may have made this too early: then
     /// another one waits for the rest of the time.
     fn on_complete(self, completion: Completion) {
         match completion {

@@ -28,7 +28,7 @@ impl DelayedOperation for DelayedSync {
         self.timeout
     }
 
-    /// Takes the lock of the group, which therefore nobody holds who checks or parks.
+    /// Takes the lock of the group. So no thread checks or parks while it has that lock.
     fn try_complete(&mut self) -> bool {
         !self.group.lock().is_syncing(self.round)
     }

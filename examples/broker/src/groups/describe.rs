@@ -124,7 +124,7 @@ fn delete_group(coordinator: &Coordinator, id: &str) -> Result<(), ResponseError
     coordinator.note(&[Change::DeleteGroup(id.to_owned())])
 }
 
-/// Forgets offsets of a group that nobody is in: members would only commit them again.
+/// Forgets offsets of a group without members: members would only commit them again.
 pub(super) fn delete_offsets(
     coordinator: &Coordinator,
     asked: OffsetDeleteRequest,

@@ -77,7 +77,7 @@ pub(super) enum Phase {
 pub(super) struct Joining {
     /// Who has not joined by then is left behind.
     pub(super) deadline: Timestamp,
-    /// The group was empty: it waits for members that nobody knows of yet. Each that comes prolongs this, up to this
+    /// The group was empty: it waits for members that are not known yet. Each that comes prolongs this, up to this
     /// time.
     pub(super) first: Option<Timestamp>,
 }
@@ -255,7 +255,7 @@ impl State {
         }
     }
 
-    /// Answers everything that waits with an error: nobody else will.
+    /// Answers every request that waits with an error: nothing else would end it.
     pub(super) fn refuse_waiters(&mut self, error: ResponseError) {
         for (id, member) in &mut self.members {
             if let Some(waiter) = member.join.take() {

@@ -176,7 +176,7 @@ impl State {
     }
 
     /// A client without a member id. From version 4 on it is given one and has to come again with it: so that a client
-    /// which joins, hears nothing and joins again does not leave members behind that nobody is.
+    /// which joins, gets no answer and joins again does not leave members behind that no client is.
     fn take_in_newcomer(
         &mut self,
         context: &Context<'_>,

@@ -38,7 +38,7 @@ impl State {
         after.check_syncs = true;
     }
 
-    /// A rebalance if none is in progress; else those who wait for it have to be looked at again.
+    /// A rebalance if none is in progress; else the members that wait for it must be examined again.
     pub(super) fn rebalance(&mut self, context: &Context<'_>, after: &mut After) {
         match self.phase {
             Phase::PreparingRebalance(_) => after.check_joins = true,
@@ -79,7 +79,7 @@ impl State {
             && self.members.values().all(|member| member.join.is_some())
     }
 
-    /// Ends the join phase of `round`, if it is time to: a new generation begins with those who have joined.
+    /// Ends the join phase of `round`, if it is time to: a new generation begins with the members that have joined.
     pub(super) fn end_join_phase(&mut self, context: &Context<'_>, round: u64) -> After {
         let mut after = After::default();
         let Phase::PreparingRebalance(joining) = self.phase else {

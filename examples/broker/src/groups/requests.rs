@@ -310,7 +310,7 @@ impl Coordinator {
     ) -> OffsetCommitResponse {
         let group = match self.group(&asked.group_id) {
             Some(group) => Ok(group),
-            // Nobody joins such a group: it is there to keep offsets.
+            // No member joins such a group: it is there to keep offsets.
             None if asked.generation_id_or_member_epoch < 0 => self.group_or_new(&asked.group_id),
             None => Err(ResponseError::IllegalGeneration),
         };

@@ -40,7 +40,7 @@ pub(crate) struct Settings {
     pub(crate) max_groups: usize,
     /// Most members of one group.
     pub(crate) max_members: usize,
-    /// Most members of all groups together, those who were only given a member id among them.
+    /// Most members of all groups together, also those that were only given a member id.
     pub(crate) max_sessions: usize,
     /// Most bytes of metadata, assignments and offsets of all groups together.
     pub(crate) max_bytes: usize,

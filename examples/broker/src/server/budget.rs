@@ -142,7 +142,7 @@ mod tests {
         let mut holder = budget.share();
         holder.hold(1).await.expect("there is room");
         let unwanted = timeout(Duration::from_secs(3600), holder.revoked()).await;
-        assert!(unwanted.is_err(), "nobody else wants it");
+        assert!(unwanted.is_err(), "no other thread wants it");
 
         let mut waiting = budget.share();
         let held = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Record batches, format version 2. The records inside may be compressed and are nobody's business here:
+//! Record batches, format version 2. The records inside may be compressed, and the broker does not read them:
 //! a batch is stored and handed out as the bytes that came, with two header fields of its own filled in.
 
 use crate::storage::producers::Sequence;

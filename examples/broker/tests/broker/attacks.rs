@@ -124,7 +124,7 @@ fn under_attack(name: &str, attackers: usize, attack: impl Fn(Attack<'_>) + Sync
         3 * waits.len(),
         quantile(100),
     );
-    assert!(done > 0, "nobody attacked");
+    assert!(done > 0, "no attack was made");
     assert!(most <= MEMORY, "{most} bytes");
     // The attackers and other tests have the same processors: only alone does the time say something of the broker.
     let limit = if times().is_some() {

@@ -168,7 +168,7 @@ fn a_torn_tail_is_cut_off() {
     assert_eq!(broker.log(), [""; 0]);
 }
 
-/// 7 batches of 15 MB are more than a partition keeps: the oldest segments go, also for those who come later.
+/// 7 batches of 15 MB are more than a partition keeps: the oldest segments are dropped, also for later consumers.
 #[test]
 fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let folder = Folder::new("segments");

@@ -247,7 +247,7 @@ fn the_page_draws_a_busy_broker() {
     });
     assert_ne!(colours[0], colours[1]);
 
-    // And it says so when nobody answers any more.
+    // And it says so when the broker does not answer any more.
     drop(broker);
     browser.wait_until("return document.documentElement.dataset.state === 'lost'");
 }

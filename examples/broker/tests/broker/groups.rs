@@ -106,7 +106,7 @@ impl World {
         assert_eq!(self.read.len() as i64, produced, "nothing is skipped");
     }
 
-    /// Everything was read; once, but for so many that a killed member may not have committed.
+    /// Every record was read; once, but for those that a killed member may not have committed.
     fn assert_read_once(&self, but_for: usize) {
         let more = self.read.values().map(|count| count - 1).sum::<usize>();
         assert!(more <= but_for, "{more} records were read more than once");
@@ -152,7 +152,7 @@ fn come_and_go(kinds: [Client; 3]) {
     world.wait_for_records(&mut members);
     world.assert_read_once(0);
 
-    // One is killed, which nobody hears of.
+    // One is killed, which no other member is told.
     let killed = members.remove(0);
     killed.kill();
     let took = world.wait_for_shares(&mut members);
@@ -206,7 +206,7 @@ fn commits_survive_a_restart_of_the_consumer() {
         world
             .broker
             .wait_for("no members", |report| report.members == 0);
-        // Produced while nobody is there.
+        // Produced while no member is there.
         world.produce();
     }
     let mut members = vec![world.join(Client::KafkaPython)];

@@ -37,7 +37,7 @@ fn decode(frame: &Bytes) {
         Ok(request) => request,
         Err(malformed) => {
             assert!(!malformed.to_string().is_empty());
-            // Whoever says so must be right.
+            // A decoder that says so must be right.
             assert_eq!(matches!(malformed, Malformed::NoHeader), frame.len() < 8);
             return;
         }

@@ -19,7 +19,7 @@ const WAIT: u64 = 120;
 pub(super) struct Crowd {
     pub(super) ledger: Arc<Ledger>,
     pub(super) addresses: Vec<SocketAddr>,
-    /// The nodes shut down: whoever is answered, leaves.
+    /// The nodes shut down: a poller leaves after its answer.
     pub(super) is_leaving: AtomicBool,
     pub(super) answered: AtomicU64,
     pub(super) cut: AtomicU64,

@@ -25,7 +25,7 @@ fn executor(pool: Sender<Job>) -> Dispatch {
     }))
 }
 
-/// Two threads that run jobs until nobody can give them any.
+/// Two threads that run jobs until every sender of jobs is dropped.
 fn workers(jobs: Receiver<Job>) -> Vec<thread::JoinHandle<()>> {
     let jobs = Arc::new(Mutex::new(jobs));
     let worker = |_| {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PURGATORIES: usize = 1_000;
 const LASTS: Duration = Duration::from_secs(3);
-/// So many are parked at once, before a pause.
+/// The number of operations that are parked at once, before a pause.
 const BURST: usize = 100;
 
 pub(super) fn run(scenario: Scenario) -> Result<()> {

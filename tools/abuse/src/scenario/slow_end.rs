@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const SLEEPERS: u32 = 3;
 const SLEEP: Duration = Duration::from_secs(1);
-/// So many fall due during each sleep.
+/// The number of operations whose deadline passes during each sleep.
 const OTHERS: u32 = 10_000;
 /// Until the first of all: time enough to park them.
 const FIRST: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use super::Hand;
 use crate::key::{self, Key};
 use crate::panics;
 
-/// After an event on a key, so many operations are looked at.
+/// The number of operations that are examined after an event on a key.
 const SAMPLE: usize = 6;
 
 impl Hand<'_> {

@@ -8,7 +8,7 @@ use crate::random::Random;
 use crate::record::Record;
 use crate::stage::Entry;
 use crate::temper::{At, Temper};
-use request_purgatory::{Admission, RejectReason, Rejected};
+use request_purgatory::{RejectReason, Rejected, purgatory::Admission};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;

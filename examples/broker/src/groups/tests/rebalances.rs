@@ -246,7 +246,7 @@ fn a_client_that_goes_while_it_joins_is_not_waited_for_longer_than_a_session() {
     drop(ghost);
     assert_eq!(world.heartbeat(&ids[0], 2), REBALANCE_IN_PROGRESS);
     let mut again = world.rejoin(&ids[0]);
-    assert!(again.waits(), "for those who went");
+    assert!(again.waits(), "for the members that left");
     world.check();
     world.pass(SESSION - MS);
     assert!(again.waits());
@@ -268,7 +268,7 @@ fn a_second_request_takes_the_place_of_the_first() {
     world.check();
 }
 
-/// Joined again with nothing new, by a member that missed the answer: it is told again, and nobody is disturbed.
+/// Joined again with nothing new, by a member that missed the answer: it is told again, and no other member is disturbed.
 #[test]
 fn an_answer_that_was_missed_is_given_again() {
     let world = World::new();

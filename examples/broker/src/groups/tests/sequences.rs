@@ -60,7 +60,7 @@ struct Client {
     syncs: Vec<(i32, Asked)>,
 }
 
-/// What is known of a generation, by whoever was told first.
+/// What is known of a generation, by the member that was told first.
 #[derive(Debug, PartialEq, Eq)]
 struct Generation {
     protocol: String,
@@ -221,7 +221,7 @@ impl Run {
         assert_eq!(
             coordinator.budget.left(),
             self.world.bytes,
-            "memory of nobody"
+            "memory of no member"
         );
         assert_eq!(coordinator.joins.stats().panicked, 0);
         assert_eq!(coordinator.syncs.stats().panicked, 0);

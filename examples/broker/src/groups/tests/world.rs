@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// A stable group of so many members, the leader first, in generation 1.
+    /// A stable group of this many members, the leader first, in generation 1.
     pub(super) fn stable(&self, members: usize) -> Vec<String> {
         let mut joins: Vec<_> = (0..members).map(|_| self.join()).collect();
         self.pass(INITIAL_DELAY);

@@ -35,7 +35,7 @@ impl NodeThread {
             let gateway = Gateway::start(store, settings)?;
             let address = listener.local_addr()?;
             if started.send((gateway.clone(), address)).is_err() {
-                return Ok(()); // (Nobody waits for the node any more.)
+                return Ok(()); // (The demo does not wait for the node any more.)
             }
             tokio::select! {
                 end = node::run(listener, gateway, stopped) => end,
