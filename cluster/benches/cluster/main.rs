@@ -25,6 +25,7 @@ const ROUNDS: u32 = 3_000;
 const WARM_UP: u32 = 200;
 const EVENTS: u32 = 20_000;
 const PARKED: u32 = 10_000;
+const MANY: u32 = 100_000;
 
 /// From the commit on B to the wake-up on A, and from its acknowledgement. `command` says what listens there.
 async fn latency(site: &Site, a: &mut NodeProcess, what: &str, command: &str) {
@@ -77,16 +78,20 @@ async fn cpu(site: &Site, a: &mut NodeProcess, what: &str) {
 
 /// 100,000 waits for as many keys.
 async fn park(a: &mut NodeProcess, what: &str) {
-    a.say("park 100000").await;
+    a.say(&format!("park {MANY}")).await;
     let figures = a.hear("parked").await;
-    let [called, live, bytes] = figures[..] else {
+    let [called, cpu_called, read, cpu_read, bytes] = figures[..] else {
         panic!("A said {figures:?}");
     };
+    let ms = |nanos: u64| nanos / 1_000_000;
     println!(
-        "{what}: 100,000 waits parked in {:.0} ms, all keys watched and read after {:.0} ms; {:.0} MB more",
-        called as f64 / 1e6,
-        live as f64 / 1e6,
-        bytes as f64 / 1e6
+        "{what}: {MANY} waits parked in {} ms ({} ms of A's CPU time), all keys watched and read after {} ms ({} ms); \
+         {} MB more",
+        ms(called),
+        ms(cpu_called),
+        ms(read),
+        ms(cpu_read),
+        bytes / 1_000_000
     );
 }
 
@@ -108,6 +113,9 @@ async fn rows(kind: Kind) {
         }
     }
     if wants("park") {
+        for number in (0..MANY).step_by(node::SAMPLE as usize) {
+            site.commit(number).await;
+        }
         for (max_subscriptions, how) in kind.ways() {
             let mut a = NodeProcess::start(&site, max_subscriptions, true);
             park(&mut a, &format!("{kind}{how}")).await;

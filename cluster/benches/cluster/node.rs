@@ -13,6 +13,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 /// The first argument of such a process.
 pub const ARGUMENT: &str = "--node";
 
+/// See [`park`].
+pub const SAMPLE: u32 = 100;
+
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Carries out what is commanded on the standard input, until it ends.
@@ -109,14 +112,26 @@ async fn watch(node: &ClusterWaits<Key>, keys: u32) {
     println!("live");
 }
 
+/// Of the keys, one in [`SAMPLE`] has an event already. When the waits for those have ended, the keys are read.
 async fn park(node: &ClusterWaits<Key>, keys: u32, before: u64) {
-    let start = now();
+    let (start, cpu_before) = (now(), cpu());
     let waits = (0..keys)
         .map(|number| node.wait_past(key(number), 0, HOUR))
         .collect::<Vec<_>>();
-    let called = now() - start;
+    let (called, cpu_called) = (now() - start, cpu() - cpu_before);
+    let (mut sampled, mut parked) = (Vec::new(), Vec::new());
+    for (number, wait) in (0..keys).zip(waits) {
+        match number % SAMPLE {
+            0 => sampled.push(wait),
+            _ => parked.push(wait),
+        }
+    }
+    for wait in sampled {
+        wait.await.expect("a version");
+    }
     live(node, keys).await;
-    let live = now() - start;
-    println!("parked {called} {live} {}", memory().saturating_sub(before));
-    drop(waits);
+    let (read, cpu_read) = (now() - start, cpu() - cpu_before);
+    let bytes = memory().saturating_sub(before);
+    println!("parked {called} {cpu_called} {read} {cpu_read} {bytes}");
+    drop(parked);
 }
