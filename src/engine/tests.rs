@@ -105,7 +105,7 @@ fn g06_slots_that_are_ended_from_afar_come_back() {
 fn g06_a_slice_of_slots_whose_home_is_locked_comes_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
     let held = parked(&shard, SLICE, timing(1_000, 0)).into_iter();
-    let mut ended = held.map(|held| (held.end().1, 0)).collect();
+    let mut ended = held.map(|held| held.end().1).collect();
     let locked = shard.lock();
     shard.free_counted(&mut ended);
     drop(locked);
@@ -122,7 +122,7 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     let held = parked(&shard, 4 * SLICE, timing(1_000, 0));
     let locked = shard.lock();
     for held in held {
-        shard.free(held.end().1, Ending::Cancelled, 0);
+        shard.free(held.end().1, Ending::Cancelled, 0, || ());
     }
     drop(locked);
     let mut due = Vec::new();
@@ -145,7 +145,7 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     let take = || {
         let part = queue.take();
         let count = part.len();
-        let mut slots = part.into_iter().map(|left| (left.taken.slot, 0)).collect();
+        let mut slots = part.into_iter().map(|left| left.taken.slot).collect();
         shard.free_counted(&mut slots);
         count
     };
