@@ -120,7 +120,7 @@ pub enum FreedBy {
     Batch,
 }
 
-/// Sets the number of timer shards of the purgatories that this test builds from now on.
+/// Purgatories that this test builds from now on have so many timer shards.
 pub fn use_timer_shards(shards: usize) {
     set_timer_shards(shards);
 }
