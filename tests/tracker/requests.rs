@@ -102,7 +102,7 @@ fn a_dropped_request_is_forgotten() {
     assert!(!calls.respond(&1, "nobody".into()));
     assert_eq!(lock(&late).len(), 1);
     let again = calls.request(1, TICK * 9).expect("the id is free at once");
-    // The timeout of the forgotten one is gone with it.
+    // The timeout of the forgotten one was stopped.
     clock.advance(TICK);
     assert_eq!((calls.advance(), calls.len()), (0, 1));
     drop(again);
