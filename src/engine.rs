@@ -15,6 +15,7 @@ pub(crate) mod reclaim;
 pub(crate) mod settings;
 pub(crate) mod shard;
 pub(crate) mod shared_handle;
+mod tally;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod thread_set;
@@ -40,6 +41,7 @@ use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+use tally::Tally;
 use thread_set::ThreadSet;
 use timing::Timing;
 
@@ -277,11 +279,14 @@ impl<P, W: Scheme> Engine<P, W> {
     pub(crate) fn free(&self, taken: Taken, ending: Ending, watches: usize) {
         let Taken { shard, slot } = taken;
         let (shard, mine) = (self.shard(shard), self.my_shard());
+        let count = || {
+            self.count_ended(ending, 1);
+            self.count_unwatched(watches);
+        };
         if shard.number == mine.number {
-            shard.free(slot, ending, watches);
+            shard.free(slot, ending, watches, count);
         } else {
-            mine.count(ending, 1);
-            mine.count_unwatched(watches);
+            count();
             shard.free_from_other_shard(slot);
         }
     }
@@ -292,9 +297,13 @@ impl<P, W: Scheme> Engine<P, W> {
         let mut all = all.peekable();
         let mut slice = Vec::with_capacity(SLICE);
         while let Some(&(Taken { shard, .. }, _)) = all.peek() {
+            let mut unwatched = 0;
             let same = std::iter::from_fn(|| all.next_if(|(other, _)| other.shard == shard));
-            let slots = same.map(|(taken, watches)| (taken.slot, watches));
-            slice.extend(slots.take(SLICE));
+            slice.extend(same.take(SLICE).map(|(taken, watches)| {
+                unwatched += watches;
+                taken.slot
+            }));
+            self.count_unwatched(unwatched);
             self.shard(shard).free_counted(&mut slice);
         }
     }
@@ -421,13 +430,41 @@ impl<P, W: Scheme> Engine<P, W> {
         self.enter_phase(phase)
     }
 
+    /// Counts for the calling thread, without a lock.
+    #[inline(always)]
+    fn count(&self, which: impl FnOnce(&Tally) -> &Count, n: usize) {
+        let number = thread_number() as usize;
+        let is_owner = number < self.shards.len();
+        self.shard(number).tallies.count(is_owner, which, n as u64);
+    }
+
+    #[inline(always)]
+    pub(crate) fn count_event(&self, which: impl FnOnce(&Events) -> &Count, n: usize) {
+        self.count(|tally| which(&tally.events), n);
+    }
+
+    /// Counts endings that are not counted under a lock.
+    #[inline(always)]
+    pub(crate) fn count_ended(&self, ending: Ending, endings: usize) {
+        self.count(|tally| tally.counters.ended(ending), endings);
+    }
+
+    /// Counts entries that are gone from the watch lists.
+    #[inline(always)]
+    pub(crate) fn count_unwatched(&self, watches: usize) {
+        self.count(|tally| &tally.counters.watches_removed, watches);
+    }
+
+    fn tallies(&self) -> impl Iterator<Item = &Tally> {
+        self.shards.iter().flat_map(|shard| shard.tallies.all())
+    }
+
     /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         stats.add_counters(self.shards.iter().flat_map(|shard| shard.counters()));
-        for shard in &self.shards {
-            stats.add_events(&shard.events);
-        }
+        self.tallies()
+            .for_each(|tally| stats.add_events(&tally.events));
         stats.completions_pending = self.completions_pending();
         stats
     }
@@ -436,8 +473,9 @@ impl<P, W: Scheme> Engine<P, W> {
     fn completions_pending(&self) -> usize {
         // Departures are read before arrivals.
         let sum = |count: fn(&Events) -> &Count| -> u64 {
-            let shards = self.shards.iter();
-            shards.map(|shard| count(&shard.events).read()).sum()
+            self.tallies()
+                .map(|tally| count(&tally.events).read())
+                .sum()
         };
         let delivered = sum(|events| &events.delivered);
         let handed_over = sum(|events| &events.handed_over);
@@ -466,7 +504,7 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     fn caught<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| {
-            self.my_shard().events.panics.add(1);
+            self.count_event(|events| &events.panics, 1);
             // The panic's payload is the user's too, and dropping it may panic.
             let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
             if let Err(again) = dropped {

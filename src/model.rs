@@ -14,6 +14,7 @@ use crate::promise::Promise;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
+use crate::sync::thread_numbers::ThreadNumbers;
 use crate::sync::{Arc, Parker, set_timer_shards};
 use crate::time::ticks::NEVER;
 use crate::watch::bound::Bound;
@@ -120,7 +121,25 @@ pub enum FreedBy {
     Batch,
 }
 
-/// Purgatories that this test builds from now on have so many timer shards.
+/// The numbers that threads have.
+pub struct Numbers(ThreadNumbers);
+
+impl Numbers {
+    #[expect(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self(ThreadNumbers::new())
+    }
+
+    pub fn take(&self) -> u32 {
+        self.0.take()
+    }
+
+    pub fn give_back(&self, number: u32) {
+        self.0.give_back(number);
+    }
+}
+
+/// Sets the number of timer shards of the purgatories that this test builds from now on.
 pub fn use_timer_shards(shards: usize) {
     set_timer_shards(shards);
 }
@@ -147,9 +166,9 @@ impl<'a, P> Holder<'a, P> {
     pub fn end_by(self, freed_by: FreedBy) -> P {
         let (payload, ended) = self.held.end();
         match freed_by {
-            FreedBy::SameShard => self.cells.free(ended, Ending::Satisfied, 0),
+            FreedBy::SameShard => self.cells.free(ended, Ending::Satisfied, 0, || ()),
             FreedBy::OtherShard => self.cells.free_from_other_shard(ended),
-            FreedBy::Batch => self.cells.free_counted(&mut vec![(ended, 0)]),
+            FreedBy::Batch => self.cells.free_counted(&mut vec![ended]),
         }
         payload
     }

@@ -331,7 +331,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Counts a panic that the caller has caught.
     pub(crate) fn count_panic(&self) {
         let engine = &self.shared.inner.engine;
-        engine.my_shard().events.panics.add(1);
+        engine.count_event(|events| &events.panics, 1);
         engine.observe(Observer::panicked);
     }
 

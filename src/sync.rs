@@ -11,6 +11,8 @@ mod cell;
 mod model;
 #[cfg(not(any(loom, shuttle)))]
 mod native;
+#[cfg(not(shuttle))]
+pub(crate) mod thread_numbers;
 
 #[cfg(any(loom, shuttle))]
 pub(crate) use model::*;

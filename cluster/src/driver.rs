@@ -151,6 +151,8 @@ pub(crate) async fn drive<K, S, F>(
     }
     // Aborts the session.
     sessions.shutdown().await;
+    // What the last second brought.
+    shared.report();
 }
 
 /// One session. Returns whether it had caught up.

@@ -51,6 +51,11 @@ impl<K: Key> Interest<K> {
         })
     }
 
+    /// What is known of the first key.
+    pub(crate) fn known_first(&self) -> Option<Known> {
+        self.keys.first().map(|it| it.entry.known())
+    }
+
     pub(crate) fn known(&self, key: &K) -> Option<Known> {
         self.keys
             .iter()

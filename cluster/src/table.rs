@@ -129,7 +129,6 @@ impl<K: Key> Table<K> {
     /// # Errors
     /// The table is full, or closed.
     pub fn enter(&self, key: &K) -> Result<Arc<Entry>, InterestError> {
-        let (slot_key, order_key) = (key.clone(), key.clone());
         let mut shard = self.shard(key).lock();
         if let Some(slot) = shard.slots.get_mut(key) {
             slot.interests += 1;
@@ -138,6 +137,8 @@ impl<K: Key> Table<K> {
         if self.is_closed() {
             return Err(InterestError::ShutDown);
         }
+        // (Before anything is changed: `Clone` may panic.)
+        let (slot_key, order_key) = (key.clone(), key.clone());
         // ORDERING: Relaxed: the number bounds memory, and nothing else depends on it.
         if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
             self.keys.fetch_sub(1, Ordering::Relaxed);
@@ -161,7 +162,6 @@ impl<K: Key> Table<K> {
 
     /// One interest less.
     pub fn leave(&self, key: &K, entry: &Arc<Entry>) {
-        let idle = key.clone();
         let mut shard = self.shard(key).lock();
         let Some(slot) = shard.slots.get_mut(key) else {
             return;
@@ -169,13 +169,17 @@ impl<K: Key> Table<K> {
         if !Arc::ptr_eq(&slot.entry, entry) {
             return;
         }
-        slot.interests -= 1;
-        if slot.interests == 0 {
-            let was_quiet = shard.is_quiet();
-            shard.idle.push(idle);
-            drop(shard);
-            self.wake_if(was_quiet);
+        if slot.interests > 1 {
+            slot.interests -= 1;
+            return;
         }
+        // (Before the count: `Clone` may panic.)
+        let idle = key.clone();
+        slot.interests = 0;
+        let was_quiet = shard.is_quiet();
+        shard.idle.push(idle);
+        drop(shard);
+        self.wake_if(was_quiet);
     }
 
     /// Orders a read of `key`.

@@ -172,7 +172,7 @@ fn begin<K: Key, T: Send + 'static>(
     let Some(key) = interest.keys().next().cloned() else {
         unreachable!("the interest was made in one key");
     };
-    let is_true = claim.begin(&interest, &key);
+    let is_true = claim.begin(&interest);
     if !is_true && interest.table().keeps(Rule::VerifySeen) {
         interest.table().verify(&key);
     }
@@ -181,9 +181,8 @@ fn begin<K: Key, T: Send + 'static>(
         // To be examined by every check: what decides may be no new version.
         false => 0,
     };
-    let watched = key.clone();
     let predicate = move || {
-        let known = interest.known(&watched)?;
+        let known = interest.known_first()?;
         match claim.examine(&known) {
             Ok(version) => version.map(|version| Ok(answer(version))),
             Err(Reset) => Some(Err(WaitError::Reset)),

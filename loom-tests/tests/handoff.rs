@@ -58,6 +58,52 @@ fn g01_parker_races_a_check_of_a_resolved_key() {
     });
 }
 
+/// Parks on a resolved key, which another operation watches already, while another thread satisfies the new one (and
+/// the other, if `both`) and checks the key.
+fn parker_races_a_check_that_finds_another(both: bool) {
+    bounded(move || {
+        let purgatory = manual(&ManualClock::new());
+        let key = purgatory.resolve(1);
+        let (other, fate) = (Fate::new(), Fate::new());
+        let watched = purgatory
+            .try_complete_else_watch_on(Probe::new(&other), [Watch::resolved(&key)])
+            .expect("it may park");
+        assert!(watched.is_parked());
+        let checker = {
+            let (key, other, fate) = (key.clone(), other.clone(), fate.clone());
+            thread::spawn(move || {
+                if both {
+                    other.satisfy();
+                }
+                fate.satisfy();
+                key.check_and_complete()
+            })
+        };
+        purgatory
+            .try_complete_else_watch_on(Probe::new(&fate), [Watch::resolved(&key)])
+            .expect("it may park");
+        checker.join().unwrap();
+        purgatory.advance();
+        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(other.endings(), [usize::from(both), 0, 0, 0]);
+        purgatory.force_complete_for_key(&1);
+        drop(key);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: a check of a resolved key that completes the watcher it found, and does not look for others.
+#[test]
+fn g01_parker_races_a_check_that_completes_another_on_the_resolved_key() {
+    parker_races_a_check_that_finds_another(true);
+}
+
+/// Catches: a check of a resolved key that examines the watcher it found in vain, and publishes the event to no parker.
+#[test]
+fn g01_parker_races_a_check_that_examines_another_on_the_resolved_key() {
+    parker_races_a_check_that_finds_another(false);
+}
+
 /// Catches: an examination that is left to the reaper, and lost.
 #[test]
 fn g01_parker_races_two_checkers() {

@@ -90,8 +90,8 @@ struct Delivery<H: Handler> {
 
 impl<H: Handler> Delivery<H> {
     fn new(handler: &Arc<H>, ended: Vec<H::Ended>) -> Self {
-        let events = &handler.engine().my_shard().events;
-        events.handed_over.add(ended.len() as u64);
+        let engine = handler.engine();
+        engine.count_event(|events| &events.handed_over, ended.len());
         Self {
             handler: handler.clone(),
             ended,
@@ -109,7 +109,8 @@ impl<H: Handler> Drop for Delivery<H> {
         let _trampoline = Trampoline::enter();
         for ended in std::mem::take(&mut self.ended) {
             self.handler.complete(ended);
-            self.handler.engine().my_shard().events.delivered.add(1);
+            let engine = self.handler.engine();
+            engine.count_event(|events| &events.delivered, 1);
         }
     }
 }

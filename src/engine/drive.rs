@@ -144,7 +144,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
             }
         }
     }
-    handler.close_deferred();
+    handler.on_closed();
     while reclaim(handler) {}
     true
 }

@@ -144,8 +144,8 @@ impl<H: Handler> Batch<H> {
         let engine = handler.engine();
         // A completion finds its ending counted.
         let (ended, expired) = (self.ended.len(), self.deadlines.len());
-        shard.count(Ending::Expired, expired);
-        shard.count(Ending::Aborted, ended - expired);
+        engine.count_ended(Ending::Expired, expired);
+        engine.count_ended(Ending::Aborted, ended - expired);
         count_lateness(engine, shard, &self.deadlines);
         // (A limit bounds memory: what ended payloads leave is reclaimed before their places are free.)
         let storm = !engine.reclaims_first() && (more || ended >= SLICE);
@@ -201,7 +201,8 @@ fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, dead
                 engine.observe(|observer| observer.late(Duration::from_nanos(late)));
             }
         }
-        shard.events.lateness_total.add_saturating(total);
-        shard.events.lateness_max.raise_to(max);
+        let events = &shard.tallies.shared().events;
+        events.lateness_total.add_saturating(total);
+        events.lateness_max.raise_to(max);
     }
 }

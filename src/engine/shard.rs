@@ -3,12 +3,13 @@
 //! Each thread parks in the shard that its number names, so threads rarely meet at a lock, with any keys and
 //! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
+use super::tally::Tallies;
 use super::timing::Timing;
 use crate::address::Address;
 use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
 use crate::cell::state::Mark;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
-use crate::stats::{Counters, Ending, Events};
+use crate::stats::{Counters, Ending};
 use crate::sync::{CachePadded, SLICE};
 use crate::time::ticks::NEVER;
 
@@ -47,9 +48,8 @@ pub(crate) struct Shard<P, W> {
     slab: Slab<P, Schedule<W>>,
     /// Written under the slab's lock.
     locked_counters: CachePadded<Counters>,
-    /// For threads that do not wait for the lock.
-    counters: CachePadded<Counters>,
-    pub(crate) events: CachePadded<Events>,
+    /// Written without a lock.
+    pub(super) tallies: Tallies,
 }
 
 /// Why a shard did not take a payload.
@@ -93,8 +93,7 @@ impl<P, W: Scheme> Shard<P, W> {
                 refuses: None,
             }),
             locked_counters: CachePadded::default(),
-            counters: CachePadded::default(),
-            events: CachePadded::default(),
+            tallies: Tallies::default(),
         }
     }
 
@@ -156,9 +155,10 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// Frees an ended slot, stops its timer, and counts the ending; `watches` entries are gone from the lists.
     ///
-    /// Never waits: if another thread has the lock, the next thread that gets it does the rest.
+    /// Never waits: if another thread has the lock, this calls `count` for the count, and the next thread that gets the
+    /// lock does the rest.
     #[inline(always)]
-    pub(crate) fn free(&self, ended: Ended, ending: Ending, watches: usize) {
+    pub(crate) fn free(&self, ended: Ended, ending: Ending, watches: usize, count: impl FnOnce()) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.locked_counters.ended(ending).add_exclusively(1);
             self.locked_counters
@@ -167,14 +167,13 @@ impl<P, W: Scheme> Shard<P, W> {
             Self::free_locked(&mut guard, ended);
             self.free_remote(&mut guard);
         } else {
-            self.count(ending, 1);
-            self.count_unwatched(watches);
+            count();
             self.slab.free_remotely(ended);
             self.try_free_remote();
         }
     }
 
-    /// Frees a slot for a thread of another shard, which has counted the ending in its own.
+    /// Frees a slot whose ending is counted, for a thread of another shard.
     ///
     /// It does not even try to take the lock, but once for every slice of slots: the memory under the lock would move
     /// between the two processors with every life. The next thread that parks here, or drives the timer, does the rest.
@@ -184,36 +183,17 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Counts endings, without the lock.
-    #[inline(always)]
-    pub(crate) fn count(&self, ending: Ending, endings: usize) {
-        if endings > 0 {
-            self.counters.ended(ending).add(endings as u64);
-        }
-    }
-
-    /// Counts entries that are gone from the watch lists.
-    #[inline(always)]
-    pub(crate) fn count_unwatched(&self, watches: usize) {
-        if watches > 0 {
-            self.counters.watches_removed.add(watches as u64);
-        }
-    }
-
-    /// Frees a slice of slots whose endings are counted, in one hold of the lock if that is free. With each slot comes
-    /// the number of its watch entries.
-    pub(crate) fn free_counted(&self, slice: &mut Vec<(Ended, usize)>) {
-        let watches: usize = slice.iter().map(|&(_, watches)| watches).sum();
-        self.count_unwatched(watches);
-        self.slab
-            .prefetch(slice.iter().map(|(ended, _)| ended.index()));
-        let slots = slice.drain(..).map(|(ended, _)| ended);
+    /// Frees a slice of slots whose endings are counted, in one hold of the lock if that is free.
+    pub(crate) fn free_counted(&self, slice: &mut Vec<Ended>) {
+        self.slab.prefetch(slice.iter().map(Ended::index));
         match self.slab.try_lock() {
             Some(mut guard) => {
+                let slots = slice.drain(..);
                 slots.for_each(|ended| Self::free_locked(&mut guard, ended));
                 self.free_remote(&mut guard);
             }
             None => {
+                let slots = slice.drain(..);
                 slots.for_each(|ended| _ = self.slab.free_remotely(ended));
                 self.try_free_remote();
             }
@@ -383,7 +363,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// An ending may be counted in another shard than the arrival.
-    pub(crate) fn counters(&self) -> [&Counters; 2] {
-        [&self.locked_counters, &self.counters]
+    pub(crate) fn counters(&self) -> [&Counters; 3] {
+        let [own, shared] = self.tallies.all();
+        [&self.locked_counters, &own.counters, &shared.counters]
     }
 }

@@ -26,7 +26,7 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     /// Operations found satisfied.
     completed: usize,
     at_most: usize,
-    in_vain: u64,
+    in_vain: usize,
 }
 
 impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
@@ -67,8 +67,8 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
     fn drop(&mut self) {
         if self.in_vain > 0 {
-            let shard = self.inner.engine.my_shard();
-            shard.events.vain_checks.add(self.in_vain);
+            let engine = &self.inner.engine;
+            engine.count_event(|events| &events.vain_checks, self.in_vain);
         }
     }
 }
@@ -157,6 +157,45 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         check.completed
     }
 
+    /// Checks a resolved key in whose list a load has shown `only`.
+    ///
+    /// ORDERING: a parker that adds its watch after this check has looked at the list must see the event, so the look
+    /// has to be a read-modify-write of the list's word, or come after one. If this thread ends `only`, taking it off
+    /// the list was one (or took the list's lock): after that a load is enough to find those who came before. Otherwise
+    /// the second look publishes.
+    #[inline(never)]
+    pub(crate) fn check_only(
+        self: &Arc<Self>,
+        key: &Op::Key,
+        list: &Resolved<Op::Key>,
+        only: Address,
+    ) -> usize {
+        if Examining::current().is_some() {
+            return self.check_resolved(key, list, list.peek_published(), Bound::NONE);
+        }
+        let trampoline = Trampoline::enter();
+        match self.examine(only) {
+            Some(Examined::Ended(ended)) => {
+                let satisfied = usize::from(ended.ending == Ending::Satisfied);
+                // (Before `on_complete`, which may park others: they are not for this check.)
+                let others = list.peek();
+                if others == Some(None) {
+                    dispatch(self, &trampoline, ended, RunOn::Caller);
+                    return satisfied;
+                }
+                let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+                endings.push(ended);
+                return satisfied + self.check_resolved(key, list, others, Bound::NONE);
+            }
+            Some(Examined::Parked) => self.engine.count_event(|events| &events.vain_checks, 1),
+            None => {}
+        }
+        match list.peek_published() {
+            Some(others) if others.is_none_or(|other| other == only) => 0,
+            others => self.check_resolved(key, list, others, Bound::NONE),
+        }
+    }
+
     /// Checks several keys of one event, and examines each operation once. Returns how many this completed.
     pub(crate) fn check_keys<'q, Q>(self: &Arc<Self>, keys: impl Iterator<Item = &'q Q>) -> usize
     where
@@ -194,7 +233,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 satisfied
             }
             Some(Examined::Parked) => {
-                self.engine.my_shard().events.vain_checks.add(1);
+                self.engine.count_event(|events| &events.vain_checks, 1);
                 false
             }
             None => false,

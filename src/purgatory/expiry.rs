@@ -37,7 +37,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         let answer = self.ask_by(&mut claim, Op::try_complete_at_deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
-            claim.shard.events.missed_checks.add(1);
+            self.engine.count_event(|events| &events.missed_checks, 1);
         }
         let ending = answer.map_or(Ending::Aborted, |_| Ending::Expired);
         self.end(claim, ending, missed_check)
@@ -96,7 +96,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         });
     }
 
-    fn close_deferred(&self) {
+    fn on_closed(&self) {
+        self.weak.cut();
         for check in self.deferred.close() {
             // The destructor of a key may panic.
             let _ = self.engine.guarded(|| drop_user_value(check));

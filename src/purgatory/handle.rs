@@ -19,7 +19,7 @@ use std::time::Duration;
 /// A handle keeps neither its operation parked (dropping it cancels nothing) nor the purgatory alive. Once the
 /// operation has ended, the methods do nothing and return `false` or `None`, also after its memory has another use.
 ///
-/// Every method takes one internal lock for an instant, under which it finds the purgatory.
+/// No method waits for another thread, but where it says that it takes a lock.
 pub struct Handle<Op: DelayedOperation, S = RandomState> {
     weak: RecycledWeak,
     address: Address,
@@ -36,29 +36,30 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         }
     }
 
-    fn inner(&self) -> Option<Arc<Inner<Op, S>>> {
-        self.weak.upgrade()
+    /// `None` once the purgatory has been shut down: every operation has ended then, or is about to.
+    #[inline]
+    fn with<R>(&self, use_it: impl FnOnce(&Arc<Inner<Op, S>>) -> R) -> Option<R> {
+        self.weak.with(use_it)
     }
 
     /// Counts the operation among those whose key was not checked in time, though it has ended.
     pub(crate) fn count_missed_check(&self) {
-        if let Some(inner) = self.inner() {
-            inner.engine.my_shard().events.missed_checks.add(1);
+        self.with(|inner| {
+            inner.engine.count_event(|events| &events.missed_checks, 1);
             inner.engine.observe(Observer::missed_check);
-        }
+        });
     }
 
-    /// Whether the operation is parked and has not ended. Takes no other lock.
+    /// Whether the operation is parked and has not ended. Takes no lock.
     pub fn is_parked(&self) -> bool {
-        self.inner()
-            .is_some_and(|inner| inner.engine.is_parked(self.address))
+        self.with(|inner| inner.is_live(self.address)) == Some(true)
     }
 
     /// The time until the deadline, zero if it has passed. `None` if the operation has ended or never expires.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     pub fn remaining(&self) -> Option<Duration> {
-        self.inner()?.engine.remaining(self.address)
+        self.with(|inner| inner.engine.remaining(self.address))?
     }
 
     /// The deadline on the purgatory's clock, rounded up to the tick. `None` if the operation has ended or never
@@ -66,7 +67,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes the lock of a timer shard.
     pub fn deadline(&self) -> Option<Timestamp> {
-        self.inner()?.engine.deadline(self.address)
+        self.with(|inner| inner.engine.deadline(self.address))?
     }
 
     /// Examines the operation as [`check_and_complete`](crate::Purgatory::check_and_complete) does, on this thread.
@@ -75,8 +76,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// If it completes the operation, it takes the locks of the map shards of its keys, and that of its timer shard
     /// only if that is free.
     pub fn check(&self) -> bool {
-        self.inner()
-            .is_some_and(|inner| inner.check_one(self.address, RunOn::Caller))
+        self.with(|inner| inner.check_one(self.address, RunOn::Caller)) == Some(true)
     }
 
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
@@ -87,8 +87,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
     pub fn force_complete(&self) -> bool {
-        self.inner()
-            .is_some_and(|inner| inner.force_one(self.address))
+        self.with(|inner| inner.force_one(self.address)) == Some(true)
     }
 
     /// Takes the operation back: it ends without a completion.
@@ -99,7 +98,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
     pub fn cancel(&self) -> Option<Op> {
-        self.inner()?.cancel_one(self.address)
+        self.with(|inner| inner.cancel_one(self.address))?
     }
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
@@ -108,10 +107,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     pub fn reschedule(&self, timeout: Duration) -> bool {
-        self.inner().is_some_and(|inner| {
-            let rescheduled = inner.engine.reschedule(self.address, timeout);
-            matches!(rescheduled, Rescheduled::Done(_))
-        })
+        let rescheduled = self.with(|inner| inner.engine.reschedule(self.address, timeout));
+        matches!(rescheduled, Some(Rescheduled::Done(_)))
     }
 }
 

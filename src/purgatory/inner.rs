@@ -10,7 +10,7 @@ use crate::hash::KeyHasher;
 use crate::observe::OperationSpan;
 use crate::operation::DelayedOperation;
 use crate::scheme::HierarchicalWheel;
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
 use crate::watch::WatchMap;
 use crate::watch::bound::Bound;
 
@@ -35,7 +35,7 @@ pub(crate) struct StaleWatches<K> {
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
-    /// For handles.
+    /// For handles. Keeps this from being dropped until the shutdown cuts it.
     pub(crate) weak: RecycledWeak,
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// Checks that wait until the timer is driven.
@@ -45,6 +45,7 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// Exists until it is shut down.
     pub(crate) fn new(
         engine: Engine<Parked<Op>, Wheel>,
         hasher: S,
@@ -52,14 +53,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         max_watchers: usize,
     ) -> Arc<Self> {
         let map_shards = map_shards.clamp(2, 1 << 16).next_power_of_two();
-        Arc::new_cyclic(|inner: &Weak<Self>| Self {
-            weak: RecycledWeak::new(inner.clone()),
+        let weak = RecycledWeak::take();
+        let inner = Arc::new(Self {
+            weak,
             engine,
             watch: WatchMap::new(hasher.clone(), map_shards, max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
             unreclaimed: ReclaimQueue::new(),
             hasher,
-        })
+        });
+        weak.fill(inner.clone());
+        inner
     }
 
     /// Leaves a check to the thread that drives the timer.
@@ -72,11 +76,5 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     pub(crate) fn is_live(&self, watcher: Address) -> bool {
         self.engine.is_parked(watcher)
-    }
-}
-
-impl<Op: DelayedOperation, S> Drop for Inner<Op, S> {
-    fn drop(&mut self) {
-        self.weak.cut();
     }
 }

@@ -141,7 +141,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 Ok(Admission::Completed)
             }
             Err(rejected) => {
-                self.engine.my_shard().events.rejected.add(1);
+                self.engine.count_event(|events| &events.rejected, 1);
                 self.engine
                     .observe(|observer| observer.rejected(&span, rejected.reason().variant()));
                 Err(rejected)
@@ -177,7 +177,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let timing = match examined {
             Ok(Some(timing)) => timing,
             Ok(None) => {
-                self.engine.my_shard().events.completed_at_once.add(1);
+                self.engine
+                    .count_event(|events| &events.completed_at_once, 1);
                 self.engine
                     .observe(|observer| observer.completed_at_once(span));
                 return Ok(Outcome::Ended(Ended {
@@ -210,7 +211,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
         let address = claim.address();
         let (mut watched, mut full) = (0, false);
-        let watching = self.engine.guarded(|| {
+        let identity = claim.held.identity();
+        let answer = self.engine.guarded(|| {
             claim.held.with(|parked| {
                 parked.keys.for_each(0, |target, rank| {
                     if full {
@@ -221,23 +223,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     watched += usize::from(added);
                     drop_user_value(spare);
                 });
-            });
+                let _examining = Examining::enter(identity);
+                !full && parked.op.try_complete()
+            })
         });
-        if full {
-            let ended = self.unregister(claim, watched, Ending::Cancelled);
-            let op = self.give_back(ended);
-            return Err(Rejected::new(RejectReason::KeyFull, op));
+        if full || answer.is_err() {
+            let (ending, reason) = match full {
+                true => (Ending::Cancelled, RejectReason::KeyFull),
+                false => (Ending::Aborted, RejectReason::Panicked),
+            };
+            let ended = self.unregister(claim, watched, ending);
+            return Err(Rejected::new(reason, self.give_back(ended)));
         }
-        let answer = match watching {
-            Ok(()) => self.ask(&mut claim),
-            Err(UserPanic) => {
-                let ended = self.unregister(claim, watched, Ending::Aborted);
-                let op = self.give_back(ended);
-                return Err(Rejected::new(RejectReason::Panicked, op));
-            }
-        };
         match self.release_or_end(claim, answer) {
             Examined::Parked => Ok(Outcome::Parked(address)),
+            // (It panicked when it was examined once more, for a check that came meanwhile.)
             Examined::Ended(ended) if ended.ending == Ending::Aborted => {
                 let op = self.give_back(ended);
                 Err(Rejected::new(RejectReason::Panicked, op))
@@ -255,7 +255,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let _ = self
             .engine
             .guarded(|| claim.held.with(|parked| parked.keys.truncate(watched)));
-        self.engine.my_shard().count_unwatched(all - watched);
+        self.engine.count_unwatched(all - watched);
         self.end_and_reclaim(claim, ending)
     }
 }

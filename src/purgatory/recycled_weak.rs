@@ -1,24 +1,28 @@
 //! How a handle refers to its purgatory without keeping it alive.
 //!
 //! Every park makes a handle, and most are dropped unused. A counted reference in each would cost two locked
-//! instructions for nothing, so handles refer to a place that is never freed: when its purgatory is gone, the place is
-//! recycled for the next one, and its generation tells the two apart. The number of places is the highest number of
-//! purgatories that ever existed at the same time.
+//! instructions for nothing, and counting each use would let all threads write to one line. So handles refer to a place
+//! that is never freed, and that holds the purgatory until its shutdown. Each use protects what it finds there from
+//! being dropped, in a slot of its own thread (`arc-swap`). After the shutdown the place is recycled for the next
+//! purgatory, and its generation tells the two apart. The number of places is the highest number of purgatories that
+//! ever existed at the same time.
 
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::any::Any;
 
 /// A place for one purgatory after another.
-pub(crate) struct Place(Mutex<Occupant>);
+type Place = ArcSwapOption<Occupant>;
 
 struct Occupant {
     generation: u64,
-    inner: Option<Weak<dyn Any + Send + Sync>>,
+    /// The `Arc` of a purgatory, whatever its type.
+    inner: Box<dyn Any + Send + Sync>,
 }
 
-/// Places whose purgatories are gone.
-static FREE: Mutex<Vec<&'static Place>> = Mutex::new(Vec::new());
+/// Places without a purgatory, and the generations of their next ones.
+static FREE: Mutex<Vec<RecycledWeak>> = Mutex::new(Vec::new());
 
 /// Refers to one purgatory. Copies cost nothing.
 #[derive(Clone, Copy)]
@@ -28,43 +32,44 @@ pub(crate) struct RecycledWeak {
 }
 
 impl RecycledWeak {
-    /// Refers to `inner`, until [`cut`](Self::cut).
-    pub(crate) fn new(inner: Weak<dyn Any + Send + Sync>) -> Self {
+    /// Takes a place that is empty until [`fill`](Self::fill).
+    pub(crate) fn take() -> Self {
         let free = FREE.lock().pop();
-        let place = free.unwrap_or_else(|| {
-            Box::leak(Box::new(Place(Mutex::new(Occupant {
-                generation: 0,
-                inner: None,
-            }))))
-        });
-        let mut occupant = place.0.lock();
-        occupant.inner = Some(inner);
-        Self {
-            place,
-            generation: occupant.generation,
-        }
+        free.unwrap_or_else(|| Self {
+            place: Box::leak(Box::new(Place::empty())),
+            generation: 0,
+        })
     }
 
-    /// The purgatory, if it is there.
-    pub(crate) fn upgrade<T: Send + Sync + 'static>(self) -> Option<Arc<T>> {
-        let occupant = self.place.0.lock();
-        let inner = occupant
-            .inner
-            .as_ref()
-            .filter(|_| occupant.generation == self.generation)?;
-        let inner = inner.upgrade()?;
-        drop(occupant);
-        inner.downcast().ok()
+    /// Keeps `inner` until [`cut`](Self::cut).
+    pub(crate) fn fill<T: Send + Sync + 'static>(self, inner: Arc<T>) {
+        self.place.store(Some(Arc::new(Occupant {
+            generation: self.generation,
+            inner: Box::new(inner),
+        })));
     }
 
-    /// Makes every copy stale, and gives the place to the next purgatory. Called once, by the owner.
+    /// Calls `use_it` with the purgatory, which exists until that returns. `None` if the purgatory has been cut.
+    #[inline]
+    pub(crate) fn with<T: Send + Sync + 'static, R>(
+        self,
+        use_it: impl FnOnce(&Arc<T>) -> R,
+    ) -> Option<R> {
+        let occupant = self.place.load();
+        let occupant = occupant.as_deref()?;
+        (occupant.generation == self.generation)
+            .then(|| occupant.inner.downcast_ref())
+            .flatten()
+            .map(use_it)
+    }
+
+    /// Makes every copy stale, and gives the place to the next purgatory. Called once, by the shutdown.
     pub(crate) fn cut(self) {
-        let inner = {
-            let mut occupant = self.place.0.lock();
-            occupant.generation += 1;
-            occupant.inner.take()
-        };
-        drop(inner);
-        FREE.lock().push(self.place);
+        // (Drops the purgatory, if nothing else refers to it.)
+        self.place.store(None);
+        FREE.lock().push(Self {
+            generation: self.generation + 1,
+            ..self
+        });
     }
 }

@@ -56,7 +56,10 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// the locks of the other keys, and that of the timer shard only if it is free.
     #[inline]
     pub fn check_and_complete(&self) -> usize {
-        self.check(self.list.peek_published(), Bound::NONE)
+        match self.list.peek() {
+            Some(Some(only)) => self.inner.check_only(&self.key, &self.list, only),
+            _ => self.check(self.list.peek_published(), Bound::NONE),
+        }
     }
 
     /// The same, for a caller that has published the event **under a lock that `try_complete` takes as well** (and has

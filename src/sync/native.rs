@@ -3,11 +3,10 @@
 mod sharded_map;
 
 use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
 pub(crate) use super::cell::UnsafeCell;
+use super::thread_numbers::ThreadNumbers;
 pub(crate) use crossbeam::utils::CachePadded;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use sharded_map::{Edit, ShardedMap};
@@ -25,7 +24,7 @@ pub(crate) const LIST_CHUNK: usize = 256;
 /// Watch lists up to this length are searched, longer ones count their dead.
 pub(crate) const SHORT_LIST: usize = 256;
 /// Watchers of a short list that a check copies to the stack.
-pub(crate) const COPIED: usize = 8;
+pub(crate) const COPIED: usize = 16;
 /// Watchers examined, and timers drained, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
 /// How often in a row a holder examines its operation.
@@ -45,17 +44,23 @@ pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     word.store(value, ordering);
 }
 
-/// A number that no other living thread of this process has; low numbers first. It is given back when the thread ends.
+/// A thread that has no number yet; and one that is ending and has given its number back.
+const NO_NUMBER: u32 = u32::MAX;
+pub(crate) const ENDING: u32 = u32::MAX - 1;
+
+thread_local! {
+    static NUMBER: Cell<u32> = const { Cell::new(NO_NUMBER) };
+}
+
+/// A number that no other living thread of this process has; low numbers first. It is given back when the thread ends;
+/// what still runs on the thread then, destructors of thread-local values, has the number [`ENDING`].
 #[inline]
 pub(crate) fn thread_number() -> u32 {
-    thread_local! {
-        static NUMBER: Cell<u32> = const { Cell::new(u32::MAX) };
-    }
     NUMBER.with(|number| match number.get() {
-        u32::MAX => {
-            let fresh = take_thread_number();
-            number.set(fresh);
-            fresh
+        NO_NUMBER => {
+            let taken = take_thread_number();
+            number.set(taken);
+            taken
         }
         known => known,
     })
@@ -63,28 +68,19 @@ pub(crate) fn thread_number() -> u32 {
 
 #[cold]
 fn take_thread_number() -> u32 {
-    /// Numbers given back, and the first that was never given out.
-    static FREE: Mutex<(BinaryHeap<Reverse<u32>>, u32)> = Mutex::new((BinaryHeap::new(), 0));
+    static NUMBERS: ThreadNumbers = ThreadNumbers::new();
     struct GiveBack(u32);
     impl Drop for GiveBack {
         fn drop(&mut self) {
-            FREE.lock().0.push(Reverse(self.0));
+            NUMBER.set(ENDING);
+            NUMBERS.give_back(self.0);
         }
     }
     thread_local! {
         static GIVE_BACK: Cell<Option<GiveBack>> = const { Cell::new(None) };
     }
-    let number = {
-        let mut free = FREE.lock();
-        match free.0.pop() {
-            Some(Reverse(number)) => number,
-            None => {
-                free.1 += 1;
-                free.1 - 1
-            }
-        }
-    };
-    // (A thread that is just ending keeps its number: it is not used again.)
+    let number = NUMBERS.take();
+    // (If this thread is already past its destructors, the number is not used again.)
     let _ = GIVE_BACK.try_with(|give_back| give_back.set(Some(GiveBack(number))));
     number
 }

@@ -72,7 +72,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Inner<T, W, X> {
     }
 
     pub(crate) fn count_rejected(&self) {
-        self.engine.my_shard().events.rejected.add(1);
+        self.engine.count_event(|events| &events.rejected, 1);
     }
 
     /// Ends a timer. `None` if it has ended, or is expiring.

@@ -132,8 +132,8 @@ pub(crate) fn a_channel_outlives_its_timer_and_a_timer_its_channel<W: Tested>() 
         timer.start(Duration::MAX, "never").expect("it fits");
         eventually("the expiry", || timer.len() == 1);
         // There is no completion thread unless one was asked for.
-        assert_eq!(threads_named(&name).len(), 1);
         assert_eq!(expired.recv(), Ok("expired"));
+        assert_eq!(threads_named(&name).len(), 1);
         assert_eq!(expired.try_recv(), Err(TryRecvError::Empty));
         drop(timer);
         assert_eq!(expired.try_recv(), Err(TryRecvError::Disconnected));

@@ -49,7 +49,7 @@ impl Subjects {
     }
 
     pub(super) fn admit(&self, key: &impl WireKey) -> Result<(), KeyError> {
-        let length = self.news(key).len();
+        let length = self.news.len() + token_length(key);
         match length <= LONGEST {
             true => Ok(()),
             false => Err(KeyError::TooLong {
@@ -60,6 +60,15 @@ impl Subjects {
     }
 }
 
+fn stands_for_itself(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_')
+}
+
+fn token_length(key: &impl WireKey) -> usize {
+    let length = |&byte: &u8| if stands_for_itself(byte) { 1 } else { 3 };
+    key.to_bytes().iter().map(length).sum::<usize>().max(1)
+}
+
 fn with_token(prefix: &str, key: &impl WireKey) -> String {
     let bytes = key.to_bytes();
     let mut subject = String::with_capacity(prefix.len() + bytes.len().max(1));
@@ -68,10 +77,10 @@ fn with_token(prefix: &str, key: &impl WireKey) -> String {
         subject.push('=');
     }
     for &byte in &*bytes {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => subject.push(byte.into()),
+        match stands_for_itself(byte) {
+            true => subject.push(byte.into()),
             // (Writing to a string does not fail.)
-            _ => drop(write!(subject, "={byte:02x}")),
+            false => drop(write!(subject, "={byte:02x}")),
         }
     }
     subject
@@ -106,6 +115,7 @@ mod tests {
         for key in [vec![], all, b"a.b>*= \r\n".to_vec(), b"=".to_vec()] {
             let news = subjects.news(&key);
             let token = news.strip_prefix("p.out.").expect("it has the prefix");
+            assert_eq!(token.len(), token_length(&key));
             assert!(!token.is_empty());
             assert!(
                 token

@@ -52,7 +52,7 @@ impl Names {
     }
 
     pub(super) fn admit(&self, key: &impl WireKey) -> Result<(), KeyError> {
-        let length = self.version(key).len();
+        let length = self.version.len() + key.to_bytes().len();
         match length <= LONGEST {
             true => Ok(()),
             false => Err(KeyError::TooLong {

@@ -45,9 +45,9 @@ impl Claim {
     }
 
     /// Compares the claim with what is known at first. Returns whether it is known to be true.
-    pub(super) fn begin<K: Key>(&mut self, interest: &Interest<K>, key: &K) -> bool {
+    pub(super) fn begin<K: Key>(&mut self, interest: &Interest<K>) -> bool {
         self.made_at = interest.table().reads();
-        let Some(known) = interest.known(key) else {
+        let Some(known) = interest.known_first() else {
             return false;
         };
         if self.epoch.is_none() || self.epoch == known.history.epoch {

@@ -80,7 +80,6 @@ fn run(scenario: Scenario, rules: Rules) -> Total {
     let mut total = Total::default();
     for seed in 0..SEEDS {
         let outcome = World::new(seed, scenario, rules).run();
-        total.runs_that_lost += u64::from(outcome.lost > 0);
         total.sum.add(&outcome);
     }
     println!("{total:?}");
@@ -89,7 +88,6 @@ fn run(scenario: Scenario, rules: Rules) -> Total {
 
 #[derive(Debug, Default)]
 struct Total {
-    runs_that_lost: u64,
     sum: Outcome,
 }
 
@@ -105,10 +103,12 @@ fn holds(scenario: Scenario) -> Total {
     total
 }
 
-/// Without the rule, waits are lost.
+/// Without the rule, waits are lost in some run. (`docs/guide/cluster.md` says in how many of all; one is enough here.)
 fn loses(scenario: Scenario, rule: Rule) {
-    let total = run(scenario, Rules::default().without(rule));
-    assert!(total.runs_that_lost > 0, "without {rule:?}: {total:?}");
+    let rules = Rules::default().without(rule);
+    let seed = (0..SEEDS).find(|&seed| World::new(seed, scenario, rules).run().lost > 0);
+    let seed = seed.unwrap_or_else(|| panic!("without {rule:?}, {SEEDS} runs lost nothing"));
+    println!("without {rule:?}, the run with seed {seed} lost waits");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use request_purgatory_cluster::request_purgatory::{
 };
 use request_purgatory_cluster::{Change, Config, Epoch, Reading};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,9 +94,9 @@ pub struct World {
     random: Rng,
     scenario: Scenario,
     config: Config,
-    events: BinaryHeap<(Reverse<Duration>, Reverse<u64>)>,
-    pending: HashMap<u64, Event>,
-    numbers: u64,
+    /// When each happens, and its place among all events.
+    due: BinaryHeap<Reverse<(Duration, usize)>>,
+    events: Vec<Option<Event>>,
     store: Store,
     table: Arc<Table<usize>>,
     waits: Waits<usize>,
@@ -138,9 +138,8 @@ impl World {
             random: Rng::with_seed(seed),
             scenario,
             config,
-            events: BinaryHeap::new(),
-            pending: HashMap::new(),
-            numbers: 0,
+            due: BinaryHeap::new(),
+            events: Vec::new(),
             clients: clients.collect(),
             store,
             table,
@@ -172,13 +171,13 @@ impl World {
         if self.scenario.rolls_back {
             self.after(1_000..=3_000, Event::RollBack);
         }
-        while let Some((Reverse(at), Reverse(number))) = self.events.pop() {
+        while let Some(Reverse((at, number))) = self.due.pop() {
             if at > END {
                 break;
             }
             self.clock.advance(at - self.now);
             self.now = at;
-            if let Some(event) = self.pending.remove(&number) {
+            if let Some(event) = self.events[number].take() {
                 self.happen(event);
                 self.pump();
                 self.answer();
@@ -204,9 +203,8 @@ impl World {
     }
 
     fn at(&mut self, at: Duration, event: Event) {
-        self.numbers += 1;
-        self.events.push((Reverse(at), Reverse(self.numbers)));
-        self.pending.insert(self.numbers, event);
+        self.due.push(Reverse((at, self.events.len())));
+        self.events.push(Some(event));
     }
 
     fn happen(&mut self, event: Event) {

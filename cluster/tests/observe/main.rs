@@ -1,0 +1,191 @@
+//! What a metrics recorder and a tracing subscriber hear of a node: all that `Stats` counts, and a span for each session.
+//!
+//! One test for both: a subscriber of one test would otherwise decide what another one hears.
+
+#![allow(unreachable_pub, reason = "a test has no users")]
+
+mod notes;
+
+use metrics::with_local_recorder;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use notes::{Notes, Told};
+use request_purgatory_cluster::memory::MemoryEngine;
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Stats, WaitError};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Waits until `stats` are as wanted.
+async fn until(node: &Cluster<u64>, what: &str, is_so: impl Fn(&Stats) -> bool) {
+    let wait = async {
+        while !is_so(&node.stats()) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = timeout(LONG, wait).await;
+    assert!(waited.is_ok(), "{what}: {:?}", node.stats());
+}
+
+/// Every kind of thing that is counted happens.
+async fn live_through(engine: &MemoryEngine<u64>, node: &Cluster<u64>) {
+    let waits = ClusterWaits::new(node).expect("there is a thread");
+    until(node, "the node is live", |it| {
+        it.sessions == 1 && it.lag.is_zero()
+    })
+    .await;
+    let wait = waits.wait_past(7, 0, LONG);
+    until(node, "the key is read", |it| it.reads >= 2).await;
+    engine.commit(7);
+    assert_eq!(wait.await, Ok(1));
+    // The feed loses a message, and an audit finds the version.
+    let wait = waits.wait_past(7, 1, LONG);
+    engine.mute(true);
+    engine.commit(7);
+    assert_eq!(wait.await, Ok(2));
+    engine.mute(false);
+    // The session is cut, and the store cannot be read.
+    engine.refuse_reads(true);
+    engine.cut();
+    until(node, "no session opens", |it| {
+        it.failed >= 2 && !it.lag.is_zero()
+    })
+    .await;
+    // Reads return another history.
+    let wait = waits.wait_past(7, 2, LONG);
+    engine.flush();
+    engine.refuse_reads(false);
+    assert_eq!(wait.await, Err(WaitError::Reset));
+    until(node, "the node is live again", |it| it.lag.is_zero()).await;
+}
+
+/// What the recorder was told, by metric.
+fn told(snapshotter: &Snapshotter) -> BTreeMap<String, DebugValue> {
+    let all = snapshotter.snapshot().into_vec().into_iter();
+    let ours = all.filter(|(key, ..)| key.key().name().starts_with("purgatory_cluster_"));
+    ours.map(|(key, unit, description, value)| {
+        let name = key.key().name().to_owned();
+        let labels = key.key().labels();
+        let labels = labels.map(|it| (it.key(), it.value())).collect::<Vec<_>>();
+        assert_eq!(labels, [("cluster", "polls")], "{name}");
+        assert!(unit.is_some() && description.is_some(), "{name}");
+        (name, value)
+    })
+    .collect()
+}
+
+fn expected(stats: &Stats) -> BTreeMap<String, DebugValue> {
+    let gauges = [("watched_keys", stats.watched_keys as f64)];
+    let counters = [
+        ("sessions_total", stats.sessions),
+        ("gaps_total", stats.gaps),
+        ("failed_sessions_total", stats.failed),
+        ("heard_total", stats.heard),
+        ("healed_total", stats.healed),
+        ("resets_total", stats.resets),
+        ("reads_total", stats.reads),
+    ];
+    let gauges = gauges.map(|(name, value)| (name, DebugValue::Gauge(value.into())));
+    let counters = counters.map(|(name, value)| (name, DebugValue::Counter(value)));
+    let all = gauges.into_iter().chain(counters);
+    all.map(|(name, value)| (format!("purgatory_cluster_{name}"), value))
+        .collect()
+}
+
+fn assert_spans(spans: &[Told], stats: &Stats) {
+    let count = |message: &str| {
+        let all = spans.iter().flat_map(|span| &span.events);
+        all.filter(|event| event["message"] == message).count() as u64
+    };
+    assert_eq!(spans.len() as u64, stats.sessions + stats.failed);
+    for span in spans {
+        assert_eq!(span.name, "cluster_session");
+        assert_eq!(span.fields["cluster"], "polls");
+        assert!(span.is_closed, "{span:?}");
+        let first = &span.events[0]["message"];
+        assert!(first == "opened" || first == "ended", "{span:?}");
+    }
+    assert_eq!(count("opened"), stats.sessions);
+    assert!(count("live") >= 2 && count("live") <= stats.sessions);
+    assert_eq!(count("ended"), stats.gaps + stats.failed);
+    let causes = spans.iter().flat_map(|span| &span.events);
+    let causes = causes.filter_map(|event| event.get("cause"));
+    let causes = causes.map(String::as_str).collect::<Vec<_>>();
+    for cause in ["the session was cut", "the store refuses reads"] {
+        let is_told = causes.iter().any(|it| it.contains(cause));
+        assert!(is_told, "{cause}: {causes:?}");
+    }
+    let second = spans
+        .iter()
+        .find(|span| span.events[0].contains_key("keys"));
+    assert_eq!(second.expect("it opened").events[0]["keys"], "0");
+}
+
+#[test]
+fn all_that_is_counted_is_told_and_each_session_has_a_span() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let (notes, heard) = Notes::new();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("the system has a reactor");
+    let engine = MemoryEngine::new();
+    let config = Config {
+        name: "polls".into(),
+        audit: Duration::from_millis(100),
+        backoff: (Duration::from_millis(10), Duration::from_millis(50)),
+        ..Config::default()
+    };
+    let run = async {
+        let node = with_local_recorder(&recorder, || {
+            Cluster::start(engine.clone(), engine.clone(), config)
+        });
+        let node = node.expect("in a runtime");
+        live_through(&engine, &node).await;
+        // Within a second without anything else to tell.
+        let mut all = BTreeMap::new();
+        let wait = async {
+            while !all.contains_key("purgatory_cluster_lag_seconds")
+                || all["purgatory_cluster_watched_keys"] != DebugValue::Gauge(1.0.into())
+            {
+                sleep(Duration::from_millis(20)).await;
+                all.extend(told(&snapshotter));
+            }
+        };
+        assert!(timeout(LONG, wait).await.is_ok(), "{all:?}");
+        assert_eq!(
+            all["purgatory_cluster_lag_seconds"],
+            DebugValue::Gauge(0.0.into())
+        );
+        node.shutdown();
+        // The last report comes when the session has ended.
+        let wait = async {
+            loop {
+                all.extend(told(&snapshotter));
+                // (How far it is behind is told, too, and passes.)
+                all.remove("purgatory_cluster_lag_seconds");
+                let stats = node.stats();
+                if all == expected(&stats) {
+                    return stats;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let stats = timeout(LONG, wait).await;
+        stats.unwrap_or_else(|_| panic!("{all:?} are not {:?}", node.stats()))
+    };
+    let stats = tracing::subscriber::with_default(notes, || runtime.block_on(run));
+    assert!(
+        stats.sessions >= 2 && stats.gaps >= 1 && stats.failed >= 2,
+        "{stats:?}"
+    );
+    assert!(
+        stats.heard >= 1 && stats.healed >= 1 && stats.resets >= 1,
+        "{stats:?}"
+    );
+    drop(runtime);
+    let spans = heard.lock().expect("no test panics with it");
+    assert_spans(&spans, &stats);
+}

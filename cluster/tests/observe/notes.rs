@@ -1,0 +1,98 @@
+//! A tracing subscriber that writes down what it hears.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+type Fields = BTreeMap<&'static str, String>;
+
+/// What was told of one span.
+#[derive(Debug, Default)]
+pub struct Told {
+    pub name: &'static str,
+    pub fields: Fields,
+    pub events: Vec<Fields>,
+    pub is_closed: bool,
+    references: usize,
+}
+
+pub type Heard = Arc<Mutex<Vec<Told>>>;
+
+/// Hears of sessions only: not of the purgatory's operations.
+pub struct Notes(Heard);
+
+impl Notes {
+    pub fn new() -> (Self, Heard) {
+        let heard = Heard::default();
+        (Self(heard.clone()), heard)
+    }
+
+    fn of<R>(&self, id: &Id, note: impl FnOnce(&mut Told) -> R) -> R {
+        let place = usize::try_from(id.into_u64() - 1).expect("one of ours");
+        let mut spans = self.0.lock().expect("no test panics with it");
+        note(&mut spans[place])
+    }
+}
+
+struct Reader<'a>(&'a mut Fields);
+
+impl Visit for Reader<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+}
+
+impl Subscriber for Notes {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "request_purgatory_cluster"
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut told = Told {
+            name: attributes.metadata().name(),
+            references: 1,
+            ..Told::default()
+        };
+        attributes.record(&mut Reader(&mut told.fields));
+        let mut spans = self.0.lock().expect("no test panics with it");
+        spans.push(told);
+        Id::from_u64(spans.len() as u64)
+    }
+
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        self.of(span, |told| values.record(&mut Reader(&mut told.fields)));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let span = event.parent().expect("every event is in a span");
+        let mut fields = Fields::new();
+        event.record(&mut Reader(&mut fields));
+        self.of(span, |told| told.events.push(fields));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+
+    fn clone_span(&self, span: &Id) -> Id {
+        self.of(span, |told| told.references += 1);
+        span.clone()
+    }
+
+    fn try_close(&self, span: Id) -> bool {
+        self.of(&span, |told| {
+            told.references -= 1;
+            told.is_closed = told.references == 0;
+            told.is_closed
+        })
+    }
+}
