@@ -74,7 +74,7 @@ impl DelayedOperation for DelayedFetch {
     }
 
     fn on_complete(self, completion: Completion) {
-        // However it ended, the consumer gets what is there. (It may have gone.)
+        // However it ended, the consumer gets the readable records. (It may have disconnected.)
         let bytes = self.bytes();
         let _ = self.answer.send((bytes, completion));
     }

@@ -50,7 +50,7 @@ mod tests {
         let alarm = Alarm::new();
         assert_eq!(alarm.time(), NEVER);
         assert!(alarm.set(5), "the sleeper counts on none");
-        assert!(!alarm.set(9), "it looks again before");
+        assert!(!alarm.set(9), "the alarm is earlier");
         assert!(!alarm.set(5), "and at that time");
         assert_eq!(alarm.time(), 5);
         assert!(alarm.set(4));

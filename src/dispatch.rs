@@ -72,8 +72,8 @@ impl CompletionThread {
         let (jobs, received) = unbounded::<Job>();
         let thread = Worker::spawn(name, "completions", move || {
             for job in received {
-                // Jobs catch the panics of user code themselves. Should one get through nevertheless, it has been
-                // reported by the panic hook, and the jobs behind it must not suffer.
+                // Jobs catch the panics of user code themselves. If one gets through all the same, the panic hook has
+                // reported it, and the jobs behind it still run.
                 let _ = catch_unwind(AssertUnwindSafe(job));
             }
         })?;
@@ -83,7 +83,7 @@ impl CompletionThread {
         })
     }
 
-    /// Queues `job`; gives it back if the thread takes no more.
+    /// Queues `job`; returns it if the thread takes no more.
     pub(crate) fn submit(&self, job: Job) -> Result<(), Job> {
         match &*self.jobs.lock() {
             Some(jobs) => jobs.send(job).map_err(|refused| refused.0),

@@ -62,8 +62,8 @@ pub(crate) struct Engine<P, W> {
     phase: AtomicU32,
 }
 
-/// The phases of an engine's life: it takes payloads, or takes none and lets those that it has end by themselves, or is
-/// shut down, by the thread that asked for it or by one in the background.
+/// The phases of an engine: it takes payloads; it refuses payloads and lets the parked ones end by themselves; it is shut
+/// down, by the calling thread or by one in the background.
 const OPEN: u32 = 0;
 const DRAINING: u32 = 1;
 const CLOSED: u32 = 2;

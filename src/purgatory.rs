@@ -51,9 +51,8 @@ use std::time::Duration;
 /// Parks delayed operations until a check of one of their keys completes them, or their timeout fires.
 ///
 /// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is
-/// [shut down](Self::shutdown), but for one thing: the drop waits for the threads of the purgatory for a moment only (at
-/// most some 10 ms for each), in case it happens in a task of an async runtime. Completions that wait for a thread run
-/// all the same, on that thread.
+/// [shut down](Self::shutdown), with one difference: the drop waits at most about 10 ms for each thread of the purgatory,
+/// because it may happen in a task of an async runtime. Completions in the queue of a thread still run, on that thread.
 ///
 /// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
 /// keys](DelayedOperation::Key). Only [`shutdown`](Self::shutdown) waits for a thread that runs your code: if another
@@ -346,13 +345,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.shutdown();
     }
 
-    /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until what is parked has ended by
-    /// itself and its completions have run, or `limit` has passed. Returns how many operations are still parked:
-    /// [`snapshot`](Self::snapshot) says which. Timers, checks and all else go on; a [`shutdown`](Self::shutdown) is the
-    /// next step, and ends a drain that waits.
+    /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
+    /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked:
+    /// [`snapshot`](Self::snapshot) says which. Timers and checks go on; a [`shutdown`](Self::shutdown) is the next
+    /// step, and ends a drain that waits.
     ///
-    /// A park that another thread had begun before may still succeed until this call has refused it in every timer
-    /// shard, but not after that; so what is parked only becomes less.
+    /// A park that another thread began before this call may still succeed until the call has reached its timer shard.
+    /// After that the number of parked operations only falls.
     ///
     /// Looks again every 5 ms at most. Where no thread of the library drives the timer, this call does
     /// ([`advance`](Self::advance)). In a callback it does not wait. The time is that of the system, not of the

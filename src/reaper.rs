@@ -51,9 +51,9 @@ pub enum Reaper {
 
 /// A thread that drives any number of purgatories, with a second one beside it that runs their completions.
 ///
-/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are gone; the
-/// drop of the last waits for them, but at most some 10 ms for each: then they run the completions that they have, and
-/// end by themselves.
+/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are dropped. That
+/// drop waits for the threads, for at most about 10 ms each; threads that need longer run the completions in their queue
+/// and then end.
 #[derive(Debug, Clone)]
 pub struct ReaperThread {
     pub(crate) sleeper: Arc<Sleeper>,

@@ -134,7 +134,7 @@ fn run_one() -> bool {
         call();
         return true;
     }
-    // One check of each purgatory in rotation: so the checks that operations of one cause in another are merged there.
+    // Purgatories take turns: so the checks that operations of one cause in another are merged there.
     for _ in 0..CHECKS.with(|checks| checks.borrow().len()) {
         // (The list is not borrowed while a check runs: that may add to it.)
         let next = CHECKS.with(|checks| {

@@ -1,6 +1,6 @@
 //! The watch lists: which operations wait for which key.
 //!
-//! Nothing here knows what an operation is: an [`Address`] is a number, and whether it is alive is asked from outside.
+//! This module does not know operations: an [`Address`] is a number, and callers say whether its operation is alive.
 //! The list of a key lies in the map, under the lock of the key's shard: adding to it and removing it when it is empty
 //! happen under the same lock, so a watch can never be added to a list that is about to vanish. The list of a key that
 //! is [resolved] lies in a place of its own, where it is found without the map.
@@ -51,7 +51,7 @@ enum Location {
 /// The watchers of a short list.
 pub(crate) type Copied = [Address; COPIED];
 
-/// What a visit finds at first.
+/// The watchers of a key, as a check first finds them.
 pub(crate) enum Found {
     One(Address),
     /// This many watchers, copied.
@@ -86,9 +86,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// From now on, a visit of `target` (up to `rank`, if there is one) finds `watcher`; unless the target has as many
-    /// watchers as it may: then nothing is done, and the answer is `false`. Beside it comes a copy of the key that was
-    /// not needed, if any: its destructor may panic, and this is done.
+    /// Adds `watcher` to the list of `target`, at `rank` if there is one. `false` if the list has `max_watchers` already.
+    /// Also returns a copy of the key that was not needed, if any: its destructor may panic, and the caller drops it.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(
@@ -136,8 +135,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         count
     }
 
-    /// Takes one watcher off, that was added with these arguments. `is_live` tells whether some other watcher's
-    /// operation has not ended; it is called under the lock of the list.
+    /// Removes a watcher that was added with these arguments. `is_live` says whether the operation of another watcher has
+    /// not ended; it is called under the lock of the list.
     #[inline(always)]
     pub(crate) fn remove(
         &self,

@@ -7,8 +7,7 @@ use std::io;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// For how long the drop of the last handle waits for threads: most have ended by then, and a task of an async runtime
-/// may be what drops it.
+/// How long the drop of the last handle waits for a thread. (A task of an async runtime may drop it.)
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
 
 /// Nothing is ever sent: the channel ends with the thread.
@@ -49,14 +48,14 @@ impl Worker {
         (!has_ended).then_some(&self.name)
     }
 
-    /// Waits for the thread to end, unless this is called from a callback: that could run on this very thread, or on one
-    /// that the thread waits for in turn. It then ends by itself, and a later call may still wait for it.
+    /// Waits for the thread to end, unless this is called from a callback: the callback may run on that thread, or on one
+    /// for which that thread waits. The thread then ends by itself, and a later call may still wait for it.
     pub(crate) fn join(&self) {
         if Trampoline::in_progress() {
             return;
         }
         if let Some(handle) = self.take_handle() {
-            // Our threads catch every panic; what one died of nevertheless, the panic hook has reported.
+            // Our threads catch every panic. If one ended by a panic all the same, the panic hook has reported it.
             let _ = handle.join();
         }
     }
@@ -73,8 +72,8 @@ impl Worker {
         }
     }
 
-    /// What to join, unless another thread does, or this is the thread itself: that drops the last reference to what it
-    /// works for, outside of a callback.
+    /// The handle to join, unless another thread has taken it, or this is the thread itself (which drops the last reference
+    /// to its owner, outside of a callback).
     fn take_handle(&self) -> Option<JoinHandle<()>> {
         let handle = self.thread.lock().take();
         handle.filter(|handle| handle.thread().id() != thread::current().id())

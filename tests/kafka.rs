@@ -38,7 +38,7 @@ fn requests_are_satisfied_on_their_key() {
     first.satisfy();
     assert_eq!(purgatory.check_and_complete(&2), 0, "the other key");
     assert_eq!(purgatory.check_and_complete(&1), 1);
-    assert_eq!(purgatory.check_and_complete(&1), 0, "it is gone");
+    assert_eq!(purgatory.check_and_complete(&1), 0, "it has ended");
     second.satisfy();
     assert_eq!(purgatory.check_and_complete(&2), 1);
     assert_eq!(purgatory.check_and_complete(&2), 0);

@@ -146,7 +146,7 @@ pub(crate) async fn drive<K, S, F>(
     tokio::select! {
         never = run => never,
         never = report => never,
-        // (An error: the handle is gone.)
+        // (An error: the handle was dropped.)
         _ = closed.wait_for(|closed| *closed) => {}
     }
     // Aborts the session.

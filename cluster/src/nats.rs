@@ -16,7 +16,7 @@
 //! same to this engine until then.
 //!
 //! Give the stream no limits that drop the last event of a key (age, bytes, number of messages); a limit per subject is
-//! fine. Where there are such limits, a key whose last event is gone has no known version: nothing is lost, but a client
+//! fine. Where there are such limits, a key whose last event was removed has no known version: nothing is lost, but a client
 //! that has seen more than the store has is not told.
 
 mod commit;

@@ -6,7 +6,7 @@
 pub enum Rule {
     /// Orders of one key are carried out in the order in which its entry gave them.
     OrdersInStep,
-    /// When the linger of a key is over, somebody may be interested again: look before forgetting.
+    /// When the linger of a key is over, a wait may be interested again: check before forgetting.
     LookAgain,
     /// A key is read after it is watched, not before.
     ReadAfterWatch,

@@ -208,7 +208,7 @@ impl<K: Key, T> State<K, T> {
 
 /// A wait for a later version: a [`Future`] of it. Dropping it ends the wait, and its interest in the key.
 ///
-/// Once it has resolved, it is pending for ever.
+/// After it has resolved, every poll is pending.
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitPast<K: Key, T>(State<K, T>);
 

@@ -208,9 +208,9 @@ impl<P, G> Drop for Slab<P, G> {
 
 /// Exclusive access to the operation in one slot.
 ///
-/// Must be [released](Held::release) or [ended](Held::end): dropped without, the operation stays held for ever. In a
-/// build with debug assertions, that panics.
-#[must_use = "an operation that is neither released nor ended stays held for ever"]
+/// Must be [released](Held::release) or [ended](Held::end): without, no thread can end the operation any more. In a build
+/// with debug assertions, the destructor panics.
+#[must_use = "an operation that is neither released nor ended stays held"]
 pub(crate) struct Held<'a, P> {
     slot: &'a Slot<P>,
     at: SlotRef,

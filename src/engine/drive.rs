@@ -17,7 +17,7 @@ use crate::worker::{GRACE, Worker};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Between two looks of a thread that [waits](wait): at first, and at most.
+/// The first and the longest pause between two evaluations of a thread that [waits](wait).
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LAST_PAUSE: Duration = Duration::from_millis(5);
 
@@ -118,7 +118,7 @@ pub(crate) fn shut_down_in_background<H: Handler>(
         close(&handler, CLOSED_IN_BACKGROUND);
         // Also where another thread has closed it: that may have been a callback, which does not wait.
         handler.engine().stop_threads(Worker::join);
-        // A waker is the user's code, and the future may be gone.
+        // (A waker is the user's code.)
         let _ = handler.engine().guarded(|| promise.keep(()));
     })?;
     Ok(done)
@@ -149,7 +149,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     true
 }
 
-/// Takes no payload from now on, and waits until those that it has have ended and been completed, for at most `limit`.
+/// Refuses every payload from now on, and waits for at most `limit` until all parked ones have ended and been completed.
 /// Returns how many are parked.
 pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     let engine = handler.engine();
@@ -193,7 +193,7 @@ impl<H: Handler> Driven for H {
             pass(&self);
             (next, _) = rearm(&*self);
         }
-        // Completions came first. What is left of expired payloads is reclaimed while no timer is due.
+        // Completions came first. Slots and watches of expired payloads are reclaimed while no timer is due.
         if reclaim(&self) {
             return Rest::For(Duration::ZERO);
         }

@@ -2,7 +2,7 @@
 //!
 //! In a storm the order counts. A payload that has expired has ended, and no thread finds it any more; but its entries
 //! in the watch lists and its slot are still there, and to reclaim them takes longer than all the rest. So when more
-//! than a slice expires, completions run first; what is left goes to the reclaim queue, a batch at a time, while no
+//! than a slice expires, completions run first; slots and watches go to the reclaim queue, a batch at a time, while no
 //! timer is due. A few are reclaimed before their completions run: then no watch is left of what these speak of.
 //!
 //! The cost of it is that of memory: a million slots and lists lie far apart. They are prefetched by slices, in loops

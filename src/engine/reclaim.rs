@@ -1,7 +1,7 @@
 //! The reclaim queue: slots, timers and watch entries of expired payloads, which no thread needs any more.
 //!
-//! To reclaim them takes longer than to expire the payloads. So when many expire at once they are queued, and reclaimed
-//! in batches while no timer is due.
+//! Reclaiming takes longer than expiring the payloads. So if many expire at once, their slots, timers and entries are
+//! queued, and reclaimed in batches while no timer is due.
 
 use super::Taken;
 use crate::sync::Mutex;
@@ -34,8 +34,8 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().push(batch);
     }
 
-    /// What to reclaim next: the longer the queue, the more. So it stops growing, however long payloads expire faster than
-    /// they are reclaimed. Empty if the queue is.
+    /// The batches to reclaim next, more of them from a longer queue. So the queue stops growing even if payloads expire
+    /// faster than they are reclaimed.
     pub(crate) fn take(&self) -> Vec<Unreclaimed<T>> {
         let mut queue = self.0.lock();
         let part = 1 + queue.len() / LONG;

@@ -1,7 +1,7 @@
 //! A timer shard: the slab and the timer for the payloads that some of the threads park.
 //!
-//! Each thread parks in the shard that its number names, so threads rarely meet at a lock, whatever the keys and the
-//! timeouts are. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
+//! Each thread parks in the shard that its number names, so threads rarely meet at a lock, with any keys and
+//! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
 use super::tally::Tallies;
 use super::timing::Timing;

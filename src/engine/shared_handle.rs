@@ -139,8 +139,8 @@ impl<H: Handler> Clone for WeakHandle<H> {
 
 /// A shutdown that is under way on a thread of its own: a [`Future`] that is ready when it is over.
 ///
-/// Any executor will do. The shutdown goes on whether this is polled or not; dropping it only means not to hear of its
-/// end. Once it has resolved, it is pending for ever.
+/// Any executor may poll it. The shutdown goes on whether this is polled, dropped or neither. After it has resolved, every
+/// poll is pending.
 pub struct ShutdownFuture {
     done: Arc<Promise<()>>,
 }

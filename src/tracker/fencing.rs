@@ -9,9 +9,9 @@ use std::fmt;
 /// [`replace_if`](super::Tracker::replace_if) do nothing once another value has taken its place, even under the same
 /// key and with an equal value. The number may be sent over the network, and comes back by `From<u64>`.
 ///
-/// Of two values that one tracker has kept, whatever their keys, the later has the greater number. So a resource that
-/// refuses a number lower than the highest it has seen is safe from a holder that does not know yet that it has lost its
-/// lease. A tracker forgets its numbers when the process ends:
+/// Of two values that one tracker has kept, under any keys, the later has the greater number. So a resource that
+/// refuses a number lower than the highest it has seen is safe from a holder that does not know that its lease has
+/// ended. A tracker forgets its numbers when the process ends:
 /// [`first_token`](super::TrackerBuilder::first_token) lets the next one go on above them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);

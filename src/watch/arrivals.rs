@@ -1,13 +1,12 @@
 //! Watchers without a rank, in the order of their arrival.
 //!
-//! Each has a number, in the order of arrival, by which a walk that let go of the list finds its place again. The
+//! Each has a number, in the order of arrival, by which a walk that has released the list finds its place again. The
 //! watchers lie in chunks, so no addition copies more than a chunk.
 //!
-//! One leaves from anywhere. The first is taken off, and short lists are searched. In long ones a search would cost in
-//! the watchers that stay, so one that leaves is only counted as dead, and with it a few places are swept: the watchers
-//! at the front of `unswept` move to the back of `swept` if they live, and are dropped if not, which changes no order.
-//! The sweep outruns the deaths: it sees four places for each death, so at most half of a long list is dead, no removal
-//! takes long, and none stops the others in order to compact.
+//! A watcher may leave from any place. The first of the list is removed, and a short list is searched. In a long list a
+//! search would take as long as the list is, so a watcher that leaves is only counted as dead, and a few places are swept:
+//! the watchers at the front of `unswept` move to the back of `swept` if they live, and are dropped if not. The order does
+//! not change. For each death four places are swept, so at most half of a long list is dead, and no removal takes long.
 
 use crate::address::Address;
 use crate::sync::{LIST_CHUNK, SHORT_LIST, SLICE};
@@ -160,7 +159,7 @@ impl Chunks {
         false
     }
 
-    /// Drops the chunk if it is empty. A key that was hot once does not keep its memory for ever.
+    /// Drops the chunk if it is empty, so that a key that was hot once does not keep its memory.
     fn drop_empty(&mut self, number: usize) {
         if self.chunks[number].is_empty() {
             self.chunks.remove(number);

@@ -4,9 +4,9 @@
 //! [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are
 //! found without a visit to the rest.
 //!
-//! Watchers arrive while a check walks over a list, and a walk that met them all might never end. So each has a number,
-//! and a walk meets those that arrived before it began. The numbers start anew with each list that comes to a key; its
-//! identity tells a walk that it is another one, so that all that the walk had to meet are gone.
+//! Watchers arrive while a check walks over a list, and a walk that met all of them might never end. So each watcher has
+//! a number, and a walk meets only the watchers that arrived before it began. The numbers start anew with each list that comes to a key; its
+//! identity tells a walk that it is another one: all watchers that the walk had to meet have left.
 
 use super::arrivals::Arrivals;
 use super::bound::{Bound, Rank};
@@ -104,7 +104,7 @@ impl WatchList {
         }
     }
 
-    /// Copies the watchers, if none has a rank and they are as few as there is room for. Returns how many.
+    /// Copies the watchers, if none has a rank and there is room for all. Returns how many.
     #[inline(always)]
     pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
         match self {

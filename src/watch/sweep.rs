@@ -1,7 +1,8 @@
 //! Taking many watchers off their lists at once, when a batch of expired operations is reclaimed.
 //!
-//! The lists of plain keys lie far apart in memory, and to look each up under a lock of its own is to wait for memory a
-//! million times. Sorted by shard, one hold of a lock serves several, and the map brings their entries close together.
+//! The lists of plain keys lie far apart in memory. A look-up of each under a lock of its own waits for memory a million
+//! times. Sorted by shard, the watches of one shard are removed under one hold of its lock, and their entries are close
+//! together.
 
 use super::bound::Rank;
 use super::resolved::Number;
@@ -20,9 +21,9 @@ struct Leaving {
 
 /// The watches to be taken off.
 ///
-/// `Hash` and `Eq` of the keys are the user's and may panic. Then one watch stays behind as a dead entry; the caller
-/// goes on with the others. So do destructors of keys: each is dropped by itself, because of two that panic together
-/// the process would die.
+/// `Hash` and `Eq` of the keys are the user's and may panic. Then one watch stays as a dead entry, and the caller goes on
+/// with the others. Destructors of keys may panic as well: each key is dropped alone, because two panics at once would
+/// abort the process.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     edits: Vec<Edit<'m, K, Leaving>>,
@@ -67,16 +68,16 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         self.edits.sort_unstable_by_key(Edit::shard);
     }
 
-    /// Whether there is nothing left to do. After a panic, what panicked is done.
+    /// Whether all watches are removed and all keys dropped. A watch or key that panicked counts as done.
     pub(crate) fn is_done(&self) -> bool {
         self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
-    /// Takes off those of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), after a
-    /// panic as well.
+    /// Removes the watches of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), also after
+    /// a panic.
     pub(crate) fn step(&mut self, is_live: impl Fn(Address) -> bool) {
         self.take_off(is_live);
-        // No lock is held. What panics is out of its vector already, and the others wait for the next step.
+        // No lock is held. A value that panics is out of its vector already, and the others wait for the next step.
         while let Some(entry) = self.removed.pop() {
             drop_user_value(entry);
         }
@@ -127,7 +128,7 @@ mod tests {
         fn write(&mut self, _: &[u8]) {}
     }
 
-    /// However many of a storm's keys are in one shard, others get its lock in between.
+    /// Other threads get the lock of a shard between two slices of its keys.
     #[test]
     fn g20_one_hold_of_a_shards_lock_takes_off_one_slice() {
         let map = WatchMap::new(BuildHasherDefault::<Same>::default(), 64, usize::MAX);

@@ -84,7 +84,7 @@ fn g06_dropping_while_another_thread_asks() {
     });
 }
 
-/// Rings once the predicate is gone.
+/// Rings once the predicate is dropped.
 struct After(Arc<()>, AtomicBool);
 
 impl Wake for After {

@@ -129,14 +129,14 @@ fn g17_full_means_full_and_each_ending_makes_room_for_one() {
             assert_eq!(purgatory.len(), max - 1);
             let handle = purgatory
                 .try_complete_else_watch(op, [1])
-                .expect("one has gone")
+                .expect("one has ended")
                 .into_handle()
                 .expect("it cannot complete yet");
             let again = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
             assert_eq!(
                 refusal(&again),
                 Some(RejectReason::Full),
-                "only one has gone"
+                "only one has ended"
             );
             assert!(handle.cancel().is_some());
         }

@@ -29,7 +29,7 @@ fn park(purgatory: &Purgatory<Op>, op: Op, key: u64) {
 fn stuck(purgatory: &Purgatory<Op>) -> Sender<()> {
     let (go_on, told) = channel::<()>();
     let op = Op::new(SOON).then(move |_| {
-        // (An error: the sender is gone.)
+        // (An error: the sender was dropped.)
         let _ = told.recv();
     });
     park(purgatory, op, 0);

@@ -436,7 +436,7 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
                 let next = purgatory.next_deadline();
                 drop(purgatory);
                 let Some(next) = next else {
-                    // Nothing to wait for but a wake-up: an error says that the purgatory is gone.
+                    // Nothing to wait for but a wake-up: an error says that the purgatory was dropped.
                     if woken.recv().is_err() {
                         return;
                     }

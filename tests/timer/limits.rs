@@ -84,7 +84,7 @@ pub(crate) fn g12_a_clock_that_panics_gives_the_payload_back<W: Tested>() {
     timer.start(TICK, 2).expect("there is room");
 }
 
-/// Ids whose timers are gone, and ids of another timer with the same slots in use.
+/// Ids whose timers have ended, and ids of another timer with the same slots in use.
 pub(crate) fn g18_stale_and_foreign_ids_do_nothing<W: Tested>() {
     let (builder, clock) = manual::<u64, W>();
     let (timer, expired) = builder.build_with_channel().expect("no threads to refuse");

@@ -102,7 +102,7 @@ fn a_dropped_request_is_forgotten() {
     assert!(!calls.respond(&1, "nobody".into()));
     assert_eq!(lock(&late).len(), 1);
     let again = calls.request(1, TICK * 9).expect("the id is free at once");
-    // The timeout of the forgotten one is gone with it.
+    // The timeout of the forgotten one was stopped.
     clock.advance(TICK);
     assert_eq!((calls.advance(), calls.len()), (0, 1));
     drop(again);
@@ -274,8 +274,10 @@ fn g19_many_requests_share_two_threads() {
     within(PATIENCE, || {
         let own = (0..100).map(|_| Requests::<u32, u32>::new("g19-own"));
         let own = own.collect::<Vec<_>>();
-        // (A new thread takes its name when it first runs.)
-        eventually("two threads each", || threads_named("g19-own").len() == 200);
+        // (A thread takes its name once it runs.)
+        eventually("two threads for each", || {
+            threads_named("g19-own").len() == 200
+        });
         drop(own);
         let reaper = ReaperThread::spawn("g19-calls").expect("threads");
         let all = (0..100).map(|_| {
@@ -285,7 +287,9 @@ fn g19_many_requests_share_two_threads() {
         let all = all
             .collect::<Result<Vec<_>, _>>()
             .expect("no threads of their own");
-        eventually("two for all", || threads_named("g19-calls").len() == 2);
+        eventually("two threads for all", || {
+            threads_named("g19-calls").len() == 2
+        });
         let request = |calls: &Requests<u32, u32>| calls.request(1, TICK).expect("room");
         let pending = all.iter().map(request).collect::<Vec<_>>();
         for request in pending {

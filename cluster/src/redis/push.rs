@@ -10,7 +10,7 @@ struct State {
     waiting: VecDeque<PushInfo>,
     /// Something was dropped.
     lagged: bool,
-    /// The connection is gone.
+    /// The connection is lost.
     cut: bool,
 }
 

@@ -82,7 +82,7 @@ impl Bodies {
     /// this node has noticed that the store lost data.
     ///
     /// # Errors
-    /// They are gone, or the store cannot be read. Errors are shared by the polls that wait for the same fetch, and not
+    /// The store does not keep them any more, or cannot be read. Errors are shared by the polls that wait for the same fetch, and not
     /// kept.
     pub async fn after(
         &self,

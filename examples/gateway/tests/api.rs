@@ -125,7 +125,7 @@ async fn a_lost_store_is_answered_with_410() {
 }
 
 #[tokio::test]
-async fn bodies_are_read_once_whoever_waits() {
+async fn bodies_are_read_once_for_all_polls() {
     const POLLS: usize = 200;
     let store = MemoryStore::new();
     let (node, other) = (Node::start(&store).await, Node::start(&store).await);

@@ -44,7 +44,7 @@ async fn every_parked_poll_is_answered_and_none_is_taken_later() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_finish_its_request_holds_nobody_up_for_ever() {
+async fn a_client_that_does_not_finish_its_request_does_not_hold_up_the_shutdown() {
     use tokio::io::AsyncWriteExt;
     let node = Node::start(&MemoryStore::new()).await;
     let mut client = TcpStream::connect(node.address).await.expect("it listens");

@@ -23,10 +23,10 @@ pub(crate) fn available(program: &str, probe: &[&str]) -> bool {
     let required = std::env::var_os("CI").is_some() || asked.is_some_and(|value| value == "1");
     assert!(
         !required,
-        "{program} {} fails: run .ci/clients",
+        "{program} {} fails: run .ci/install clients",
         probe.join(" ")
     );
-    eprintln!("skipped: {program} is not installed; .ci/clients does it");
+    eprintln!("skipped: {program} is not installed; .ci/install clients does it");
     false
 }
 

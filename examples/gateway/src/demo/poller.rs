@@ -1,4 +1,4 @@
-//! Clients that poll, and poll again: elsewhere, when their node is gone.
+//! Clients that poll in a loop, and go to another node when theirs has ended.
 
 use super::client::Connection;
 use super::ledger::Ledger;

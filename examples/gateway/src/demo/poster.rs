@@ -70,7 +70,7 @@ impl Poster {
                 }
                 // The node could not reach the store: later.
                 Ok(Ok(None)) => sleep(Duration::from_millis(100)).await,
-                // The node is gone, or hangs: elsewhere.
+                // The node has ended, or hangs: post to another.
                 Ok(Err(_)) | Err(_) => sleep(Duration::from_millis(5)).await,
             }
         }
