@@ -81,6 +81,6 @@ fn a_server_that_is_missing_is_named() {
             text.contains(&format!("{server} cannot be started")),
             "{text}"
         );
-        assert!(text.contains(".ci/engines"), "{text}");
+        assert!(text.contains(".ci/install engines"), "{text}");
     }
 }

@@ -22,7 +22,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn();
         let child = child.with_context(|| {
-            format!("{program} cannot be started; Debian has it in a package of this name, and `.ci/engines` installs it")
+            format!("{program} cannot be started; Debian has it in a package of this name, and `.ci/install engines` installs it")
         })?;
         Ok(Self(child))
     }
