@@ -29,7 +29,8 @@ pub struct Config {
     /// to 60 s that clients usually let a long poll wait, so a wait whose message was lost still ends in time.
     pub audit: Duration,
 
-    /// How long a key stays watched after the last interest in it ended. Default: 10 s.
+    /// How long a key stays watched after the last interest in it ended, and up to a quarter of that longer. Default:
+    /// 10 s.
     ///
     /// A client that polls again, and one that waits for the next version, finds the key watched and its mark current:
     /// neither the engine nor the store is asked. 10 s covers the pause between two polls; longer only costs

@@ -23,6 +23,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
+/// Idle keys are not looked at more often than this, however short the linger.
+const SHORTEST_LOOK: Duration = Duration::from_millis(10);
+
 /// Why a session ended.
 #[derive(Debug)]
 pub(crate) enum End {
@@ -244,6 +247,7 @@ impl<K: Key> Running<'_, K> {
     }
 
     async fn tend(&self, mut interests: impl Interests<K>) -> Result<Infallible, End> {
+        let look = (self.shared.config.linger / 8).max(SHORTEST_LOOK);
         loop {
             let next = self.session.lock().next_tell(self.shared.now());
             // (Orders to verify are reads.)
@@ -255,11 +259,12 @@ impl<K: Key> Running<'_, K> {
                     self.note_live();
                 }
                 Next::Do(Tell::Unwatch(keys)) => interests.unwatch(&keys).await?,
-                Next::Wait(until) => {
+                Next::Wait(_) => {
                     self.note_live();
+                    // Lingers begin and end when this looks: many at once, instead of each with a timer of its own.
                     tokio::select! {
                         () = self.shared.ordered.notified() => {}
-                        () = self.until(until) => {}
+                        () = sleep(look) => {}
                     }
                 }
             }

@@ -68,12 +68,6 @@ struct Shard<K> {
     lingering: VecDeque<(Time, K)>,
 }
 
-impl<K> Shard<K> {
-    fn is_quiet(&self) -> bool {
-        self.orders.is_empty() && self.idle.is_empty()
-    }
-}
-
 type Places<K> = Arc<Vec<Arc<dyn Waiting<K>>>>;
 
 /// The watched keys of one node.
@@ -93,7 +87,7 @@ pub struct Table<K> {
 }
 
 impl<K: Key> Table<K> {
-    /// An empty table. `wake` is called, with no lock held, when there is something for the driver to do.
+    /// An empty table. `wake` is called, with no lock held, when there are orders for the driver.
     pub fn new(max_keys: usize, rules: Rules, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let shard = || {
             Mutex::new(Shard {
@@ -147,7 +141,7 @@ impl<K: Key> Table<K> {
         // ORDERING: the history is read under the lock of the shard. `reset` sets the history first and then visits the
         // shards: either it finds this entry, or this entry begins with the new history.
         let entry = Arc::new(Entry::new(*self.history.lock()));
-        let was_quiet = shard.is_quiet();
+        let was_quiet = shard.orders.is_empty();
         let slot = Slot {
             entry: entry.clone(),
             interests: 1,
@@ -176,17 +170,15 @@ impl<K: Key> Table<K> {
         // (Before the count: `Clone` may panic.)
         let idle = key.clone();
         slot.interests = 0;
-        let was_quiet = shard.is_quiet();
+        // (The driver looks now and then. To wake it for this would cost as much as to end a wait.)
         shard.idle.push(idle);
-        drop(shard);
-        self.wake_if(was_quiet);
     }
 
     /// Orders a read of `key`.
     pub fn verify(&self, key: &K) {
         let order = Order::Verify(key.clone());
         let mut shard = self.shard(key).lock();
-        let was_quiet = shard.is_quiet();
+        let was_quiet = shard.orders.is_empty();
         shard.orders.push(order);
         drop(shard);
         self.wake_if(was_quiet);

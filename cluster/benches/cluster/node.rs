@@ -129,7 +129,6 @@ async fn park(node: &ClusterWaits<Key>, keys: u32, before: u64) {
     for wait in sampled {
         wait.await.expect("a version");
     }
-    live(node, keys).await;
     let (read, cpu_read) = (now() - start, cpu() - cpu_before);
     let bytes = memory().saturating_sub(before);
     println!("parked {called} {cpu_called} {read} {cpu_read} {bytes}");
