@@ -64,7 +64,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
 
 /// A timer that is due, and whose new deadline is refused in the middle of a pass, fires in that pass.
 #[test]
-fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
+fn g10_a_refused_deadline_keeps_the_old_one() {
     const SLOTS_OF_WHEEL: u32 = 10;
     let shard = Shard::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL);
     let held = parked(&shard, 1, timing(1, 0)).remove(0);
@@ -80,7 +80,7 @@ fn g10_a_refused_deadline_does_not_put_off_the_old_one() {
 
 /// Slots that other threads end come back with the next hold of the lock, and by slices if no thread takes it.
 #[test]
-fn g06_slots_that_are_ended_from_afar_come_back() {
+fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
@@ -102,7 +102,7 @@ fn g06_slots_that_are_ended_from_afar_come_back() {
 
 /// What is left of a storm comes back as well when its shard is locked just then.
 #[test]
-fn g06_a_slice_of_slots_whose_home_is_locked_comes_back() {
+fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
     let held = parked(&shard, SLICE, timing(1_000, 0)).into_iter();
     let mut ended = held.map(|held| held.end().1).collect();
