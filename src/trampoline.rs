@@ -17,8 +17,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// A call that waits for the end of the outermost call.
 pub(crate) type DeferredCall = Box<dyn FnOnce()>;
 
-/// Names the operation that a thread is examining, among those of all purgatories. Never 0.
-pub(crate) type Examinee = u64;
+/// Names the operation that a thread is examining, among those of all purgatories: the address of its slot in memory, and
+/// which occupant of the slot it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Examinee {
+    pub(crate) slot: usize,
+    pub(crate) generation: u32,
+}
+
+/// Why an operation is examined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It is being parked, or this thread checks it.
+    Check,
+    /// Another thread has asked for it, which found the operation held by this one.
+    Mark,
+    /// Its deadline has passed.
+    Deadline,
+}
+
+/// One call of an operation's `try_complete`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Examination {
+    pub(crate) of: Examinee,
+    pub(crate) why: Why,
+    /// Whether this one, or one that it is inside of, is made because a deadline has passed.
+    pub(crate) in_expiry: bool,
+}
 
 /// Checks that operations of one purgatory make in their `try_complete`, on one thread.
 pub(crate) trait NestedChecks: Any {
@@ -30,7 +55,7 @@ pub(crate) trait NestedChecks: Any {
 crate::sync::thread_local! {
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
-    static EXAMINING: Cell<Examinee> = const { Cell::new(0) };
+    static EXAMINING: Cell<Option<Examination>> = const { Cell::new(None) };
     static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
     static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
@@ -174,27 +199,33 @@ pub(crate) fn is_in_nested_check() -> bool {
 /// While it exists, this thread is inside the `try_complete` of an operation.
 #[derive(Debug)]
 pub(crate) struct Examining {
-    /// 0 if there is none.
-    outer: Examinee,
+    outer: Option<Examination>,
 }
 
 impl Examining {
-    /// Stands for every operation that is not parked yet.
-    pub(crate) const UNPARKED: Examinee = 1;
+    /// Stands for every operation that is not parked yet. (No slot is there.)
+    pub(crate) const UNPARKED: Examinee = Examinee {
+        slot: 0,
+        generation: 0,
+    };
 
     #[inline(always)]
-    pub(crate) fn enter(examinee: Examinee) -> Self {
-        let outer = EXAMINING.try_with(|examining| examining.replace(examinee));
+    pub(crate) fn enter(of: Examinee, why: Why) -> Self {
+        let outer = EXAMINING.try_with(|examining| {
+            let outer = examining.get();
+            let in_expiry = why == Why::Deadline || outer.is_some_and(|outer| outer.in_expiry);
+            examining.set(Some(Examination { of, why, in_expiry }));
+            outer
+        });
         Self {
-            outer: outer.unwrap_or(0),
+            outer: outer.unwrap_or(None),
         }
     }
 
-    /// The operation whose `try_complete` the calling thread is in.
+    /// The `try_complete` that the calling thread is in.
     #[inline(always)]
-    pub(crate) fn current() -> Option<Examinee> {
-        let examinee = EXAMINING.try_with(Cell::get).unwrap_or(0);
-        (examinee != 0).then_some(examinee)
+    pub(crate) fn current() -> Option<Examination> {
+        EXAMINING.try_with(Cell::get).unwrap_or(None)
     }
 }
 

@@ -307,11 +307,10 @@ impl<'a, P> Held<'a, P> {
         self.at
     }
 
-    /// A number that no other operation of this process has meanwhile. Never 0.
+    /// The address of the slot in memory, and which occupant this is: no other operation of this process has both.
     #[inline(always)]
-    pub(crate) fn identity(&self) -> u64 {
-        // (Addresses of slots are unique, and use less than the upper 16 bits of a word.)
-        ptr::from_ref(self.slot).addr() as u64 ^ u64::from(self.at.generation) << 48
+    pub(crate) fn identity(&self) -> (usize, u32) {
+        (ptr::from_ref(self.slot).addr(), self.at.generation)
     }
 
     #[inline(always)]

@@ -183,7 +183,7 @@ macro_rules! shared_methods {
         /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says; `try_complete` of an operation whose
         /// deadline has passed, or that a deferred check examines, runs on this thread. Timers that your code starts
         /// meanwhile are left for the next call. Inside a `try_complete`, deferred checks are left for the next call as
-        /// well.
+        /// well; inside one that is asked because a deadline has passed, everything is left, and this returns 0.
         ///
         /// Takes the lock of every timer shard in turn, for 64 timers at a time, and for each ended operation those of
         /// the map shards of its keys. Reads the clock; if that panics, so does this call.

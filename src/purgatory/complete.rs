@@ -12,7 +12,7 @@ use crate::observe::End;
 use crate::operation::{Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Examining, drop_user_value};
+use crate::trampoline::{Examinee, Examining, Why, drop_user_value};
 use crate::watch::Target;
 use crate::watch::bound::{Bound, Rank};
 
@@ -70,7 +70,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Asks a held operation whether it can complete.
     #[inline(always)]
     pub(crate) fn ask(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
-        self.ask_by(claim, Op::try_complete)
+        self.ask_by(claim, Op::try_complete, Why::Check)
+    }
+
+    /// The same because another thread has left a mark.
+    fn ask_again(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
+        self.ask_by(claim, Op::try_complete, Why::Mark)
     }
 
     /// The same by one of the operation's hooks.
@@ -79,8 +84,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         &self,
         claim: &mut Claim<'_, Op>,
         hook: impl FnOnce(&mut Op) -> bool,
+        why: Why,
     ) -> Result<bool, UserPanic> {
-        let _examining = Examining::enter(claim.held.identity());
+        let (slot, generation) = claim.held.identity();
+        let _examining = Examining::enter(Examinee { slot, generation }, why);
         self.engine
             .guarded(|| claim.held.with(|parked| hook(&mut parked.op)))
     }
@@ -114,7 +121,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
                 Released::Recheck(held) => {
                     claim = Claim { shard, held };
-                    answer = self.ask(&mut claim);
+                    answer = self.ask_again(&mut claim);
                 }
                 Released::End(held, mark) => {
                     claim = Claim { shard, held };

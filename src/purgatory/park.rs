@@ -21,7 +21,7 @@ use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::time::Timestamp;
-use crate::trampoline::{Examining, NestedPark, Trampoline, drop_user_value};
+use crate::trampoline::{Examining, NestedPark, Trampoline, Why, drop_user_value};
 use std::fmt;
 
 /// The answer of a park.
@@ -165,7 +165,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         // The first examination, and the clock: user code that may panic before anything is done.
         let examined = self.engine.guarded(|| {
-            let _examining = Examining::enter(Examining::UNPARKED);
+            let _examining = Examining::enter(Examining::UNPARKED, Why::Check);
             if op.try_complete() {
                 return None;
             }
