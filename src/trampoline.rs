@@ -134,8 +134,8 @@ fn run_waiting() {
         let ran = catch_unwind(AssertUnwindSafe(|| {
             run_one() || {
                 // What the checks know of this call is forgotten; with it go keys, whose destructors may add calls.
-                let checks = CHECKS.with(|checks| std::mem::take(&mut *checks.borrow_mut()));
-                !checks.is_empty()
+                let checks = CHECKS.try_with(|checks| std::mem::take(&mut *checks.borrow_mut()));
+                checks.is_ok_and(|checks| !checks.is_empty())
             }
         }));
         match ran {
@@ -153,22 +153,24 @@ fn run_waiting() {
     }
 }
 
-/// Runs one deferred call, or else one nested check. `false` if none waits.
+/// Runs one deferred call, or else one nested check. `false` if none waits. (Nothing waits in a queue that is gone because
+/// the thread is ending; the other may still be there.)
 fn run_one() -> bool {
-    if let Some(call) = CALLS.with(|calls| calls.borrow_mut().pop_front()) {
+    let call = CALLS.try_with(|calls| calls.borrow_mut().pop_front());
+    if let Ok(Some(call)) = call {
         call();
         return true;
     }
     // Purgatories take turns: so the checks that operations of one cause in another are merged there.
-    for _ in 0..CHECKS.with(|checks| checks.borrow().len()) {
+    for _ in 0..CHECKS.try_with(|checks| checks.borrow().len()).unwrap_or(0) {
         // (The list is not borrowed while a check runs: that may add to it.)
-        let next = CHECKS.with(|checks| {
+        let next = CHECKS.try_with(|checks| {
             let mut checks = checks.borrow_mut();
             checks.rotate_left(1);
             checks.last().cloned()
         });
         let _in_check = InNestedCheck::enter();
-        if next.is_some_and(|checks| checks.run_next()) {
+        if next.is_ok_and(|next| next.is_some_and(|checks| checks.run_next())) {
             return true;
         }
     }
@@ -236,12 +238,13 @@ impl Drop for Examining {
     }
 }
 
-/// The nested checks of this thread that `is_wanted` picks, or those that `new` makes.
+/// The nested checks of this thread that `is_wanted` picks, or those that `new` makes. `None` if the thread is just ending
+/// and has no queue for them any more.
 pub(crate) fn nested_checks<C: NestedChecks>(
     is_wanted: impl Fn(&C) -> bool,
     new: impl FnOnce() -> C,
-) -> std::rc::Rc<C> {
-    CHECKS.with(|checks| {
+) -> Option<std::rc::Rc<C>> {
+    let nested = CHECKS.try_with(|checks| {
         let mut checks = checks.borrow_mut();
         let known = checks.iter().find_map(|checks| {
             let checks: std::rc::Rc<dyn Any> = checks.clone();
@@ -256,7 +259,8 @@ pub(crate) fn nested_checks<C: NestedChecks>(
             checks.push(fresh.clone());
             fresh
         })
-    })
+    });
+    nested.ok()
 }
 
 /// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the

@@ -86,6 +86,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }),
             },
         );
+        // (The thread is ending: it has no place for checks any more.)
+        let Some(nested) = nested else {
+            return self.defer(what, bound);
+        };
         let mut state = nested.state.borrow_mut();
         let check = state.checks.entry(what.clone()).or_default();
         let first = cause.of == Examining::UNPARKED || check.causes.insert(cause.of);

@@ -3,6 +3,7 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, within};
 use request_purgatory::{Purgatory, Watch, time::Clock};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -244,6 +245,112 @@ fn g01_what_a_completion_brings_is_relayed_again() {
     came.add();
     begin();
     assert_eq!(ended.count(), 5);
+}
+
+/// Calls the library when its thread ends, when some of the thread's locals are gone already.
+struct AtTheEnd(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        if let Some(last) = self.0.take() {
+            last();
+        }
+    }
+}
+
+/// An operation whose examination checks the next one, which completes; what that checks completes as well.
+fn cascade(purgatory: &Purgatory<Op>, ended: &Arc<Tally>) {
+    let ready = Arc::new(AtomicBool::new(false));
+    let (setting, weak) = (ready.clone(), purgatory.downgrade());
+    for key in [RELAY, RELAY, LAST] {
+        let (ready, ended, weak) = (ready.clone(), ended.clone(), weak.clone());
+        let op = Op::new(NEVER_IN_A_TEST).when(move || ready.load(Ordering::SeqCst));
+        let op = op.then(move |_| {
+            ended.add();
+            weak.upgrade()
+                .expect("the test has it")
+                .check_and_complete(&LAST);
+        });
+        assert!(purgatory.try_complete_else_watch(op, [key]).is_ok());
+    }
+    let op = Op::new(NEVER_IN_A_TEST).when(move || {
+        setting.store(true, Ordering::SeqCst);
+        weak.upgrade()
+            .expect("the test has it")
+            .check_and_complete(&RELAY);
+        false
+    });
+    assert!(purgatory.try_complete_else_watch(op, [FIRST]).is_ok());
+    drop(purgatory.cancel_for_key(&FIRST));
+}
+
+/// The thread's queues may be gone when the last destructor of the thread calls the library: that must not hang, and each
+/// check is made all the same, at the latest when the timer is driven.
+#[test]
+fn g01_a_thread_that_is_about_to_end_makes_its_checks() {
+    thread_local!(static LAST_CALL: RefCell<AtTheEnd> = const { RefCell::new(AtTheEnd(None)) });
+
+    for at in 0..4 {
+        within(PATIENCE / 6, move || {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let ended = Tally::new();
+            let ending = thread::spawn({
+                let (purgatory, ended) = (purgatory.clone(), ended.clone());
+                move || {
+                    let (last, tally) = (purgatory.clone(), ended.clone());
+                    let last = AtTheEnd(Some(Box::new(move || cascade(&last, &tally))));
+                    let last = Arc::new(Mutex::new(Some(last)));
+                    let touch = move || {
+                        if let Some(last) = lock(&last).take() {
+                            LAST_CALL.set(last);
+                        }
+                    };
+                    // The locals are destroyed in an order that depends on which was touched first: this one before those
+                    // of the library, after them, or in between.
+                    match at {
+                        0 => {
+                            touch();
+                            cascade(&purgatory, &ended);
+                        }
+                        1 => {
+                            cascade(&purgatory, &ended);
+                            touch();
+                        }
+                        2 => {
+                            let weak = purgatory.downgrade();
+                            let op = Op::new(NEVER_IN_A_TEST).then(move |_| {
+                                let again = weak.upgrade().expect("the test has it");
+                                let op = Op::new(NEVER_IN_A_TEST).then(move |_| touch());
+                                drop(again.try_complete_else_watch(op, [9]));
+                                again.force_complete_for_key(&9);
+                            });
+                            drop(purgatory.try_complete_else_watch(op, [9]));
+                            purgatory.force_complete_for_key(&9);
+                            cascade(&purgatory, &ended);
+                        }
+                        _ => {
+                            let weak = purgatory.downgrade();
+                            let op = Op::new(NEVER_IN_A_TEST).when(move || {
+                                let again = weak.upgrade().expect("the test has it");
+                                again.check_and_complete(&9);
+                                touch();
+                                false
+                            });
+                            let other = Op::new(NEVER_IN_A_TEST);
+                            drop(purgatory.try_complete_else_watch(other, [9]));
+                            drop(purgatory.try_complete_else_watch(op, [8]));
+                            cascade(&purgatory, &ended);
+                        }
+                    }
+                }
+            });
+            ending.join().expect("no call panics");
+            // (Their deadlines are far: this is for the checks that were deferred.)
+            purgatory.advance();
+            assert_eq!(ended.count(), 6, "order {at}");
+            assert_eq!(purgatory.stats().panicked, 0, "order {at}");
+        });
+    }
 }
 
 /// An operation relays what comes, by a check of another key. Another thread brings something new while it is being
