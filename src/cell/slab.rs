@@ -110,8 +110,12 @@ pub(crate) enum Released<'a, P> {
     Parked { unexamined: bool },
     /// Not released: examine it again.
     Recheck(Held<'a, P>),
-    /// Not released: end it so.
-    End(Held<'a, P>, Mark),
+    /// Not released: end it so. If it was to be examined again (`unexamined`), do that first.
+    End {
+        held: Held<'a, P>,
+        mark: Mark,
+        unexamined: bool,
+    },
 }
 
 impl<P, G> Slab<P, G> {
@@ -336,7 +340,11 @@ impl<'a, P> Held<'a, P> {
                 Released::Parked { unexamined: true }
             }
             Release::Recheck => Released::Recheck(self),
-            Release::End(mark) => Released::End(self, mark),
+            Release::End { mark, unexamined } => Released::End {
+                held: self,
+                mark,
+                unexamined,
+            },
         }
     }
 

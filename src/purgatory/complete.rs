@@ -123,9 +123,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     claim = Claim { shard, held };
                     answer = self.ask_again(&mut claim);
                 }
-                Released::End(held, mark) => {
+                Released::End {
+                    held,
+                    mark,
+                    unexamined,
+                } => {
                     claim = Claim { shard, held };
-                    break mark.into();
+                    // The event may have been reported before the ending.
+                    break match unexamined.then(|| self.ask_again(&mut claim)) {
+                        Some(Ok(true)) => Ending::Satisfied,
+                        Some(Err(UserPanic)) => Ending::Aborted,
+                        Some(Ok(false)) | None => mark.into(),
+                    };
                 }
             }
         };
