@@ -273,6 +273,20 @@ pub(crate) fn drop_user_value<T: 'static>(value: T) {
     }
 }
 
+/// The same for several values, one after the other: of two destructors that panic together the process would die. The
+/// first panic goes on when all are dropped.
+pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) {
+    let mut panic = None;
+    for value in values {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop_user_value(value))) {
+            panic.get_or_insert(payload);
+        }
+    }
+    if let Some(payload) = panic.filter(|_| !std::thread::panicking()) {
+        resume_unwind(payload);
+    }
+}
+
 fn drop_in_turn<T: 'static>(value: T) {
     struct Reset;
     impl Drop for Reset {

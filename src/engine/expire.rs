@@ -18,7 +18,7 @@ use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
-use crate::trampoline::{Examining, Trampoline, drop_user_value};
+use crate::trampoline::{Examining, Trampoline};
 use std::time::Duration;
 
 /// At most this many payloads expire before their completions run, and are reclaimed together.
@@ -188,7 +188,7 @@ fn reclaim_batch<H: Handler>(handler: &Arc<H>, batch: Vec<Unreclaimed<H::Stale>>
     }));
     for stale in stale {
         // The user's destructors in it may panic, and may drive the timer again.
-        let _ = engine.guarded(|| drop_user_value(stale));
+        let _ = engine.guarded(|| H::drop_stale(stale));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::observe::End;
 use crate::operation::{Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Examinee, Examining, Why, drop_user_value};
+use crate::trampoline::{Examinee, Examining, Why};
 use crate::watch::Target;
 use crate::watch::bound::{Bound, Rank};
 
@@ -153,7 +153,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.unwatch(&stale);
         self.engine.free(taken, ending, watches);
         if std::mem::needs_drop::<Op::Key>() {
-            let _ = self.engine.guarded(|| drop_user_value(stale.keys));
+            let _ = self.engine.guarded(|| stale.keys.drop_each());
         }
         ended
     }

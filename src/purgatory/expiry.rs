@@ -63,6 +63,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         }
     }
 
+    fn drop_stale(stale: StaleWatches<Op::Key>) {
+        stale.keys.drop_each();
+    }
+
     fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, Op>) -> Option<Ended<Op>> {
         Some(self.end_and_reclaim(claim, Ending::ShutDown))
     }
