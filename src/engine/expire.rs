@@ -36,6 +36,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     if examination.is_some_and(|examination| examination.in_expiry) {
         return 0;
     }
+    let _pass = handler.engine().passes.begin();
     let mut now = handler.engine().now();
     let mut expired = 0;
     // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
