@@ -11,6 +11,7 @@ pub(crate) mod endings;
 pub(crate) mod expire;
 pub(crate) mod handler;
 mod limit;
+mod passes;
 pub(crate) mod reclaim;
 pub(crate) mod settings;
 pub(crate) mod shard;
@@ -37,6 +38,7 @@ use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::worker::Worker;
 use limit::Limit;
+use passes::Passes;
 use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,6 +60,7 @@ pub(crate) struct Engine<P, W> {
     reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
+    pub(crate) passes: Passes,
     observer: Observer,
     phase: AtomicU32,
 }
@@ -112,6 +115,7 @@ impl<P, W: Scheme> Engine<P, W> {
             reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
+            passes: Passes::default(),
             observer: Observer::default(),
             phase: AtomicU32::new(OPEN),
         })

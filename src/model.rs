@@ -154,7 +154,7 @@ impl<'a, P> Holder<'a, P> {
         match self.held.release(true) {
             Released::Parked { .. } => LetGo::Parked,
             Released::Recheck(held) => LetGo::Recheck(Holder { cells, held }),
-            Released::End(held, _) => LetGo::End(Holder { cells, held }),
+            Released::End { held, .. } => LetGo::End(Holder { cells, held }),
         }
     }
 
@@ -219,7 +219,7 @@ impl Word {
         match self.0.release(true) {
             Release::Parked | Release::ParkedUnexamined => Verdict::Parked,
             Release::Recheck => Verdict::Recheck,
-            Release::End(_) => Verdict::End,
+            Release::End { .. } => Verdict::End,
         }
     }
 

@@ -32,7 +32,9 @@ pub trait DelayedOperation: Send + 'static {
     /// nothing; a yes is counted in [`Stats::missed_checks`](crate::stats::Stats::missed_checks).
     ///
     /// Keep it short: it delays the caller of the check. A check that it calls returns 0 and is made before the
-    /// outermost call of the library on this thread returns, once for each key; see [`Purgatory`](crate::Purgatory).
+    /// outermost call of the library on this thread returns, once for each key: if that check has been made, and then
+    /// another one examines this operation in the same call, the same check is ignored (or, if another thread asked for
+    /// the examination, deferred to the thread that drives the timer). See [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 
     /// As `try_complete`, when the deadline has passed. A listener does not take this for a check.

@@ -353,7 +353,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A park that another thread began before this call may still succeed until the call has reached its timer shard.
     /// After that the number of parked operations only falls.
     ///
-    /// Looks again every 5 ms at most. Where no thread of the library drives the timer, this call does
+    /// A completion that the call of another thread runs, a check for instance, is over when that call returns: this one
+    /// does not wait for it. Looks again every 5 ms at most. Where no thread of the library drives the timer, this call does
     /// ([`advance`](Self::advance)). In a callback it does not wait. The time is that of the system, not of the
     /// [`clock`](Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {

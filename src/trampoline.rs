@@ -17,20 +17,48 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// A call that waits for the end of the outermost call.
 pub(crate) type DeferredCall = Box<dyn FnOnce()>;
 
-/// Names the operation that a thread is examining, among those of all purgatories. Never 0.
-pub(crate) type Examinee = u64;
+/// Names the operation that a thread is examining, among those of all purgatories: the address of its slot in memory, and
+/// which occupant of the slot it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Examinee {
+    pub(crate) slot: usize,
+    pub(crate) generation: u32,
+}
+
+/// Why an operation is examined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It is being parked, or this thread checks it.
+    Check,
+    /// Another thread has asked for it, which found the operation held by this one.
+    Mark,
+    /// Its deadline has passed.
+    Deadline,
+}
+
+/// One call of an operation's `try_complete`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Examination {
+    pub(crate) of: Examinee,
+    pub(crate) why: Why,
+    /// Whether this one, or one that it is inside of, is made because a deadline has passed.
+    pub(crate) in_expiry: bool,
+}
 
 /// Checks that operations of one purgatory make in their `try_complete`, on one thread.
 pub(crate) trait NestedChecks: Any {
     /// Runs the check that has waited longest. `false` if none waits. (Which operations caused checks is known until no
     /// check of any purgatory waits: those of another may cause the same ones again.)
     fn run_next(&self) -> bool;
+
+    /// (A coercion would do from Rust 1.86 on.)
+    fn into_any(self: std::rc::Rc<Self>) -> std::rc::Rc<dyn Any>;
 }
 
 crate::sync::thread_local! {
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
-    static EXAMINING: Cell<Examinee> = const { Cell::new(0) };
+    static EXAMINING: Cell<Option<Examination>> = const { Cell::new(None) };
     static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
     static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
@@ -109,8 +137,8 @@ fn run_waiting() {
         let ran = catch_unwind(AssertUnwindSafe(|| {
             run_one() || {
                 // What the checks know of this call is forgotten; with it go keys, whose destructors may add calls.
-                let checks = CHECKS.with(|checks| std::mem::take(&mut *checks.borrow_mut()));
-                !checks.is_empty()
+                let checks = CHECKS.try_with(|checks| std::mem::take(&mut *checks.borrow_mut()));
+                checks.is_ok_and(|checks| !checks.is_empty())
             }
         }));
         match ran {
@@ -128,22 +156,24 @@ fn run_waiting() {
     }
 }
 
-/// Runs one deferred call, or else one nested check. `false` if none waits.
+/// Runs one deferred call, or else one nested check. `false` if none waits. (Nothing waits in a queue that is gone because
+/// the thread is ending; the other may still be there.)
 fn run_one() -> bool {
-    if let Some(call) = CALLS.with(|calls| calls.borrow_mut().pop_front()) {
+    let call = CALLS.try_with(|calls| calls.borrow_mut().pop_front());
+    if let Ok(Some(call)) = call {
         call();
         return true;
     }
     // Purgatories take turns: so the checks that operations of one cause in another are merged there.
-    for _ in 0..CHECKS.with(|checks| checks.borrow().len()) {
+    for _ in 0..CHECKS.try_with(|checks| checks.borrow().len()).unwrap_or(0) {
         // (The list is not borrowed while a check runs: that may add to it.)
-        let next = CHECKS.with(|checks| {
+        let next = CHECKS.try_with(|checks| {
             let mut checks = checks.borrow_mut();
             checks.rotate_left(1);
             checks.last().cloned()
         });
         let _in_check = InNestedCheck::enter();
-        if next.is_some_and(|checks| checks.run_next()) {
+        if next.is_ok_and(|next| next.is_some_and(|checks| checks.run_next())) {
             return true;
         }
     }
@@ -174,27 +204,33 @@ pub(crate) fn is_in_nested_check() -> bool {
 /// While it exists, this thread is inside the `try_complete` of an operation.
 #[derive(Debug)]
 pub(crate) struct Examining {
-    /// 0 if there is none.
-    outer: Examinee,
+    outer: Option<Examination>,
 }
 
 impl Examining {
-    /// Stands for every operation that is not parked yet.
-    pub(crate) const UNPARKED: Examinee = 1;
+    /// Stands for every operation that is not parked yet. (No slot is there.)
+    pub(crate) const UNPARKED: Examinee = Examinee {
+        slot: 0,
+        generation: 0,
+    };
 
     #[inline(always)]
-    pub(crate) fn enter(examinee: Examinee) -> Self {
-        let outer = EXAMINING.try_with(|examining| examining.replace(examinee));
+    pub(crate) fn enter(of: Examinee, why: Why) -> Self {
+        let outer = EXAMINING.try_with(|examining| {
+            let outer = examining.get();
+            let in_expiry = why == Why::Deadline || outer.is_some_and(|outer| outer.in_expiry);
+            examining.set(Some(Examination { of, why, in_expiry }));
+            outer
+        });
         Self {
-            outer: outer.unwrap_or(0),
+            outer: outer.unwrap_or(None),
         }
     }
 
-    /// The operation whose `try_complete` the calling thread is in.
+    /// The `try_complete` that the calling thread is in.
     #[inline(always)]
-    pub(crate) fn current() -> Option<Examinee> {
-        let examinee = EXAMINING.try_with(Cell::get).unwrap_or(0);
-        (examinee != 0).then_some(examinee)
+    pub(crate) fn current() -> Option<Examination> {
+        EXAMINING.try_with(Cell::get).unwrap_or(None)
     }
 }
 
@@ -205,15 +241,16 @@ impl Drop for Examining {
     }
 }
 
-/// The nested checks of this thread that `is_wanted` picks, or those that `new` makes.
+/// The nested checks of this thread that `is_wanted` picks, or those that `new` makes. `None` if the thread is just ending
+/// and has no queue for them any more.
 pub(crate) fn nested_checks<C: NestedChecks>(
     is_wanted: impl Fn(&C) -> bool,
     new: impl FnOnce() -> C,
-) -> std::rc::Rc<C> {
-    CHECKS.with(|checks| {
+) -> Option<std::rc::Rc<C>> {
+    let nested = CHECKS.try_with(|checks| {
         let mut checks = checks.borrow_mut();
         let known = checks.iter().find_map(|checks| {
-            let checks: std::rc::Rc<dyn Any> = checks.clone();
+            let checks = checks.clone().into_any();
             checks
                 .downcast::<C>()
                 .ok()
@@ -225,7 +262,8 @@ pub(crate) fn nested_checks<C: NestedChecks>(
             checks.push(fresh.clone());
             fresh
         })
-    })
+    });
+    nested.ok()
 }
 
 /// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the
@@ -235,6 +273,20 @@ pub(crate) fn nested_checks<C: NestedChecks>(
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
         drop_in_turn(value);
+    }
+}
+
+/// The same for several values, one after the other: of two destructors that panic together the process would die. The
+/// first panic goes on when all are dropped.
+pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) {
+    let mut panic = None;
+    for value in values {
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop_user_value(value))) {
+            panic.get_or_insert(payload);
+        }
+    }
+    if let Some(payload) = panic.filter(|_| !std::thread::panicking()) {
+        resume_unwind(payload);
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) mod sweep;
 
 use crate::address::Address;
 use crate::sync::{Arc, COPIED, Entry, ShardedMap};
-use crate::trampoline::drop_user_value;
+use crate::trampoline::{drop_user_value, drop_user_values};
 use bound::{Bound, Rank};
 use equivalent::Equivalent;
 use list::{Walk, WatchList};
@@ -163,8 +163,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             }
         }
         if let Some((key, number)) = orphan {
-            self.retire(&key, number);
-            drop_user_value(key);
+            self.retire(key, number);
         }
     }
 
@@ -285,18 +284,24 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// One resolution less. With the last, a list without watchers vanishes.
     pub(crate) fn release(&self, key: &K, number: Number) {
-        self.vacate(key, number, || self.resolved.unpin(number));
+        drop_user_values(self.vacate(key, number, || self.resolved.unpin(number)));
     }
 
     /// Removes a list that is neither resolved nor watched any more, if that is still so.
     #[cold]
-    fn retire(&self, key: &K, number: Number) {
-        self.vacate(key, number, || self.resolved.retire(number));
+    fn retire(&self, key: Arc<K>, number: Number) {
+        let [entry, place] = self.vacate(&key, number, || self.resolved.retire(number));
+        drop_user_values([entry, place, Some(key)]);
     }
 
-    /// Removes the entry of `key`, if it leads to `number` and that is `retired`. The place's key is dropped after the
-    /// lock is released.
-    fn vacate(&self, key: &K, number: Number, retire: impl FnOnce() -> Option<Arc<K>>) {
+    /// Removes the entry of `key`, if it leads to `number` and that is `retired`. Returns the keys of the entry and of the
+    /// place, to be dropped under no lock.
+    fn vacate(
+        &self,
+        key: &K,
+        number: Number,
+        retire: impl FnOnce() -> Option<Arc<K>>,
+    ) -> [Option<Arc<K>>; 2] {
         let mut retired = None;
         let goes = |_: &Location| false;
         let removed = self.lists.edit(key, goes, |location| {
@@ -305,7 +310,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             }
             Entry::remove_if(retired.is_some())
         });
-        drop_user_value((removed, retired));
+        [removed.map(Arc::new), retired]
     }
 
     /// The number of keys that are watched.

@@ -93,8 +93,12 @@ pub(crate) enum Released<'a, P> {
     Parked { unexamined: bool },
     /// Not released: examine it again.
     Recheck(Held<'a, P>),
-    /// Not released: end it so.
-    End(Held<'a, P>, Mark),
+    /// Not released: end it so. If it was to be examined again (`unexamined`), do that first.
+    End {
+        held: Held<'a, P>,
+        mark: Mark,
+        unexamined: bool,
+    },
 }
 
 impl<P, G> Slab<P, G> {
@@ -222,11 +226,10 @@ impl<'a, P> Held<'a, P> {
         self.at
     }
 
-    /// A number that no other operation of this process has meanwhile. Never 0.
+    /// The address of the slot in memory, and which occupant this is: no other operation of this process has both.
     #[inline(always)]
-    pub(crate) fn identity(&self) -> u64 {
-        // (Addresses of slots are unique, and use less than the upper 16 bits of a word.)
-        ptr::from_ref(self.slot).addr() as u64 ^ u64::from(self.at.generation) << 48
+    pub(crate) fn identity(&self) -> (usize, u32) {
+        (ptr::from_ref(self.slot).addr(), self.at.generation)
     }
 
     #[inline(always)]
@@ -252,7 +255,11 @@ impl<'a, P> Held<'a, P> {
                 Released::Parked { unexamined: true }
             }
             Release::Recheck => Released::Recheck(self),
-            Release::End(mark) => Released::End(self, mark),
+            Release::End { mark, unexamined } => Released::End {
+                held: self,
+                mark,
+                unexamined,
+            },
         }
     }
 

@@ -97,8 +97,9 @@ pub(crate) enum Release {
     ParkedUnexamined,
     /// The caller still is the holder, and must examine the operation again.
     Recheck,
-    /// The caller still is the holder, and must end the operation so.
-    End(Mark),
+    /// The caller still is the holder, and must end the operation so; if another examination was asked for
+    /// (`unexamined`), not before it has made one more.
+    End { mark: Mark, unexamined: bool },
 }
 
 /// The state word of one slot.
@@ -232,7 +233,8 @@ impl State {
     /// nothing.
     ///
     /// A holder that will not `examine_again` lets go of an operation with a recheck mark, and the answer says so
-    /// ([`Release::ParkedUnexamined`]): it must arrange for another examination.
+    /// ([`Release::ParkedUnexamined`]): it must arrange for another examination. If there is an ending mark as well, it
+    /// does not let go: it makes that examination, and ends the operation.
     #[inline(always)]
     pub(crate) fn release(&self, examine_again: bool) -> Release {
         self.transition(|now| {
@@ -243,7 +245,10 @@ impl State {
                 return Next::To(now.without(RECHECK), Release::Recheck);
             }
             match Mark::ENDING.into_iter().find(|mark| now.has(mark.bit())) {
-                Some(mark) => Next::Stay(Release::End(mark)),
+                Some(mark) => Next::Stay(Release::End {
+                    mark,
+                    unexamined: asked,
+                }),
                 None if asked => {
                     Next::To(now.without(CHECKING | RECHECK), Release::ParkedUnexamined)
                 }

@@ -159,10 +159,17 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
         if !engine.threads.has_reaper() {
             advance(handler);
         }
-        let stats = engine.stats();
-        engine.is_closed() || (stats.parked == 0 && stats.completions_pending == 0)
+        // (In this order: what is found to have ended is handed over by now, or its pass is in progress.)
+        engine.is_closed() || (engine.stats().parked == 0 && completions_have_run(handler))
     });
     engine.stats().parked
+}
+
+/// Whether the completions of payloads have run that were found to have ended. (Except those that the call of another
+/// thread runs, which has ended the payload.)
+pub(crate) fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
+    let engine = handler.engine();
+    engine.passes.are_over() && engine.stats().completions_pending == 0
 }
 
 /// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is

@@ -18,7 +18,7 @@ use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
-use crate::trampoline::{Examining, Trampoline, drop_user_value};
+use crate::trampoline::{Examining, Trampoline};
 use std::time::Duration;
 
 /// At most this many payloads expire before their completions run, and are reclaimed together.
@@ -30,11 +30,18 @@ const BATCH: usize = 8 * SLICE;
 /// when a tick has passed, the timers that have become due fire before the next slice of a deferred call.
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
+    let examination = Examining::current();
+    // An expiry examines its operation, which may drive the timer in turn: passes would nest, as deep as many are due. What
+    // is due is for the pass in progress.
+    if examination.is_some_and(|examination| examination.in_expiry) {
+        return 0;
+    }
+    let _pass = handler.engine().passes.begin();
     let mut now = handler.engine().now();
     let mut expired = 0;
     // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
     // so the checks stay for the next pass.
-    let deferred = match Examining::current() {
+    let deferred = match examination {
         Some(_) => 0,
         None => handler.deferred(),
     };
@@ -182,7 +189,7 @@ fn reclaim_batch<H: Handler>(handler: &Arc<H>, batch: Vec<Unreclaimed<H::Stale>>
     }));
     for stale in stale {
         // The user's destructors in it may panic, and may drive the timer again.
-        let _ = engine.guarded(|| drop_user_value(stale));
+        let _ = engine.guarded(|| H::drop_stale(stale));
     }
 }
 

@@ -4,6 +4,7 @@ use super::reclaim::{ReclaimQueue, Unreclaimed};
 use super::{Claim, Engine};
 use crate::scheme::Scheme;
 use crate::sync::Arc;
+use crate::trampoline::drop_user_value;
 
 /// Ends payloads when the engine says so, and runs the user's code for them. Implemented by the purgatory and by the
 /// timer.
@@ -29,6 +30,11 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
 
     /// Reclaims the data that expired payloads left behind outside the engine.
     fn reclaim(&self, _batch: &[Unreclaimed<Self::Stale>]) {}
+
+    /// Drops that data; the caller catches its panics.
+    fn drop_stale(stale: Self::Stale) {
+        drop_user_value(stale);
+    }
 
     /// Ends a payload because of the shutdown. `None` if it is not for the user's code.
     fn on_shutdown(

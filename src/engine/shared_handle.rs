@@ -1,8 +1,8 @@
 //! Shared handles: a handler is shut down when its last strong handle is dropped.
 
 use super::drive::{
-    advance, drain, rearm_for_caller, shut_down, shut_down_in_background, shut_down_on_drop, start,
-    wait,
+    advance, completions_have_run, drain, rearm_for_caller, shut_down, shut_down_in_background,
+    shut_down_on_drop, start, wait,
 };
 use super::handler::Handler;
 use crate::error::{ShutdownError, StillRunning};
@@ -80,7 +80,7 @@ impl<H: Handler> SharedHandle<H> {
     pub(crate) fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
         let done = shut_down_in_background(&self.inner).map_err(ShutdownError::Thread)?;
         let engine = self.inner.engine();
-        let is_done = || done.is_kept() && engine.stats().completions_pending == 0;
+        let is_done = || done.is_kept() && completions_have_run(&self.inner);
         if wait(limit, is_done) {
             return Ok(());
         }
@@ -183,7 +183,7 @@ macro_rules! shared_methods {
         /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says; `try_complete` of an operation whose
         /// deadline has passed, or that a deferred check examines, runs on this thread. Timers that your code starts
         /// meanwhile are left for the next call. Inside a `try_complete`, deferred checks are left for the next call as
-        /// well.
+        /// well; inside one that is asked because a deadline has passed, everything is left, and this returns 0.
         ///
         /// Takes the lock of every timer shard in turn, for 64 timers at a time, and for each ended operation those of
         /// the map shards of its keys. Reads the clock; if that panics, so does this call.

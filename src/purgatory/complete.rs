@@ -12,7 +12,7 @@ use crate::observe::End;
 use crate::operation::{Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Examining, drop_user_value};
+use crate::trampoline::{Examinee, Examining, Why};
 use crate::watch::Target;
 use crate::watch::bound::{Bound, Rank};
 
@@ -70,7 +70,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Asks a held operation whether it can complete.
     #[inline(always)]
     pub(crate) fn ask(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
-        self.ask_by(claim, Op::try_complete)
+        self.ask_by(claim, Op::try_complete, Why::Check)
+    }
+
+    /// The same because another thread has left a mark.
+    fn ask_again(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
+        self.ask_by(claim, Op::try_complete, Why::Mark)
     }
 
     /// The same by one of the operation's hooks.
@@ -79,8 +84,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         &self,
         claim: &mut Claim<'_, Op>,
         hook: impl FnOnce(&mut Op) -> bool,
+        why: Why,
     ) -> Result<bool, UserPanic> {
-        let _examining = Examining::enter(claim.held.identity());
+        let (slot, generation) = claim.held.identity();
+        let _examining = Examining::enter(Examinee { slot, generation }, why);
         self.engine
             .guarded(|| claim.held.with(|parked| hook(&mut parked.op)))
     }
@@ -114,11 +121,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
                 Released::Recheck(held) => {
                     claim = Claim { shard, held };
-                    answer = self.ask(&mut claim);
+                    answer = self.ask_again(&mut claim);
                 }
-                Released::End(held, mark) => {
+                Released::End {
+                    held,
+                    mark,
+                    unexamined,
+                } => {
                     claim = Claim { shard, held };
-                    break mark.into();
+                    // The event may have been reported before the ending.
+                    break match unexamined.then(|| self.ask_again(&mut claim)) {
+                        Some(Ok(true)) => Ending::Satisfied,
+                        Some(Err(UserPanic)) => Ending::Aborted,
+                        Some(Ok(false)) | None => mark.into(),
+                    };
                 }
             }
         };
@@ -137,7 +153,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.unwatch(&stale);
         self.engine.free(taken, ending, watches);
         if std::mem::needs_drop::<Op::Key>() {
-            let _ = self.engine.guarded(|| drop_user_value(stale.keys));
+            let _ = self.engine.guarded(|| stale.keys.drop_each());
         }
         ended
     }

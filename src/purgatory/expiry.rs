@@ -11,7 +11,7 @@ use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::trampoline::drop_user_value;
+use crate::trampoline::{Why, drop_user_value};
 use crate::watch::sweep::Sweep;
 
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
@@ -34,7 +34,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self: &Arc<Self>,
         mut claim: Claim<'_, Op>,
     ) -> (Ended<Op>, Unreclaimed<StaleWatches<Op::Key>>) {
-        let answer = self.ask_by(&mut claim, Op::try_complete_at_deadline);
+        let answer = self.ask_by(&mut claim, Op::try_complete_at_deadline, Why::Deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
             self.engine.count_event(|events| &events.missed_checks, 1);
@@ -61,6 +61,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             // (`Eq` of a key may panic.)
             let _ = self.engine.guarded(|| sweep.step(is_live));
         }
+    }
+
+    fn drop_stale(stale: StaleWatches<Op::Key>) {
+        stale.keys.drop_each();
     }
 
     fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, Op>) -> Option<Ended<Op>> {

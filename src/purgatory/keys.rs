@@ -1,6 +1,7 @@
 //! The keys that one operation watches.
 
 use crate::hash::KeyHasher;
+use crate::trampoline::{drop_user_value, drop_user_values};
 use crate::watch::Target;
 use crate::watch::bound::Rank;
 use crate::watch::resolved::Number;
@@ -65,23 +66,55 @@ impl<K: Eq + Hash> Keys<K> {
         })
     }
 
-    /// Keeps the first `len` of them.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        if len < self.len() {
-            let all = std::mem::replace(self, Self::More(Box::default()));
-            *self = match all {
-                Self::More(mut keys) => {
-                    keys.truncate(len);
-                    Self::More(keys)
-                }
-                Self::Mixed(mut watches) => {
-                    watches.truncate(len);
-                    Self::Mixed(watches)
-                }
-                Self::One(_) | Self::Resolved(_) => Self::More(Box::default()),
-                Self::Two(keys) => Self::More(Box::new((*keys).into_iter().take(len).collect())),
-                Self::Three(keys) => Self::More(Box::new((*keys).into_iter().take(len).collect())),
-            };
+    /// Keeps the first `len` of them, and returns the others.
+    pub(crate) fn split_off(&mut self, len: usize) -> Self {
+        let mut all = match std::mem::replace(self, Self::More(Box::default())) {
+            Self::Mixed(mut watches) => {
+                let others = watches.split_off(len.min(watches.len()));
+                *self = Self::Mixed(watches);
+                return Self::Mixed(Box::new(others));
+            }
+            Self::Resolved(number) if len > 0 => {
+                *self = Self::Resolved(number);
+                return Self::More(Box::default());
+            }
+            Self::Resolved(number) => return Self::Resolved(number),
+            Self::More(keys) => *keys,
+            Self::One(key) => vec![key],
+            Self::Two(keys) => (*keys).into(),
+            Self::Three(keys) => (*keys).into(),
+        };
+        let others = all.split_off(len.min(all.len()));
+        *self = Self::More(Box::new(all));
+        Self::More(Box::new(others))
+    }
+
+    /// Drops them one by one: see [`drop_user_values`].
+    #[inline(always)]
+    pub(crate) fn drop_each(self)
+    where
+        K: 'static,
+    {
+        match self {
+            Self::Resolved(_) => {}
+            Self::One(key) => drop_user_value(key),
+            several if std::mem::needs_drop::<K>() => several.drop_each_of_several(),
+            _ => {}
+        }
+    }
+
+    #[inline(never)]
+    fn drop_each_of_several(self)
+    where
+        K: 'static,
+    {
+        match self {
+            Self::Resolved(_) => {}
+            Self::One(key) => drop_user_value(key),
+            Self::Two(keys) => drop_user_values(*keys),
+            Self::Three(keys) => drop_user_values(*keys),
+            Self::More(keys) => drop_user_values(*keys),
+            Self::Mixed(watches) => drop_user_values(*watches),
         }
     }
 

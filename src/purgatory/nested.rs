@@ -5,8 +5,11 @@
 //!
 //! A nested check examines operations, and those may make the same check in turn: it would never end. So of the checks
 //! that are made while a nested check runs, each operation can cause one of each key until no nested check waits any
-//! more; the same check by the same operation again is ignored. n operations that check their own key in every
-//! `try_complete` so cost at most 2 n examinations.
+//! more; the same check by the same operation again is merged while the first one waits, and ignored when that was made.
+//! n operations that check their own key in every `try_complete` so cost at most 2 n examinations.
+//!
+//! What another thread asked for is no echo of this thread's checks: a check that such an examination makes again is not
+//! ignored but deferred. (It is not nested: two threads that check the same operations could ask each other for ever.)
 
 use super::deferred::Deferred;
 use super::inner::Inner;
@@ -14,10 +17,14 @@ use crate::engine::dispatch::RunOn;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::trampoline::{Examinee, Examining, NestedChecks, is_in_nested_check, nested_checks};
+use crate::trampoline::{
+    Examination, Examinee, Examining, NestedChecks, Why, is_in_nested_check, nested_checks,
+};
 use crate::watch::bound::Bound;
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
 
 /// The nested checks of one purgatory on one thread, until the outermost call returns.
 struct Nested<Op: DelayedOperation, S: KeyHasher> {
@@ -59,17 +66,21 @@ impl<Op: DelayedOperation, S: KeyHasher> NestedChecks for Nested<Op, S> {
         }
         true
     }
+
+    fn into_any(self: Rc<Self>) -> Rc<dyn Any> {
+        self
+    }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Has `what` checked when the outermost call of this thread is about to return. `cause` is being examined.
+    /// Has `what` checked when the outermost call of this thread is about to return. `cause` is in progress.
     #[cold]
     #[inline(never)]
     pub(crate) fn check_nested(
         self: &Arc<Self>,
         what: Deferred<Op::Key>,
         bound: Bound,
-        cause: Examinee,
+        cause: Examination,
     ) {
         let nested = nested_checks(
             |nested: &Nested<Op, S>| Arc::ptr_eq(&nested.inner, self),
@@ -81,15 +92,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }),
             },
         );
+        // (The thread is ending: it has no place for checks any more.)
+        let Some(nested) = nested else {
+            return self.defer(what, bound);
+        };
         let mut state = nested.state.borrow_mut();
         let check = state.checks.entry(what.clone()).or_default();
-        let first = cause == Examining::UNPARKED || check.causes.insert(cause);
-        if first || !is_in_nested_check() {
-            let waits = check.waiting.is_some();
-            check.waiting = Some(check.waiting.map_or(bound, |other| other.merge(bound)));
-            if !waits {
-                state.order.push_back(what);
-            }
+        let first = cause.of == Examining::UNPARKED || check.causes.insert(cause.of);
+        if let Some(waiting) = &mut check.waiting {
+            *waiting = waiting.merge(bound);
+        } else if first || !is_in_nested_check() {
+            check.waiting = Some(bound);
+            state.order.push_back(what);
+        } else if cause.why == Why::Mark {
+            drop(state);
+            self.defer(what, bound);
         }
     }
 }

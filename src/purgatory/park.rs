@@ -21,7 +21,7 @@ use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::time::Timestamp;
-use crate::trampoline::{Examining, NestedPark, Trampoline, drop_user_value};
+use crate::trampoline::{Examinee, Examining, NestedPark, Trampoline, Why, drop_user_value};
 use std::fmt;
 
 /// The answer of a park.
@@ -126,14 +126,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         let trampoline = Trampoline::enter();
         let span = self.engine.observe(Observer::arrived);
+        let mut keys = keys;
         let parked = if trampoline.is_outermost() {
-            self.park_or_complete(op, keys, arrival, &span)
+            self.park_or_complete(op, &mut keys, arrival, &span)
         } else {
             match NestedPark::enter() {
-                Some(_nested) => self.park_or_complete(op, keys, arrival, &span),
+                Some(_nested) => self.park_or_complete(op, &mut keys, arrival, &span),
                 None => Err(Rejected::new(RejectReason::Nested, op)),
             }
         };
+        // It does not watch them. (A destructor that panics costs the operation neither its completion nor its way back.)
+        if let Some(unwatched) = keys {
+            self.discard(unwatched);
+        }
         match parked {
             Ok(Outcome::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
             Ok(Outcome::Ended(ended)) => {
@@ -153,19 +158,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn park_or_complete(
         self: &Arc<Self>,
         mut op: Op,
-        keys: Option<Keys<Op::Key>>,
+        keys: &mut Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
         span: &OperationSpan,
     ) -> Result<Outcome<Op>, Rejected<Op>> {
         if let Some(reason) = self.engine.refusal() {
             return Err(Rejected::new(reason, op));
         }
-        let Some(keys) = keys else {
+        if keys.is_none() {
             return Err(Rejected::new(RejectReason::NoKeys, op));
-        };
+        }
         // The first examination, and the clock: user code that may panic before anything is done.
         let examined = self.engine.guarded(|| {
-            let _examining = Examining::enter(Examining::UNPARKED);
+            let _examining = Examining::enter(Examining::UNPARKED, Why::Check);
             if op.try_complete() {
                 return None;
             }
@@ -189,6 +194,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             Err(UserPanic) => return Err(Rejected::new(RejectReason::Panicked, op)),
         };
+        let Some(keys) = keys.take() else {
+            unreachable!("there are keys");
+        };
         let watches = keys.len();
         let parked = Parked {
             op,
@@ -202,7 +210,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     .observe(|observer| observer.parked(span, watches));
                 self.register(claim)
             }
-            Err(rejected) => Err(rejected.map(|parked| parked.op)),
+            Err(rejected) => Err(rejected.map(|Parked { op, keys, .. }| {
+                self.discard(keys);
+                op
+            })),
+        }
+    }
+
+    /// Drops keys that are not watched.
+    #[inline(always)]
+    fn discard(&self, keys: Keys<Op::Key>) {
+        if std::mem::needs_drop::<Op::Key>() {
+            let _ = self.engine.guarded(|| keys.drop_each());
         }
     }
 
@@ -211,7 +230,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
         let address = claim.address();
         let (mut watched, mut full) = (0, false);
-        let identity = claim.held.identity();
+        let (slot, generation) = claim.held.identity();
         let answer = self.engine.guarded(|| {
             claim.held.with(|parked| {
                 parked.keys.for_each(0, |target, rank| {
@@ -223,7 +242,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     watched += usize::from(added);
                     drop_user_value(spare);
                 });
-                let _examining = Examining::enter(identity);
+                let _examining = Examining::enter(Examinee { slot, generation }, Why::Check);
                 !full && parked.op.try_complete()
             })
         });
@@ -250,12 +269,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// are void: it was never parked.)
     #[cold]
     fn unregister(&self, mut claim: Claim<'_, Op>, watched: usize, ending: Ending) -> Ended<Op> {
-        let all = claim.held.with(|parked| parked.keys.len());
-        // (What is dropped here are keys.)
-        let _ = self
-            .engine
-            .guarded(|| claim.held.with(|parked| parked.keys.truncate(watched)));
-        self.engine.count_unwatched(all - watched);
-        self.end_and_reclaim(claim, ending)
+        let others = claim.held.with(|parked| parked.keys.split_off(watched));
+        self.engine.count_unwatched(others.len());
+        let ended = self.end_and_reclaim(claim, ending);
+        self.discard(others);
+        ended
     }
 }

@@ -291,8 +291,12 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Refuses requests from now on, and ends pending ones with [`RequestError::ShutDown`]: their futures are woken on
     /// this thread. Then joins the threads; see [`Tracker::shutdown`].
     pub fn shutdown(&self) {
-        // Dropping them tells their requests.
-        drop(self.tracker.shutdown());
+        let engine = &self.tracker.shared.inner.engine;
+        for (id, caller) in self.tracker.shutdown() {
+            // Dropping it tells its request. (The destructor of an id is the user's.)
+            drop(caller);
+            let _ = engine.guarded(|| drop(id));
+        }
     }
 }
 

@@ -82,8 +82,7 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
             drop_user_value(entry);
         }
         while let Some((key, number)) = self.orphans.pop() {
-            self.map.retire(&key, number);
-            drop_user_value(key);
+            self.map.retire(key, number);
         }
     }
 

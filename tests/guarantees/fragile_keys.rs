@@ -3,9 +3,14 @@
 //! that is still parked ends at its timeout. (A dead entry may stay in a list.)
 
 use crate::support::keys::{Fragile, Hook, with_fuse_after};
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
-use request_purgatory::{Completion, Handle, Purgatory, ResolvedKey, time::ManualClock};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, refusal, within};
+use request_purgatory::{
+    Completion, Handle, Purgatory, RejectReason, ResolvedKey, time::ManualClock,
+};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 type Watch<'a> = request_purgatory::Watch<'a, Op<Fragile>>;
@@ -191,22 +196,28 @@ fn assert_all_end(hook: Hook, calls: u32, name: &str, call: Call) {
     purgatory.shutdown();
 }
 
-/// Of two panics at once, the process would die.
+thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
+
+/// A key whose destructor panics also while the thread unwinds: of two such panics at once, the process dies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Bomb(u64);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!LIT.get(), "a key");
+    }
+}
+
+/// Calls this while every key that is dropped on this thread panics.
+fn lit<R>(call: impl FnOnce() -> R) -> thread::Result<R> {
+    LIT.set(true);
+    let result = catch_unwind(AssertUnwindSafe(call));
+    LIT.set(false);
+    result
+}
+
 #[test]
 fn g12_keys_whose_destructors_panic_are_dropped_one_by_one_after_a_storm() {
-    use std::cell::Cell;
-
-    thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
-
-    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-    struct Bomb(u64);
-
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            assert!(!LIT.get(), "a key");
-        }
-    }
-
     within(PATIENCE, || {
         let (purgatory, clock) = manual::<Bomb>(|builder| builder);
         let probes = [(); 300].map(|()| Probe::new());
@@ -214,12 +225,105 @@ fn g12_keys_whose_destructors_panic_are_dropped_one_by_one_after_a_storm() {
             drop(purgatory.try_complete_else_watch(probe.op(SOON), [Bomb(number)]));
         }
         clock.advance(2 * SOON);
-        LIT.set(true);
-        let expired = purgatory.advance();
-        LIT.set(false);
-        assert_eq!(expired, probes.len());
+        let expired = lit(|| purgatory.advance());
+        assert_eq!(expired.ok(), Some(probes.len()));
         let all = Some(Completion::Expired);
         assert!(probes.iter().all(|probe| probe.ending() == all));
         assert!(purgatory.stats().panicked > 0);
+    });
+}
+
+type BombWatch<'a> = request_purgatory::Watch<'a, Op<Bomb>>;
+
+/// All keys of an operation panic when they are dropped at its end, whichever end that is.
+#[test]
+fn g12_the_keys_of_one_operation_are_dropped_one_by_one_at_every_end() {
+    type End = fn(&Purgatory<Op<Bomb>>, &Bomb);
+    const ENDS: [(&str, End); 5] = [
+        ("force", |all, key| _ = all.force_complete_for_key(key)),
+        ("cancel", |all, key| drop(all.cancel_for_key(key))),
+        ("check", |all, key| _ = all.check_and_complete(key)),
+        ("expiry", |all, _| _ = all.advance()),
+        ("shutdown", |all, _| all.shutdown()),
+    ];
+    for (name, end) in ENDS {
+        for keys in 1..6 {
+            for mixed in [false, true] {
+                within(PATIENCE, move || {
+                    let (purgatory, clock) = manual::<Bomb>(|builder| builder);
+                    let probe = Probe::new();
+                    let watches = (0..keys).map(|number| match mixed {
+                        true => BombWatch::key(Bomb(number)).at_rank(number),
+                        false => BombWatch::key(Bomb(number)),
+                    });
+                    let op = probe.op(SOON);
+                    match mixed {
+                        true => drop(purgatory.try_complete_else_watch_on(op, watches)),
+                        false => {
+                            drop(purgatory.try_complete_else_watch(op, (0..keys).map(Bomb)));
+                        }
+                    }
+                    clock.advance(2 * SOON);
+                    probe.satisfy();
+                    let key = Bomb(0);
+                    assert!(lit(|| end(&purgatory, &key)).is_ok(), "{name}, {keys} keys");
+                    assert_eq!(probe.ending().is_some(), name != "cancel", "{name}");
+                    assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
+                    assert_eq!(purgatory.watched_keys(), 0);
+                });
+            }
+        }
+    }
+}
+
+/// The last of a resolved key are dropped together: the one in the map, and the one of its list.
+#[test]
+fn g12_a_resolved_key_whose_destructor_panics_costs_no_process() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
+        let key = purgatory.resolve(Bomb(1));
+        let probe = Probe::new();
+        let parked = purgatory.try_complete_else_watch_on(probe.op(SOON), [BombWatch::from(&key)]);
+        let handle = parked.ok().and_then(|parked| parked.into_handle());
+        drop(key);
+        let handle = handle.expect("it cannot complete yet");
+        assert!(lit(|| handle.force_complete()).is_ok());
+        assert_eq!(probe.ending(), Some(Completion::Satisfied));
+        assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
+    });
+}
+
+/// An operation that never parks leaves its keys: it has its completion or its error all the same.
+#[test]
+fn g12_an_operation_that_does_not_park_outlives_its_keys() {
+    within(PATIENCE, || {
+        for keys in 1..6 {
+            let keys = || (0..keys).map(Bomb).collect::<Vec<_>>();
+            let (purgatory, _clock) = manual::<Bomb>(|builder| builder.max_parked(0));
+            let probe = Probe::new();
+            probe.satisfy();
+            let (op, watched) = (probe.op(SOON), keys());
+            let at_once = lit(|| purgatory.try_complete_else_watch(op, watched));
+            assert!(at_once.is_ok_and(|admitted| admitted.is_ok()));
+            assert_eq!(probe.ending(), Some(Completion::Satisfied));
+            let (op, watched) = (Op::new(SOON), keys());
+            let refused = lit(|| purgatory.try_complete_else_watch(op, watched));
+            let reason = refused.ok().and_then(|refused| refusal(&refused));
+            assert_eq!(reason, Some(RejectReason::Full));
+            purgatory.shutdown();
+            let (op, watched) = (Op::new(SOON), keys());
+            let refused = lit(|| purgatory.try_complete_else_watch(op, watched));
+            let reason = refused.ok().and_then(|refused| refusal(&refused));
+            assert_eq!(reason, Some(RejectReason::ShutDown));
+        }
+        // The second key is full: the first one's list is left, and the others were never watched.
+        let (purgatory, _clock) = manual::<Bomb>(|builder| builder.max_watchers_per_key(1));
+        drop(purgatory.try_complete_else_watch(Op::new(SOON), [Bomb(2)]));
+        let (op, watched) = (Op::new(SOON), (1..6).map(Bomb).collect::<Vec<_>>());
+        let refused = lit(|| purgatory.try_complete_else_watch(op, watched));
+        let reason = refused.ok().and_then(|refused| refusal(&refused));
+        assert_eq!(reason, Some(RejectReason::KeyFull));
+        assert_eq!((purgatory.len(), purgatory.watched()), (1, 1));
+        assert_eq!(purgatory.watched_keys(), 1);
     });
 }

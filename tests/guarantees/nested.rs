@@ -322,3 +322,56 @@ fn g14_the_ninth_nested_park_is_refused() {
         assert_eq!((stats.rejected, stats.panicked, stats.parked), (3, 0, 30));
     });
 }
+
+/// Every examination is asked for another one, until the holder has made as many as it makes in a row. In one of them the
+/// event comes, and its check; then another thread ends the operation. The event is found first, in whichever
+/// examination it comes.
+#[test]
+fn g01_an_event_that_was_checked_before_the_end_is_found_before_it() {
+    type End = fn(&Purgatory<Op>);
+    const ENDS: [(&str, End); 3] = [
+        ("cancel", |all| assert!(all.cancel_for_key(&2).is_empty())),
+        ("shutdown", Purgatory::shutdown),
+        ("expiry", |all| _ = all.advance()),
+    ];
+    for (name, end) in ENDS {
+        for at in 2..20 {
+            within(PATIENCE, move || {
+                let (purgatory, clock) = manual::<u64>(|builder| builder);
+                let probe = Probe::new();
+                let (examined, ending) = (probe.clone(), probe.clone());
+                let (weak, mut examinations) = (purgatory.downgrade(), 0);
+                let op = Op::new(Duration::from_secs(1)).when(move || {
+                    examinations += 1;
+                    let ready = examined.is_ready();
+                    let (event, purgatory) = (examined.clone(), weak.upgrade());
+                    let purgatory = purgatory.expect("it is being examined");
+                    let clock = clock.clone();
+                    // (The first is made before any other thread can find it.)
+                    if examinations == 1 || ready {
+                        return ready;
+                    }
+                    let other = thread::spawn(move || {
+                        if examinations == at {
+                            event.satisfy();
+                        }
+                        assert_eq!(purgatory.check_and_complete(&1), 0, "it is held");
+                        if examinations == at {
+                            clock.advance(Duration::from_secs(2));
+                            end(&purgatory);
+                        }
+                    });
+                    other.join().expect("it only checks and ends");
+                    ready
+                });
+                let op = op.then(move |completion| ending.end(completion));
+                assert!(purgatory.try_complete_else_watch(op, [1, 2]).is_ok());
+                while probe.ending().is_none() {
+                    purgatory.advance();
+                }
+                let satisfied = Some(Completion::Satisfied);
+                assert_eq!(probe.ending(), satisfied, "{name} in examination {at}");
+            });
+        }
+    }
+}

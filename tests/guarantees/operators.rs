@@ -107,6 +107,26 @@ fn g15_a_drain_ends_whatever_happens() {
     });
 }
 
+/// Also those that the thread which drives the timer runs itself, and those that it has yet to hand over.
+#[test]
+fn g15_a_drain_waits_for_the_completions_of_the_pass_in_progress() {
+    within(PATIENCE, || {
+        for dispatch in [Dispatch::Inline, Dispatch::OwnThread] {
+            let builder = Purgatory::<Op>::builder("g15-drain6").dispatch(dispatch);
+            let purgatory = builder.build().expect("threads are to be had");
+            let probe = Probe::new();
+            let ending = probe.clone();
+            let op = Op::new(SOON).then(move |completion| {
+                thread::sleep(Duration::from_millis(100));
+                ending.end(completion);
+            });
+            park(&purgatory, op, 1);
+            assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
+            assert_eq!(probe.ending(), Some(Completion::Expired));
+        }
+    });
+}
+
 /// Threads park while the drain comes: what it admits before it refuses, it waits for.
 #[test]
 fn g15_nothing_is_admitted_once_a_drain_has_answered() {

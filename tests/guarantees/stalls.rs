@@ -181,6 +181,42 @@ fn g20_no_departure_from_a_hot_key_clears_it_for_all() {
     panic!("whole work, longest call: {seen:?}");
 }
 
+/// A deferred check of 1,000 operations, of which each examination takes a tick: a timer that becomes due meanwhile waits for
+/// the slice in progress, and not for the check.
+#[test]
+fn g10_a_timer_waits_for_one_slice_of_a_deferred_check() {
+    const WATCHERS: u64 = 1_000;
+    const DUE: u64 = 5;
+    // (As many as a slice has, and twice that to be generous.)
+    const LATE: u64 = 2 * 64;
+    let (purgatory, clock) = manual(|builder| builder);
+    let (armed, examined) = (Arc::new(AtomicBool::new(false)), Tally::new());
+    for _ in 0..WATCHERS {
+        let (armed, examined, clock) = (armed.clone(), examined.clone(), clock.clone());
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            if armed.load(Ordering::SeqCst) {
+                clock.advance(TICK);
+                examined.add();
+            }
+            false
+        });
+        drop(purgatory.try_complete_else_watch(op, [0]));
+    }
+    let (before, so_far) = (Arc::new(Mutex::new(None)), examined.clone());
+    let fired = before.clone();
+    let op = Op::new(TICK * DUE as u32).then(move |_| *lock(&fired) = Some(so_far.count()));
+    drop(purgatory.try_complete_else_watch(op, [1]));
+    armed.store(true, Ordering::SeqCst);
+    purgatory.check_later(0);
+    assert_eq!(purgatory.advance(), 1);
+    assert_eq!(examined.count(), WATCHERS);
+    let before = lock(&before).expect("it has expired");
+    assert!(
+        (DUE..=DUE + LATE).contains(&before),
+        "{before} examinations came before"
+    );
+}
+
 /// 20,000 deferred checks a second of a key that 10,000 operations watch: examinations and expiries take turns, and a
 /// deferred check after the last event is made. (The bound is that of an idle machine; a loaded one gets more attempts.)
 #[test]

@@ -301,3 +301,35 @@ fn g19_many_requests_share_two_threads() {
         });
     });
 }
+
+/// Every request learns of the shutdown, though all ids panic when they are dropped. (Of two such panics at once, the
+/// process would die.)
+#[test]
+fn g12_ids_whose_destructors_panic_are_dropped_one_by_one_at_the_shutdown() {
+    use std::cell::Cell;
+
+    thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
+
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    struct Bomb(u32);
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(!LIT.get(), "an id");
+        }
+    }
+
+    within(PATIENCE, || {
+        let builder = Requests::<Bomb, u32>::builder("bombs").reaper(Reaper::Manual);
+        let requests = builder.build().expect("no threads to refuse");
+        let pending = (0..5).map(|id| requests.request(Bomb(id), Duration::MAX));
+        let pending = pending.collect::<Result<Vec<_>, _>>().expect("room");
+        LIT.set(true);
+        requests.shutdown();
+        LIT.set(false);
+        for pending in pending {
+            assert_eq!(pending.wait_blocking(), Err(RequestError::ShutDown));
+        }
+        assert_eq!(requests.stats().panicked, 5);
+    });
+}

@@ -31,7 +31,10 @@ impl Table {
         }
         if let Some(first) = (1..5).find(|mark| self.marks[*mark]) {
             self.marks[0] = asked;
-            return Release::End(MARKS[first]);
+            return Release::End {
+                mark: MARKS[first],
+                unexamined: asked,
+            };
         }
         self.held = false;
         match asked {

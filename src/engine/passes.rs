@@ -1,0 +1,56 @@
+//! The passes of the time that are in progress.
+//!
+//! A pass ends payloads and counts them, and runs or hands over their completions only then. Whoever finds that nothing is
+//! parked, and wants to know whether the completions have run, asks first whether a pass is over.
+
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+/// How many threads drive the timer now.
+#[derive(Debug, Default)]
+pub(crate) struct Passes(AtomicUsize);
+
+/// A pass in progress.
+pub(crate) struct Pass<'a>(&'a Passes);
+
+impl Passes {
+    /// Begins a pass, which lasts until the result is dropped.
+    pub(crate) fn begin(&self) -> Pass<'_> {
+        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `are_over`: a thread that has
+        // read a count of what this pass has ended finds the pass here, or its end.
+        self.0.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        Pass(self)
+    }
+
+    /// Whether every pass is over whose endings this thread has found counted.
+    pub(crate) fn are_over(&self) -> bool {
+        // ORDERING: see `begin`; the load is Acquire and pairs with the Release in `drop`: what a pass has handed over
+        // is seen to be so.
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Release, see `are_over`.
+        self.0.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g15_passes_are_over_when_all_are() {
+        let passes = Passes::default();
+        assert!(passes.are_over());
+        let first = passes.begin();
+        let second = passes.begin();
+        drop(first);
+        assert!(!passes.are_over());
+        drop(second);
+        assert!(passes.are_over());
+    }
+}
