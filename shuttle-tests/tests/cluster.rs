@@ -5,7 +5,7 @@
 //! out of step are too rare here; the simulation of the cluster's tests shows them.)
 #![cfg(shuttle)]
 
-use request_purgatory::{Completions, ManualClock, Purgatory, Reaper};
+use request_purgatory::{Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock};
 use request_purgatory_cluster::model::{
     Next, Rule, Rules, Session, Table, Tell, attach, wait_past,
 };
@@ -48,7 +48,7 @@ impl Node {
         let waits: Waits = Purgatory::builder("shuttle")
             .clock(ManualClock::new())
             .reaper(Reaper::Manual)
-            .completions(Completions::Inline)
+            .dispatch(Dispatch::Inline)
             .build()
             .expect("the settings are sound");
         let table = Arc::new(Table::new(10, rules, || {}));
