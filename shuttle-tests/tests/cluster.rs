@@ -5,9 +5,7 @@
 //! out of step are too rare here; the simulation of the cluster's tests shows them.)
 #![cfg(shuttle)]
 
-use request_purgatory::Purgatory;
-use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::time::ManualClock;
+use request_purgatory::{Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock};
 use request_purgatory_cluster::model::{
     Next, Rule, Rules, Session, Table, Tell, attach, wait_past,
 };

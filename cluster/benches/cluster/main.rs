@@ -19,6 +19,7 @@ use engine::{Kind, Site};
 use measure::{now, quantiles};
 use node_process::NodeProcess;
 use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
 
 const ROUNDS: u32 = 3_000;
 /// Rounds that are not counted.
@@ -104,11 +105,11 @@ async fn rows(kind: Kind) {
         wanted.is_empty() || wanted.iter().any(|it| part == it)
     };
     if wants("latency") {
-        let mut raw = NodeProcess::start(&site, per_key, false);
+        let mut raw = NodeProcess::start(&site, per_key, false, 2);
         latency(&site, &mut raw, &format!("{kind}, raw client"), "raw").await;
         drop(raw);
         for (max_subscriptions, how) in kind.ways() {
-            let mut a = NodeProcess::start(&site, max_subscriptions, true);
+            let mut a = NodeProcess::start(&site, max_subscriptions, true, 2);
             latency(&site, &mut a, &format!("{kind}{how}"), "wait").await;
         }
     }
@@ -117,30 +118,38 @@ async fn rows(kind: Kind) {
             site.commit(number).await;
         }
         for (max_subscriptions, how) in kind.ways() {
-            let mut a = NodeProcess::start(&site, max_subscriptions, true);
+            let mut a = NodeProcess::start(&site, max_subscriptions, true, 2);
             park(&mut a, &format!("{kind}{how}")).await;
         }
     }
     if wants("cpu") {
         for (max_subscriptions, how) in kind.ways() {
-            let mut a = NodeProcess::start(&site, max_subscriptions, false);
-            cpu(&site, &mut a, &format!("{kind}{how}")).await;
+            for threads in [1, 2] {
+                let mut a = NodeProcess::start(&site, max_subscriptions, false, threads);
+                let what = format!("{kind}{how}, a runtime of {threads} threads");
+                cpu(&site, &mut a, &what).await;
+            }
         }
     }
 }
 
+fn runtime(threads: usize) -> Runtime {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    let runtime = builder.worker_threads(threads).enable_all().build();
+    runtime.expect("the system has threads")
+}
+
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("the system has threads");
     let arguments = std::env::args().collect::<Vec<_>>();
     if arguments.get(1).is_some_and(|it| it == node::ARGUMENT) {
-        return runtime.block_on(node::run(&arguments[2..]));
+        let threads = arguments[2].parse().expect("a number");
+        return runtime(threads).block_on(node::run(&arguments[3..]));
     }
     println!("load average: {}", measure::load());
-    runtime.block_on(async {
+    runtime(2).block_on(async {
         for kind in [Kind::RedisTracking, Kind::RedisPublished, Kind::Nats] {
             rows(kind).await;
         }
