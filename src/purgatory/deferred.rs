@@ -82,3 +82,22 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
         order.into_iter().chain(copies)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::hash::RandomState;
+
+    #[test]
+    fn checks_of_one_key_are_merged_and_go_as_far_as_both() {
+        let checks = DeferredChecks::new(RandomState::new());
+        assert!(checks.add(Deferred::Key(1), Bound::up_to(9).at_most(1)));
+        assert!(checks.add(Deferred::Key(2), Bound::NONE));
+        assert!(checks.add(Deferred::Key(1), Bound::up_to(5).at_most(2)));
+        assert_eq!(checks.len(), 2);
+        let both = Bound::up_to(9).at_most(3);
+        assert_eq!(checks.next(), Some((Deferred::Key(1), both)));
+        assert_eq!(checks.next(), Some((Deferred::Key(2), Bound::NONE)));
+        assert_eq!(checks.next(), None);
+    }
+}

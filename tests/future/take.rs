@@ -96,6 +96,30 @@ fn g23_what_was_not_received_goes_to_the_next_waiter() {
     }
 }
 
+/// What goes back is for the waiters of every key that the take watched.
+#[test]
+fn g23_what_was_not_received_is_offered_on_each_key() {
+    let (waits, _clock) = by_hand();
+    let shelves = [Jobs::default(), Jobs::default()];
+    let bell = Bell::new();
+    let take = |keys: Vec<u64>, from: usize| {
+        let (takes, returns) = (shelves[from].clone(), shelves.clone());
+        let give_back = move |job| returns.iter().for_each(|shelf| shelf.push(job));
+        let mut take = waits.take(keys, NEVER_IN_A_TEST, move || takes.pop(), give_back);
+        assert!(bell.poll(&mut take).is_pending());
+        take
+    };
+    let dropped = take(vec![1, 2, 3], 0);
+    let mut others = [take(vec![2], 0), take(vec![3], 1)];
+    shelves[0].push(7);
+    assert_eq!(waits.check_and_complete(&1), 1);
+    drop(dropped);
+    for other in &mut others {
+        assert_eq!(bell.poll(other), Poll::Ready(Ok(7)));
+    }
+    assert_empty(&waits);
+}
+
 #[test]
 fn g23_without_another_waiter_it_lies_where_it_lay() {
     let (waits, _clock) = by_hand();

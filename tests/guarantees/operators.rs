@@ -1,10 +1,12 @@
 //! What operators ask for: G15 (draining, a shutdown with a bound, one that blocks no runtime thread, the drop of the last
 //! handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, threads_named, within};
+use crate::support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, threads_named, within,
+};
 use request_purgatory::purgatory::{ShutdownError, StillRunning};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Watch, threads::Dispatch, threads::Reaper,
+    Completion, Purgatory, RejectReason, Watch, threads::Dispatch, threads::Job, threads::Reaper,
     threads::ReaperThread,
 };
 use std::future::Future;
@@ -259,6 +261,34 @@ fn g15_a_shutdown_with_a_bound_says_what_still_runs() {
         eventually("the end of its threads", || {
             threads_named("g15-bound").is_empty()
         });
+    });
+}
+
+/// The library cannot join the threads of an executor, but it knows which completions they have not run.
+#[test]
+fn g15_a_shutdown_with_a_bound_waits_for_the_completions_of_an_executor() {
+    within(PATIENCE, || {
+        let (give, given) = channel();
+        let give = Mutex::new(give);
+        let executor = move |job: Job| drop(lock(&give).send(job));
+        let purgatory = Purgatory::<Op>::builder("g15-bound3")
+            .reaper(Reaper::Manual)
+            .dispatch(Dispatch::Executor(Arc::new(executor)))
+            .build()
+            .expect("no threads to refuse");
+        park(&purgatory, Op::new(Duration::from_millis(1)), 1);
+        eventually("the expiry", || purgatory.advance() == 1);
+        let bound = Duration::from_millis(30);
+        match purgatory.shutdown_timeout(bound) {
+            Err(ShutdownError::TimedOut(StillRunning {
+                completions_pending: 1,
+                ..
+            })) => {}
+            other => panic!("{other:?}"),
+        }
+        let job: Job = given.recv().expect("the completion");
+        job();
+        purgatory.shutdown_timeout(bound).expect("nothing is left");
     });
 }
 
