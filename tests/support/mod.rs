@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Longer than any test here waits for anything.
 pub(crate) const NEVER_IN_A_TEST: Duration = Duration::from_secs(3_600);
 /// What a watchdog allows unless a test says otherwise: generous, for loaded machines.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A parked operation made of closures.
 pub(crate) struct Op<K = u64> {
