@@ -36,13 +36,36 @@ pub(crate) enum Why {
     Deadline,
 }
 
-/// One call of an operation's `try_complete`.
+/// One call of an operation's `try_complete`. (Two words, since every examination writes one and restores another.)
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Examination {
-    pub(crate) of: Examinee,
-    pub(crate) why: Why,
+    /// 0 if there is none.
+    slot: usize,
+    /// The generation, [`MARK`](Self::MARK) and [`IN_EXPIRY`](Self::IN_EXPIRY).
+    detail: u64,
+}
+
+impl Examination {
+    const NONE: Self = Self { slot: 0, detail: 0 };
+    const MARK: u64 = 1 << 32;
+    const IN_EXPIRY: u64 = 1 << 33;
+
+    pub(crate) fn examinee(self) -> Examinee {
+        Examinee {
+            slot: self.slot,
+            generation: self.detail as u32,
+        }
+    }
+
+    /// Whether another thread has asked for it.
+    pub(crate) fn is_for_a_mark(self) -> bool {
+        self.detail & Self::MARK != 0
+    }
+
     /// Whether this one, or one that it is inside of, is made because a deadline has passed.
-    pub(crate) in_expiry: bool,
+    pub(crate) fn is_in_expiry(self) -> bool {
+        self.detail & Self::IN_EXPIRY != 0
+    }
 }
 
 /// Checks that operations of one purgatory make in their `try_complete`, on one thread.
@@ -58,7 +81,7 @@ pub(crate) trait NestedChecks: Any {
 crate::sync::thread_local! {
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
-    static EXAMINING: Cell<Option<Examination>> = const { Cell::new(None) };
+    static EXAMINING: Cell<Examination> = const { Cell::new(Examination::NONE) };
     static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
     static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
@@ -204,33 +227,42 @@ pub(crate) fn is_in_nested_check() -> bool {
 /// While it exists, this thread is inside the `try_complete` of an operation.
 #[derive(Debug)]
 pub(crate) struct Examining {
-    outer: Option<Examination>,
+    outer: Examination,
 }
 
 impl Examining {
     /// Stands for every operation that is not parked yet. (No slot is there.)
     pub(crate) const UNPARKED: Examinee = Examinee {
-        slot: 0,
+        slot: 1,
         generation: 0,
     };
 
     #[inline(always)]
     pub(crate) fn enter(of: Examinee, why: Why) -> Self {
+        let why = match why {
+            Why::Check => 0,
+            Why::Mark => Examination::MARK,
+            Why::Deadline => Examination::IN_EXPIRY,
+        };
         let outer = EXAMINING.try_with(|examining| {
             let outer = examining.get();
-            let in_expiry = why == Why::Deadline || outer.is_some_and(|outer| outer.in_expiry);
-            examining.set(Some(Examination { of, why, in_expiry }));
+            let inherited = outer.detail & Examination::IN_EXPIRY;
+            examining.set(Examination {
+                slot: of.slot,
+                detail: u64::from(of.generation) | why | inherited,
+            });
             outer
         });
         Self {
-            outer: outer.unwrap_or(None),
+            outer: outer.unwrap_or(Examination::NONE),
         }
     }
 
     /// The `try_complete` that the calling thread is in.
     #[inline(always)]
     pub(crate) fn current() -> Option<Examination> {
-        EXAMINING.try_with(Cell::get).unwrap_or(None)
+        let examination = EXAMINING.try_with(Cell::get).ok()?;
+        (examination.slot != 0).then_some(examination)
     }
 }
 

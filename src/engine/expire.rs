@@ -18,7 +18,7 @@ use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
 use crate::sync::{Arc, SLICE};
-use crate::trampoline::{Examining, Trampoline};
+use crate::trampoline::{Examination, Examining, Trampoline};
 use std::time::Duration;
 
 /// At most this many payloads expire before their completions run, and are reclaimed together.
@@ -33,7 +33,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let examination = Examining::current();
     // An expiry examines its operation, which may drive the timer in turn: passes would nest, as deep as many are due. What
     // is due is for the pass in progress.
-    if examination.is_some_and(|examination| examination.in_expiry) {
+    if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }
     let _pass = handler.engine().passes.begin();

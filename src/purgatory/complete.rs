@@ -74,6 +74,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// The same because another thread has left a mark.
+    #[cold]
+    #[inline(never)]
     fn ask_again(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
         self.ask_by(claim, Op::try_complete, Why::Mark)
     }

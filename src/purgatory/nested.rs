@@ -18,7 +18,7 @@ use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::{
-    Examination, Examinee, Examining, NestedChecks, Why, is_in_nested_check, nested_checks,
+    Examination, Examinee, Examining, NestedChecks, is_in_nested_check, nested_checks,
 };
 use crate::watch::bound::Bound;
 use std::any::Any;
@@ -98,13 +98,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         let mut state = nested.state.borrow_mut();
         let check = state.checks.entry(what.clone()).or_default();
-        let first = cause.of == Examining::UNPARKED || check.causes.insert(cause.of);
+        let cause_of = cause.examinee();
+        let first = cause_of == Examining::UNPARKED || check.causes.insert(cause_of);
         if let Some(waiting) = &mut check.waiting {
             *waiting = waiting.merge(bound);
         } else if first || !is_in_nested_check() {
             check.waiting = Some(bound);
             state.order.push_back(what);
-        } else if cause.why == Why::Mark {
+        } else if cause.is_for_a_mark() {
             drop(state);
             self.defer(what, bound);
         }

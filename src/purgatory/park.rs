@@ -126,19 +126,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         let trampoline = Trampoline::enter();
         let span = self.engine.observe(Observer::arrived);
-        let mut keys = keys;
         let parked = if trampoline.is_outermost() {
-            self.park_or_complete(op, &mut keys, arrival, &span)
+            self.park_or_complete(op, keys, arrival, &span)
         } else {
             match NestedPark::enter() {
-                Some(_nested) => self.park_or_complete(op, &mut keys, arrival, &span),
-                None => Err(Rejected::new(RejectReason::Nested, op)),
+                Some(_nested) => self.park_or_complete(op, keys, arrival, &span),
+                None => Err(self.refuse(RejectReason::Nested, op, keys)),
             }
         };
-        // It does not watch them. (A destructor that panics costs the operation neither its completion nor its way back.)
-        if let Some(unwatched) = keys {
-            self.discard(unwatched);
-        }
         match parked {
             Ok(Outcome::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
             Ok(Outcome::Ended(ended)) => {
@@ -158,16 +153,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn park_or_complete(
         self: &Arc<Self>,
         mut op: Op,
-        keys: &mut Option<Keys<Op::Key>>,
+        keys: Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
         span: &OperationSpan,
     ) -> Result<Outcome<Op>, Rejected<Op>> {
         if let Some(reason) = self.engine.refusal() {
-            return Err(Rejected::new(reason, op));
+            return Err(self.refuse(reason, op, keys));
         }
-        if keys.is_none() {
+        let Some(keys) = keys else {
             return Err(Rejected::new(RejectReason::NoKeys, op));
-        }
+        };
         // The first examination, and the clock: user code that may panic before anything is done.
         let examined = self.engine.guarded(|| {
             let _examining = Examining::enter(Examining::UNPARKED, Why::Check);
@@ -186,16 +181,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     .count_event(|events| &events.completed_at_once, 1);
                 self.engine
                     .observe(|observer| observer.completed_at_once(span));
+                self.discard(keys);
                 return Ok(Outcome::Ended(Ended {
                     op,
                     ending: Ending::Satisfied,
                     was_parked: false,
                 }));
             }
-            Err(UserPanic) => return Err(Rejected::new(RejectReason::Panicked, op)),
-        };
-        let Some(keys) = keys.take() else {
-            unreachable!("there are keys");
+            Err(UserPanic) => return Err(self.refuse(RejectReason::Panicked, op, Some(keys))),
         };
         let watches = keys.len();
         let parked = Parked {
@@ -217,7 +210,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Drops keys that are not watched.
+    #[cold]
+    fn refuse(&self, reason: RejectReason, op: Op, keys: Option<Keys<Op::Key>>) -> Rejected<Op> {
+        if let Some(keys) = keys {
+            self.discard(keys);
+        }
+        Rejected::new(reason, op)
+    }
+
+    /// Drops keys that are not watched. A destructor that panics costs the operation neither its completion nor its way
+    /// back.
     #[inline(always)]
     fn discard(&self, keys: Keys<Op::Key>) {
         if std::mem::needs_drop::<Op::Key>() {
