@@ -13,6 +13,8 @@ const FIRST: u64 = 1;
 const RELAY: u64 = 2;
 const LAST: u64 = 3;
 
+type Action = Box<dyn Fn(&Purgatory<Op>) + Send>;
+
 /// Parks an operation on `RELAY` that calls `relay` in one examination, and returns the call that leads to it: a check,
 /// or a check that another operation's `try_complete` makes.
 fn relay(
@@ -21,7 +23,7 @@ fn relay(
     relay: impl Fn(&Purgatory<Op>) + Send + 'static,
 ) -> impl FnOnce() {
     let armed = Arc::new(AtomicBool::new(false));
-    let once = |action: Box<dyn Fn(&Purgatory<Op>) + Send>| {
+    let once = |action: Action| {
         let (armed, weak, mut done) = (armed.clone(), purgatory.downgrade(), false);
         Op::new(NEVER_IN_A_TEST).when(move || {
             if armed.load(Ordering::SeqCst) && !std::mem::replace(&mut done, true) {
