@@ -103,7 +103,10 @@ impl Hand<'_> {
     pub(super) fn bomb(&mut self) {
         let books = &self.stage.books;
         match self.random.below(3) {
-            0 => self.purgatory.check_later(Key::bomb(books, true)),
+            0 => {
+                let key = Key::bomb(books, false);
+                panics::tolerate(|| self.purgatory.check_later(key));
+            }
             1 => {
                 let key = Key::bomb(books, false);
                 panics::tolerate(|| self.purgatory.check_and_complete(&key));
