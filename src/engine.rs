@@ -36,6 +36,7 @@ use crate::sync::{
 };
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
+use crate::trampoline::Examinee;
 use crate::worker::Worker;
 use limit::Limit;
 use passes::Passes;
@@ -82,6 +83,13 @@ impl<P, W: Scheme> Claim<'_, P, W> {
     #[inline(always)]
     pub(crate) fn address(&self) -> Address {
         self.shard.address(self.held.at())
+    }
+
+    /// Names the payload among those of all engines.
+    #[inline(always)]
+    pub(crate) fn examinee(&self) -> Examinee {
+        let (slot, generation) = self.held.identity();
+        Examinee { slot, generation }
     }
 }
 
@@ -419,19 +427,12 @@ impl<P, W: Scheme> Engine<P, W> {
         self.phase.fetch_update(set, fetch, enter).is_ok()
     }
 
-    /// Takes no payload from now on. Returns whether this call did that.
-    fn begin_drain(&self) -> bool {
-        let entered = self.enter_phase(DRAINING);
-        if entered {
+    /// Takes no payload from now on.
+    fn begin_drain(&self) {
+        if self.enter_phase(DRAINING) {
             let shards = self.shards.iter();
             shards.for_each(|shard| shard.refuse(Refusal::Draining));
         }
-        entered
-    }
-
-    /// Returns whether this call closed it.
-    fn close(&self, phase: u32) -> bool {
-        self.enter_phase(phase)
     }
 
     /// Counts for the calling thread, without a lock.

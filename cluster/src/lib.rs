@@ -12,6 +12,8 @@ mod cluster;
 mod config;
 mod driver;
 mod error;
+#[cfg(any(feature = "redis", feature = "nats"))]
+mod event;
 mod feed;
 mod interest;
 mod key;
@@ -36,6 +38,8 @@ mod waits;
 pub use cluster::Cluster;
 pub use config::Config;
 pub use error::{BoxError, FeedError, InterestError, KeyError, StartError, WaitError};
+#[cfg(any(feature = "redis", feature = "nats"))]
+pub use event::Event;
 pub use feed::{Change, Changes, Feed, Interests};
 pub use interest::Interest;
 pub use key::{Key, WireKey};

@@ -32,7 +32,6 @@ use crate::source::{Reading, Source};
 use async_nats::jetstream::context::Context;
 use async_nats::jetstream::stream::{Config as StreamConfig, Republish};
 use async_nats::{ConnectOptions, jetstream};
-pub use commit::Event;
 pub use session::{NatsChanges, NatsInterests};
 use std::fmt;
 use std::sync::Arc;

@@ -30,7 +30,6 @@ use crate::key::WireKey;
 use crate::source::{Epoch, Reading, Source};
 use ::redis::RedisError;
 use ::redis::aio::MultiplexedConnection;
-pub use commit::Event;
 use connect::Addresses;
 use names::Names;
 pub use session::{RedisChanges, RedisInterests};

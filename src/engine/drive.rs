@@ -127,7 +127,7 @@ pub(crate) fn shut_down_in_background<H: Handler>(
 /// Ends every payload. Returns whether this call did it.
 fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     let engine = handler.engine();
-    if !engine.close(phase) {
+    if !engine.enter_phase(phase) {
         return false;
     }
     let trampoline = Trampoline::enter();

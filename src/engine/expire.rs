@@ -31,8 +31,8 @@ const BATCH: usize = 8 * SLICE;
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
     let examination = Examining::current();
-    // An expiry examines its operation, which may drive the timer in turn: passes would nest, as deep as many are due. What
-    // is due is for the pass in progress.
+    // An expiry examines its operation, which may drive the timer in turn: passes would nest, one for each operation whose
+    // deadline has passed. These operations are left to the pass in progress.
     if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }

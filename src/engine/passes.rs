@@ -1,7 +1,7 @@
 //! The passes of the time that are in progress.
 //!
-//! A pass ends payloads and counts them, and runs or hands over their completions only then. Whoever finds that nothing is
-//! parked, and wants to know whether the completions have run, asks first whether a pass is over.
+//! A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no payload
+//! parked, and waits for the completions, asks first whether every pass is over.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 

@@ -186,14 +186,13 @@ impl<P, W: Scheme> Shard<P, W> {
     /// Frees a slice of slots whose endings are counted, in one hold of the lock if that is free.
     pub(crate) fn free_counted(&self, slice: &mut Vec<Ended>) {
         self.slab.prefetch(slice.iter().map(Ended::index));
+        let slots = slice.drain(..);
         match self.slab.try_lock() {
             Some(mut guard) => {
-                let slots = slice.drain(..);
                 slots.for_each(|ended| Self::free_locked(&mut guard, ended));
                 self.free_remote(&mut guard);
             }
             None => {
-                let slots = slice.drain(..);
                 slots.for_each(|ended| _ = self.slab.free_remotely(ended));
                 self.try_free_remote();
             }

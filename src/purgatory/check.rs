@@ -161,8 +161,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ///
     /// ORDERING: a parker that adds its watch after this check has looked at the list must see the event, so the look
     /// has to be a read-modify-write of the list's word, or come after one. If this thread ends `only`, taking it off
-    /// the list was one (or took the list's lock): after that a load is enough to find those who came before. Otherwise
-    /// the second look publishes.
+    /// the list was one (or took the list's lock): after that a load is enough to find the watchers that came before it.
+    /// Otherwise the second look publishes.
     #[inline(never)]
     pub(crate) fn check_only(
         self: &Arc<Self>,

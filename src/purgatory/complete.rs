@@ -2,6 +2,7 @@
 
 use super::deferred::Deferred;
 use super::inner::{Claim, Inner, Parked, StaleWatches};
+use super::keys::Keys;
 use crate::address::Address;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
@@ -12,7 +13,7 @@ use crate::observe::End;
 use crate::operation::{Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Examinee, Examining, Why};
+use crate::trampoline::{Examining, Why};
 use crate::watch::Target;
 use crate::watch::bound::{Bound, Rank};
 
@@ -88,8 +89,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         hook: impl FnOnce(&mut Op) -> bool,
         why: Why,
     ) -> Result<bool, UserPanic> {
-        let (slot, generation) = claim.held.identity();
-        let _examining = Examining::enter(Examinee { slot, generation }, why);
+        let _examining = Examining::enter(claim.examinee(), why);
         self.engine
             .guarded(|| claim.held.with(|parked| hook(&mut parked.op)))
     }
@@ -154,10 +154,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         } = left;
         self.unwatch(&stale);
         self.engine.free(taken, ending, watches);
-        if std::mem::needs_drop::<Op::Key>() {
-            let _ = self.engine.guarded(|| stale.keys.drop_each());
-        }
+        self.discard(stale.keys);
         ended
+    }
+
+    /// Drops keys that are not watched, or not any more. A destructor that panics costs the operation neither its
+    /// completion nor its way back.
+    #[inline(always)]
+    pub(crate) fn discard(&self, keys: Keys<Op::Key>) {
+        if std::mem::needs_drop::<Op::Key>() {
+            let _ = self.engine.guarded(|| keys.drop_each());
+        }
     }
 
     /// THE one ending of a parked operation, whatever the reason: from here on no thread finds it, under any key or

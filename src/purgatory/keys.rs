@@ -90,21 +90,7 @@ impl<K: Eq + Hash> Keys<K> {
     }
 
     /// Drops them one by one: see [`drop_user_values`].
-    #[inline(always)]
     pub(crate) fn drop_each(self)
-    where
-        K: 'static,
-    {
-        match self {
-            Self::Resolved(_) => {}
-            Self::One(key) => drop_user_value(key),
-            several if std::mem::needs_drop::<K>() => several.drop_each_of_several(),
-            _ => {}
-        }
-    }
-
-    #[inline(never)]
-    fn drop_each_of_several(self)
     where
         K: 'static,
     {

@@ -21,7 +21,7 @@ use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::time::Timestamp;
-use crate::trampoline::{Examinee, Examining, NestedPark, Trampoline, Why, drop_user_value};
+use crate::trampoline::{Examining, NestedPark, Trampoline, Why, drop_user_value};
 use std::fmt;
 
 /// The answer of a park.
@@ -218,21 +218,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Rejected::new(reason, op)
     }
 
-    /// Drops keys that are not watched. A destructor that panics costs the operation neither its completion nor its way
-    /// back.
-    #[inline(always)]
-    fn discard(&self, keys: Keys<Op::Key>) {
-        if std::mem::needs_drop::<Op::Key>() {
-            let _ = self.engine.guarded(|| keys.drop_each());
-        }
-    }
-
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
     fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
         let address = claim.address();
         let (mut watched, mut full) = (0, false);
-        let (slot, generation) = claim.held.identity();
+        let examinee = claim.examinee();
         let answer = self.engine.guarded(|| {
             claim.held.with(|parked| {
                 parked.keys.for_each(0, |target, rank| {
@@ -244,7 +235,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     watched += usize::from(added);
                     drop_user_value(spare);
                 });
-                let _examining = Examining::enter(Examinee { slot, generation }, Why::Check);
+                let _examining = Examining::enter(examinee, Why::Check);
                 !full && parked.op.try_complete()
             })
         });

@@ -44,9 +44,10 @@ pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     word.store(value, ordering);
 }
 
-/// A thread that has no number yet; and one that is ending and has given its number back.
+/// In place of a number: the thread has not taken one yet.
 const NO_NUMBER: u32 = u32::MAX;
-pub(crate) const ENDING: u32 = u32::MAX - 1;
+/// In place of a number: the thread is ending and has given its number back.
+const ENDING: u32 = u32::MAX - 1;
 
 thread_local! {
     static NUMBER: Cell<u32> = const { Cell::new(NO_NUMBER) };

@@ -153,7 +153,7 @@ fn g14_a_chain_of_examinations_that_drive_the_timer_needs_no_stack() {
                 assert_eq!(
                     purgatory.advance(),
                     0,
-                    "what is due is for the pass in progress"
+                    "the others are left to the pass in progress"
                 );
             }
             false

@@ -106,7 +106,7 @@ enum Copied {
     /// The purgatory's own.
     Map,
     /// A name for a call.
-    Nobody,
+    Argument,
 }
 
 struct Chain {
@@ -157,7 +157,7 @@ impl Drop for Link {
 impl Link {
     fn end_next(&self, chain: &Chain) {
         let next = self.0.wrapping_add(1);
-        let next = Self(next, Copied::Nobody, self.2.clone());
+        let next = Self(next, Copied::Argument, self.2.clone());
         match chain.by {
             By::Force => _ = chain.purgatory.force_complete_for_key(&next),
             By::Cancel => drop(chain.purgatory.cancel_for_key(&next)),
@@ -194,7 +194,7 @@ fn chain_of_keys(by: By, armed: Copied) {
     *lock(&place) = Some(chain.clone());
     let (first, same) = (chain.clone(), place.clone());
     on_a_stack_of(64, move || {
-        Link(u64::MAX, Copied::Nobody, same).end_next(&first)
+        Link(u64::MAX, Copied::Argument, same).end_next(&first)
     });
     *lock(&place) = None;
     assert_eq!(chain.ended.count(), LINKS, "{by:?} {armed:?}");

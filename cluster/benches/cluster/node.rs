@@ -67,7 +67,7 @@ where
     }
 }
 
-/// Until so many keys are watched and read.
+/// Waits until `keys` keys are watched and read.
 async fn live(node: &ClusterWaits<Key>, keys: u32) {
     eventually("the node is live", async || {
         let stats = node.cluster().stats();

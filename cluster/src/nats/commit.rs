@@ -2,17 +2,9 @@
 
 use super::NatsEngine;
 use crate::error::BoxError;
+use crate::event::Event;
 use crate::key::WireKey;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
-
-/// One committed event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    /// Its version: its sequence in the stream.
-    pub version: u64,
-    /// What was committed.
-    pub body: Vec<u8>,
-}
 
 impl NatsEngine {
     /// Commits an event of `key`: `body` is appended to the stream. Returns when the stream's leader has acknowledged

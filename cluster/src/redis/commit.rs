@@ -2,6 +2,7 @@
 
 use super::{News, RedisEngine};
 use crate::error::BoxError;
+use crate::event::Event;
 use crate::key::WireKey;
 use crate::redis::session::parse_epoch;
 use crate::source::Position;
@@ -29,15 +30,6 @@ static COMMIT: LazyLock<Script> = LazyLock::new(|| {
         ",
     )
 });
-
-/// One committed event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
-    /// Its version.
-    pub version: u64,
-    /// What was committed.
-    pub body: Vec<u8>,
-}
 
 impl RedisEngine {
     /// Commits an event of `key`: its version grows by one, and `body` is appended to the key's log, in one step of the

@@ -99,16 +99,21 @@ async fn a_consumer_is_slow<R: Rig>(left_out: Option<Rule>) {
     let load = Load::start(&rig, keys(4), &config(rules(left_out))).await;
     load.wait_until_live().await;
     // What is held back comes in one piece.
+    burst("slow consumer", &rig, &load, left_out).await;
+}
+
+/// Twenty commits of every key while the connections are frozen, then all at once: some session must end of it.
+async fn burst(name: &str, rig: &impl Rig, load: &Load, left_out: Option<Rule>) {
     rig.freeze(true);
     for _ in 0..20 {
         load.commit_all(async |key| rig.commit(key).await.map(drop))
             .await;
     }
     rig.freeze(false);
-    let lost = load.lost(&rig, bound(left_out.is_none())).await;
+    let lost = load.lost(rig, bound(left_out.is_none())).await;
     let gaps = load.stats().iter().map(|stats| stats.gaps).sum::<u64>();
     assert!(gaps > 0, "the fault came about: {:?}", load.stats());
-    check("slow consumer", lost, left_out.is_none(), &load);
+    check(name, lost, left_out.is_none(), load);
 }
 
 /// Connected, and told of nothing. The audit finds out.
@@ -140,17 +145,8 @@ async fn the_output_buffer_overflows(left_out: Option<Rule>) {
     };
     let load = Load::start(&rig, keys(8_000), &config).await;
     load.wait_until_live().await;
-    rig.freeze(true);
     // 60 channels of 8 kB, 20 times: what the sockets hold, and much more.
-    for _ in 0..20 {
-        load.commit_all(async |key| rig.commit(key).await.map(drop))
-            .await;
-    }
-    rig.freeze(false);
-    let lost = load.lost(&rig, bound(left_out.is_none())).await;
-    let gaps = load.stats().iter().map(|stats| stats.gaps).sum::<u64>();
-    assert!(gaps > 0, "the fault came about: {:?}", load.stats());
-    check("output buffer limit", lost, left_out.is_none(), &load);
+    burst("output buffer limit", &rig, &load, left_out).await;
 }
 
 /// The writer counts, and dies before it publishes (or never meant to).

@@ -1,9 +1,9 @@
 //! Bodies are fetched once per topic and position, for any number of waiting clients, and written as JSON once.
 
-use crate::store::{Event, Store, Topic};
+use crate::store::{Store, Topic};
 use axum::body::Bytes;
 use moka::future::Cache;
-use request_purgatory_cluster::{BoxError, Position};
+use request_purgatory_cluster::{BoxError, Event, Position};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;

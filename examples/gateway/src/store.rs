@@ -8,7 +8,7 @@ pub use memory::MemoryStore;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine};
 use request_purgatory_cluster::{
-    BoxError, Cluster, Config, Epoch, Feed, Position, Source, StartError,
+    BoxError, Cluster, Config, Epoch, Event, Feed, Position, Source, StartError,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -39,13 +39,6 @@ impl fmt::Display for EngineKind {
             Self::Nats => "nats",
         })
     }
-}
-
-/// One committed event.
-#[derive(Debug, Clone)]
-pub struct Event {
-    pub version: u64,
-    pub body: Vec<u8>,
 }
 
 /// A store of events. Cloning is cheap, and clones share a connection.
@@ -132,24 +125,8 @@ impl Store {
     ) -> Result<Vec<Event>, BoxError> {
         match self {
             Self::Memory(store) => store.events(topic, seen, limit),
-            Self::Redis(engine) => {
-                let events = engine.events(topic, seen, limit).await?.into_iter();
-                Ok(events
-                    .map(|it| Event {
-                        version: it.version,
-                        body: it.body,
-                    })
-                    .collect())
-            }
-            Self::Nats(engine) => {
-                let events = engine.events(topic, seen, limit).await?.into_iter();
-                Ok(events
-                    .map(|it| Event {
-                        version: it.version,
-                        body: it.body,
-                    })
-                    .collect())
-            }
+            Self::Redis(engine) => engine.events(topic, seen, limit).await,
+            Self::Nats(engine) => engine.events(topic, seen, limit).await,
         }
     }
 
