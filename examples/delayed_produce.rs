@@ -4,9 +4,9 @@
 //! cargo run --release -p examples --bin delayed_produce
 //! ```
 //!
-//! Shown here: a *rank*. The produce watches its partition at the offset that it needs, and when the high watermark moves,
-//! only the produces up to there are examined, however many wait for more. The waits are futures: [`Awaited`] gives one
-//! for any operation.
+//! Shown here: a *rank*. The produce watches its partition at the offset that it needs, and when the high watermark
+//! moves, only the produces up to there are examined, however many wait for more. The waits are futures: [`Awaited`]
+//! gives one for any operation.
 
 use request_purgatory::future::Awaited;
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Watch};

@@ -4,8 +4,8 @@
 //! cargo run --release -p examples --bin job_queue
 //! ```
 //!
-//! A worker waits by [`Waits`]' `take`: the job that a push took for a worker which was aborted before it saw the job goes
-//! back to the front of the queue, and to the next worker. No job is lost, and none is done twice.
+//! A worker waits by [`Waits`]' `take`: the job that a push took for a worker which was aborted before it saw the job
+//! goes back to the front of the queue, and to the next worker. No job is lost, and none is done twice.
 
 use request_purgatory::Waits;
 use request_purgatory::future::WaitError;

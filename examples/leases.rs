@@ -1,12 +1,13 @@
-//! Leases with fencing: one holder at a time, each with a higher token, and a store that refuses the tokens of the past.
+//! Leases with fencing: one holder at a time, each with a higher token, and a store that refuses the tokens of the
+//! past.
 //!
 //! ```text
 //! cargo run --release -p examples --bin leases
 //! ```
 //!
 //! A holder that stalls (a long pause of its process, a lost network) does not know that its lease has expired and that
-//! another has it by now. No lease service can prevent that; the *store* can: every write carries the token of the lease
-//! under which it is made, and the store refuses a token lower than the highest that it has seen.
+//! another has it by now. No lease service can prevent that; the *store* can: every write carries the token of the
+//! lease under which it is made, and the store refuses a token lower than the highest that it has seen.
 
 use request_purgatory::future::WaitFuture;
 use request_purgatory::{Tracker, Waits};

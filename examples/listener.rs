@@ -1,11 +1,12 @@
-//! A log whose readers wait for records, where a read has to await its storage: a condition that no predicate can look at.
+//! A log whose readers wait for records, where a read has to await its storage: a condition that no predicate can look
+//! at.
 //!
 //! ```text
 //! cargo run --release -p examples --bin listener
 //! ```
 //!
-//! `fetch` is the part to read, a long poll with `min_bytes` in one call of `wait_until`. `follow` does by hand what that
-//! does inside, with a listener that lasts: a stream of records.
+//! `fetch` is the part to read, a long poll with `min_bytes` in one call of `wait_until`. `follow` does by hand what
+//! that does inside, with a listener that lasts: a stream of records.
 
 use request_purgatory::Waits;
 use request_purgatory::future::WaitError;

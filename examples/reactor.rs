@@ -68,7 +68,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let rooms = builder.reaper(Reaper::Reactor(waker)).build()?;
     let driver = tokio::spawn(drive(&rooms, clock, changed));
 
-    // One wait that expires, one that is answered; and, after the driver has gone to sleep, one with an earlier deadline.
+    // One wait that expires, one that is answered; and, after the driver has gone to sleep, one with an earlier
+    // deadline.
     let messages = Arc::new(Mutex::new(None));
     let read = messages.clone();
     let answered = rooms.wait([1], Duration::from_secs(10), move || {

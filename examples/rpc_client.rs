@@ -4,9 +4,9 @@
 //! cargo run --release -p examples --bin rpc_client
 //! ```
 //!
-//! [`Requests`] match the responses to the calls by id and time out those that get none. When a connection ends, the calls
-//! that were sent on it are told at once, and each is sent again on the next connection with what is left of its time (so
-//! they must be idempotent). A frame is two numbers: id and argument.
+//! [`Requests`] match the responses to the calls by id and time out those that get none. When a connection ends, the
+//! calls that were sent on it are told at once, and each is sent again on the next connection with what is left of its
+//! time (so they must be idempotent). A frame is two numbers: id and argument.
 
 use request_purgatory::tracker::{RequestError, Requests};
 use std::collections::HashMap;

@@ -4,11 +4,12 @@
 //! cargo run --release -p examples --bin sessions             some seconds; -- 5000 for another number of them
 //! ```
 //!
-//! Every session is tracked with the session timeout and touched once in each heartbeat interval. One in a hundred sends a
-//! few heartbeats and falls silent. Each of these must be reported once and not before its deadline; no other may be.
+//! Every session is tracked with the session timeout and touched once in each heartbeat interval. One in a hundred
+//! sends a few heartbeats and falls silent. Each of these must be reported once and not before its deadline; no other
+//! may be.
 //!
-//! Lateness is from the time just after the last heartbeat's call, plus the timeout, to the first line of the callback: it
-//! includes the rounding up to the tick (1 ms), the timer's wake-up, and the queue before the completion thread.
+//! Lateness is from the time just after the last heartbeat's call, plus the timeout, to the first line of the callback:
+//! it includes the rounding up to the tick (1 ms), the timer's wake-up, and the queue before the completion thread.
 
 use request_purgatory::Tracker;
 use std::collections::HashMap;

@@ -4,9 +4,9 @@
 //! cargo run --release -p examples --bin timeouts
 //! ```
 //!
-//! A [`Timer`] hands a payload out when its time has passed. Here every connection starts one and moves it with each line
-//! that it reads: a move takes one short lock, allocates nothing and wakes no thread, however many connections there are.
-//! What is handed out is the side of a channel that tells the connection's task to end.
+//! A [`Timer`] hands a payload out when its time has passed. Here every connection starts one and moves it with each
+//! line that it reads: a move takes one short lock, allocates nothing and wakes no thread, however many connections
+//! there are. What is handed out is the side of a channel that tells the connection's task to end.
 
 use request_purgatory::Timer;
 use request_purgatory::timer::TimerId;

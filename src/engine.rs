@@ -1,9 +1,10 @@
 //! Records with a deadline, in timer shards, and the thread that expires them.
 //!
-//! An engine knows neither keys nor user code. It parks payloads in [`shard`]s, whose cells decide which thread may end
-//! each of them, and wakes the reaper for an earlier deadline. The purgatory and the timer stand on it, each as a
-//! [`handler`](handler::Handler) of its payloads. [`drive`] is called when time has passed, [`expire`] gives the
-//! handler the payloads whose deadline has passed, and [`dispatch`] runs the user's code for payloads that have ended.
+//! An engine reads no key; it counts watches and catches panics for its handlers. It parks payloads in [`shard`]s,
+//! whose cells decide which thread may end each of them, and wakes the reaper for an earlier deadline. The purgatory
+//! and the timer stand on it, each as a [`handler`](handler::Handler) of its payloads. [`drive`] is called when time
+//! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`dispatch`] runs the user's
+//! code for payloads that have ended.
 
 pub(crate) mod dispatch;
 pub(crate) mod drive;
@@ -24,7 +25,7 @@ pub(crate) mod timing;
 
 use crate::address::{Address, SHARD_BITS, SLOTS};
 use crate::alarm::Alarm;
-use crate::cell::slab::{Begin, Ended, Held, Released, SlotRef};
+use crate::cell::slab::{Ended, Held, Released, SlotRef};
 use crate::cell::state::Mark;
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
@@ -66,8 +67,8 @@ pub(crate) struct Engine<P, W> {
     phase: AtomicU32,
 }
 
-/// The phases of an engine: it takes payloads; it refuses payloads and lets the parked ones end by themselves; it is shut
-/// down, by the calling thread or by one in the background.
+/// The phases of an engine: it takes payloads; it refuses payloads and lets the parked ones end by themselves; it is
+/// shut down, by the calling thread or by one in the background.
 const OPEN: u32 = 0;
 const DRAINING: u32 = 1;
 const CLOSED: u32 = 2;
@@ -207,7 +208,8 @@ impl<P, W: Scheme> Engine<P, W> {
         let (guard, claim, earlier) = self.park(payload, 0, timing)?;
         let address = claim.address();
         // INVARIANT: a mark is left by threads that drive the timer, shut down or end all payloads, after they had the
-        // lock that this thread still has. So the thread that starts a payload, under locks that are not ours to know, never ends it.
+        // lock that this thread still has. So the thread that starts a payload never ends it: it may have locks of the
+        // user's.
         match claim.held.release(false) {
             Released::Parked { .. } => {}
             _ => unreachable!("a mark on a payload that no other thread has heard of"),
@@ -266,10 +268,8 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     pub(crate) fn claim(&self, address: Address, mark: Mark) -> Option<Claim<'_, P, W>> {
         let shard = self.shard(address.shard());
-        match shard.begin(slot_of(address), mark) {
-            Begin::Held(held) => Some(Claim { shard, held }),
-            Begin::Marked | Begin::Stale => None,
-        }
+        let held = shard.claim(slot_of(address), mark)?;
+        Some(Claim { shard, held })
     }
 
     #[inline(always)]
@@ -328,7 +328,8 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Whether a bound asks for it that what ended payloads leave behind is reclaimed before their completions run.
+    /// Whether a bound is set, so that slots and watch entries of ended payloads are reclaimed before their completions
+    /// run.
     pub(crate) fn reclaims_first(&self) -> bool {
         self.reclaim_first
     }

@@ -1,7 +1,13 @@
-//! How keys are hashed.
+//! Keys, and how they are hashed.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
+
+/// The name of something that operations wait for or values are kept by. Implemented by every type that meets the
+/// bounds.
+pub trait Key: Eq + Hash + Clone + Send + Sync + 'static {}
+
+impl<K: Eq + Hash + Clone + Send + Sync + 'static> Key for K {}
 
 /// The hasher of keys: any `BuildHasher` that can be cloned and shared. Implemented by all of them.
 pub trait KeyHasher: BuildHasher + Clone + Send + Sync + 'static {}

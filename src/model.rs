@@ -1,16 +1,21 @@
 //! Internals for the models in `loom-tests`: thin wrappers of the slots, the watch lists, the promise and the reaper's
 //! loop. Exists under loom only.
-#![allow(missing_docs, missing_debug_implementations)]
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::new_without_default,
+    reason = "only models use it"
+)]
 
 use crate::address::Address;
-use crate::cell::slab::{Begin, Held, Released, SlotRef};
-use crate::cell::state::{Acquire, Mark, Release, State};
+use crate::cell::slab::{self, SlotRef};
+use crate::cell::state;
 use crate::dispatch::CompletionThread;
-use crate::engine::shard::Shard;
+use crate::engine::shard;
 use crate::engine::timing::Timing;
 use crate::hash::RandomState;
 use crate::observe::Since;
-use crate::promise::Promise;
+use crate::promise;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
@@ -18,74 +23,71 @@ use crate::sync::thread_numbers::ThreadNumbers;
 use crate::sync::{Arc, Parker, set_timer_shards};
 use crate::time::ticks::NEVER;
 use crate::watch::bound::Bound;
-use crate::watch::resolved::{Number, Resolved};
+use crate::watch::resolved::{self, Resolved};
 use crate::watch::{Copied, Target, WatchMap};
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::task::{Context, Poll};
 
 /// A timer shard, without deadlines.
-pub struct Cells<P>(Shard<P, HierarchicalWheel>);
+pub struct Shard<P>(shard::Shard<P, HierarchicalWheel>);
 
 #[derive(Clone, Copy)]
 pub struct At(SlotRef);
 
 #[derive(Clone, Copy)]
-pub enum Order {
+pub enum Mark {
     Recheck,
     Cancel,
     Expire,
 }
 
-impl Order {
-    fn mark(self) -> Mark {
-        match self {
-            Self::Recheck => Mark::Recheck,
-            Self::Cancel => Mark::Cancel,
-            Self::Expire => Mark::Expire,
+impl From<Mark> for state::Mark {
+    fn from(mark: Mark) -> Self {
+        match mark {
+            Mark::Recheck => Self::Recheck,
+            Mark::Cancel => Self::Cancel,
+            Mark::Expire => Self::Expire,
         }
     }
 }
 
 #[must_use]
-pub struct Holder<'a, P> {
-    cells: &'a Shard<P, HierarchicalWheel>,
-    held: Held<'a, P>,
+pub struct Held<'a, P> {
+    shard: &'a shard::Shard<P, HierarchicalWheel>,
+    held: slab::Held<'a, P>,
 }
 
-pub enum LetGo<'a, P> {
+pub enum Released<'a, P> {
     Parked,
-    Recheck(Holder<'a, P>),
-    End(Holder<'a, P>),
+    Recheck(Held<'a, P>),
+    End(Held<'a, P>),
 }
 
-impl<P: Send> Cells<P> {
-    #[expect(clippy::new_without_default)]
+impl<P: Send> Shard<P> {
     pub fn new() -> Self {
-        Self(Shard::new(0, 2))
+        Self(shard::Shard::new(0, 2))
     }
 
     /// Puts `payload` in and holds it.
-    pub fn insert(&self, payload: P) -> (At, Holder<'_, P>) {
+    pub fn insert(&self, payload: P) -> (At, Held<'_, P>) {
         let never = Timing {
             start: 0,
             deadline: NEVER,
             present: 0,
             since: Since::default(),
         };
-        let cells = &self.0;
-        let Ok((held, _)) = cells.park(&mut cells.lock(), payload, 0, never, u32::MAX) else {
+        let shard = &self.0;
+        let Ok((held, _)) = shard.park(&mut shard.lock(), payload, 0, never, u32::MAX) else {
             unreachable!("there is no limit")
         };
-        (At(held.at()), Holder { cells, held })
+        (At(held.at()), Held { shard, held })
     }
 
-    pub fn begin(&self, at: At, order: Order) -> Option<Holder<'_, P>> {
-        let cells = &self.0;
-        match cells.begin(at.0, order.mark()) {
-            Begin::Held(held) => Some(Holder { cells, held }),
-            Begin::Marked | Begin::Stale => None,
-        }
+    pub fn claim(&self, at: At, mark: Mark) -> Option<Held<'_, P>> {
+        let shard = &self.0;
+        let held = shard.claim(at.0, mark.into())?;
+        Some(Held { shard, held })
     }
 
     pub fn is_parked(&self, at: At) -> bool {
@@ -125,7 +127,6 @@ pub enum FreedBy {
 pub struct Numbers(ThreadNumbers);
 
 impl Numbers {
-    #[expect(clippy::new_without_default)]
     pub fn new() -> Self {
         Self(ThreadNumbers::new())
     }
@@ -144,17 +145,17 @@ pub fn use_timer_shards(shards: usize) {
     set_timer_shards(shards);
 }
 
-impl<'a, P> Holder<'a, P> {
+impl<'a, P> Held<'a, P> {
     pub fn examine<R>(&mut self, examine: impl FnOnce(&mut P) -> R) -> R {
         self.held.with(examine)
     }
 
-    pub fn release(self) -> LetGo<'a, P> {
-        let cells = self.cells;
+    pub fn release(self) -> Released<'a, P> {
+        let shard = self.shard;
         match self.held.release(true) {
-            Released::Parked { .. } => LetGo::Parked,
-            Released::Recheck(held) => LetGo::Recheck(Holder { cells, held }),
-            Released::End { held, .. } => LetGo::End(Holder { cells, held }),
+            slab::Released::Parked { .. } => Released::Parked,
+            slab::Released::Recheck(held) => Released::Recheck(Held { shard, held }),
+            slab::Released::End { held, .. } => Released::End(Held { shard, held }),
         }
     }
 
@@ -166,48 +167,44 @@ impl<'a, P> Holder<'a, P> {
     pub fn end_by(self, freed_by: FreedBy) -> P {
         let (payload, ended) = self.held.end();
         match freed_by {
-            FreedBy::SameShard => self.cells.free(ended, Ending::Satisfied, 0, || ()),
-            FreedBy::OtherShard => self.cells.free_from_other_shard(ended),
-            FreedBy::Batch => self.cells.free_counted(&mut vec![ended]),
+            FreedBy::SameShard => self.shard.free(ended, Ending::Satisfied, 0, || ()),
+            FreedBy::OtherShard => self.shard.free_from_other_shard(ended),
+            FreedBy::Batch => self.shard.free_counted(&mut vec![ended]),
         }
         payload
     }
 }
 
-/// The state word alone, with orders as in [`Order`].
-pub struct Word(State);
+/// The state word alone.
+pub struct State(state::State);
 
-/// What [`Word::begin`] says: the caller holds it, another thread does and has the order, or it has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum Claimed {
     Held,
     Marked,
     Stale,
 }
 
-/// What [`Word::release`] says: let go, examine again, or end it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Release {
     Parked,
     Recheck,
     End,
 }
 
-impl Word {
+impl State {
     /// Parked, and held by the caller.
-    #[expect(clippy::new_without_default)]
     pub fn new() -> Self {
-        let state = State::vacant();
+        let state = state::State::vacant();
         assert_eq!(state.occupy(), 0);
         Self(state)
     }
 
-    /// Takes hold, or leaves the order.
-    pub fn begin(&self, order: Order) -> Begun {
-        match self.0.acquire_or_mark(0, order.mark()) {
-            Acquire::Held => Begun::Held,
-            Acquire::Busy => Begun::Marked,
-            Acquire::Stale => Begun::Stale,
+    pub fn claim(&self, mark: Mark) -> Claimed {
+        match self.0.claim(0, mark.into()) {
+            state::Claimed::Held => Claimed::Held,
+            state::Claimed::Marked => Claimed::Marked,
+            state::Claimed::Stale => Claimed::Stale,
         }
     }
 
@@ -215,11 +212,11 @@ impl Word {
         self.0.is_parked(0)
     }
 
-    pub fn release(&self) -> Verdict {
+    pub fn release(&self) -> Release {
         match self.0.release(true) {
-            Release::Parked | Release::ParkedUnexamined => Verdict::Parked,
-            Release::Recheck => Verdict::Recheck,
-            Release::End { .. } => Verdict::End,
+            state::Release::Parked | state::Release::ParkedUnexamined => Release::Parked,
+            state::Release::Recheck => Release::Recheck,
+            state::Release::End { .. } => Release::End,
         }
     }
 
@@ -257,7 +254,7 @@ impl std::hash::Hash for Key {
 /// A resolved key.
 pub struct Resolution {
     key: Arc<Key>,
-    number: Number,
+    number: resolved::Number,
     list: Arc<Resolved<Key>>,
 }
 
@@ -269,15 +266,14 @@ impl Resolution {
             found.push(watcher.index());
             ControlFlow::Continue(())
         };
-        let only = self.list.peek_published();
-        // (No watcher ends the visit.)
-        let _ = self.list.visit(only, Bound::up_to(up_to), each);
+        let seen = self.list.peek_published();
+        self.list.visit(seen, Bound::up_to(up_to), each);
         found
     }
 
     /// All that an operation keeps of it.
-    pub fn place(&self) -> Place {
-        Place(self.number)
+    pub fn number(&self) -> Number {
+        Number(self.number)
     }
 }
 
@@ -285,15 +281,14 @@ impl Resolution {
 #[derive(Clone, Copy)]
 pub enum By {
     Key(u64),
-    Place(Place),
+    Number(Number),
 }
 
-/// The place of a resolved key.
+/// The number of a resolved key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place(Number);
+pub struct Number(resolved::Number);
 
 impl Watchers {
-    #[expect(clippy::new_without_default)]
     pub fn new() -> Self {
         Self {
             map: WatchMap::new(RandomState::default(), 1, usize::MAX),
@@ -312,7 +307,7 @@ impl Watchers {
                 let (_, spare) = self.map.add(Target::Key(&key), rank, watcher(id));
                 drop(spare);
             }
-            By::Place(Place(number)) => {
+            By::Number(Number(number)) => {
                 let (_, spare) = self.map.add(Target::Resolved(number), rank, watcher(id));
                 drop(spare);
             }
@@ -326,7 +321,7 @@ impl Watchers {
                 key = self.key(number);
                 Target::Key(&key)
             }
-            By::Place(Place(number)) => Target::Resolved(number),
+            By::Number(Number(number)) => Target::Resolved(number),
         };
         self.map
             .remove(target, rank, watcher(id), |other| is_live(other.index()));
@@ -342,7 +337,7 @@ impl Watchers {
                 ControlFlow::Continue(())
             };
             let bound = Bound::up_to(up_to);
-            let _ = self.map.visit(&key, (found, &copied), bound, each, || ());
+            self.map.visit(&key, (found, &copied), bound, each, || ());
         }
         found_ids
     }
@@ -372,12 +367,11 @@ fn watcher(id: u32) -> Address {
     Address::new(0, id, 0)
 }
 
-pub struct Promised<T>(Promise<T>);
+pub struct Promise<T>(promise::Promise<T>);
 
-impl<T> Promised<T> {
-    #[expect(clippy::new_without_default)]
+impl<T> Promise<T> {
     pub fn new() -> Self {
-        Self(Promise::new())
+        Self(promise::Promise::new())
     }
 
     pub fn keep(&self, value: T) -> Result<(), T> {
@@ -402,7 +396,7 @@ pub struct ReaperLoop {
 impl ReaperLoop {
     /// The loop, and what a builder takes.
     pub fn new() -> (Self, Reaper) {
-        // (It has nothing to do where completions are inline.)
+        // It has nothing to do where completions are inline.
         static COMPLETIONS: OnceLock<Arc<CompletionThread>> = OnceLock::new();
         let completions = COMPLETIONS.get_or_init(|| {
             let thread = CompletionThread::spawn("model");

@@ -1,6 +1,6 @@
 //! Delayed operations, and their endings.
 
-use std::hash::Hash;
+use crate::hash::Key;
 use std::time::Duration;
 
 /// A request that cannot be answered yet.
@@ -16,8 +16,10 @@ use std::time::Duration;
 pub trait DelayedOperation: Send + 'static {
     /// The name of something that operations wait for: a partition, a group member, a request id.
     ///
-    /// `Hash`, `Eq` and `Clone` run under the lock of one map shard; keep them plain.
-    type Key: Eq + Hash + Clone + Send + Sync + 'static;
+    /// `Hash`, `Eq` and `Clone` run under locks of the library: that of a map shard, of the checks that
+    /// [`check_later`](crate::Purgatory::check_later) defers, or of the list of a resolved key. They must not call the
+    /// library.
+    type Key: Key;
 
     /// The longest time the operation may stay parked, read once when it parks. [`Duration::MAX`] never expires.
     ///
@@ -31,10 +33,11 @@ pub trait DelayedOperation: Send + 'static {
     /// the deadline has passed (unless another thread is examining the operation). The answer at the deadline decides
     /// nothing; a yes is counted in [`Stats::missed_checks`](crate::stats::Stats::missed_checks).
     ///
-    /// Keep it short: it delays the caller of the check. A check that it calls returns 0 and is made before the
-    /// outermost call of the library on this thread returns, once for each key: if that check has been made, and then
-    /// another one examines this operation in the same call, the same check is ignored (or, if another thread asked for
-    /// the examination, deferred to the thread that drives the timer). See [`Purgatory`](crate::Purgatory).
+    /// Keep it short: it delays the caller of the check. A check that it makes returns 0, and runs later: before the
+    /// outermost call of the library on this thread returns. Within one outermost call each operation can cause one
+    /// check of each key. Once that check has run, the same one is ignored; but if another thread has asked for the
+    /// examination that makes it, it is deferred to the thread that drives the timer. See
+    /// [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 
     /// As `try_complete`, when the deadline has passed. A listener does not take this for a check.

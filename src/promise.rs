@@ -49,7 +49,8 @@ impl<T> Promise<T> {
             .change(|state| (!matches!(state, State::Open), false))
     }
 
-    /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is pending.
+    /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
+    /// pending.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |state| match state {
             State::Open => Look::Wait,

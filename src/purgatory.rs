@@ -4,11 +4,11 @@
 // examines it, ends it and calls its `on_complete`. `inner` has the state that all of them use, above the engine, which
 // keeps the slots.
 
+mod as_handler;
 mod builder;
 mod check;
 mod complete;
 mod deferred;
-mod expiry;
 mod handle;
 mod inner;
 mod keys;
@@ -23,7 +23,7 @@ mod watch;
 
 pub use crate::engine::shared_handle::ShutdownFuture;
 pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
-pub use crate::hash::{DefaultHasher, KeyHasher, RandomState};
+pub use crate::hash::{DefaultHasher, Key, KeyHasher, RandomState};
 pub use builder::Builder;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
@@ -50,8 +50,8 @@ use std::time::Duration;
 
 /// Parks delayed operations until a check of one of their keys completes them, or their timeout fires.
 ///
-/// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is
-/// [shut down](Self::shutdown), with one difference: the drop waits at most about 10 ms for each thread of the purgatory,
+/// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is [shut
+/// down](Self::shutdown), with one difference: the drop waits at most about 10 ms for each thread of the purgatory,
 /// because it may happen in a task of an async runtime. Completions in the queue of a thread still run, on that thread.
 ///
 /// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
@@ -115,7 +115,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         keys: impl IntoIterator<Item = Op::Key>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         let inner = &self.shared.inner;
-        inner.park(op, Keys::collect(keys, &inner.hasher), None)
+        inner.park(op, || Keys::collect(keys, &inner.hasher), None)
     }
 
     /// The same for watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
@@ -131,7 +131,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         watches: impl IntoIterator<Item = Watch<'a, Op, S>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         let inner = &self.shared.inner;
-        inner.park(op, inner.collect_watches(watches), None)
+        inner.park(op, || inner.collect_watches(watches), None)
     }
 
     /// Parks operations that arrived at `arrival`, a reading of this purgatory's clock that the caller has already.
@@ -306,8 +306,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// The number of watch entries now: the sum of the keys of all parked operations. (Kafka's `PurgatorySize`, but
-    /// without operations that have ended. Only after many have expired at once, their entries count until they are
-    /// reclaimed.) Takes no lock.
+    /// without operations that have ended. After a storm of expiries their entries count for a moment longer, until
+    /// they are reclaimed.) Takes no lock.
     pub fn watched(&self) -> usize {
         self.stats().watched
     }
@@ -353,10 +353,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A park that another thread began before this call may still succeed until the call has reached its timer shard.
     /// After that the number of parked operations only falls.
     ///
-    /// A completion that the call of another thread runs, a check for instance, is over when that call returns: this one
-    /// does not wait for it. Looks again every 5 ms at most. Where no thread of the library drives the timer, this call does
-    /// ([`advance`](Self::advance)). In a callback it does not wait. The time is that of the system, not of the
-    /// [`clock`](Builder::clock).
+    /// A completion that the call of another thread runs, a check for instance, is over when that call returns: this
+    /// one does not wait for it. Looks again every 5 ms at most. Where no thread of the library drives the timer, this
+    /// call does ([`advance`](Self::advance)). In a callback it does not wait. The time is that of the system, not of
+    /// the [`clock`](Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         self.shared.drain(limit)
     }

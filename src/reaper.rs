@@ -51,9 +51,9 @@ pub enum Reaper {
 
 /// A thread that drives any number of purgatories, with a second one beside it that runs their completions.
 ///
-/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are dropped. That
-/// drop waits for the threads, for at most about 10 ms each; threads that need longer run the completions in their queue
-/// and then end.
+/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are dropped.
+/// That drop waits for the threads, for at most about 10 ms each; threads that need longer run the completions in their
+/// queue and then end.
 #[derive(Debug, Clone)]
 pub struct ReaperThread {
     pub(crate) sleeper: Arc<Sleeper>,
@@ -156,7 +156,7 @@ impl Drop for Sleeper {
 impl Shared {
     /// The thread's whole life.
     pub(crate) fn run(&self, parker: &Parker) {
-        // ORDERING: Acquire, see `Sleeper::stop`.
+        // ORDERING: Acquire, see `Sleeper::close`.
         while !self.stopping.load(Ordering::Acquire) {
             parker.park(self.round());
         }

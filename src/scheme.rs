@@ -1,7 +1,7 @@
 //! Timer schemes: the seven of Varghese & Lauck, behind one trait.
 //!
-//! *Hashed and Hierarchical Timing Wheels: Data Structures for the Efficient Implementation of a Timer Facility*
-//! (SOSP 1987) describes seven ways to keep timers. Each is a [`Scheme`] here. A scheme files 32-bit timer ids by deadline
+//! *Hashed and Hierarchical Timing Wheels: Data Structures for the Efficient Implementation of a Timer Facility* (SOSP
+//! 1987) describes seven ways to keep timers. Each is a [`Scheme`] here. A scheme files 32-bit timer ids by deadline
 //! and counts whole ticks. It knows no payloads, locks or clocks: [`Timer`](crate::Timer) adds these. The paper's four
 //! operations are [`start`](Scheme::start), [`stop`](Scheme::stop), [`advance`](Scheme::advance)
 //! (`PER_TICK_BOOKKEEPING`), and the callback of an advance (`EXPIRY_PROCESSING`).
@@ -63,8 +63,8 @@ mod sealed {
 ///
 /// An advance is a *pass*: [`begin_pass`](Self::begin_pass), then [`step`](Self::step) until it returns [`Step::Idle`].
 /// A pass fires the timers that were in the scheme when it began and whose deadline it has reached. A timer that is
-/// started during the pass waits for the next one, even if its deadline has passed, so every pass ends. Between two steps
-/// the caller may start and stop timers, release a lock, begin a later pass, or leave the pass unfinished.
+/// started during the pass waits for the next one, even if its deadline has passed, so every pass ends. Between two
+/// steps the caller may start and stop timers, release a lock, begin a later pass, or leave the pass unfinished.
 ///
 /// The caller keeps the [`Records`] of its timers and passes the same records to every call. An id is at most once in a
 /// scheme. Ticks are below `u64::MAX`, and the present never decreases from one pass to the next.
@@ -136,8 +136,8 @@ pub trait Scheme: sealed::Sealed + fmt::Debug + Send + 'static {
         Tick::MAX
     }
 
-    /// Starts timer `id` with this deadline, which may have passed. `now` is the present, or an earlier tick. The caller
-    /// stores the returned position in the record, which need not exist before.
+    /// Starts timer `id` with this deadline, which may have passed. `now` is the present, or an earlier tick. The
+    /// caller stores the returned position in the record, which need not exist before.
     ///
     /// # Errors
     /// If the deadline is past [`latest`](Self::latest), which only a simple wheel limits. The scheme is unchanged.
@@ -149,8 +149,8 @@ pub trait Scheme: sealed::Sealed + fmt::Debug + Send + 'static {
         now: Tick,
     ) -> Result<Started, HorizonError>;
 
-    /// Stops the timer at `position`, the one in its record; does nothing at [`Position::NONE`]. May set the positions of
-    /// other timers. The position of the stopped timer stays in its record until the caller overwrites it.
+    /// Stops the timer at `position`, the one in its record; does nothing at [`Position::NONE`]. May set the positions
+    /// of other timers. The position of the stopped timer stays in its record until the caller overwrites it.
     ///
     /// A position that is in no record must not be passed: another timer may be there.
     fn stop(&mut self, records: &mut impl Records, position: Position);

@@ -1,8 +1,8 @@
 //! Statistics: [`Stats`].
 
 // Counters belong to a timer shard, so that no cache line is written by every thread. One set of `Counters` is written
-// under the shard's lock, where adding is a plain store; a thread that ends an operation without the lock counts it in
-// a second set by atomic addition. Readers add up all of them.
+// under the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both),
+// and one by all other threads, by atomic addition. Readers add up all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) enum Ending {
     Expired,
     Cancelled,
     ShutDown,
-    /// Its `try_complete` panicked.
+    /// Its `try_complete` panicked, or one of its keys while they were being watched.
     Aborted,
 }
 
@@ -55,7 +55,7 @@ impl Count {
     pub(crate) fn add_saturating(&self, n: u64) {
         let sum = |count: u64| Some(count.saturating_add(n));
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        // (A closure that always has a next value never fails.)
+        // A closure that always has a next value never fails.
         let _ = self.0.fetch_update(set, fetch, sum);
     }
 
@@ -136,7 +136,8 @@ pub struct Stats {
     pub cancelled: u64,
     /// Parked operations that the shutdown ended.
     pub shut_down: u64,
-    /// Parked operations that were dropped because their `try_complete` panicked.
+    /// Operations that ended because their `try_complete` panicked, or one of their keys while they were being parked.
+    /// (While they are being parked, they are returned; later, they are dropped.)
     pub aborted: u64,
     /// Panics caught in user code: in hooks and callbacks, in destructors of operations, in executors, in keys and the
     /// clock while an operation is parked or ends, in a reactor's wake function, in metrics recorders and tracing
@@ -152,8 +153,8 @@ pub struct Stats {
     /// Also calls of [`wait_until`](crate::Purgatory::wait_until) whose condition was true at the deadline.
     pub missed_checks: u64,
     /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Not included,
-    /// here and in `missed_checks`, are operations that another thread was examining at the deadline, and ended.) The
-    /// sum of each timer shard stops at 584 years.
+    /// here and in `missed_checks`, are operations that another thread was examining at the deadline, and ended.)
+    /// Saturates, not before 584 years.
     pub lateness_total: Duration,
     /// The longest of these.
     pub lateness_max: Duration,

@@ -136,7 +136,7 @@ impl ManualClock {
             let mut now = self.0.now.lock();
             *now = now.saturating_add(by);
         }
-        // (Without the lock: a wake function may move this clock, or subscribe.)
+        // Without the lock: a wake function may move this clock, or subscribe.
         let wakers = self.0.wakers.lock().clone();
         let stale = wakers
             .into_iter()

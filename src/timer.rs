@@ -51,9 +51,9 @@ use std::time::Duration;
 /// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown).
 ///
 /// The callback may call every method. No method holds a lock of the library while your code runs, and only
-/// [`shutdown`](Self::shutdown) waits for your code. Only [`advance`](Self::advance) runs the callback, so you may hold a lock
-/// that the callback takes while you start, stop or reschedule a timer. Starting takes the lock of one timer shard, for
-/// which it may wait shortly; stopping never waits.
+/// [`shutdown`](Self::shutdown) waits for your code. Of the methods, only [`advance`](Self::advance) runs the callback,
+/// so you may start, stop or reschedule a timer under a lock that the callback takes. Starting takes the lock of one
+/// timer shard, for which it may wait shortly; stopping never waits.
 pub struct Timer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
     shared: SharedHandle<Inner<T, W>>,
 }
@@ -147,13 +147,13 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         self.shared.inner.engine.deadline(address)
     }
 
-    /// Ends the timer: it refuses every start from now on. The first call returns the payloads that had not expired. Joins
-    /// the timer's own threads, after the callbacks in their queues have run.
+    /// Ends the timer: it refuses every start from now on. The first call returns the payloads that had not expired.
+    /// Joins the timer's own threads, after the callbacks in their queues have run.
     ///
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        // (A second caller must not take what the first one is still collecting.)
+        // A second caller must not take what the first one is still collecting.
         if !self.shared.shutdown() {
             return Vec::new();
         }
@@ -191,8 +191,8 @@ impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
     }
 
     /// The same with a channel in place of a callback: the receiver gets expired payloads, which are dropped if the
-    /// receiver was dropped. There is no completion thread unless [`dispatch`](Self::dispatch) asks for one. The channel
-    /// ends when the timer is shut down and its last clone is dropped.
+    /// receiver was dropped. There is no completion thread unless [`dispatch`](Self::dispatch) asks for one. The
+    /// channel ends when the timer is shut down and its last clone is dropped.
     ///
     /// # Errors
     /// As for [`build`](Self::build).

@@ -3,18 +3,16 @@
 mod builder;
 mod entries;
 mod fencing;
-mod key;
 mod requests;
 
 pub use builder::TrackerBuilder;
 pub use fencing::FencingToken;
-pub use key::TrackedKey;
 pub use requests::{RequestError, Requests, RequestsBuilder, ResponseFuture};
 
 use crate::engine::Engine;
 use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
 use crate::error::{BuildError, Rejected};
-use crate::hash::{KeyHasher, RandomState};
+use crate::hash::{Key, KeyHasher, RandomState};
 use entries::{Entries, Place, Timers, Which};
 use equivalent::Equivalent;
 use std::hash::Hash;
@@ -54,15 +52,15 @@ use std::time::Duration;
 /// Cloning is cheap, and clones are the same tracker. When the last one is dropped, it is
 /// [shut down](Self::shutdown).
 ///
-/// The callback may call every method. No method holds a lock of the library while the callback runs; `Hash` and `Eq` of
-/// keys and `Clone` of a value run under the lock of one map shard, and must not call the tracker. Of the methods, only
-/// [`advance`](Self::advance) runs the callback, so you may track, touch or complete a value under a lock that the
+/// The callback may call every method. No method holds a lock of the library while the callback runs; `Hash` and `Eq`
+/// of keys and `Clone` of a value run under the lock of one map shard, and must not call the tracker. Of the methods,
+/// only [`advance`](Self::advance) runs the callback, so you may track, touch or complete a value under a lock that the
 /// callback takes.
-pub struct Tracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
+pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: SharedHandle<Timers<K, V, S>>,
 }
 
-impl<K: TrackedKey, V: Send + 'static> Tracker<K, V> {
+impl<K: Key, V: Send + 'static> Tracker<K, V> {
     /// A tracker with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
     ///
     /// # Panics
@@ -80,17 +78,17 @@ impl<K: TrackedKey, V: Send + 'static> Tracker<K, V> {
     }
 }
 
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
+impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     shared_methods!("values kept");
 
-    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). It replaces a value that was
-    /// kept for the key before; the result has that value, unless it is expiring at this moment.
+    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). It replaces a value that
+    /// was kept for the key before; the result has that value, unless it is expiring at this moment.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
-    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash` or `Eq` of a key or the clock
-    /// panicked. A value that was kept before stays.
+    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash` or `Eq` of a key or the
+    /// clock panicked. A value that was kept before stays.
     pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Tracked<V>, Rejected<V>> {
         let timers = &self.shared.inner;
         let (place, replaced) = timers.extra.track(timers, key, value, timeout, true)?;
@@ -142,8 +140,8 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         })
     }
 
-    /// Takes the value for `key`: the response has come, the session was closed. `None` if no value is kept for it, or it
-    /// is expiring at this moment.
+    /// Takes the value for `key`: the response has come, the session was closed. `None` if no value is kept for it, or
+    /// it is expiring at this moment.
     ///
     /// Takes the lock of the key's map shard, and then that of a timer shard only if it is free.
     pub fn complete<Q>(&self, key: &Q) -> Option<V>
@@ -162,11 +160,11 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             .complete(&self.shared.inner, key, Which::Only(token))
     }
 
-    /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is kept
-    /// for it, or it is expiring at this moment.
+    /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is
+    /// kept for it, or it is expiring at this moment.
     ///
-    /// Reads the clock; if that panics, so does this call. Then takes the shared lock of the key's map shard and, within
-    /// it, that of a timer shard.
+    /// Reads the clock; if that panics, so does this call. Then takes the shared lock of the key's map shard and,
+    /// within it, that of a timer shard.
     pub fn touch<Q>(&self, key: &Q, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -216,11 +214,11 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.entries().find(&self.shared.inner, key).is_some()
     }
 
-    /// The time until the value for `key` expires, zero if its deadline has passed. `None` if no value is kept for it, or
-    /// it never expires.
+    /// The time until the value for `key` expires, zero if its deadline has passed. `None` if no value is kept for it,
+    /// or it never expires.
     ///
-    /// Takes the shared lock of the key's map shard, then that of a timer shard. Reads the clock; if that panics, so does
-    /// this call.
+    /// Takes the shared lock of the key's map shard, then that of a timer shard. Reads the clock; if that panics, so
+    /// does this call.
     pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -230,13 +228,13 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         timers.engine.remaining(place.address)
     }
 
-    /// Ends the tracker: it refuses every value from now on. The first call returns the values that were kept. Joins the
-    /// tracker's own threads, after the callbacks in their queues have run.
+    /// Ends the tracker: it refuses every value from now on. The first call returns the values that were kept. Joins
+    /// the tracker's own threads, after the callbacks in their queues have run.
     ///
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        // (A second caller must not take what the first one is still collecting.)
+        // A second caller must not take what the first one is still collecting.
         if !self.shared.shutdown() {
             return Vec::new();
         }
@@ -272,13 +270,13 @@ pub struct Tracked<V> {
 }
 
 /// A reference to a [`Tracker`] that does not keep it running.
-pub struct WeakTracker<K: TrackedKey, V: Send + 'static, S: KeyHasher = RandomState> {
+pub struct WeakTracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: WeakHandle<Timers<K, V, S>>,
 }
 
-shared_type!([K: TrackedKey, V: Send + 'static, S: KeyHasher] Tracker, WeakTracker, Tracker<K, V, S>, WeakTracker<K, V, S>);
+shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, WeakTracker, Tracker<K, V, S>, WeakTracker<K, V, S>);
 
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
+impl<K: Key, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
     /// Builds the tracker and starts its threads. `on_expiry` gets each value whose timeout has passed, with its key,
     /// on the thread that [`dispatch`](Self::dispatch) says.
     ///

@@ -17,8 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// A call that waits for the end of the outermost call.
 pub(crate) type DeferredCall = Box<dyn FnOnce()>;
 
-/// Names the operation that a thread is examining, among those of all purgatories: the address of its slot in memory, and
-/// which occupant of the slot it is.
+/// Names the operation that a thread is examining, among those of all purgatories: the address of its slot in memory,
+/// and which occupant of the slot it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Examinee {
     pub(crate) slot: usize,
@@ -74,7 +74,7 @@ pub(crate) trait NestedChecks: Any {
     /// check of any purgatory waits: those of another may cause the same ones again.)
     fn run_next(&self) -> bool;
 
-    /// (A coercion would do from Rust 1.86 on.)
+    /// A coercion would do from Rust 1.86 on.
     fn into_any(self: std::rc::Rc<Self>) -> std::rc::Rc<dyn Any>;
 }
 
@@ -146,7 +146,7 @@ impl Drop for Trampoline {
         if WAITING.try_with(Cell::get).unwrap_or(false) {
             run_waiting();
         }
-        // (The local may be destroyed already.)
+        // The local may be destroyed already.
         let _ = ACTIVE.try_with(|active| active.set(false));
     }
 }
@@ -172,6 +172,7 @@ fn run_waiting() {
     }
     WAITING.with(|waiting| waiting.set(false));
     if let Some(payload) = panic {
+        // The local may be destroyed already.
         let _ = ACTIVE.try_with(|active| active.set(false));
         if !std::thread::panicking() {
             resume_unwind(payload);
@@ -179,8 +180,8 @@ fn run_waiting() {
     }
 }
 
-/// Runs one deferred call, or else one nested check. `false` if none waits. (Nothing waits in a queue that is gone because
-/// the thread is ending; the other may still be there.)
+/// Runs one deferred call, or else one nested check. `false` if none waits. (Nothing waits in a queue that is gone
+/// because the thread is ending; the other may still be there.)
 fn run_one() -> bool {
     let call = CALLS.try_with(|calls| calls.borrow_mut().pop_front());
     if let Ok(Some(call)) = call {
@@ -189,7 +190,7 @@ fn run_one() -> bool {
     }
     // Purgatories take turns: so the checks that operations of one cause in another are merged there.
     for _ in 0..CHECKS.try_with(|checks| checks.borrow().len()).unwrap_or(0) {
-        // (The list is not borrowed while a check runs: that may add to it.)
+        // The list is not borrowed while a check runs: that may add to it.
         let next = CHECKS.try_with(|checks| {
             let mut checks = checks.borrow_mut();
             checks.rotate_left(1);
@@ -269,12 +270,13 @@ impl Examining {
 impl Drop for Examining {
     #[inline(always)]
     fn drop(&mut self) {
+        // The local may be destroyed already.
         let _ = EXAMINING.try_with(|examining| examining.set(self.outer));
     }
 }
 
-/// The nested checks of this thread that `is_wanted` picks, or those that `new` makes. `None` if the thread is just ending
-/// and has no queue for them any more.
+/// The nested checks of this thread that `is_wanted` picks, or those that `new` makes. `None` if the thread is just
+/// ending and has no queue for them any more.
 pub(crate) fn nested_checks<C: NestedChecks>(
     is_wanted: impl Fn(&C) -> bool,
     new: impl FnOnce() -> C,
@@ -326,6 +328,7 @@ fn drop_in_turn<T: 'static>(value: T) {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
+            // The local may be destroyed already.
             let _ = IN_DESTRUCTOR.try_with(|inside| inside.set(false));
         }
     }

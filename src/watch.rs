@@ -19,7 +19,7 @@ use crate::trampoline::{drop_user_value, drop_user_values};
 use bound::{Bound, Rank};
 use equivalent::Equivalent;
 use list::{Walk, WatchList};
-use resolved::{Number, Resolved, ResolvedLists, Unwatched};
+use resolved::{Number, Resolved, ResolvedLists, Seen, Unwatched};
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
 
@@ -86,8 +86,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, at `rank` if there is one. `false` if the list has `max_watchers` already.
-    /// Also returns a copy of the key that was not needed, if any: its destructor may panic, and the caller drops it.
+    /// Adds `watcher` to the list of `target`, at `rank` if there is one. `false` if the list has `max_watchers`
+    /// already. Also returns a copy of the key that was not needed, if any: its destructor may panic, and the caller
+    /// drops it.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(
@@ -135,8 +136,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         count
     }
 
-    /// Removes a watcher that was added with these arguments. `is_live` says whether the operation of another watcher has
-    /// not ended; it is called under the lock of the list.
+    /// Removes a watcher that was added with these arguments. `is_live` says whether the operation of another watcher
+    /// has not ended; it is called under the lock of the list.
     #[inline(always)]
     pub(crate) fn remove(
         &self,
@@ -190,8 +191,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         self.lists.read_key(key, K::clone)
     }
 
-    /// The watchers of `key`; `None` if there are none. A short list is `copied`. Of a long one, this only says that it is
-    /// long.
+    /// The watchers of `key`; `None` if there are none. A short list is `copied`. Of a long one, this only says that it
+    /// is long.
     #[inline(always)]
     pub(crate) fn find<Q>(&self, key: &Q, copied: &mut Copied) -> Option<Found>
     where
@@ -200,8 +201,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         let found = self.lists.read(key, |location| match location {
             Location::Here(list) => Some(Found::on(list, copied)),
             Location::Resolved(number) => match self.resolved.get(*number).peek_published() {
-                Some(only) => only.map(Found::One),
-                None => Some(Found::Many),
+                Seen::None => None,
+                Seen::One(watcher) => Some(Found::One(watcher)),
+                Seen::Many => Some(Found::Many),
             },
         });
         found.flatten()
@@ -219,13 +221,13 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         bound: Bound,
         mut each: impl FnMut(Address) -> ControlFlow<()>,
         pause: impl FnMut(),
-    ) -> ControlFlow<()>
-    where
+    ) where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         match found {
-            Found::One(watcher) => each(watcher),
-            Found::Few(count) => copied[..count].iter().copied().try_for_each(each),
+            // It was the only one, so there is nothing to break off.
+            Found::One(watcher) => _ = each(watcher),
+            Found::Few(count) => _ = copied[..count].iter().copied().try_for_each(each),
             Found::Many => Walk::new(bound).visit(each, pause, |read| {
                 self.lists.read(key, |location| match location {
                     Location::Here(list) => read(list),
@@ -246,13 +248,13 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 each(watcher);
                 ControlFlow::Continue(())
             };
-            let _ = self.visit(key, (found, &copied), Bound::NONE, each, || ());
+            self.visit(key, (found, &copied), Bound::NONE, each, || ());
         }
     }
 
     /// Copies of all keys that are watched or resolved.
     pub(crate) fn all_keys(&self) -> Vec<K> {
-        // (So that it hardly ever grows under a lock.)
+        // So that it hardly ever grows under a lock.
         let mut keys = Vec::with_capacity(self.lists.len());
         self.lists.for_each(|key, _| keys.push(key.clone()));
         keys
@@ -294,8 +296,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         drop_user_values([entry, place, Some(key)]);
     }
 
-    /// Removes the entry of `key`, if it leads to `number` and that is `retired`. Returns the keys of the entry and of the
-    /// place, to be dropped under no lock.
+    /// Removes the entry of `key`, if it leads to `number` and that is `retired`. Returns the keys of the entry and of
+    /// the place, to be dropped under no lock.
     fn vacate(
         &self,
         key: &K,

@@ -28,7 +28,7 @@ impl Worker {
         work: &str,
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
-        // (The system cannot have a NUL in the name.)
+        // The system cannot have a NUL in the name.
         let name = format!("{owner}-{work}").replace('\0', "?");
         let (alive, ended) = bounded(0);
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
@@ -48,8 +48,8 @@ impl Worker {
         (!has_ended).then_some(&self.name)
     }
 
-    /// Waits for the thread to end, unless this is called from a callback: the callback may run on that thread, or on one
-    /// for which that thread waits. The thread then ends by itself, and a later call may still wait for it.
+    /// Waits for the thread to end, unless this is called from a callback: the callback may run on that thread, or on
+    /// one for which that thread waits. The thread then ends by itself, and a later call may still wait for it.
     pub(crate) fn join(&self) {
         if Trampoline::in_progress() {
             return;
@@ -67,13 +67,14 @@ impl Worker {
         }
         if let Some(handle) = self.take_handle() {
             if self.ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
+                // Panics of the thread were caught and counted where they happened.
                 let _ = handle.join();
             }
         }
     }
 
-    /// The handle to join, unless another thread has taken it, or this is the thread itself (which drops the last reference
-    /// to its owner, outside of a callback).
+    /// The handle to join, unless another thread has taken it, or this is the thread itself (which drops the last
+    /// reference to its owner, outside of a callback).
     fn take_handle(&self) -> Option<JoinHandle<()>> {
         let handle = self.thread.lock().take();
         handle.filter(|handle| handle.thread().id() != thread::current().id())

@@ -89,8 +89,8 @@ fn g06_a_million_operations_on_a_busy_and_a_quiet_key_leave_nothing() {
     });
 }
 
-/// A dropped purgatory leaves no memory behind, although there are handles to its operations; the recycled places of the
-/// handles are used again.
+/// A dropped purgatory leaves no memory behind, although there are handles to its operations; the recycled places of
+/// the handles are used again.
 #[test]
 fn g06_purgatories_that_come_and_go_leave_nothing() {
     const COUNT: usize = 50_000;

@@ -54,7 +54,8 @@ fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
     }
 }
 
-/// Operations that completions parked with a timeout of zero expired before those whose deadline had passed, without end.
+/// Operations that completions parked with a timeout of zero expired before those whose deadline had passed, without
+/// end.
 #[test]
 fn operations_parked_by_completions_do_not_delay_expired_ones() {
     let (purgatory, clock) = manual::<u64>(|builder| builder);
@@ -421,7 +422,8 @@ fn a_purgatory_whose_last_clone_is_dropped_in_any_callback_ends() {
     });
 }
 
-/// The wheel's present, which moves on with every park, was returned as the deadline of an operation that was due before it.
+/// The wheel's present, which moves on with every park, was returned as the deadline of an operation that was due
+/// before it.
 #[test]
 fn what_is_due_already_stays_the_next_deadline() {
     let (purgatory, clock) = manual::<u64>(|builder| builder);

@@ -2,7 +2,7 @@
 //!
 //! One task for the life of the cluster opens one session after the other. A session is a task of its own, so that a
 //! panic of a feed's or a source's code ends that session, and not the cluster; within it three loops run side by side,
-//! each of which owns its part and none of which is interrupted before the session ends. Whichever ends first ends the
+//! each of which owns its part and none of which is interrupted before the session ends. The first that ends ends the
 //! session.
 
 use crate::config::Config;
@@ -149,7 +149,7 @@ pub(crate) async fn drive<K, S, F>(
     tokio::select! {
         never = run => never,
         never = report => never,
-        // (An error: the handle was dropped.)
+        // An error: the handle was dropped.
         _ = closed.wait_for(|closed| *closed) => {}
     }
     // Aborts the session.
@@ -250,7 +250,7 @@ impl<K: Key> Running<'_, K> {
         let look = (self.shared.config.linger / 8).max(SHORTEST_LOOK);
         loop {
             let next = self.session.lock().next_tell(self.shared.now());
-            // (Orders to verify are reads.)
+            // Orders to verify are reads.
             self.readable.notify_one();
             match next {
                 Next::Do(Tell::Watch(keys)) => {

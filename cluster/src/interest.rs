@@ -31,7 +31,7 @@ impl<K: Key> Interest<K> {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Self, InterestError> {
         let keys = keys.into_iter();
-        // (If a later key is refused, or `Clone` of one panics, the earlier ones are left when this is dropped.)
+        // If a later key is refused, or `Clone` of one panics, the earlier ones are left when this is dropped.
         let mut interest = Entering {
             table,
             keys: Vec::with_capacity(keys.size_hint().0),

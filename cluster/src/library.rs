@@ -38,7 +38,7 @@ pub(crate) fn translate(error: LibraryError) -> WaitError {
         LibraryError::ShutDown => WaitError::ShutDown,
         LibraryError::Full => WaitError::Full,
         LibraryError::Panicked => WaitError::Panicked,
-        // (Every wait has its key.)
+        // Every wait has its key.
         _ => WaitError::Cancelled,
     }
 }

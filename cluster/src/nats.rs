@@ -1,9 +1,10 @@
-//! NATS JetStream: versions are the sequences of one stream, and news come on the subject that the stream republishes to.
+//! NATS JetStream: versions are the sequences of one stream, and news come on the subject that the stream republishes
+//! to.
 //!
 //! An event of a key is published to `PREFIX.in.KEY`, which the stream stores; once it is stored, the stream says so on
 //! `PREFIX.out.KEY`, with the sequence in the headers and without the body. (What is heard on the ingest subject is not
-//! ordered after the commit, so no node listens there.) The version of a key is the sequence of its last event: versions
-//! of one key have gaps.
+//! ordered after the commit, so no node listens there.) The version of a key is the sequence of its last event:
+//! versions of one key have gaps.
 //!
 //! `subscribe` and `flush` of the client return before the server knows of a subscription. So a watch is a subscription
 //! and then a message of the session to itself on the same connection: the server handles one after the other, and when
@@ -16,8 +17,8 @@
 //! same to this engine until then.
 //!
 //! Give the stream no limits that drop the last event of a key (age, bytes, number of messages); a limit per subject is
-//! fine. Where there are such limits, a key whose last event was removed has no known version: nothing is lost, but a client
-//! that has seen more than the store has is not told.
+//! fine. Where there are such limits, a key whose last event was removed has no known version: nothing is lost, but a
+//! client that has seen more than the store has is not told.
 
 mod commit;
 mod session;
@@ -80,7 +81,7 @@ impl Default for NatsConfig {
 
 impl fmt::Debug for NatsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // (The options may hold secrets.)
+        // The options may hold secrets.
         f.debug_struct("NatsConfig")
             .field("servers", &self.servers)
             .field("stream", &self.stream)

@@ -1,16 +1,16 @@
 //! Redis: versions are counters in the store; news come by `CLIENT TRACKING`, or by `PUBLISH`.
 //!
-//! **Tracking** ([`News::Tracking`]): reading a key *is* subscribing to its next change, on one ordered connection. So no
-//! writer can forget to publish: whatever changes the counter, with whatever client, is heard. The key is read again at
-//! each invalidation (a tracked key that is not read again stays silent). Needs Redis 6 or later.
+//! **Tracking** ([`News::Tracking`]): reading a key *is* subscribing to its next change, on one ordered connection. So
+//! no writer can forget to publish: whatever changes the counter, with whatever client, is heard. The key is read again
+//! at each invalidation (a tracked key that is not read again stays silent). Needs Redis 6 or later.
 //!
-//! **Publishing** ([`News::Published`]): one script counts, appends and publishes. A wake-up is faster, since the message
-//! carries the version; but every writer must use [`RedisEngine::commit`], or a script that does the same.
+//! **Publishing** ([`News::Published`]): one script counts, appends and publishes. A wake-up is faster, since the
+//! message carries the version; but every writer must use [`RedisEngine::commit`], or a script that does the same.
 //!
 //! In the store, all names begin with the engine's prefix: `v:KEY` is the counter, `l:KEY` the log of bodies (a stream
 //! whose IDs are `VERSION-0`), `c:KEY` the channel, and `epoch` names the history: a random number, set where it is
-//! absent. A flush loses it with all the rest. (`master_replid` is no epoch: it changes when a server restarts, although
-//! nothing is lost.) An older copy that takes over after a failover shows as a version that went back.
+//! absent. A flush loses it with all the rest. (`master_replid` is no epoch: it changes when a server restarts,
+//! although nothing is lost.) An older copy that takes over after a failover shows as a version that went back.
 //!
 //! With several addresses, the first server that says it is a primary is used, by each session and each read anew. A
 //! *cluster* of Redis with hash slots is not supported: a script here touches names of several slots.

@@ -364,8 +364,8 @@ impl<K> fmt::Debug for Session<K> {
     }
 }
 
-/// The pause before the next session: it doubles with each attempt that failed, and a random part of up to half of it is
-/// left out.
+/// The pause before the next session: it doubles with each attempt that failed, and a random part of up to half of it
+/// is left out.
 pub fn pause(config: &Config, failed: u32) -> Duration {
     let (first, longest) = config.backoff;
     let pause = first

@@ -2,8 +2,8 @@
 //!
 //! A key's slot is made by the first interest in it, which also orders the watch; it is removed when no wait has been
 //! interested for the linger, which also orders the end of the watch. Both happen under the lock of the key's shard, so
-//! the orders of one key stand in the list in the order in which its slot came and went. The driver takes the orders out
-//! and carries them out one after the other.
+//! the orders of one key stand in the list in the order in which its slot came and went. The driver takes the orders
+//! out and carries them out one after the other.
 //!
 //! Nothing here knows the time: a key without interest is only put into a list, and its linger
 //! begins when the driver next [tends](Table::tend) the table. So an interest can be dropped on any thread, one of the
@@ -131,7 +131,7 @@ impl<K: Key> Table<K> {
         if self.is_closed() {
             return Err(InterestError::ShutDown);
         }
-        // (Before anything is changed: `Clone` may panic.)
+        // Before anything is changed: `Clone` may panic.
         let (slot_key, order_key) = (key.clone(), key.clone());
         // ORDERING: Relaxed: the number bounds memory, and nothing else depends on it.
         if self.keys.fetch_add(1, Ordering::Relaxed) >= self.max_keys {
@@ -167,10 +167,10 @@ impl<K: Key> Table<K> {
             slot.interests -= 1;
             return;
         }
-        // (Before the count: `Clone` may panic.)
+        // Before the count: `Clone` may panic.
         let idle = key.clone();
         slot.interests = 0;
-        // (The driver looks now and then. To wake it for this would cost as much as to end a wait.)
+        // The driver looks now and then. To wake it for this would cost as much as to end a wait.
         shard.idle.push(idle);
     }
 
@@ -216,7 +216,7 @@ impl<K: Key> Table<K> {
                 let Some(slot) = slots.get(&key) else {
                     continue;
                 };
-                // Somebody may be interested again, and may have been and gone: then a later linger is in the list.
+                // An interest may have begun again, and may have ended again: then a later linger is in the list.
                 let is_over =
                     slot.interests == 0 && slot.lingers_until.is_some_and(|until| until <= now);
                 if is_over || !self.rules.keep(Rule::LookAgain) {
@@ -302,7 +302,7 @@ impl<K: Key> Table<K> {
             let all = places.iter().cloned().chain([place.clone()]);
             *places = Arc::new(all.collect());
         }
-        // (If it was closed before the place was in the list, `close` did not see it.)
+        // If it was closed before the place was in the list, `close` did not see it.
         if self.is_closed() {
             place.shut_down();
         }

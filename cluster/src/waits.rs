@@ -155,7 +155,7 @@ pub fn wait_past_position<K: Key>(
     timeout: Duration,
 ) -> WaitPast<K, Position> {
     let claim = Claim::of_position(seen);
-    // (A claim with an epoch is satisfied in that epoch only.)
+    // A claim with an epoch is satisfied in that epoch only.
     begin(interest, waits, claim, timeout, move |version| Position {
         version,
         ..seen

@@ -1,4 +1,5 @@
-//! Every example, run as its users run it. Each asserts its outcome itself; here is what it says of it, and that it ends.
+//! Every example, run as its users run it. Each asserts its outcome itself; here is what it says of it, and that it
+//! ends.
 
 use std::io::Read;
 use std::process::{Command, Stdio};

@@ -25,7 +25,8 @@ pub fn exhaustive(model: impl Fn() + Send + Sync + 'static) {
     check(builder, model);
 }
 
-/// Says in how many executions it found nothing, and whether `LOOM_MAX_DURATION` left others untried: `.ci/models` reads it.
+/// Says in how many executions it found nothing, and whether `LOOM_MAX_DURATION` left others untried: `.ci/models`
+/// reads it.
 fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'static) {
     builder.max_branches = 100_000;
     let begin = Instant::now();
@@ -204,9 +205,9 @@ impl DelayedOperation for Hooked {
 
 /// Puts a model's driver to sleep; a wake-up that comes first is kept.
 #[derive(Clone, Default)]
-pub struct Bed(Arc<(Mutex<bool>, Condvar)>);
+pub struct Sleeper(Arc<(Mutex<bool>, Condvar)>);
 
-impl Bed {
+impl Sleeper {
     pub fn sleep(&self) {
         let (woken, changed) = &*self.0;
         let mut woken = woken.lock().unwrap();
@@ -217,9 +218,9 @@ impl Bed {
     }
 
     pub fn waker(&self) -> WakeFn {
-        let bed = self.0.clone();
+        let sleeper = self.0.clone();
         WakeFn::new(move || {
-            let (woken, changed) = &*bed;
+            let (woken, changed) = &*sleeper;
             *woken.lock().unwrap() = true;
             changed.notify_one();
             true
@@ -227,10 +228,10 @@ impl Bed {
     }
 }
 
-/// A task's waker that gets the model's driver out of its bed.
-pub struct Rouse(pub WakeFn);
+/// A task's waker that wakes the model's driver.
+pub struct DriverWaker(pub WakeFn);
 
-impl std::task::Wake for Rouse {
+impl std::task::Wake for DriverWaker {
     fn wake(self: Arc<Self>) {
         self.0.wake();
     }

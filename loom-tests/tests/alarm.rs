@@ -2,7 +2,7 @@
 #![cfg(loom)]
 
 use loom::thread;
-use loom_tests::{Bed, Fate, Probe, assert_empty, bounded, driven};
+use loom_tests::{Fate, Probe, Sleeper, assert_empty, bounded, driven};
 use request_purgatory::{Purgatory, threads::Reaper, time::ManualClock};
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ const NEAR: Duration = Duration::from_millis(2);
 const FAR: Duration = Duration::from_secs(60);
 
 /// A reactor's loop, until it would sleep no longer than `until`.
-fn drive(purgatory: &Purgatory<Probe>, bed: &Bed, until: Duration) {
+fn drive(purgatory: &Purgatory<Probe>, sleeper: &Sleeper, until: Duration) {
     loop {
         purgatory.advance();
         let next = purgatory.next_deadline();
         if next.is_some_and(|next| next.since_origin() <= until) {
             return;
         }
-        bed.sleep();
+        sleeper.sleep();
     }
 }
 
@@ -34,13 +34,13 @@ fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> request_purgatory::H
 #[test]
 fn g07_insert_races_a_reaper_going_to_sleep() {
     bounded(|| {
-        let bed = Bed::default();
-        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let parker = {
             let purgatory = purgatory.clone();
             thread::spawn(move || park(&purgatory, NEAR))
         };
-        drive(&purgatory, &bed, NEAR);
+        drive(&purgatory, &sleeper, NEAR);
         parker
             .join()
             .unwrap()
@@ -54,13 +54,13 @@ fn g07_insert_races_a_reaper_going_to_sleep() {
 #[test]
 fn g07_the_earlier_of_two_inserts_wakes() {
     bounded(|| {
-        let bed = Bed::default();
-        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let parkers = [FAR, NEAR].map(|timeout| {
             let purgatory = purgatory.clone();
             thread::spawn(move || park(&purgatory, timeout))
         });
-        drive(&purgatory, &bed, NEAR);
+        drive(&purgatory, &sleeper, NEAR);
         for parker in parkers {
             parker
                 .join()
@@ -77,8 +77,8 @@ fn g07_the_earlier_of_two_inserts_wakes() {
 #[test]
 fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
     bounded(|| {
-        let bed = Bed::default();
-        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let parker = {
             let purgatory = purgatory.clone();
             thread::spawn(move || park(&purgatory, NEAR))
@@ -87,7 +87,7 @@ fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
             let purgatory = purgatory.clone();
             thread::spawn(move || _ = purgatory.next_deadline())
         };
-        drive(&purgatory, &bed, NEAR);
+        drive(&purgatory, &sleeper, NEAR);
         asker.join().unwrap();
         parker
             .join()
@@ -98,13 +98,13 @@ fn g07_insert_and_another_caller_race_a_reactor_going_to_sleep() {
     });
 }
 
-/// Another thread sets the alarm to a deadline that was just cancelled, while the reactor has seen that. Catches: callers
-/// that set the alarm side by side.
+/// Another thread sets the alarm to a deadline that was just cancelled, while the reactor has seen that. Catches:
+/// callers that set the alarm side by side.
 #[test]
 fn g07_a_deadline_that_goes_hides_no_later_one_from_a_reactor() {
     bounded(|| {
-        let bed = Bed::default();
-        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let goes = park(&purgatory, NEAR);
         let parker = {
             let purgatory = purgatory.clone();
@@ -117,7 +117,7 @@ fn g07_a_deadline_that_goes_hides_no_later_one_from_a_reactor() {
             let purgatory = purgatory.clone();
             thread::spawn(move || _ = purgatory.next_deadline())
         };
-        drive(&purgatory, &bed, 2 * NEAR);
+        drive(&purgatory, &sleeper, 2 * NEAR);
         asker.join().unwrap();
         parker
             .join()
@@ -132,14 +132,14 @@ fn g07_a_deadline_that_goes_hides_no_later_one_from_a_reactor() {
 #[test]
 fn g07_reschedule_to_an_earlier_deadline_wakes() {
     bounded(|| {
-        let bed = Bed::default();
-        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let handle = park(&purgatory, FAR);
         let mover = {
             let handle = handle.clone();
             thread::spawn(move || assert!(handle.reschedule(NEAR)))
         };
-        drive(&purgatory, &bed, NEAR);
+        drive(&purgatory, &sleeper, NEAR);
         mover.join().unwrap();
         handle.cancel().expect("no other thread ended it");
         assert_empty(&purgatory);
@@ -150,8 +150,8 @@ fn g07_reschedule_to_an_earlier_deadline_wakes() {
 #[test]
 fn g07_check_later_wakes() {
     bounded(|| {
-        let bed = Bed::default();
-        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let fate = Fate::new();
         purgatory
             .try_complete_else_watch(Probe::new(&fate), [1])
@@ -166,7 +166,7 @@ fn g07_check_later_wakes() {
         while !purgatory.is_empty() {
             purgatory.advance();
             if !purgatory.is_empty() && purgatory.next_deadline().is_none() {
-                bed.sleep();
+                sleeper.sleep();
             }
         }
         asker.join().unwrap();
@@ -180,8 +180,8 @@ fn g07_check_later_wakes() {
 #[test]
 fn g07_a_second_check_later_wakes() {
     bounded(|| {
-        let bed = Bed::default();
-        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let fate = Fate::new();
         purgatory
             .try_complete_else_watch(Probe::new(&fate), [1])
@@ -197,7 +197,7 @@ fn g07_a_second_check_later_wakes() {
         while !purgatory.is_empty() {
             purgatory.advance();
             if !purgatory.is_empty() && purgatory.next_deadline().is_none() {
-                bed.sleep();
+                sleeper.sleep();
             }
         }
         asker.join().unwrap();

@@ -1,18 +1,18 @@
-//! The operation's slot: holding, letting go, ending and reuse, through the slab. (`word.rs` models the state word alone,
-//! with every execution of three threads.)
+//! The operation's slot: holding, letting go, ending and reuse, through the slab. (`word.rs` models the state word
+//! alone, with every execution of three threads.)
 #![cfg(loom)]
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{bounded, exhaustive};
-use request_purgatory::model::{At, Cells, FreedBy, Holder, LetGo, Order};
+use request_purgatory::model::{At, FreedBy, Held, Mark, Released, Shard};
 use std::sync::Arc;
 
 /// Which events the operation has seen when it was examined.
 type Seen = [bool; 2];
 
 struct World {
-    cells: Cells<Seen>,
+    shard: Shard<Seen>,
     events: [AtomicBool; 2],
     ended: AtomicUsize,
 }
@@ -20,48 +20,48 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            cells: Cells::new(),
+            shard: Shard::new(),
             events: [AtomicBool::new(false), AtomicBool::new(false)],
             ended: AtomicUsize::new(0),
         })
     }
 
-    fn examine(&self, holder: &mut Holder<'_, Seen>) {
-        holder.examine(|seen| {
+    fn examine(&self, held: &mut Held<'_, Seen>) {
+        held.examine(|seen| {
             for (seen, event) in seen.iter_mut().zip(&self.events) {
                 *seen |= event.load(Ordering::Relaxed);
             }
         });
     }
 
-    /// What a holder does: examine, let go, and obey the marks.
-    fn hold(&self, mut holder: Holder<'_, Seen>) {
+    /// What a held does: examine, let go, and obey the marks.
+    fn hold(&self, mut held: Held<'_, Seen>) {
         loop {
-            self.examine(&mut holder);
-            match holder.release() {
-                LetGo::Parked => return,
-                LetGo::Recheck(again) => holder = again,
-                LetGo::End(holder) => return self.end(holder),
+            self.examine(&mut held);
+            match held.release() {
+                Released::Parked => return,
+                Released::Recheck(again) => held = again,
+                Released::End(held) => return self.end(held),
             }
         }
     }
 
-    fn end(&self, holder: Holder<'_, Seen>) {
-        holder.end();
+    fn end(&self, held: Held<'_, Seen>) {
+        held.end();
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
     fn check(&self, at: At) {
-        if let Some(holder) = self.cells.begin(at, Order::Recheck) {
-            self.hold(holder);
+        if let Some(held) = self.shard.claim(at, Mark::Recheck) {
+            self.hold(held);
         }
     }
 
     fn end_having_seen_both(&self, at: At) {
-        let held = self.cells.begin(at, Order::Recheck);
-        let mut holder = held.expect("no other thread ended it");
-        assert_eq!(holder.examine(|seen| *seen), [true; 2]);
-        self.end(holder);
+        let held = self.shard.claim(at, Mark::Recheck);
+        let mut held = held.expect("no other thread ended it");
+        assert_eq!(held.examine(|seen| *seen), [true; 2]);
+        self.end(held);
     }
 
     fn event(&self, number: usize, at: At) {
@@ -76,12 +76,12 @@ impl World {
 fn g01_parker_and_two_checkers_see_both_events() {
     bounded(|| {
         let world = World::new();
-        let (at, holder) = world.cells.insert([false; 2]);
+        let (at, held) = world.shard.insert([false; 2]);
         let checkers = [0, 1].map(|number| {
             let world = world.clone();
             thread::spawn(move || world.event(number, at))
         });
-        world.hold(holder);
+        world.hold(held);
         for checker in checkers {
             checker.join().unwrap();
         }
@@ -94,8 +94,8 @@ fn g01_parker_and_two_checkers_see_both_events() {
 fn g04_examinations_never_overlap() {
     exhaustive(|| {
         let world = World::new();
-        let (at, holder) = world.cells.insert([false; 2]);
-        world.hold(holder);
+        let (at, held) = world.shard.insert([false; 2]);
+        world.hold(held);
         let other = {
             let world = world.clone();
             thread::spawn(move || world.event(0, at))
@@ -111,13 +111,13 @@ fn g04_examinations_never_overlap() {
 fn g05_checker_reaper_and_canceller_end_it_once() {
     bounded(|| {
         let world = World::new();
-        let (at, holder) = world.cells.insert([false; 2]);
-        world.hold(holder);
-        let enders = [Order::Expire, Order::Cancel].map(|order| {
+        let (at, held) = world.shard.insert([false; 2]);
+        world.hold(held);
+        let enders = [Mark::Expire, Mark::Cancel].map(|order| {
             let world = world.clone();
             thread::spawn(move || {
-                if let Some(holder) = world.cells.begin(at, order) {
-                    world.end(holder);
+                if let Some(held) = world.shard.claim(at, order) {
+                    world.end(held);
                 }
             })
         });
@@ -126,7 +126,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
             ender.join().unwrap();
         }
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
-        assert!(!world.cells.is_parked(at));
+        assert!(!world.shard.is_parked(at));
     });
 }
 
@@ -135,16 +135,16 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
 fn g05_an_ending_mark_left_during_the_park_is_obeyed() {
     exhaustive(|| {
         let world = World::new();
-        let (at, holder) = world.cells.insert([false; 2]);
+        let (at, held) = world.shard.insert([false; 2]);
         let other = {
             let world = world.clone();
             thread::spawn(move || {
-                if let Some(holder) = world.cells.begin(at, Order::Expire) {
-                    world.end(holder);
+                if let Some(held) = world.shard.claim(at, Mark::Expire) {
+                    world.end(held);
                 }
             })
         };
-        world.hold(holder);
+        world.hold(held);
         other.join().unwrap();
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
     });
@@ -155,7 +155,7 @@ fn g05_an_ending_mark_left_during_the_park_is_obeyed() {
 fn g05_an_ending_mark_beside_a_recheck_is_obeyed() {
     bounded(|| {
         let world = World::new();
-        let (at, holder) = world.cells.insert([false; 2]);
+        let (at, held) = world.shard.insert([false; 2]);
         let checker = {
             let world = world.clone();
             thread::spawn(move || world.event(0, at))
@@ -163,12 +163,12 @@ fn g05_an_ending_mark_beside_a_recheck_is_obeyed() {
         let ender = {
             let world = world.clone();
             thread::spawn(move || {
-                if let Some(holder) = world.cells.begin(at, Order::Expire) {
-                    world.end(holder);
+                if let Some(held) = world.shard.claim(at, Mark::Expire) {
+                    world.end(held);
                 }
             })
         };
-        world.hold(holder);
+        world.hold(held);
         checker.join().unwrap();
         ender.join().unwrap();
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
@@ -179,32 +179,32 @@ fn g05_an_ending_mark_beside_a_recheck_is_obeyed() {
 #[test]
 fn g18_a_stale_reference_never_meets_a_later_occupant() {
     bounded(|| {
-        let cells = Arc::new(Cells::<u32>::new());
-        let (at, holder) = cells.insert(0);
-        assert!(matches!(holder.release(), LetGo::Parked));
+        let shard = Arc::new(Shard::<u32>::new());
+        let (at, held) = shard.insert(0);
+        assert!(matches!(held.release(), Released::Parked));
         let stale = {
-            let cells = cells.clone();
+            let shard = shard.clone();
             thread::spawn(move || {
-                if let Some(mut holder) = cells.begin(at, Order::Cancel) {
-                    assert_eq!(holder.examine(|occupant| *occupant), 0);
-                    holder.end();
+                if let Some(mut held) = shard.claim(at, Mark::Cancel) {
+                    assert_eq!(held.examine(|occupant| *occupant), 0);
+                    held.end();
                 }
             })
         };
-        if let Some(holder) = cells.begin(at, Order::Cancel) {
-            holder.end();
+        if let Some(held) = shard.claim(at, Mark::Cancel) {
+            held.end();
         }
         for occupant in 1..4 {
-            let (next, holder) = cells.insert(occupant);
-            assert!(matches!(holder.release(), LetGo::Parked));
-            let mut holder = cells
-                .begin(next, Order::Cancel)
+            let (next, held) = shard.insert(occupant);
+            assert!(matches!(held.release(), Released::Parked));
+            let mut held = shard
+                .claim(next, Mark::Cancel)
                 .expect("no other thread knows it");
-            assert_eq!(holder.examine(|occupant| *occupant), occupant);
-            holder.end();
+            assert_eq!(held.examine(|occupant| *occupant), occupant);
+            held.end();
         }
         stale.join().unwrap();
-        assert!(!cells.is_parked(at));
+        assert!(!shard.is_parked(at));
     });
 }
 
@@ -212,34 +212,32 @@ fn g18_a_stale_reference_never_meets_a_later_occupant() {
 #[test]
 fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
     bounded(|| {
-        let cells = Arc::new(Cells::<u32>::new());
+        let shard = Arc::new(Shard::<u32>::new());
         let parked = [0, 1, 2].map(|number| {
-            let (at, holder) = cells.insert(number);
-            assert!(matches!(holder.release(), LetGo::Parked));
+            let (at, held) = shard.insert(number);
+            assert!(matches!(held.release(), Released::Parked));
             at
         });
-        let end = |cells: &Cells<u32>, at| {
-            let holder = cells
-                .begin(at, Order::Cancel)
-                .expect("no other thread does");
-            holder.end();
+        let end = |shard: &Shard<u32>, at| {
+            let held = shard.claim(at, Mark::Cancel).expect("no other thread does");
+            held.end();
         };
         let enders = [parked[0], parked[1]].map(|at| {
-            let cells = cells.clone();
-            thread::spawn(move || end(&cells, at))
+            let shard = shard.clone();
+            thread::spawn(move || end(&shard, at))
         });
-        end(&cells, parked[2]);
+        end(&shard, parked[2]);
         // Meets the others' slots half way.
-        let (_, meanwhile) = cells.insert(3);
+        let (_, meanwhile) = shard.insert(3);
         for ender in enders {
             ender.join().unwrap();
         }
-        let slots = cells.slots();
-        let rest = (1..slots).map(|number| cells.insert(number).1);
+        let slots = shard.slots();
+        let rest = (1..slots).map(|number| shard.insert(number).1);
         let rest = rest.collect::<Vec<_>>();
-        assert_eq!(cells.slots(), slots, "a slot was lost");
-        for holder in rest {
-            holder.end();
+        assert_eq!(shard.slots(), slots, "a slot was lost");
+        for held in rest {
+            held.end();
         }
         meanwhile.end();
     });
@@ -252,25 +250,25 @@ fn comes_back_by_the_second_try(freed_by: FreedBy) {
     let came_back = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = came_back.clone();
     bounded(move || {
-        let cells = Arc::new(Cells::<u32>::new());
-        let (at, holder) = cells.insert(0);
-        assert!(matches!(holder.release(), LetGo::Parked));
+        let shard = Arc::new(Shard::<u32>::new());
+        let (at, held) = shard.insert(0);
+        assert!(matches!(held.release(), Released::Parked));
         let ender = {
-            let cells = cells.clone();
+            let shard = shard.clone();
             thread::spawn(move || {
-                let holder = cells.begin(at, Order::Cancel);
-                holder.expect("no other thread does").end_by(freed_by);
+                let held = shard.claim(at, Mark::Cancel);
+                held.expect("no other thread does").end_by(freed_by);
             })
         };
         let mut waiting = 0;
-        cells.hold_lock(|| waiting = cells.waiting());
+        shard.hold_lock(|| waiting = shard.waiting());
         ender.join().unwrap();
-        if waiting == 1 && cells.waiting() == 0 {
+        if waiting == 1 && shard.waiting() == 0 {
             count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         // The next one that parks has the slot in any case.
-        cells.insert(1).1.end();
-        assert_eq!((cells.slots(), cells.waiting()), (1, 0));
+        shard.insert(1).1.end();
+        assert_eq!((shard.slots(), shard.waiting()), (1, 0));
     });
     let came_back = came_back.load(std::sync::atomic::Ordering::Relaxed);
     assert_ne!(came_back, 0, "every slot waits for the next thread");

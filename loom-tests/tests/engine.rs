@@ -24,8 +24,8 @@ fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> (Arc<Fate>, Option<H
     (fate, watch.into_handle())
 }
 
-/// A slice is one timer here, so the lock is free between the two whose deadline has passed. Catches: a newcomer that is filed where
-/// the drain has been, or that fires before its time; a drain that ends with its first slice.
+/// A slice is one timer here, so the lock is free between the two whose deadline has passed. Catches: a newcomer that
+/// is filed where the drain has been, or that fires before its time; a drain that ends with its first slice.
 #[test]
 fn g08_insert_races_a_drain() {
     bounded(|| {
@@ -66,8 +66,8 @@ fn with_small_wheel(clock: &ManualClock) -> Purgatory<Probe> {
         .expect("the settings are sound")
 }
 
-/// Catches: a timer stopped or started while its bucket moves to a lower level, and lost, fired early, or fired though it
-/// was stopped.
+/// Catches: a timer stopped or started while its bucket moves to a lower level, and lost, fired early, or fired though
+/// it was stopped.
 #[test]
 fn g05_cancel_races_cascade_and_insert() {
     bounded(|| {

@@ -4,7 +4,7 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Bed, bounded};
+use loom_tests::{Sleeper, bounded};
 use request_purgatory::{
     Purgatory, Waits, future::WaitError, future::WaitFuture, future::WaitOperation,
     threads::Dispatch, threads::Reaper, time::ManualClock,
@@ -79,7 +79,7 @@ impl World {
 
 /// A task's waker.
 #[derive(Default)]
-struct Task(Bed);
+struct Task(Sleeper);
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {

@@ -1,10 +1,10 @@
-//! Listeners on the whole purgatory: the check against the call, the drop, the deadline, and a second call of `checked`.
-//! A lost check shows as a task that sleeps for ever.
+//! Listeners on the whole purgatory: the check against the call, the drop, the deadline, and a second call of
+//! `checked`. A lost check shows as a task that sleeps for ever.
 #![cfg(loom)]
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Bed, Rouse, bounded};
+use loom_tests::{DriverWaker, Sleeper, bounded};
 use request_purgatory::{
     Purgatory, Waits, future::Listener, future::WaitError, future::WaitOperation,
     threads::Dispatch, threads::Reaper, time::ManualClock,
@@ -70,32 +70,32 @@ impl World {
 }
 
 /// A call of `checked` that is polled once, and dropped.
-fn call(listener: &mut Listener<u64>, bed: &Bed) -> Poll<Result<(), WaitError>> {
-    let waker = Waker::from(Arc::new(Rouse(bed.waker())));
+fn call(listener: &mut Listener<u64>, sleeper: &Sleeper) -> Poll<Result<(), WaitError>> {
+    let waker = Waker::from(Arc::new(DriverWaker(sleeper.waker())));
     pin!(listener.checked()).poll(&mut Context::from_waker(&waker))
 }
 
 /// A call that is awaited.
-fn wait(listener: &mut Listener<u64>, bed: &Bed) -> Result<(), WaitError> {
+fn wait(listener: &mut Listener<u64>, sleeper: &Sleeper) -> Result<(), WaitError> {
     loop {
-        match call(listener, bed) {
+        match call(listener, sleeper) {
             Poll::Ready(told) => return told,
-            Poll::Pending => bed.sleep(),
+            Poll::Pending => sleeper.sleep(),
         }
     }
 }
 
-/// Catches: a listener that does not listen when the call returns, or that forgets a check which the look after the call
-/// does not see.
+/// Catches: a listener that does not listen when the call returns, or that forgets a check which the look after the
+/// call does not see.
 #[test]
 fn g01_check_races_the_call_to_listen() {
     bounded(|| {
         let world = World::new();
         let checker = world.happens();
         let mut listener = world.waits.listen([1], TIMEOUT);
-        let bed = Bed::default();
+        let sleeper = Sleeper::default();
         while !world.has_happened() {
-            assert_eq!(wait(&mut listener, &bed), Ok(()));
+            assert_eq!(wait(&mut listener, &sleeper), Ok(()));
         }
         listener.satisfied();
         checker.join().unwrap();
@@ -104,14 +104,15 @@ fn g01_check_races_the_call_to_listen() {
     });
 }
 
-/// Catches: a mark that goes with the call that did not report it; a waker of the first call that is kept for the second.
+/// Catches: a mark that goes with the call that did not report it; a waker of the first call that is kept for the
+/// second.
 #[test]
 fn g01_check_races_a_second_call() {
     bounded(|| {
         let world = World::new();
         let mut listener = world.waits.listen([1], TIMEOUT);
         let checker = world.happens();
-        let (first, second) = (Bed::default(), Bed::default());
+        let (first, second) = (Sleeper::default(), Sleeper::default());
         if call(&mut listener, &first).is_pending() {
             assert_eq!(wait(&mut listener, &second), Ok(()));
         }
@@ -137,9 +138,9 @@ fn g01_two_checks_race_the_calls() {
                 waits.check_and_complete(&1);
             })
         };
-        let bed = Bed::default();
+        let sleeper = Sleeper::default();
         while !world.has_happened() {
-            assert_eq!(wait(&mut listener, &bed), Ok(()));
+            assert_eq!(wait(&mut listener, &sleeper), Ok(()));
         }
         checker.join().unwrap();
         drop(listener);
@@ -153,7 +154,7 @@ fn g06_check_races_drop() {
     bounded(|| {
         let world = World::new();
         let mut listener = world.waits.listen([1], TIMEOUT);
-        let rouse = Arc::new(Rouse(Bed::default().waker()));
+        let rouse = Arc::new(DriverWaker(Sleeper::default().waker()));
         let waker = Waker::from(rouse.clone());
         let polled = listener.poll_checked(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
@@ -181,8 +182,8 @@ fn g05_check_races_satisfied() {
     });
 }
 
-/// Catches: a check before the deadline that the expiry hides; an expiry that is told once, or to a task that sleeps; the
-/// timer's examination taken for a check.
+/// Catches: a check before the deadline that the expiry hides; an expiry that is told once, or to a task that sleeps;
+/// the timer's examination taken for a check.
 #[test]
 fn g05_check_races_the_deadline() {
     bounded(|| {
@@ -190,9 +191,9 @@ fn g05_check_races_the_deadline() {
         let mut listener = world.waits.listen([1], TIMEOUT);
         let reaper = world.time_passes();
         let checker = world.happens();
-        let bed = Bed::default();
+        let sleeper = Sleeper::default();
         let mut checks = 0;
-        while wait(&mut listener, &bed).is_ok() {
+        while wait(&mut listener, &sleeper).is_ok() {
             checks += 1;
             assert!(world.has_happened(), "there is one check, after the event");
         }
@@ -200,7 +201,7 @@ fn g05_check_races_the_deadline() {
         checker.join().unwrap();
         assert!(checks <= 1);
         let expired = Poll::Ready(Err(WaitError::Expired));
-        assert_eq!(call(&mut listener, &bed), expired, "it repeats");
+        assert_eq!(call(&mut listener, &sleeper), expired, "it repeats");
         assert_eq!(world.waits.stats().expired, 1);
         world.assert_empty();
     });

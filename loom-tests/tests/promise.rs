@@ -3,18 +3,18 @@
 #![cfg(loom)]
 
 use loom::thread;
-use loom_tests::{Bed, Rouse, exhaustive};
-use request_purgatory::model::Promised;
+use loom_tests::{DriverWaker, Sleeper, exhaustive};
+use request_purgatory::model::Promise;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// As a task that moves from executor to executor: every poll comes with another waker.
-fn wait(promise: &Promised<u32>, bed: &Bed) -> u32 {
+fn wait(promise: &Promise<u32>, sleeper: &Sleeper) -> u32 {
     loop {
-        let waker = Arc::new(Rouse(bed.waker())).into();
+        let waker = Arc::new(DriverWaker(sleeper.waker())).into();
         match promise.poll(&Context::from_waker(&waker)) {
             Poll::Ready(value) => return value,
-            Poll::Pending => bed.sleep(),
+            Poll::Pending => sleeper.sleep(),
         }
     }
 }
@@ -23,12 +23,12 @@ fn wait(promise: &Promised<u32>, bed: &Bed) -> u32 {
 #[test]
 fn keep_races_poll() {
     exhaustive(|| {
-        let promise = Arc::new(Promised::new());
+        let promise = Arc::new(Promise::new());
         let keeper = {
             let promise = promise.clone();
             thread::spawn(move || promise.keep(7))
         };
-        assert_eq!(wait(&promise, &Bed::default()), 7);
+        assert_eq!(wait(&promise, &Sleeper::default()), 7);
         assert_eq!(keeper.join().unwrap(), Ok(()));
     });
 }
@@ -37,7 +37,7 @@ fn keep_races_poll() {
 #[test]
 fn keep_races_a_change_of_wakers() {
     exhaustive(|| {
-        let promise = Arc::new(Promised::new());
+        let promise = Arc::new(Promise::new());
         let keeper = {
             let promise = promise.clone();
             thread::spawn(move || promise.keep(7))
@@ -45,7 +45,7 @@ fn keep_races_a_change_of_wakers() {
         // The task that polled first was dropped; the task that polls now must be woken.
         let first = promise.poll(&Context::from_waker(Waker::noop()));
         if first.is_pending() {
-            assert_eq!(wait(&promise, &Bed::default()), 7);
+            assert_eq!(wait(&promise, &Sleeper::default()), 7);
         }
         assert_eq!(keeper.join().unwrap(), Ok(()));
     });
@@ -55,7 +55,7 @@ fn keep_races_a_change_of_wakers() {
 #[test]
 fn of_two_keepers_one_is_refused() {
     exhaustive(|| {
-        let promise = Arc::new(Promised::new());
+        let promise = Arc::new(Promise::new());
         let keeper = {
             let promise = promise.clone();
             thread::spawn(move || promise.keep(1))

@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Bed, bounded};
+use loom_tests::{Sleeper, bounded};
 use request_purgatory::model::ReaperLoop;
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
@@ -43,7 +43,7 @@ impl DelayedOperation for Op {
 struct World {
     purgatory: Purgatory<Op>,
     satisfied: Arc<AtomicBool>,
-    bed: Bed,
+    sleeper: Sleeper,
     ends: Arc<Mutex<Vec<Completion>>>,
 }
 
@@ -57,7 +57,7 @@ impl World {
         Self {
             purgatory: purgatory.expect("the settings are sound"),
             satisfied: Arc::new(AtomicBool::new(false)),
-            bed: Bed::default(),
+            sleeper: Sleeper::default(),
             ends: Arc::default(),
         }
     }
@@ -66,7 +66,7 @@ impl World {
         let op = Op {
             timeout,
             satisfied: self.satisfied.clone(),
-            ended: self.bed.waker(),
+            ended: self.sleeper.waker(),
             ends: self.ends.clone(),
         };
         self.purgatory
@@ -77,7 +77,7 @@ impl World {
     /// Parks one whose deadline has passed already, and sleeps until it has expired.
     fn expire_one(&self) {
         self.park(Duration::ZERO);
-        self.bed.sleep();
+        self.sleeper.sleep();
         assert_eq!(*self.ends.lock().unwrap(), [Completion::Expired]);
         assert_eq!(self.purgatory.len(), 0);
         assert_eq!(self.purgatory.stats().panicked, 0);
@@ -109,7 +109,7 @@ fn g07_inserts_race_the_loop_of_a_reaper_one_after_the_other() {
         let running = thread::spawn(move || reaper.run());
         for expired in 1..3 {
             world.park(Duration::ZERO);
-            world.bed.sleep();
+            world.sleeper.sleep();
             assert_eq!(world.ends.lock().unwrap().len(), expired);
         }
         end.stop();
@@ -117,8 +117,8 @@ fn g07_inserts_race_the_loop_of_a_reaper_one_after_the_other() {
     });
 }
 
-/// The alarm is set already when the second check is deferred, so that wakes no thread. Catches: an alarm that is reset after
-/// the reaper has seen that no check is deferred.
+/// The alarm is set already when the second check is deferred, so that wakes no thread. Catches: an alarm that is reset
+/// after the reaper has seen that no check is deferred.
 #[test]
 fn g07_a_second_check_later_races_the_loop_of_a_reaper() {
     bounded(|| {
@@ -130,7 +130,7 @@ fn g07_a_second_check_later_races_the_loop_of_a_reaper() {
         let running = thread::spawn(move || reaper.run());
         world.satisfied.store(true, Ordering::Relaxed);
         world.purgatory.check_later(1);
-        world.bed.sleep();
+        world.sleeper.sleep();
         assert_eq!(*world.ends.lock().unwrap(), [Completion::Satisfied]);
         end.stop();
         running.join().unwrap();
@@ -150,7 +150,7 @@ fn g07_a_later_insert_does_not_hide_an_earlier_one() {
             thread::spawn(move || world.park(Duration::from_secs(60)))
         };
         world.park(Duration::ZERO);
-        world.bed.sleep();
+        world.sleeper.sleep();
         assert_eq!(*world.ends.lock().unwrap(), [Completion::Expired]);
         other.join().unwrap();
         end.stop();

@@ -144,13 +144,13 @@ fn a_check_without_the_lock_may_miss_a_parker() {
     parker_races_check_after_lock(false);
 }
 
-/// A watcher leaves a list while another comes and a third thread checks after an event: either the checker finds the adder,
-/// or the adder sees the event.
+/// A watcher leaves a list while another comes and a third thread checks after an event: either the checker finds the
+/// adder, or the adder sees the event.
 fn leaver_adder_checker(leaver_rank: Option<u64>, rank: Option<u64>) {
     bounded(move || {
         let watchers = Arc::new(Watchers::new());
         let resolution = Arc::new(watchers.resolve(KEY));
-        let by = By::Place(resolution.place());
+        let by = By::Number(resolution.number());
         let event = Arc::new(AtomicBool::new(false));
         watchers.add(by, leaver_rank, 0);
         let leaver = {
@@ -201,7 +201,7 @@ fn g02_two_come_while_one_leaves() {
     bounded(|| {
         let watchers = Arc::new(Watchers::new());
         let resolution = watchers.resolve(KEY);
-        let by = By::Place(resolution.place());
+        let by = By::Number(resolution.number());
         watchers.add(by, None, 0);
         let adder = {
             let watchers = watchers.clone();
@@ -233,7 +233,7 @@ fn last_of_both_leave<R>(
     meanwhile: impl FnOnce(&Watchers) -> R,
 ) -> R {
     let resolution = watchers.resolve(KEY);
-    let by = By::Place(resolution.place());
+    let by = By::Number(resolution.number());
     watchers.add(by, rank, 0);
     let releaser = {
         let watchers = watchers.clone();
@@ -253,8 +253,8 @@ fn assert_nothing_is_left(watchers: &Watchers) {
     assert_eq!((watchers.keys(), watchers.keys_kept()), (0, 0));
 }
 
-/// Catches: a release that leaves the word as it is; a removal that does not say that the list is orphaned; a place that
-/// is retired and not used again.
+/// Catches: a release that leaves the word as it is; a removal that does not say that the list is orphaned; a place
+/// that is retired and not used again.
 #[test]
 fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
     for rank in [None, Some(3)] {
@@ -264,7 +264,7 @@ fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
             assert_nothing_is_left(&watchers);
             let [one, other] = [KEY, OTHER].map(|key| {
                 let resolution = watchers.resolve(key);
-                let place = resolution.place();
+                let place = resolution.number();
                 watchers.release(resolution);
                 place
             });
@@ -296,10 +296,10 @@ fn g02_the_key_is_resolved_again_while_the_place_is_retired() {
         let watchers = Arc::new(Watchers::new());
         let again = last_of_both_leave(&watchers, None, |watchers| {
             let again = watchers.resolve(KEY);
-            watchers.add(By::Place(again.place()), None, 1);
+            watchers.add(By::Number(again.number()), None, 1);
             again
         });
-        let by = By::Place(again.place());
+        let by = By::Number(again.number());
         assert_eq!(again.on(u64::MAX), [1]);
         assert_eq!(watchers.on(KEY, u64::MAX), [1]);
         watchers.remove(by, None, 1, |_| false);
@@ -318,7 +318,7 @@ fn g18_a_place_has_one_key_at_a_time() {
             watchers.add(By::Key(KEY), None, 1);
             watchers.remove(By::Key(KEY), None, 1, |_| true);
             let other = watchers.resolve(OTHER);
-            watchers.add(By::Place(other.place()), None, 2);
+            watchers.add(By::Number(other.number()), None, 2);
             other
         });
         assert_eq!(other.on(u64::MAX), [2]);
@@ -326,8 +326,8 @@ fn g18_a_place_has_one_key_at_a_time() {
         assert_eq!(watchers.on(KEY, u64::MAX), []);
         // If the place was retired once, it is given away once.
         let third = watchers.resolve(OTHER + 1);
-        assert_ne!(third.place(), other.place());
-        watchers.remove(By::Place(other.place()), None, 2, |_| false);
+        assert_ne!(third.number(), other.number());
+        watchers.remove(By::Number(other.number()), None, 2, |_| false);
         watchers.release(other);
         watchers.release(third);
         assert_nothing_is_left(&watchers);
@@ -370,7 +370,7 @@ fn g01_a_visit_up_to_a_rank_meets_every_watcher_that_stays() {
     bounded(|| {
         let watchers = Arc::new(Watchers::new());
         let resolution = watchers.resolve(KEY);
-        let by = By::Place(resolution.place());
+        let by = By::Number(resolution.number());
         for (id, rank) in [
             (0, Some(1)),
             (1, Some(1)),

@@ -4,7 +4,7 @@
 
 use loom::sync::Mutex;
 use loom::thread;
-use loom_tests::{Bed, Rouse, bounded};
+use loom_tests::{DriverWaker, Sleeper, bounded};
 use request_purgatory::{
     Purgatory, Waits, future::TakeFuture, future::WaitError, future::WaitOperation,
     threads::Dispatch, threads::Reaper, time::ManualClock,
@@ -49,7 +49,8 @@ impl World {
         )
     }
 
-    /// One job, and the check for one completion that makes it known; and the examinations that were left to the reaper.
+    /// One job, and the check for one completion that makes it known; and the examinations that were left to the
+    /// reaper.
     fn push(&self) -> thread::JoinHandle<()> {
         let (waits, jobs) = (self.waits.clone(), self.jobs.clone());
         thread::spawn(move || {
@@ -79,17 +80,17 @@ impl World {
 
 /// Polls when it is woken, and only then.
 fn wait(take: &mut TakeFuture<u64, u32>) -> Result<u32, WaitError> {
-    let bed = Bed::default();
+    let sleeper = Sleeper::default();
     loop {
-        match poll(take, &bed) {
+        match poll(take, &sleeper) {
             Poll::Ready(taken) => return taken,
-            Poll::Pending => bed.sleep(),
+            Poll::Pending => sleeper.sleep(),
         }
     }
 }
 
-fn poll(take: &mut TakeFuture<u64, u32>, bed: &Bed) -> Poll<Result<u32, WaitError>> {
-    let waker = Waker::from(Arc::new(Rouse(bed.waker())));
+fn poll(take: &mut TakeFuture<u64, u32>, sleeper: &Sleeper) -> Poll<Result<u32, WaitError>> {
+    let waker = Waker::from(Arc::new(DriverWaker(sleeper.waker())));
     Pin::new(take).poll(&mut Context::from_waker(&waker))
 }
 
@@ -116,7 +117,7 @@ fn g23_poll_and_drop_race_the_check_that_takes() {
         let world = World::new();
         let mut first = world.take(TIMEOUT);
         let producer = world.push();
-        let polled = poll(&mut first, &Bed::default());
+        let polled = poll(&mut first, &Sleeper::default());
         drop(first);
         producer.join().unwrap();
         match polled {

@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Bed, bounded};
+use loom_tests::{Sleeper, bounded};
 use request_purgatory::{
     RejectReason, Rejected, Timer, threads::Dispatch, threads::Reaper, time::ManualClock,
 };
@@ -36,8 +36,8 @@ fn assert_empty(timer: &Timer<usize>) {
     assert_eq!((timer.len(), timer.stats().panicked), (0, 0));
 }
 
-/// Catches: an expiry that does not ask who may end it, a stop that does not; a stale id that stops the next occupant of
-/// its slot.
+/// Catches: an expiry that does not ask who may end it, a stop that does not; a stale id that stops the next occupant
+/// of its slot.
 #[test]
 fn g05_stop_races_expiry_and_a_later_start() {
     bounded(|| {
@@ -64,8 +64,8 @@ fn g05_stop_races_expiry_and_a_later_start() {
     });
 }
 
-/// Catches: a start that lets others end a payload which it still has, and so has to expire it itself: the callback then
-/// runs where no user expects it.
+/// Catches: a start that lets others end a payload which it still has, and so has to expire it itself: the callback
+/// then runs where no user expects it.
 #[test]
 fn g05_expiry_races_start() {
     bounded(|| {
@@ -110,14 +110,14 @@ fn g05_reset_races_expiry() {
 }
 
 /// A reactor's loop, until it would sleep no longer than [`NEAR`].
-fn drive(timer: &Timer<usize>, bed: &Bed) {
+fn drive(timer: &Timer<usize>, sleeper: &Sleeper) {
     loop {
         timer.advance();
         let next = timer.next_deadline();
         if next.is_some_and(|next| next.since_origin() <= NEAR) {
             return;
         }
-        bed.sleep();
+        sleeper.sleep();
     }
 }
 
@@ -125,13 +125,13 @@ fn drive(timer: &Timer<usize>, bed: &Bed) {
 #[test]
 fn g07_start_races_a_reaper_going_to_sleep() {
     bounded(|| {
-        let bed = Bed::default();
-        let (timer, _) = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let (timer, _) = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let starter = {
             let timer = timer.clone();
             thread::spawn(move || timer.start(NEAR, 0).expect("there is room"))
         };
-        drive(&timer, &bed);
+        drive(&timer, &sleeper);
         assert_eq!(timer.stop(starter.join().unwrap()), Some(0));
         assert_empty(&timer);
     });
@@ -141,14 +141,14 @@ fn g07_start_races_a_reaper_going_to_sleep() {
 #[test]
 fn g07_reset_races_a_reaper_going_to_sleep() {
     bounded(|| {
-        let bed = Bed::default();
-        let (timer, _) = driven(&ManualClock::new(), Reaper::Reactor(bed.waker()));
+        let sleeper = Sleeper::default();
+        let (timer, _) = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
         let id = timer.start(FAR, 0).expect("there is room");
         let other = {
             let timer = timer.clone();
             thread::spawn(move || timer.reschedule(id, NEAR))
         };
-        drive(&timer, &bed);
+        drive(&timer, &sleeper);
         assert_eq!(other.join().unwrap(), Ok(()));
         assert_eq!(timer.stop(id), Some(0));
         assert_empty(&timer);

@@ -9,12 +9,12 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::exhaustive;
-use request_purgatory::model::{Begun, Order, Verdict, Word};
+use request_purgatory::model::{Claimed, Mark, Release, State};
 use std::sync::Arc;
 
 /// A word, the operation that it guards (loom complains if two threads touch it at once), and what happens around it.
 struct World {
-    word: Word,
+    word: State,
     /// Whether the event was seen when the operation was examined.
     seen: UnsafeCell<bool>,
     /// Written by one thread and read by holders, with no ordering but the word's.
@@ -25,7 +25,7 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            word: Word::new(),
+            word: State::new(),
             seen: UnsafeCell::new(false),
             event: AtomicBool::new(false),
             ended: AtomicUsize::new(0),
@@ -40,9 +40,9 @@ impl World {
                 unsafe { *seen |= happened };
             });
             match self.word.release() {
-                Verdict::Parked => return,
-                Verdict::Recheck => {}
-                Verdict::End => return self.end(),
+                Release::Parked => return,
+                Release::Recheck => {}
+                Release::End => return self.end(),
             }
         }
     }
@@ -66,7 +66,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
                 if happens {
                     world.event.store(true, Ordering::Relaxed);
                 }
-                if world.word.begin(Order::Recheck) == Begun::Held {
+                if world.word.claim(Mark::Recheck) == Claimed::Held {
                     world.examine();
                 }
             })
@@ -75,7 +75,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
         for checker in checkers {
             checker.join().unwrap();
         }
-        assert_eq!(world.word.begin(Order::Recheck), Begun::Held);
+        assert_eq!(world.word.claim(Mark::Recheck), Claimed::Held);
         // SAFETY: held, and the other threads have ended.
         assert!(world.seen.with(|seen| unsafe { *seen }));
     });
@@ -86,10 +86,10 @@ fn g01_holder_sees_the_event_behind_every_mark() {
 fn g05_checker_reaper_and_canceller_end_it_once() {
     exhaustive(|| {
         let world = World::new();
-        let enders = [Order::Expire, Order::Cancel].map(|order| {
+        let enders = [Mark::Expire, Mark::Cancel].map(|order| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.begin(order) == Begun::Held {
+                if world.word.claim(order) == Claimed::Held {
                     world.end();
                 }
             })
@@ -99,7 +99,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
             ender.join().unwrap();
         }
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
-        assert_eq!(world.word.begin(Order::Recheck), Begun::Stale);
+        assert_eq!(world.word.claim(Mark::Recheck), Claimed::Stale);
     });
 }
 
@@ -111,7 +111,7 @@ fn g05_two_cancellers_and_the_parker() {
         let cancellers = [(); 2].map(|()| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.begin(Order::Cancel) == Begun::Held {
+                if world.word.claim(Mark::Cancel) == Claimed::Held {
                     world.end();
                 }
             })
@@ -127,7 +127,7 @@ fn g05_two_cancellers_and_the_parker() {
 /// This thread ends the operation, and another one meets it in whatever state. `meets` tells whether it found that the
 /// operation has ended: then it must see what the holder did to the operation. (That one is the spawned thread: of a
 /// first thread that only loads, loom tries one execution.)
-fn the_end_shows_what_came_before(meets: impl Fn(&Word) -> bool + Copy + Send + Sync + 'static) {
+fn the_end_shows_what_came_before(meets: impl Fn(&State) -> bool + Copy + Send + Sync + 'static) {
     exhaustive(move || {
         let world = World::new();
         let late = {
@@ -142,7 +142,7 @@ fn the_end_shows_what_came_before(meets: impl Fn(&Word) -> bool + Copy + Send + 
         // (The event is there: what the holder writes is that it has seen it.)
         world.event.store(true, Ordering::Relaxed);
         world.examine();
-        if world.word.begin(Order::Cancel) == Begun::Held {
+        if world.word.claim(Mark::Cancel) == Claimed::Held {
             world.end();
         }
         late.join().unwrap();
@@ -152,10 +152,10 @@ fn the_end_shows_what_came_before(meets: impl Fn(&Word) -> bool + Copy + Send + 
 /// Catches: an end without Release; a transition whose load is Relaxed, or whose failed exchange is.
 #[test]
 fn g05_a_canceller_that_comes_too_late_sees_what_the_ender_did() {
-    the_end_shows_what_came_before(|word| match word.begin(Order::Cancel) {
-        Begun::Stale => true,
-        Begun::Marked => false,
-        Begun::Held => {
+    the_end_shows_what_came_before(|word| match word.claim(Mark::Cancel) {
+        Claimed::Stale => true,
+        Claimed::Marked => false,
+        Claimed::Held => {
             word.end();
             false
         }

@@ -1,8 +1,8 @@
 //! Random schedules of the whole purgatory: what is too large for the models in `loom-tests` is run on schedules that
 //! shuttle draws, by chance or with a few changes of priority. `.ci/models shuttle` is the long run.
 //!
-//! A failure prints the command that repeats the run, and the schedule; twice if the unwinding took more steps, and then
-//! the second is whole. On the same source, that one schedule is repeated by
+//! A failure prints the command that repeats the run, and the schedule; twice if the unwinding took more steps, and
+//! then the second is whole. On the same source, that one schedule is repeated by
 //!
 //! ```text
 //! SHUTTLE_SCHEDULE='...' .ci/models shuttle 1 NAME
@@ -19,8 +19,8 @@ use shuttle::{Config, Runner};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Runs `scenario` on `SHUTTLE_ITERATIONS` schedules (1,000 by default): half of them draw every step, the others change
-/// priorities three times.
+/// Runs `scenario` on `SHUTTLE_ITERATIONS` schedules (1,000 by default): half of them draw every step, the others
+/// change priorities three times.
 pub fn explore(scenario: fn()) {
     if let Some(schedule) = variable("SHUTTLE_SCHEDULE") {
         shuttle::replay(scenario, &schedule);

@@ -1,4 +1,5 @@
-//! G23 on random schedules: workers that take, give up at any moment and are cancelled, while jobs come and time passes.
+//! G23 on random schedules: workers that take, give up at any moment and are cancelled, while jobs come and time
+//! passes.
 #![cfg(shuttle)]
 
 use request_purgatory::future::{TakeFuture, WaitOperation};

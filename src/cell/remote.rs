@@ -1,7 +1,7 @@
 //! The remote free list: slots that were freed while another thread had the lock of their slab.
 //!
-//! A lock-free stack of slot indices, linked through the slots. Threads push one slot at a time; the thread that has the
-//! lock takes all of them at once, so no slot can be popped and pushed again between a load and its exchange.
+//! A lock-free stack of slot indices, linked through the slots. Threads push one slot at a time; the thread that has
+//! the lock takes all of them at once, so no slot can be popped and pushed again between a load and its exchange.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::atomic::AtomicU32 as Link;

@@ -7,7 +7,7 @@
 //! | part | which threads may use it |
 //! |---|---|
 //! | `state` | every thread, through [`State`]'s transitions |
-//! | `payload` | the holder only: the thread that filled the slot, or got [`Begin::Held`], until it lets go. [`Held`] is the proof, and cannot be copied |
+//! | `payload` | the holder only: the thread that filled the slot, or got [`Held`] by a claim, until it lets go. [`Held`] is the proof, and cannot be copied |
 //! | `fields` | the thread that has the slab's lock. [`SlabGuard`] is the proof |
 //! | `link` | every thread (it is atomic); it means something only while the slot is on a free list |
 //!
@@ -21,7 +21,7 @@
 
 use super::chunks::Chunks;
 use super::remote::{NIL, RemoteList};
-use super::state::{Acquire, Mark, Release, State};
+use super::state::{Claimed, Mark, Release, State};
 use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -77,16 +77,6 @@ unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
 // SAFETY: a slab owns its payloads and what lies beside them.
 unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
 
-/// Answer of [`Slab::begin`].
-pub(crate) enum Begin<'a, P> {
-    /// The caller has the operation.
-    Held(Held<'a, P>),
-    /// Another thread has it, and will act on the mark.
-    Marked,
-    /// It has ended.
-    Stale,
-}
-
 /// Answer of [`Held::release`].
 pub(crate) enum Released<'a, P> {
     /// Other threads may hold it now. If it was to be examined again (`unexamined`), the caller must arrange for that.
@@ -127,16 +117,14 @@ impl<P, G> Slab<P, G> {
         Some(SlabGuard { slab: self, locked })
     }
 
-    /// Takes hold of the operation at `at`, or leaves `mark` for the thread that holds it.
+    /// Takes hold of the operation at `at`. `None` if it has ended, or if another thread holds it: that one has `mark`
+    /// now, and will act on it.
     #[inline(always)]
-    pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, P> {
-        let Some(slot) = self.slots.get(at.index) else {
-            return Begin::Stale;
-        };
-        match slot.state.acquire_or_mark(at.generation, mark) {
-            Acquire::Held => Begin::Held(Held { slot, at }),
-            Acquire::Busy => Begin::Marked,
-            Acquire::Stale => Begin::Stale,
+    pub(crate) fn claim(&self, at: SlotRef, mark: Mark) -> Option<Held<'_, P>> {
+        let slot = self.slots.get(at.index)?;
+        match slot.state.claim(at.generation, mark) {
+            Claimed::Held => Some(Held { slot, at }),
+            Claimed::Marked | Claimed::Stale => None,
         }
     }
 
@@ -203,7 +191,7 @@ impl<P, G> Drop for Slab<P, G> {
             let Some(at) = self.occupant(index) else {
                 continue;
             };
-            if let Begin::Held(held) = self.begin(at, Mark::ShutDown) {
+            if let Some(held) = self.claim(at, Mark::ShutDown) {
                 drop(held.end());
             }
         }
@@ -212,8 +200,8 @@ impl<P, G> Drop for Slab<P, G> {
 
 /// Exclusive access to the operation in one slot.
 ///
-/// Must be [released](Held::release) or [ended](Held::end): without, no thread can end the operation any more. In a build
-/// with debug assertions, the destructor panics.
+/// Must be [released](Held::release) or [ended](Held::end): without, no thread can end the operation any more. In a
+/// build with debug assertions, the destructor panics.
 #[must_use = "an operation that is neither released nor ended stays held"]
 pub(crate) struct Held<'a, P> {
     slot: &'a Slot<P>,
@@ -365,7 +353,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         slot.fields.with_mut(|place| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
             let place = unsafe { &mut *place };
-            // (Field by field: read back whole, a record that was written whole is not waited for.)
+            // Field by field: read back whole, a record that was written whole is not waited for.
             place.deadline = fields.deadline;
             place.parked_at = fields.parked_at;
             place.position = fields.position;
@@ -423,8 +411,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             link: Link::new(NIL),
             payload: UnsafeCell::new(MaybeUninit::uninit()),
         };
-        // SAFETY: we have the lock, and slots are added here only. A thread that has the lock has `&Slab`, which it gets
-        // from another thread only if `P`, and with it the slot, is `Send`.
+        // SAFETY: we have the lock, and slots are added here only. A thread that has the lock has `&Slab`, which it
+        // gets from another thread only if `P`, and with it the slot, is `Send`.
         self.locked.free = unsafe { self.slab.slots.push(vacant) };
         true
     }

@@ -2,23 +2,23 @@
 //!
 //! | bits | name | set | meaning |
 //! |---|---|---|---|
-//! | 0 | `PARKED` | insert | the slot holds an operation |
-//! | 1 | `CHECKING` | insert, acquire | one thread, the *holder*, has exclusive access |
-//! | 2 | `RECHECK` | mark | an event happened since the holder's examination began: it must examine again |
-//! | 3 | `FORCED` | mark | the holder must end it as satisfied |
-//! | 4 | `CANCELLED` | mark | the holder must end it as cancelled |
-//! | 5 | `EXPIRED` | mark | the deadline has passed: the holder must end it as expired |
-//! | 6 | `SHUT_DOWN` | mark | the holder must end it as shut down |
+//! | 0 | `PARKED` | occupy | the slot holds an operation |
+//! | 1 | `HELD` | occupy, claim | one thread, the *holder*, has exclusive access |
+//! | 2 | `RECHECK` | claim | an event happened since the holder's examination began: it must examine again |
+//! | 3 | `FORCED` | claim | the holder must end it as satisfied |
+//! | 4 | `CANCELLED` | claim | the holder must end it as cancelled |
+//! | 5 | `EXPIRED` | claim | the deadline has passed: the holder must end it as expired |
+//! | 6 | `SHUT_DOWN` | claim | the holder must end it as shut down |
 //! | 32.. | generation | end | which occupant of the slot: a reference with another generation is stale |
 //!
 //! Truth table (`-` is 0):
 //!
-//! | PARKED | CHECKING | marks | state | who may touch the operation |
+//! | PARKED | HELD | marks | state | who may touch the operation |
 //! |---|---|---|---|---|
 //! | - | - | - | vacant | no thread: there is none |
-//! | 1 | - | - | parked | the thread that acquires it |
+//! | 1 | - | - | parked | the thread that claims it |
 //! | 1 | 1 | - | held | the holder |
-//! | 1 | 1 | any | held, with orders | the holder, which finds the orders when it lets go |
+//! | 1 | 1 | any | held, with marks | the holder, which finds the marks when it releases the operation |
 //!
 //! No thread waits for a holder. A thread that finds the operation held leaves a mark, and the holder cannot release
 //! the operation past a mark: its release fails, and it acts on the mark. That is the whole handoff.
@@ -30,7 +30,7 @@
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
 
 const PARKED: u64 = 1;
-const CHECKING: u64 = 1 << 1;
+const HELD: u64 = 1 << 1;
 const RECHECK: u64 = 1 << 2;
 const GENERATION: u32 = 32;
 /// The generation after the last. (It is the first one again, but no slot ends before its first occupant came.)
@@ -66,24 +66,13 @@ impl Mark {
     }
 }
 
-/// Answer of [`State::acquire`].
+/// Answer of [`State::claim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Acquire {
+pub(crate) enum Claimed {
     /// The caller is the holder now.
     Held,
-    /// Another thread is.
-    Busy,
-    /// The reference is stale: that operation has ended.
-    Stale,
-}
-
-/// Answer of [`State::mark`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Marked {
-    /// The holder will see the mark.
-    Left,
-    /// There is no holder any more: acquire instead.
-    Unheld,
+    /// Another thread is, and will see the mark.
+    Marked,
     /// The reference is stale: that operation has ended.
     Stale,
 }
@@ -159,10 +148,10 @@ impl State {
                 Next::To(next, answer) => (next, answer),
                 Next::Stay(answer) => return answer,
             };
-            // ORDERING: AcqRel, because every transition hands something over in one direction or the other.
-            // Release: `release` publishes what the holder did to the operation to the next `acquire`; `mark`
-            // publishes the event behind the mark to the holder's `release` that takes it. Acquire: the other end
-            // of each.
+            // ORDERING: AcqRel, because every transition hands something over in one direction or the other. Release:
+            // `release` publishes what the holder did to the operation to the next `claim` that gets it; a `claim` that
+            // leaves a mark publishes the event behind it to the holder's `release` that takes it. Acquire: the other
+            // end of each.
             match self
                 .0
                 .compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire)
@@ -179,52 +168,24 @@ impl State {
         // can name the new occupant before its reference is published: under the lock of its timer shard or of a list,
         // or by the compare-and-swap of a resolved list's word (`Resolved::swap`).
         let vacant = Snapshot(self.0.load(Ordering::Relaxed));
-        debug_assert!(!vacant.has(PARKED | CHECKING));
+        debug_assert!(!vacant.has(PARKED | HELD));
         self.0
-            .store(vacant.with(PARKED | CHECKING).0, Ordering::Relaxed);
+            .store(vacant.with(PARKED | HELD).0, Ordering::Relaxed);
         vacant.generation()
     }
 
-    /// parked -> held, unless held by another or ended.
+    /// parked -> held, or held -> held with `mark`: the holder will act on that.
     #[inline(always)]
-    pub(crate) fn acquire(&self, generation: u32) -> Acquire {
+    pub(crate) fn claim(&self, generation: u32, mark: Mark) -> Claimed {
         self.transition(|now| {
             if !now.is(generation) {
-                Next::Stay(Acquire::Stale)
-            } else if now.has(CHECKING) {
-                Next::Stay(Acquire::Busy)
-            } else {
-                Next::To(now.with(CHECKING), Acquire::Held)
-            }
-        })
-    }
-
-    /// parked -> held, or held -> held with `mark`: the thread that holds it will act on that.
-    #[inline(always)]
-    pub(crate) fn acquire_or_mark(&self, generation: u32, mark: Mark) -> Acquire {
-        loop {
-            match self.acquire(generation) {
-                Acquire::Busy => match self.mark(generation, mark) {
-                    Marked::Left => return Acquire::Busy,
-                    Marked::Stale => return Acquire::Stale,
-                    Marked::Unheld => {}
-                },
-                answer => return answer,
-            }
-        }
-    }
-
-    /// held -> held with `mark`, unless there is no holder.
-    pub(crate) fn mark(&self, generation: u32, mark: Mark) -> Marked {
-        self.transition(|now| {
-            if !now.is(generation) {
-                Next::Stay(Marked::Stale)
-            } else if !now.has(CHECKING) {
-                Next::Stay(Marked::Unheld)
+                Next::Stay(Claimed::Stale)
+            } else if !now.has(HELD) {
+                Next::To(now.with(HELD), Claimed::Held)
             } else {
                 // Written even when the mark is there already: it is this write that hands *our* event to the
                 // holder, not the write of the thread that came before.
-                Next::To(now.with(mark.bit()), Marked::Left)
+                Next::To(now.with(mark.bit()), Claimed::Marked)
             }
         })
     }
@@ -238,7 +199,7 @@ impl State {
     #[inline(always)]
     pub(crate) fn release(&self, examine_again: bool) -> Release {
         self.transition(|now| {
-            debug_assert!(now.has(PARKED) && now.has(CHECKING));
+            debug_assert!(now.has(PARKED) && now.has(HELD));
             let asked = now.has(RECHECK);
             // A recheck comes first: an event that was reported before the ending is examined before it.
             if asked && examine_again {
@@ -249,10 +210,8 @@ impl State {
                     mark,
                     unexamined: asked,
                 }),
-                None if asked => {
-                    Next::To(now.without(CHECKING | RECHECK), Release::ParkedUnexamined)
-                }
-                None => Next::To(now.without(CHECKING), Release::Parked),
+                None if asked => Next::To(now.without(HELD | RECHECK), Release::ParkedUnexamined),
+                None => Next::To(now.without(HELD), Release::Parked),
             }
         })
     }
@@ -260,7 +219,7 @@ impl State {
     /// held -> vacant, whatever marks there are. Only the holder calls this.
     #[inline(always)]
     pub(crate) fn end(&self) {
-        // ORDERING: Relaxed: between `acquire` and here no thread but the holder changes the generation.
+        // ORDERING: Relaxed: between `claim` and here no thread but the holder changes the generation.
         let generation = Snapshot(self.0.load(Ordering::Relaxed)).generation();
         // ORDERING: Release pairs with the Acquire in `transition` and `is_parked`: a thread that sees the end also
         // sees what the holder did before. A plain store may overwrite a mark just being left; the end answers every

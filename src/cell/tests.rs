@@ -1,6 +1,6 @@
 //! The slab on one thread: reuse, growth, the end of a slot's generations, and what is dropped when.
 
-use super::slab::{Begin, Fields, Held, Released, Slab, SlotRef};
+use super::slab::{Fields, Held, Released, Slab, SlotRef};
 use super::state::Mark;
 use crate::sync::LAST_GENERATION;
 use std::sync::Arc;
@@ -21,10 +21,7 @@ fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<SlotRef> {
 }
 
 fn hold(cells: &Cells, at: SlotRef) -> Option<Held<'_, Arc<u32>>> {
-    match cells.begin(at, Mark::Cancel) {
-        Begin::Held(held) => Some(held),
-        Begin::Marked | Begin::Stale => None,
-    }
+    cells.claim(at, Mark::Cancel)
 }
 
 fn end(cells: &Cells, at: SlotRef) -> Option<Arc<u32>> {

@@ -77,8 +77,9 @@ pub(crate) fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // One caller at a time, or they would not know whether the reactor knows of each other's alarms.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // The caller may not be the reactor, which only knows what it was told in here; and the deadline may be filed
-        // and not announced yet: the thread that announces it finds the alarm set, and wakes no thread.
+        // Another thread than the reactor may call this, and the reactor knows only the deadlines that this call tells
+        // it. A deadline may be in the wheel and not announced yet: the thread that announces it will find the alarm
+        // set, and wake no thread. So an earlier deadline is told here.
         (next, next < before)
     };
     if tell {
@@ -100,14 +101,14 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
 /// The same for the drop of the last handle: waits for a moment only.
 pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
-    // (Where the shutdown came from a callback, no thread has joined the threads yet.)
+    // Where the shutdown came from a callback, no thread has joined the threads yet.
     if !handler.engine().is_closed_in_background() {
         let engine = handler.engine();
         engine.stop_threads(|thread| thread.join_within(GRACE));
     }
 }
 
-/// Lets a thread of its own shut the handler down. Returns what that keeps when it is done.
+/// Lets a thread of its own shut the handler down. Returns a promise that is kept when the shutdown is over.
 pub(crate) fn shut_down_in_background<H: Handler>(
     handler: &Arc<H>,
 ) -> io::Result<Arc<Promise<()>>> {
@@ -118,7 +119,7 @@ pub(crate) fn shut_down_in_background<H: Handler>(
         close(&handler, CLOSED_IN_BACKGROUND);
         // Also where another thread has closed it: that may have been a callback, which does not wait.
         handler.engine().stop_threads(Worker::join);
-        // (A waker is the user's code.)
+        // A waker is the user's code.
         let _ = handler.engine().guarded(|| promise.keep(()));
     })?;
     Ok(done)
@@ -149,8 +150,8 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     true
 }
 
-/// Refuses every payload from now on, and waits for at most `limit` until all parked ones have ended and been completed.
-/// Returns how many are parked.
+/// Refuses every payload from now on, and waits for at most `limit` until all parked ones have ended and been
+/// completed. Returns how many are parked.
 pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     let engine = handler.engine();
     engine.begin_drain();
@@ -159,7 +160,7 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
         if !engine.threads.has_reaper() {
             advance(handler);
         }
-        // (In this order: what is found to have ended is handed over by now, or its pass is in progress.)
+        // In this order: what is found to have ended is handed over by now, or its pass is in progress.
         engine.is_closed() || (engine.stats().parked == 0 && completions_have_run(handler))
     });
     engine.stats().parked

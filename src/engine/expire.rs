@@ -1,8 +1,8 @@
 //! One pass of the time: expiring payloads, running the user's code for them, and reclaiming what they leave behind.
 //!
 //! In a storm the order counts. A payload that has expired has ended, and no thread finds it any more; but its entries
-//! in the watch lists and its slot are still there, and to reclaim them takes longer than all the rest. So when more
-//! than a slice expires, completions run first; slots and watches go to the reclaim queue, a batch at a time, while no
+//! in the watch lists and its slot are still there, and to reclaim them takes longer than all the rest. So when a
+//! slice or more expires, completions run first; slots and watches go to the reclaim queue, a batch at a time, while no
 //! timer is due. A few are reclaimed before their completions run: then no watch is left of what these speak of.
 //!
 //! The cost of it is that of memory: a million slots and lists lie far apart. They are prefetched by slices, in loops
@@ -31,8 +31,8 @@ const BATCH: usize = 8 * SLICE;
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
     let examination = Examining::current();
-    // An expiry examines its operation, which may drive the timer in turn: passes would nest, one for each operation whose
-    // deadline has passed. These operations are left to the pass in progress.
+    // An expiry examines its operation, which may drive the timer in turn: passes would nest, one for each operation
+    // whose deadline has passed. These operations are left to the pass in progress.
     if examination.is_some_and(Examination::is_in_expiry) {
         return 0;
     }
@@ -47,7 +47,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     };
     for _ in 0..deferred {
         handler.run_deferred(&mut || {
-            // (The clock may be the user's. If it panics, the timers wait for the next slice.)
+            // The clock may be the user's. If it panics, the timers wait for the next slice.
             let later = handler.engine().guarded(|| handler.engine().now()).ok();
             if let Some(later) = later.filter(|later| *later > now) {
                 now = later;
@@ -154,7 +154,7 @@ impl<H: Handler> Batch<H> {
         engine.count_ended(Ending::Expired, expired);
         engine.count_ended(Ending::Aborted, ended - expired);
         count_lateness(engine, shard, &self.deadlines);
-        // (A limit bounds memory: what ended payloads leave is reclaimed before their places are free.)
+        // A limit bounds memory: what ended payloads leave is reclaimed before their places are free.
         let storm = !engine.reclaims_first() && (more || ended >= SLICE);
         if ended > 0 && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(self.unreclaimed);
@@ -195,10 +195,10 @@ fn reclaim_batch<H: Handler>(handler: &Arc<H>, batch: Vec<Unreclaimed<H::Stale>>
 
 /// Counts how late payloads with these deadlines have expired: all of them by now.
 fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, deadlines: &[Tick]) {
-    // (The clock may be the user's. If it panics, nothing is counted.)
+    // The clock may be the user's. If it panics, nothing is counted.
     if let (false, Ok(now)) = (deadlines.is_empty(), engine.guarded(|| engine.clock.now())) {
         let (mut total, mut max) = (0_u64, 0);
-        // (Most deadlines of a bucket are equal.)
+        // Most deadlines of a bucket are equal.
         for same in deadlines.chunk_by(|one, next| one == next) {
             let late = now.saturating_since(engine.timestamp(same[0]));
             let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);

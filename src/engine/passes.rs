@@ -1,7 +1,7 @@
 //! The passes of the time that are in progress.
 //!
-//! A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no payload
-//! parked, and waits for the completions, asks first whether every pass is over.
+//! A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no
+//! payload parked, and waits for the completions, asks first whether every pass is over.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -16,13 +16,13 @@ impl Passes {
     /// Begins a pass, which lasts until the result is dropped.
     pub(crate) fn begin(&self) -> Pass<'_> {
         // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `are_over`: a thread that has
-        // read a count of what this pass has ended finds the pass here, or its end.
+        // read a count that this pass has made also finds the pass here, or finds it over.
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
         Pass(self)
     }
 
-    /// Whether every pass is over whose endings this thread has found counted.
+    /// Whether each pass is over whose counts this thread has read.
     pub(crate) fn are_over(&self) -> bool {
         // ORDERING: see `begin`; the load is Acquire and pairs with the Release in `drop`: what a pass has handed over
         // is seen to be so.

@@ -34,8 +34,8 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().push(batch);
     }
 
-    /// The batches to reclaim next, more of them from a longer queue. So the queue stops growing even if payloads expire
-    /// faster than they are reclaimed.
+    /// The batches to reclaim next, more of them from a longer queue. So the queue stops growing even if payloads
+    /// expire faster than they are reclaimed.
     pub(crate) fn take(&self) -> Vec<Unreclaimed<T>> {
         let mut queue = self.0.lock();
         let part = 1 + queue.len() / LONG;

@@ -6,7 +6,7 @@
 use super::tally::Tallies;
 use super::timing::Timing;
 use crate::address::Address;
-use crate::cell::slab::{Begin, Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
+use crate::cell::slab::{Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
 use crate::cell::state::Mark;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Ending};
@@ -199,9 +199,9 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released just
-    /// before, and then no other thread is on the way. (If it is taken again, the slot may wait for the next thread that
-    /// parks here or drives the timer; it is never lost.)
+    /// For a thread that has just freed a slot remotely because the lock was taken: the lock may have been released
+    /// just before, and then no other thread is on the way. (If it is taken again, the slot may wait for the next
+    /// thread that parks here or drives the timer; it is never lost.)
     fn try_free_remote(&self) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.free_remote(&mut guard);
@@ -266,7 +266,7 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn next_deadline(&self) -> Option<Tick> {
         loop {
             let mut guard = self.slab.lock();
-            // (Timers that were stopped and are still in the wheel do not count.)
+            // Timers that were stopped and are still in the wheel do not count.
             if !self.free_remote(&mut guard) {
                 return guard.split().0.timer.next_deadline();
             }
@@ -317,7 +317,7 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn refuse(&self, refusal: Refusal) {
         let mut guard = self.slab.lock();
         let refuses = &mut guard.split().0.refuses;
-        // (A drain may come late, and does not hide a shutdown.)
+        // A drain may come late, and does not hide a shutdown.
         if *refuses != Some(Refusal::Closed) {
             *refuses = Some(refusal);
         }
@@ -340,8 +340,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     #[inline(always)]
-    pub(crate) fn begin(&self, at: SlotRef, mark: Mark) -> Begin<'_, P> {
-        self.slab.begin(at, mark)
+    pub(crate) fn claim(&self, at: SlotRef, mark: Mark) -> Option<Held<'_, P>> {
+        self.slab.claim(at, mark)
     }
 
     #[inline(always)]

@@ -139,8 +139,8 @@ impl<H: Handler> Clone for WeakHandle<H> {
 
 /// A shutdown that is under way on a thread of its own: a [`Future`] that is ready when it is over.
 ///
-/// Any executor may poll it. The shutdown goes on whether this is polled, dropped or neither. After it has resolved, every
-/// poll is pending.
+/// Any executor may poll it. The shutdown goes on whether this is polled, dropped or neither. After it has resolved,
+/// every poll is pending.
 pub struct ShutdownFuture {
     done: Arc<Promise<()>>,
 }

@@ -85,7 +85,7 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
     let mut held = held.into_iter().map(|held| held.end().1);
-    // (The beginning of a pass says how many timers there are, whatever is deferred.)
+    // The beginning of a pass says how many timers there are, whatever is deferred.
     for ended in held.by_ref().take(SLICE - 1) {
         shard.free_from_other_shard(ended);
         assert_eq!(shard.begin_pass(0), count);

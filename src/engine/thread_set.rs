@@ -96,8 +96,8 @@ impl ThreadSet {
         self.completions.as_deref().filter(|_| self.own_completions)
     }
 
-    /// Ends the engine's own threads. The reaper ends first, so that no more jobs come to the completion thread, which runs
-    /// all jobs of its queue before it ends. `join` waits for one of them.
+    /// Ends the engine's own threads. The reaper ends first, so that no more jobs come to the completion thread, which
+    /// runs all jobs of its queue before it ends. `join` waits for one of them.
     pub(crate) fn stop(&self, join: impl Fn(&Worker)) {
         if let Some(reaper) = self.own_reaper() {
             reaper.close();

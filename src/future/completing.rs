@@ -2,8 +2,7 @@
 
 use super::reply::{Awaiting, CompletionError, Reply};
 use crate::error::Rejected;
-use crate::hash::KeyHasher;
-use crate::hash::RandomState;
+use crate::hash::{KeyHasher, RandomState};
 use crate::operation::{Completion, DelayedOperation};
 use crate::promise::{Promise, block_on};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
@@ -105,8 +104,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     /// As [`try_complete_else_watch`](Self::try_complete_else_watch), and gives a future of the operation's end.
     ///
     /// The operation is parked when this returns, whether the future is polled or not: an event after the call is not
-    /// missed, and the timeout runs. `try_complete` and `timeout` never run in a poll. The future is woken on the thread
-    /// on which `on_complete` would run.
+    /// missed, and the timeout runs. `try_complete` and `timeout` never run in a poll. The future is woken on the
+    /// thread on which `on_complete` would run.
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.
@@ -152,8 +151,8 @@ fn begin<Op: DelayedOperation, S: KeyHasher>(
     }
 }
 
-/// The end of an [`Awaited`] operation: a [`Future`] of the operation and its [`Completion`], which may be a timeout or a
-/// shutdown.
+/// The end of an [`Awaited`] operation: a [`Future`] of the operation and its [`Completion`], which may be a timeout or
+/// a shutdown.
 ///
 /// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
 /// resolved, every poll is pending. It does not keep the purgatory alive.

@@ -1,20 +1,20 @@
-//! Listening to checks, for conditions that only the waiter can evaluate: listen, evaluate, await a check, evaluate again.
+//! Listening to checks, for conditions that only the waiter can evaluate: listen, evaluate, await a check, evaluate
+//! again.
 
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::signal::Signal;
 use super::wait_error::WaitError;
 use crate::error::Rejected;
-use crate::hash::{KeyHasher, RandomState};
+use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
-use crate::tracker::TrackedKey;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
+impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Listens to checks of any of `keys`, for at most `timeout` from this call on ([`Duration::MAX`]: without end, a
     /// stream of wake-ups). For conditions that the waiter evaluates itself, because the evaluation awaits or borrows:
     ///
@@ -39,14 +39,14 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// [`wait_until`](Self::wait_until) is this loop, and evaluates once more at the deadline.
     ///
-    /// The listener listens when this returns, and between wake-ups: a check after this call is not missed. Evaluate the
-    /// condition after this call, not before it. If the purgatory refuses to park the listener,
+    /// The listener listens when this returns, and between wake-ups: a check after this call is not missed. Evaluate
+    /// the condition after this call, not before it. If the purgatory refuses to park the listener,
     /// [`checked`](Listener::checked) says so; a condition that is true before that needs no place in the purgatory.
     ///
     /// The thread that checks a key runs nothing of the waiter but its waker. In the statistics every such check is an
-    /// examination in vain, and a listener that expires shows no [missed check](crate::stats::Stats::missed_checks): the
-    /// library does not know the condition. A check for at most some completions wakes every listener that it comes to,
-    /// because none of them completes; workers that compete for something use [`take`](Self::take).
+    /// examination in vain, and a listener that expires shows no [missed check](crate::stats::Stats::missed_checks):
+    /// the library does not know the condition. A check for at most some completions wakes every listener that it comes
+    /// to, because none of them completes; workers that compete for something use [`take`](Self::take).
     ///
     /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; locks as
     /// [`try_complete_else_watch`](Self::try_complete_else_watch) does. Does not keep the purgatory alive.
@@ -68,9 +68,9 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         })
     }
 
-    /// Waits until `condition` finds something, for at most `timeout` from this call on ([`Duration::MAX`]: without end).
-    /// As [`wait`](Self::wait), for conditions that await: the condition is evaluated in the task that awaits this future,
-    /// and needs neither `Send` nor `'static`.
+    /// Waits until `condition` finds something, for at most `timeout` from this call on ([`Duration::MAX`]: without
+    /// end). As [`wait`](Self::wait), for conditions that await: the condition is evaluated in the task that awaits
+    /// this future, and needs neither `Send` nor `'static`.
     ///
     /// ```
     /// # use request_purgatory::{Waits, future::WaitError};
@@ -84,12 +84,14 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// ```
     ///
     /// It [listens](Self::listen) from this call on, polled or not. The condition is evaluated when the future is first
-    /// polled (also if the purgatory refuses to park it), again after checks, and once more when the timeout has passed. Every evaluation begins anew; checks that come during one are merged, and cause one
-    /// more. What that last evaluation finds counts as a [missed check](crate::stats::Stats::missed_checks): the event
-    /// had happened, and the key was not checked in time.
+    /// polled (also if the purgatory refuses to park it), again after checks, and once more when the timeout has
+    /// passed. Every evaluation begins anew; checks that come during one are merged, and cause one more. What that last
+    /// evaluation finds counts as a [missed check](crate::stats::Stats::missed_checks): the event had happened, and the
+    /// key was not checked in time.
     ///
-    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and the
-    /// evaluation at the deadline takes its own time. Put a timeout of your runtime around the future for a hard bound.
+    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and
+    /// the evaluation at the deadline takes its own time. Put a timeout of your runtime around the future for a hard
+    /// bound.
     ///
     /// The future is `Send` if the condition and its futures are.
     ///
@@ -114,7 +116,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 }
 
 /// Parks a listener's operation.
-fn begin<K: TrackedKey, S: KeyHasher>(
+fn begin<K: Key, S: KeyHasher>(
     timeout: Duration,
     park: impl FnOnce(
         WaitOperation<K>,
@@ -138,21 +140,19 @@ fn begin<K: TrackedKey, S: KeyHasher>(
 /// Dropping it cancels its operation: watches and timer are removed when `drop` returns, on any thread. (If another
 /// thread is examining the operation at that moment, `drop` does not wait for it; that thread removes them.)
 #[must_use = "a listener that is dropped does not listen"]
-pub struct Listener<K: TrackedKey, S: KeyHasher = RandomState>(
-    Awaiting<Signal, WaitOperation<K>, S>,
-);
+pub struct Listener<K: Key, S: KeyHasher = RandomState>(Awaiting<Signal, WaitOperation<K>, S>);
 
-impl<K: TrackedKey, S: KeyHasher> Listener<K, S> {
-    /// Waits until a key was checked since the last call (or since the listener was made). Any number of checks in between
-    /// are one.
+impl<K: Key, S: KeyHasher> Listener<K, S> {
+    /// Waits until a key was checked since the last call (or since the listener was made). Any number of checks in
+    /// between are one.
     ///
     /// Cancel-safe: a check that no call has reported yet is kept for the next one. After `Ok`, evaluate the condition:
     /// what happened before the check is visible then. Any executor may poll it; the thread that checks wakes the last
     /// task that polled, and holds no lock then. A waker that panics ends the listener, with [`WaitError::Panicked`].
     ///
     /// # Errors
-    /// Once there are no more checks to wait for, every call returns the reason, at once: [`WaitError::Expired`] after the
-    /// timeout, also where the purgatory refused to park it. A check that came before that is reported first.
+    /// Once there are no more checks to wait for, every call returns the reason, at once: [`WaitError::Expired`] after
+    /// the timeout, also where the purgatory refused to park it. A check that came before that is reported first.
     pub async fn checked(&mut self) -> Result<(), WaitError> {
         poll_fn(|cx| self.poll_checked(cx)).await
     }
@@ -165,15 +165,16 @@ impl<K: TrackedKey, S: KeyHasher> Listener<K, S> {
         self.0.shared().poll(cx)
     }
 
-    /// Ends the listener because its condition is true: it counts as completed, where a dropped one counts as cancelled.
+    /// Ends the listener because its condition is true: it counts as completed, where a dropped one counts as
+    /// cancelled.
     ///
     /// Its operation is forced to complete, and a trace says so. If it has expired by now, this changes nothing.
     pub fn satisfied(mut self) {
         self.0.end(Handle::force_complete);
     }
 
-    /// As [`wait_until`](Purgatory::wait_until), by a listener that listens already: evaluates `condition` at once, after
-    /// each check, and once more at the deadline.
+    /// As [`wait_until`](Purgatory::wait_until), by a listener that listens already: evaluates `condition` at once,
+    /// after each check, and once more at the deadline.
     ///
     /// # Errors
     /// The same.
@@ -212,7 +213,7 @@ impl<K: TrackedKey, S: KeyHasher> Listener<K, S> {
     }
 }
 
-impl<K: TrackedKey, S: KeyHasher> fmt::Debug for Listener<K, S> {
+impl<K: Key, S: KeyHasher> fmt::Debug for Listener<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
             .field("handle", &self.handle())

@@ -3,10 +3,10 @@
 use super::reply::Reply;
 use super::signal::Signal;
 use super::wait_error::WaitError;
+use crate::hash::Key;
 use crate::operation::{Completion, DelayedOperation};
 use crate::promise::Promise;
 use crate::sync::Arc;
-use crate::tracker::TrackedKey;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -86,7 +86,7 @@ where
         let result = found.ok_or(completion.into());
         // Dropped before the future is told. If its destructor panics, the future is told all the same.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(predicate)));
-        // (The promise refuses the result if the future was dropped.)
+        // The promise refuses the result if the future was dropped.
         reply.tell(|promise| drop(promise.keep(result)));
         if let Err(panic) = dropped {
             resume_unwind(panic);
@@ -94,7 +94,7 @@ where
     }
 }
 
-impl<K: TrackedKey> DelayedOperation for WaitOperation<K> {
+impl<K: Key> DelayedOperation for WaitOperation<K> {
     type Key = K;
 
     fn timeout(&self) -> Duration {
@@ -105,7 +105,7 @@ impl<K: TrackedKey> DelayedOperation for WaitOperation<K> {
         match &mut self.role {
             Role::Predicate(question) => question.ask(),
             Role::Listener(reply) => {
-                // (A waker is code of the user's.)
+                // A waker is code of the user's.
                 reply.asking(Signal::check);
                 false
             }

@@ -53,7 +53,7 @@ impl<T, E: From<CompletionError>> Shared for Promise<Result<T, E>> {
     type Unreceived = State<Result<T, E>>;
 
     fn lose(&self, lost: CompletionError) {
-        // (If the future was dropped, this returns the error.)
+        // If the future was dropped, this returns the error.
         drop(self.keep(Err(lost.into())));
     }
 

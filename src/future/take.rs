@@ -3,23 +3,23 @@
 use super::operation::WaitOperation;
 use super::wait::WaitFuture;
 use super::wait_error::WaitError;
-use crate::hash::{KeyHasher, RandomState};
+use crate::hash::{Key, KeyHasher, RandomState};
 use crate::promise::Panics;
 use crate::purgatory::{Handle, Purgatory, Watch};
-use crate::tracker::TrackedKey;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
+impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `take` takes a value, for at most `timeout` from this call on ([`Duration::MAX`]: without end). As
     /// [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a connection from a pool.
     ///
-    /// **A value that was taken is received or given back, never lost and never both.** It is received when a poll of the
-    /// future returns it. If the future is dropped before (its task was aborted, or another branch of a `select` was first), the
-    /// value goes to `give_back`; then the keys are checked again, each for one completion, so that another waiter gets it.
+    /// **A value that was taken is received or given back, never lost and never both.** It is received when a poll of
+    /// the future returns it. If the future is dropped before (its task was aborted, or another branch of a `select`
+    /// was first), the value goes to `give_back`; then the keys are checked again, each for one completion, so that
+    /// another waiter gets it.
     ///
     /// ```
     /// use request_purgatory::Waits;
@@ -46,14 +46,15 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// assert_eq!(block_on(second), Ok("job"));
     /// ```
     ///
-    /// `take` runs where the predicate of [`wait`](Self::wait) does, and has its duties; after it has taken a value it is
-    /// not called again. `give_back` runs at most once: on the thread that drops the future, or, if another thread was
-    /// just taking the value or on its way to the future with it, on that one. No lock of the library is held then, and
-    /// checks and completions that it causes do not nest. Drop no future while you hold a lock that `take` or `give_back`
-    /// of any waiter takes. After a shutdown values are still given back, and no key is checked. (A `take` that panics
-    /// after it has taken something loses that by itself.)
+    /// `take` runs where the predicate of [`wait`](Self::wait) does, and has its duties; after it has taken a value it
+    /// is not called again. `give_back` runs at most once: on the thread that drops the future, or, if another thread
+    /// was just taking the value or on its way to the future with it, on that one. No lock of the library is held then,
+    /// and checks and completions that it causes do not nest. Drop no future while you hold a lock that `take` or
+    /// `give_back` of any waiter takes. After a shutdown values are still given back, and no key is checked. (A `take`
+    /// that panics after it has taken something loses that by itself.)
     ///
-    /// If `give_back` panics, the panic is caught and [counted](crate::stats::Stats::panicked), and the keys are checked.
+    /// If `give_back` panics, the panic is caught and [counted](crate::stats::Stats::panicked), and the keys are
+    /// checked.
     ///
     /// # Errors
     /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation. No value was taken
@@ -106,7 +107,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
                     waits.count_panic();
                 }
                 for key in &keys {
-                    // (`Hash` and `Eq` of a key may panic.)
+                    // `Hash` and `Eq` of a key may panic.
                     let checked = panics.catch(|| waits.check_and_complete_at_most(key, 1));
                     if checked.is_none() {
                         waits.count_panic();
@@ -158,11 +159,12 @@ impl<T> Drop for Taken<T> {
 /// [`take`](Purgatory::take).
 ///
 /// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
-/// resolved, every poll is pending. Dropping it cancels the wait, and gives back a value that was taken and not received.
+/// resolved, every poll is pending. Dropping it cancels the wait, and gives back a value that was taken and not
+/// received.
 #[must_use = "a take that is dropped is cancelled"]
-pub struct TakeFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(WaitFuture<K, Taken<T>, S>);
+pub struct TakeFuture<K: Key, T, S: KeyHasher = RandomState>(WaitFuture<K, Taken<T>, S>);
 
-impl<K: TrackedKey, T, S: KeyHasher> TakeFuture<K, T, S> {
+impl<K: Key, T, S: KeyHasher> TakeFuture<K, T, S> {
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if the wait ended before
     /// it was parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
@@ -170,7 +172,7 @@ impl<K: TrackedKey, T, S: KeyHasher> TakeFuture<K, T, S> {
     }
 }
 
-impl<K: TrackedKey, T, S: KeyHasher> Future for TakeFuture<K, T, S> {
+impl<K: Key, T, S: KeyHasher> Future for TakeFuture<K, T, S> {
     type Output = Result<T, WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -186,9 +188,9 @@ impl<K: TrackedKey, T, S: KeyHasher> Future for TakeFuture<K, T, S> {
 }
 
 /// Nothing in it is ever pinned.
-impl<K: TrackedKey, T, S: KeyHasher> Unpin for TakeFuture<K, T, S> {}
+impl<K: Key, T, S: KeyHasher> Unpin for TakeFuture<K, T, S> {}
 
-impl<K: TrackedKey, T, S: KeyHasher> fmt::Debug for TakeFuture<K, T, S> {
+impl<K: Key, T, S: KeyHasher> fmt::Debug for TakeFuture<K, T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TakeFuture")
             .field("handle", &self.handle())

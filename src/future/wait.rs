@@ -4,12 +4,10 @@ use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::wait_error::WaitError;
 use crate::error::Rejected;
-use crate::hash::KeyHasher;
-use crate::hash::RandomState;
+use crate::hash::{Key, KeyHasher, RandomState};
 use crate::promise::{Promise, block_on};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
-use crate::tracker::TrackedKey;
 use crate::trampoline::Trampoline;
 use std::fmt;
 use std::future::Future;
@@ -56,7 +54,7 @@ use std::time::Duration;
 /// ```
 pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
 
-impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
+impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `predicate` finds a value, for at most `timeout` from this call on ([`Duration::MAX`]: without
     /// end). The predicate is called at once, whenever one of `keys` is checked, and a last time when the timeout has
     /// passed (unless another thread is calling it at that moment).
@@ -65,17 +63,18 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// keys is checked after the event, whether the future was polled by then or not. If the predicate finds a value at
     /// once, no operation is parked.
     ///
-    /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs where that runs: on
-    /// this thread before the call returns, then on each thread that checks one of the keys. Keep it short. Neither this
-    /// call nor a check may be made under a lock that the predicate takes. No poll runs it. Once it has found a value it
-    /// is dropped, and the thread that called it wakes the future; at the timeout, the thread of
+    /// The predicate has the duties of [`try_complete`](crate::DelayedOperation::try_complete), and runs where that
+    /// runs: on this thread before the call returns, then on each thread that checks one of the keys. Keep it short.
+    /// Neither this call nor a check may be made under a lock that the predicate takes. No poll runs it. Once it has
+    /// found a value it is dropped, and the thread that called it wakes the future; at the timeout, the thread of
     /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) does.
     ///
     /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation.
+    /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation. If the last call,
+    /// at the timeout, finds a value, the future resolves to it, and the wait counts as expired and as a missed check.
     pub fn wait<T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -126,7 +125,7 @@ impl<K: TrackedKey, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 }
 
 /// Parks a predicate, and makes the future of what it finds.
-fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
+fn begin<K: Key, T: Send + 'static, S: KeyHasher>(
     timeout: Duration,
     predicate: impl FnMut() -> Option<T> + Send + 'static,
     park: impl FnOnce(
@@ -150,14 +149,14 @@ fn begin<K: TrackedKey, T: Send + 'static, S: KeyHasher>(
 ///
 /// Dropping it cancels the wait: predicate, watches and timer are removed when `drop` returns. (If another thread is
 /// calling the predicate at that moment, `drop` does not wait for it; that thread removes them when the predicate
-/// returns.) A value that was found and not polled yet is dropped with the future: a predicate that takes its value from
-/// a queue, for instance, loses it then. [`take`](Purgatory::take) gives it back.
+/// returns.) A value that was found and not polled yet is dropped with the future: a predicate that takes its value
+/// from a queue, for instance, loses it then. [`take`](Purgatory::take) gives it back.
 #[must_use = "a wait that is dropped is cancelled"]
-pub struct WaitFuture<K: TrackedKey, T, S: KeyHasher = RandomState>(
+pub struct WaitFuture<K: Key, T, S: KeyHasher = RandomState>(
     Awaiting<Promise<Result<T, WaitError>>, WaitOperation<K>, S>,
 );
 
-impl<K: TrackedKey, T, S: KeyHasher> WaitFuture<K, T, S> {
+impl<K: Key, T, S: KeyHasher> WaitFuture<K, T, S> {
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if the wait ended before
     /// it was parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
@@ -165,7 +164,7 @@ impl<K: TrackedKey, T, S: KeyHasher> WaitFuture<K, T, S> {
     }
 }
 
-impl<K: TrackedKey, T, S: KeyHasher> Future for WaitFuture<K, T, S> {
+impl<K: Key, T, S: KeyHasher> Future for WaitFuture<K, T, S> {
     type Output = Result<T, WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -174,9 +173,9 @@ impl<K: TrackedKey, T, S: KeyHasher> Future for WaitFuture<K, T, S> {
 }
 
 /// Nothing in it is ever pinned.
-impl<K: TrackedKey, T, S: KeyHasher> Unpin for WaitFuture<K, T, S> {}
+impl<K: Key, T, S: KeyHasher> Unpin for WaitFuture<K, T, S> {}
 
-impl<K: TrackedKey, T, S: KeyHasher> fmt::Debug for WaitFuture<K, T, S> {
+impl<K: Key, T, S: KeyHasher> fmt::Debug for WaitFuture<K, T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitFuture")
             .field("handle", &self.handle())

@@ -16,8 +16,8 @@ pub enum WaitError {
     ShutDown,
     /// [`Builder::max_parked`](crate::purgatory::Builder::max_parked) operations are parked already. It never waited.
     Full,
-    /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys already.
-    /// It never waited.
+    /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
+    /// already. It never waited.
     KeyFull,
     /// The purgatory is being [drained](crate::Purgatory::drain). It never waited.
     Draining,
@@ -80,11 +80,10 @@ impl WaitError {
     pub(super) fn of<Op>(rejected: &Rejected<Op>) -> Self {
         match rejected.reason() {
             RejectReason::NoKeys => Self::NoKeys,
-            // (The wheel of a purgatory takes every timeout, and every key any number of times.)
-            RejectReason::Full
-            | RejectReason::TooLong
-            | RejectReason::Duplicate
-            | RejectReason::StaleToken => Self::Full,
+            RejectReason::Full => Self::Full,
+            RejectReason::TooLong | RejectReason::Duplicate | RejectReason::StaleToken => {
+                unreachable!("the wheel of a purgatory takes every timeout, and it keeps no values")
+            }
             RejectReason::KeyFull => Self::KeyFull,
             RejectReason::Draining => Self::Draining,
             RejectReason::ShutDown => Self::ShutDown,

@@ -16,7 +16,7 @@ impl Panics {
             if self.0.is_none() {
                 self.0 = Some(payload);
             } else if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                // (The destructor of a payload is the user's, and has panicked too.)
+                // The destructor of a payload is the user's, and has panicked too.
                 std::mem::forget(again);
             }
         })
@@ -33,8 +33,8 @@ impl Panics {
         }
     }
 
-    /// Lets the first panic go on. If the thread unwinds already, a second panic would abort the process: then the first
-    /// ends here.
+    /// Lets the first panic go on. If the thread unwinds already, a second panic would abort the process: then the
+    /// first ends here.
     pub(crate) fn resume(self) {
         match self.0 {
             Some(payload) if !thread::panicking() => resume_unwind(payload),

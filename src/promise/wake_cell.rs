@@ -41,8 +41,8 @@ impl<V> WakeCell<V> {
         result
     }
 
-    /// Reads the value under the lock, so `read` must run no code of the user's. If the task of `cx` has to wait, the next
-    /// change that wakes wakes it, and no other task.
+    /// Reads the value under the lock, so `read` must run no code of the user's. If the task of `cx` has to wait, the
+    /// next change that wakes wakes it, and no other task.
     pub(crate) fn poll<R>(
         &self,
         cx: &Context<'_>,

@@ -35,9 +35,9 @@ impl<Op: DelayedOperation> Builder<Op> {
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     setters!();
 
-    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of them,
-    /// threads meet less often at a lock; each takes 128 bytes. Default: 256. Choose fewer if a process has hundreds of
-    /// purgatories.
+    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of
+    /// them, threads meet less often at a lock; each takes 128 bytes. Default: 256. Choose fewer if a process has
+    /// hundreds of purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
         self.map_shards = shards;
         self
@@ -46,7 +46,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     /// The most operations that may watch one key at a time: beyond, a park on it is refused
     /// ([`RejectReason::KeyFull`](crate::RejectReason::KeyFull)). So no client can make the checks of one key long. The
     /// bound is exact; a refused operation that had been parked on some of its keys counts as
-    /// [cancelled](crate::stats::Stats::cancelled). Default: none.
+    /// [cancelled](crate::stats::Stats::cancelled). After a storm of expiries, completions wait until the watches of
+    /// what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.max_watchers = count;
         self.settings.reclaim_first = true;

@@ -1,6 +1,6 @@
 //! Checks: examining the operations on a key, or behind a handle.
 
-use super::complete::Examined;
+use super::complete::{Ended, Examined};
 use super::deferred::Deferred;
 use super::inner::Inner;
 use crate::address::Address;
@@ -8,11 +8,10 @@ use crate::engine::dispatch::{RunOn, dispatch};
 use crate::engine::endings::Endings;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, Trampoline};
 use crate::watch::bound::Bound;
-use crate::watch::resolved::Resolved;
+use crate::watch::resolved::{Resolved, Seen};
 use crate::watch::{Copied, Found};
 use equivalent::Equivalent;
 use std::collections::HashSet;
@@ -51,7 +50,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     fn examine(&mut self, address: Address) -> ControlFlow<()> {
         match self.inner.examine(address) {
             Some(Examined::Ended(ended)) => {
-                self.completed += usize::from(ended.ending == Ending::Satisfied);
+                self.completed += usize::from(ended.is_satisfied());
                 self.endings.push(ended);
             }
             Some(Examined::Parked) => self.in_vain += 1,
@@ -108,7 +107,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        // (A key that is not in the map is watched by no operation.)
+        // A key that is not in the map is watched by no operation.
         if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
             self.check_nested(Deferred::Key(key), bound, cause);
         }
@@ -129,22 +128,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     {
         let trampoline = Trampoline::enter();
         let mut check = Check::new(self, &trampoline, run_on, bound);
-        let _ = self
-            .watch
-            .visit(key, found, bound, |watcher| check.examine(watcher), pause);
+        let examine = |watcher| check.examine(watcher);
+        self.watch.visit(key, found, bound, examine, pause);
         check.completed
     }
 
-    /// Checks the operations on a resolved key, in whose list `only` was seen.
+    /// Checks the operations on a resolved key, of which these were `seen` in its list.
     #[inline(never)]
     pub(crate) fn check_resolved(
         self: &Arc<Self>,
         key: &Op::Key,
         list: &Resolved<Op::Key>,
-        only: Option<Option<Address>>,
+        seen: Seen,
         bound: Bound,
     ) -> usize {
-        if let Some(Some(watcher)) = only {
+        if let Seen::One(watcher) = seen {
             return usize::from(self.check_one(watcher, RunOn::Caller));
         }
         if let Some(cause) = Examining::current() {
@@ -153,16 +151,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         let trampoline = Trampoline::enter();
         let mut check = Check::new(self, &trampoline, RunOn::Caller, bound);
-        let _ = list.visit(only, bound, |watcher| check.examine(watcher));
+        list.visit(seen, bound, |watcher| check.examine(watcher));
         check.completed
     }
 
-    /// Checks a resolved key in whose list a load has shown `only`.
+    /// Checks a resolved key in whose list a load has shown one watcher, `only`.
     ///
     /// ORDERING: a parker that adds its watch after this check has looked at the list must see the event, so the look
     /// has to be a read-modify-write of the list's word, or come after one. If this thread ends `only`, taking it off
-    /// the list was one (or took the list's lock): after that a load is enough to find the watchers that came before it.
-    /// Otherwise the second look publishes.
+    /// the list was one (or took the list's lock): after that a load is enough to find the watchers that came before
+    /// it. Otherwise the second look publishes.
     #[inline(never)]
     pub(crate) fn check_only(
         self: &Arc<Self>,
@@ -174,25 +172,34 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return self.check_resolved(key, list, list.peek_published(), Bound::NONE);
         }
         let trampoline = Trampoline::enter();
-        match self.examine(only) {
-            Some(Examined::Ended(ended)) => {
-                let satisfied = usize::from(ended.ending == Ending::Satisfied);
-                // (Before `on_complete`, which may park others: they are not for this check.)
-                let others = list.peek();
-                if others == Some(None) {
-                    dispatch(self, &trampoline, ended, RunOn::Caller);
-                    return satisfied;
-                }
-                let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
-                endings.push(ended);
-                return satisfied + self.check_resolved(key, list, others, Bound::NONE);
+        if let Some(ended) = self.examine_and_count(only) {
+            let satisfied = usize::from(ended.is_satisfied());
+            // Before `on_complete`, which may park others: they are not for this check.
+            let others = list.peek();
+            if others == Seen::None {
+                dispatch(self, &trampoline, ended, RunOn::Caller);
+                return satisfied;
             }
-            Some(Examined::Parked) => self.engine.count_event(|events| &events.vain_checks, 1),
-            None => {}
+            let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+            endings.push(ended);
+            return satisfied + self.check_resolved(key, list, others, Bound::NONE);
         }
         match list.peek_published() {
-            Some(others) if others.is_none_or(|other| other == only) => 0,
+            Seen::None => 0,
+            Seen::One(other) if other == only => 0,
             others => self.check_resolved(key, list, others, Bound::NONE),
+        }
+    }
+
+    /// Examines one operation, and counts an examination in vain. Returns the operation if this has ended it.
+    #[inline(always)]
+    fn examine_and_count(self: &Arc<Self>, address: Address) -> Option<Ended<Op>> {
+        match self.examine(address)? {
+            Examined::Ended(ended) => Some(ended),
+            Examined::Parked => {
+                self.engine.count_event(|events| &events.vain_checks, 1);
+                None
+            }
         }
     }
 
@@ -211,6 +218,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         for key in keys {
             self.watch.visit_all(key, |watcher| {
                 if examined.insert(watcher) {
+                    // No bound is set that could break it off.
                     let _ = check.examine(watcher);
                 }
             });
@@ -226,17 +234,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return false;
         }
         let trampoline = Trampoline::enter();
-        match self.examine(address) {
-            Some(Examined::Ended(ended)) => {
-                let satisfied = ended.ending == Ending::Satisfied;
-                dispatch(self, &trampoline, ended, run_on);
-                satisfied
-            }
-            Some(Examined::Parked) => {
-                self.engine.count_event(|events| &events.vain_checks, 1);
-                false
-            }
-            None => false,
-        }
+        let Some(ended) = self.examine_and_count(address) else {
+            return false;
+        };
+        let satisfied = ended.is_satisfied();
+        dispatch(self, &trampoline, ended, run_on);
+        satisfied
     }
 }

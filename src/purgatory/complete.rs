@@ -25,6 +25,13 @@ pub(crate) struct Ended<Op> {
     pub(crate) was_parked: bool,
 }
 
+impl<Op> Ended<Op> {
+    /// Whether an examination ended it, by its yes.
+    pub(crate) fn is_satisfied(&self) -> bool {
+        self.ending == Ending::Satisfied
+    }
+}
+
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
     /// It is parked, and no thread holds it.
@@ -49,7 +56,7 @@ impl Ending {
 impl From<Mark> for Ending {
     fn from(mark: Mark) -> Self {
         match mark {
-            // (A recheck ends nothing by itself.)
+            // A recheck ends nothing by itself.
             Mark::Recheck => Self::Satisfied,
             Mark::Force => Self::Forced,
             Mark::Cancel => Self::Cancelled,

@@ -38,7 +38,7 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
 
     /// Adds a check, or merges it with the one that waits already. `false` after the shutdown.
     pub(crate) fn add(&self, check: Deferred<K>, bound: Bound) -> bool {
-        // (Dropped after the lock is released: the destructor of a key is the user's.)
+        // Dropped after the lock is released: the destructor of a key is the user's.
         let mut spare = None;
         let mut waiting = self.0.lock();
         if waiting.closed {

@@ -5,11 +5,12 @@
 //!
 //! A nested check examines operations, and those may make the same check in turn: it would never end. So of the checks
 //! that are made while a nested check runs, each operation can cause one of each key until no nested check waits any
-//! more; the same check by the same operation again is merged while the first one waits, and ignored when that was made.
-//! n operations that check their own key in every `try_complete` so cost at most 2 n examinations.
+//! more; the same check by the same operation again is merged while the first one waits, and ignored when that was
+//! made. n operations that check their own key in every `try_complete` so cost at most 2 n examinations.
 //!
-//! What another thread asked for is no echo of this thread's checks: a check that such an examination makes again is not
-//! ignored but deferred. (It is not nested: two threads that check the same operations could ask each other for ever.)
+//! What another thread asked for is no echo of this thread's checks: a check that such an examination makes again is
+//! not ignored but deferred. (It is not nested: two threads that check the same operations could ask each other for
+//! ever.)
 
 use super::deferred::Deferred;
 use super::inner::Inner;
@@ -92,7 +93,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }),
             },
         );
-        // (The thread is ending: it has no place for checks any more.)
+        // The thread is ending: it has no place for checks any more.
         let Some(nested) = nested else {
             return self.defer(what, bound);
         };

@@ -81,8 +81,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Arrival<'_, Op, S> {
         op: Op,
         keys: impl IntoIterator<Item = Op::Key>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        let keys = Keys::collect(keys, &self.inner.hasher);
-        self.inner.park(op, keys, Some(self.arrival))
+        let collect = || Keys::collect(keys, &self.inner.hasher);
+        self.inner.park(op, collect, Some(self.arrival))
     }
 
     /// As [`Purgatory::try_complete_else_watch_on`](crate::Purgatory::try_complete_else_watch_on), without reading the
@@ -96,8 +96,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Arrival<'_, Op, S> {
         op: Op,
         watches: impl IntoIterator<Item = Watch<'a, Op, S>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        let keys = self.inner.collect_watches(watches);
-        self.inner.park(op, keys, Some(self.arrival))
+        let collect = || self.inner.collect_watches(watches);
+        self.inner.park(op, collect, Some(self.arrival))
     }
 }
 
@@ -116,23 +116,27 @@ enum Outcome<Op> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Parks `op`, which came at `arrival` if that is known already.
+    /// Parks `op`, which came at `arrival` if that is known already, on the keys that `collect` returns.
     #[inline(always)]
     pub(crate) fn park(
         self: &Arc<Self>,
         op: Op,
-        keys: Option<Keys<Op::Key>>,
+        collect: impl FnOnce() -> Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        // It runs the caller's iterator, and compares keys. Where that panics, the operation goes back.
+        let keys = self.engine.guarded(collect);
         let trampoline = Trampoline::enter();
         let span = self.engine.observe(Observer::arrived);
-        let parked = if trampoline.is_outermost() {
-            self.park_or_complete(op, keys, arrival, &span)
-        } else {
-            match NestedPark::enter() {
+        let parked = match keys {
+            Err(UserPanic) => Err(Rejected::new(RejectReason::Panicked, op)),
+            Ok(keys) if trampoline.is_outermost() => {
+                self.park_or_complete(op, keys, arrival, &span)
+            }
+            Ok(keys) => match NestedPark::enter() {
                 Some(_nested) => self.park_or_complete(op, keys, arrival, &span),
                 None => Err(self.refuse(RejectReason::Nested, op, keys)),
-            }
+            },
         };
         match parked {
             Ok(Outcome::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
@@ -198,7 +202,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         match self.engine.admit(parked, watches, timing) {
             Ok(claim) => {
-                // (While it is held: no thread can report its end before.)
+                // While it is held: no thread can report its end before.
                 self.engine
                     .observe(|observer| observer.parked(span, watches));
                 self.register(claim)
@@ -249,7 +253,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         match self.release_or_end(claim, answer) {
             Examined::Parked => Ok(Outcome::Parked(address)),
-            // (It panicked when it was examined once more, for a check that came meanwhile.)
+            // It panicked when it was examined once more, for a check that came meanwhile.
             Examined::Ended(ended) if ended.ending == Ending::Aborted => {
                 let op = self.give_back(ended);
                 Err(Rejected::new(RejectReason::Panicked, op))
@@ -258,8 +262,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Ends an operation of which only the first `watched` watches were made. (Marks that other threads have left for it
-    /// are void: it was never parked.)
+    /// Ends an operation of which only the first `watched` watches were made. (Marks that other threads have left for
+    /// it are void: it was never parked.)
     #[cold]
     fn unregister(&self, mut claim: Claim<'_, Op>, watched: usize, ending: Ending) -> Ended<Op> {
         let others = claim.held.with(|parked| parked.keys.split_off(watched));

@@ -3,12 +3,12 @@
 use equivalent::Equivalent;
 use std::hash::{Hash, Hasher};
 
-/// Finds a key that is a tuple by references to borrowed forms of its parts: `Parts(("orders", &3))` finds `("orders".to_owned(), 3)`
-/// without an allocation.
+/// Finds a key that is a tuple by references to borrowed forms of its parts: `Parts(("orders", &3))` finds
+/// `("orders".to_owned(), 3)` without an allocation.
 ///
-/// Every method that finds an operation or a value by its key takes such a form: a type with [`Equivalent`] for the key,
-/// and with the same [`Hash`]. [`Borrow`](std::borrow::Borrow) gives `Equivalent`, so `str` finds a `String`; but no
-/// tuple can be borrowed as a tuple of borrowed parts. For a key that is a struct of yours, write a struct of the
+/// Every method that finds an operation or a value by its key takes such a form: a type with [`Equivalent`] for the
+/// key, and with the same [`Hash`]. [`Borrow`](std::borrow::Borrow) gives `Equivalent`, so `str` finds a `String`; but
+/// no tuple can be borrowed as a tuple of borrowed parts. For a key that is a struct of yours, write a struct of the
 /// borrowed parts in the same order, derive `Hash`, and implement `Equivalent`.
 ///
 /// ```

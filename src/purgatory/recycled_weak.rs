@@ -65,7 +65,7 @@ impl RecycledWeak {
 
     /// Makes every copy stale, and gives the place to the next purgatory. Called once, by the shutdown.
     pub(crate) fn cut(self) {
-        // (Drops the purgatory, if nothing else refers to it.)
+        // Drops the purgatory, if nothing else refers to it.
         self.place.store(None);
         FREE.lock().push(Self {
             generation: self.generation + 1,

@@ -1,13 +1,12 @@
 //! Keys that are resolved once, and found without hashing from then on.
 
 use super::inner::Inner;
-use crate::address::Address;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
 use crate::watch::bound::Bound;
-use crate::watch::resolved::{Number, Resolved};
+use crate::watch::resolved::{Number, Resolved, Seen};
 use std::fmt;
 
 /// A key of a purgatory, with a reference to its watch list: a broker keeps one for each partition, and checks it after
@@ -28,7 +27,7 @@ pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     pub(super) fn new(inner: &Arc<Inner<Op, S>>, key: Op::Key) -> Self {
         let key = Arc::new(key);
-        // (Within a call of the library: a spare copy of the key may be dropped.)
+        // Within a call of the library: a spare copy of the key may be dropped.
         let _trampoline = Trampoline::enter();
         let (number, list) = inner.watch.resolve(&key);
         Self {
@@ -57,7 +56,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     #[inline]
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek() {
-            Some(Some(only)) => self.inner.check_only(&self.key, &self.list, only),
+            Seen::One(only) => self.inner.check_only(&self.key, &self.list, only),
             _ => self.check(self.list.peek_published(), Bound::NONE),
         }
     }
@@ -90,14 +89,13 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         }
     }
 
-    /// `only` is what was seen in the list.
     #[inline(always)]
-    fn check(&self, only: Option<Option<Address>>, bound: Bound) -> usize {
-        match only {
-            Some(None) => 0,
-            only => self
+    fn check(&self, seen: Seen, bound: Bound) -> usize {
+        match seen {
+            Seen::None => 0,
+            seen => self
                 .inner
-                .check_resolved(&self.key, &self.list, only, bound),
+                .check_resolved(&self.key, &self.list, seen, bound),
         }
     }
 }

@@ -27,7 +27,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         for key in self.watch.all_keys() {
             self.watch.visit_all(&key, |watcher| {
                 let known = keys.entry(watcher).or_default();
-                // (A visit may meet an operation twice.)
+                // A visit may meet an operation twice.
                 if known.last() != Some(&key) {
                     known.push(key.clone());
                 }

@@ -1,9 +1,9 @@
 //! Scheme 6 of Varghese & Lauck (1987): a hashed wheel with unordered slots.
 //!
 //! A timer lies in the slot `deadline % slots`. The hand examines every timer of a slot, and skips those whose deadline
-//! is in a later round (revolution) of the wheel. A pass fires overdue timers first, in no order, and then slot by slot;
-//! within a slot timers fire in the order in which they were started. That is the order of the deadlines, unless the
-//! pass comes more than one revolution late.
+//! is in a later round (revolution) of the wheel. A pass fires overdue timers first, in no order, and then slot by
+//! slot; within a slot timers fire in the order in which they were started. That is the order of the deadlines, unless
+//! the pass comes more than one revolution late.
 //!
 //! | | cost |
 //! |---|---|

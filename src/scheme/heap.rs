@@ -1,9 +1,9 @@
 //! Scheme 3 of Varghese & Lauck (1987): timers in a tree ordered by deadline, here a heap.
 //!
-//! The heap is 4-ary: it is half as deep as a binary heap, and four children share a cache line. The record of each timer
-//! holds the index of the timer in the heap. So a stop removes the timer at once, and the heap holds no stopped timers.
-//! A pass fires overdue timers first, then the others by deadline. Timers with the same deadline fire in no particular
-//! order.
+//! The heap is 4-ary: it is half as deep as a binary heap, and four children share a cache line. The record of each
+//! timer holds the index of the timer in the heap. So a stop removes the timer at once, and the heap holds no stopped
+//! timers. A pass fires overdue timers first, then the others by deadline. Timers with the same deadline fire in no
+//! particular order.
 //!
 //! | | cost |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | space | the timers |
 //!
 //! *Used by* Go's runtime (4-ary as well), and as a binary heap by libevent, libuv and Java's
-//! `ScheduledThreadPoolExecutor`. *Choose it* for few timers, or for deadlines so sparse that the slots of a wheel would
-//! waste memory.
+//! `ScheduledThreadPoolExecutor`. *Choose it* for few timers, or for deadlines so sparse that the slots of a wheel
+//! would waste memory.
 
 use super::parts::overdue::Overdue;
 use super::{HorizonError, Position, Records, Scheme, Started, Step, Tick};

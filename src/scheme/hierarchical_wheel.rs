@@ -1,9 +1,9 @@
 //! Scheme 7 of Varghese & Lauck (1987), driven by a queue of bucket deadlines.
 //!
 //! Each level has `slots` slots, and a slot is as wide as the whole level below. Levels are added as deadlines ask for
-//! them. A timer lies in the bucket that [`Geometry::locate`](super::parts::geometry::Geometry::locate) names. When time
-//! reaches a bucket of a higher level, its timers *cascade*: each is filed again from there, until it lies in a slot one
-//! tick wide. So each timer fires exactly in its tick.
+//! them. A timer lies in the bucket that [`Geometry::locate`](super::parts::geometry::Geometry::locate) names. When
+//! time reaches a bucket of a higher level, its timers *cascade*: each is filed again from there, until it lies in a
+//! slot one tick wide. So each timer fires exactly in its tick.
 //!
 //! A binary heap holds the deadlines of the buckets that are not empty. So time jumps from bucket to bucket, and empty
 //! slots cost nothing.
@@ -20,8 +20,8 @@
 //! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever it is not empty. (The deadline of a
 //! bucket that became empty stays in the heap until it comes to the top.)
 //!
-//! INVARIANT: `current` is never past the deadline of a bucket that is not empty. So while a bucket drains, `current` is
-//! the start of its window, and a timer that is started meanwhile cannot be filed in it.
+//! INVARIANT: `current` is never past the deadline of a bucket that is not empty. So while a bucket drains, `current`
+//! is the start of its window, and a timer that is started meanwhile cannot be filed in it.
 
 use super::parts::bucket_pool::Entry;
 use super::parts::levels::Levels;
@@ -81,8 +81,8 @@ impl HierarchicalWheel {
         Started { position, earliest }
     }
 
-    /// The deadline of an entry of bucket `number`, whose window starts at `current`. It reads the timer's record only if
-    /// it must: the records of a bucket lie far apart in memory, and each read is a likely cache miss.
+    /// The deadline of an entry of bucket `number`, whose window starts at `current`. It reads the timer's record only
+    /// if it must: the records of a bucket lie far apart in memory, and each read is a likely cache miss.
     #[inline(always)]
     fn deadline_of(&self, entry: Entry, number: u32, records: &impl Records) -> Tick {
         if number < self.narrow {
@@ -133,7 +133,8 @@ impl Scheme for HierarchicalWheel {
         deadline: Tick,
         now: Tick,
     ) -> Result<Started, HorizonError> {
-        // A wheel that was idle has fallen behind. From the true present the level is lower, and the cascades are fewer.
+        // A wheel that was idle has fallen behind. From the true present the level is lower, and the cascades are
+        // fewer.
         let limit = match self.next_bucket() {
             Some(next) => now.min(next.saturating_sub(1)),
             None => now,

@@ -1,10 +1,8 @@
 //! What a scheme and its caller tell each other: ticks, positions, records and steps.
 
+pub use crate::time::ticks::Tick;
 use std::error::Error;
 use std::fmt;
-
-/// A number of ticks since an origin that the caller of the scheme chose.
-pub type Tick = u64;
 
 /// The place where a scheme keeps a timer. Only the scheme that returned a position can interpret it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The schemes of the paper that should not be deployed, for tests and measurements.
 //!
-//! They stand behind the feature `reference-schemes`. [`UnorderedList`] and [`OrderedList`] are the starting points of the
-//! paper, [`SimpleWheel`] refuses timeouts beyond one revolution, and [`SortedHashedWheel`] is the step from scheme 2 to
-//! scheme 6.
+//! They stand behind the feature `reference-schemes`. [`UnorderedList`] and [`OrderedList`] are the starting points of
+//! the paper, [`SimpleWheel`] refuses timeouts beyond one revolution, and [`SortedHashedWheel`] is the step from scheme
+//! 2 to scheme 6.
 
 mod ordered_list;
 mod simple_wheel;

@@ -1,10 +1,10 @@
 //! Scheme 7 of Varghese & Lauck (1987), driven tick by tick.
 //!
-//! The levels, slots and cascades are those of a [`HierarchicalWheel`](super::HierarchicalWheel), but there is no queue of
-//! buckets. While it holds a timer, the wheel asks for an advance at every tick, and passes its slots one by one. It
+//! The levels, slots and cascades are those of a [`HierarchicalWheel`](super::HierarchicalWheel), but there is no queue
+//! of buckets. While it holds a timer, the wheel asks for an advance at every tick, and passes its slots one by one. It
 //! counts the timers of each level. So a late pass visits at most one revolution of a level, and then goes from slot to
-//! slot of the next higher one. From each bucket that it reaches, it fires the timers whose deadline is not past the end of
-//! the pass, and moves the others to the slots below.
+//! slot of the next higher one. From each bucket that it reaches, it fires the timers whose deadline is not past the
+//! end of the pass, and moves the others to the slots below.
 //!
 //! A pass fires overdue timers first, in no order, and then the others by deadline. In a late pass the timers of one
 //! bucket of a higher level fire in no particular order.

@@ -85,8 +85,8 @@ fn started<S: Scheme>(slots: u32, now: Tick, deadlines: &[Tick]) -> (S, Table) {
     (scheme, records)
 }
 
-/// Whatever position it is told to stop, also by the callback of an advance, a scheme does not panic, removes at most one
-/// timer, and fires the others.
+/// Whatever position it is told to stop, also by the callback of an advance, a scheme does not panic, removes at most
+/// one timer, and fires the others.
 fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32]) {
     let (mut scheme, mut records) = started::<S>(16, 100, deadlines);
     let mut positions = positions.iter().map(|&number| Position::new(number));
@@ -121,10 +121,10 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
                 model.start(7 + century / 9 * n / n.pow(9), 7);
             }
             model.start(7 + century * 2, 7);
-            // (Even the simple wheel accepts this one.)
+            // Even the simple wheel accepts this one.
             model.start(8, 7);
             for _ in 0..2 {
-                // (`pass` itself bounds the steps by the timers and the levels.)
+                // `pass` itself bounds the steps by the timers and the levels.
                 let steps = model.pass(When::In(century), &[], None);
                 assert!(steps < 5_000, "{steps} steps with {slots} slots");
             }

@@ -91,7 +91,7 @@ impl<T> Mutex<T> {
         place.map(|place| waiting.remove(place)).is_some()
     }
 
-    /// (No step of the model is made with this locked.)
+    /// No step of the model is made with this locked.
     fn waiting(&self) -> parking_lot::MutexGuard<'_, Vec<checker::thread::Thread>> {
         self.waiting.lock()
     }

@@ -81,7 +81,7 @@ fn take_thread_number() -> u32 {
         static GIVE_BACK: Cell<Option<GiveBack>> = const { Cell::new(None) };
     }
     let number = NUMBERS.take();
-    // (If this thread is already past its destructors, the number is not used again.)
+    // If this thread is already past its destructors, the number is not used again.
     let _ = GIVE_BACK.try_with(|give_back| give_back.set(Some(GiveBack(number))));
     number
 }

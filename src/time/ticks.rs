@@ -7,8 +7,8 @@
 use super::Timestamp;
 use std::time::Duration;
 
-/// A number of ticks since the origin of a [`TickScale`].
-pub(crate) type Tick = u64;
+/// A number of ticks since an origin: that of a [`TickScale`], or the one that the caller of a scheme chose.
+pub type Tick = u64;
 
 /// The deadline of a timer that never fires.
 pub(crate) const NEVER: Tick = Tick::MAX;

@@ -1,9 +1,8 @@
 //! The settings of a tracker.
 
-use super::key::TrackedKey;
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};
-use crate::hash::{KeyHasher, RandomState};
+use crate::hash::{Key, KeyHasher, RandomState};
 use crate::reaper::Reaper;
 use crate::sync::Arc;
 use crate::time::Clock;
@@ -19,13 +18,13 @@ pub struct TrackerBuilder<K, V, S = RandomState> {
     tracker: PhantomData<fn() -> (K, V)>,
 }
 
-impl<K: TrackedKey, V: Send + 'static> TrackerBuilder<K, V> {
+impl<K: Key, V: Send + 'static> TrackerBuilder<K, V> {
     pub(crate) fn new(name: String) -> Self {
         Self::with(Settings::new(name), RandomState::default(), 1)
     }
 }
 
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
+impl<K: Key, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
     pub(super) fn with(settings: Settings, hasher: S, first_token: u64) -> Self {
         Self {
             settings,

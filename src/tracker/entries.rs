@@ -13,14 +13,13 @@
 //! The lock of a timer shard may be taken within that of a map shard, never the other way round.
 
 use super::fencing::FencingToken;
-use super::key::TrackedKey;
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::shard::Rescheduled;
 use crate::engine::timing::Timing;
 use crate::engine::{self, Engine, cores};
 use crate::error::{RejectReason, Rejected};
-use crate::hash::KeyHasher;
+use crate::hash::{Key, KeyHasher};
 use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Count, Ending};
 use crate::sync::ShardedMap;
@@ -94,7 +93,7 @@ impl Which {
     }
 }
 
-impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
+impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// The first token is one above `before`.
     pub(super) fn new(hasher: S, before: u64) -> Self {
         let map_shards = (cores() * 16).next_power_of_two().clamp(64, 1024);
@@ -171,7 +170,7 @@ impl<K: TrackedKey, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             );
         });
         match (entered, value) {
-            // (If the destructor of a spare key panicked, that is counted, and the value is kept.)
+            // If the destructor of a spare key panicked, that is counted, and the value is kept.
             (Some(Ok((entered, _))), _) => Ok(entered),
             (Some(Err(reason)), Some(value)) => Err(Rejected::new(reason, value)),
             (None, Some(value)) => {

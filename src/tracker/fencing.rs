@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Names one value that a [`Tracker`](super::Tracker) keeps or has kept: a number that grows from one value to the next.
+/// Names one value that a [`Tracker`](super::Tracker) keeps or has kept: a number that grows from one value to the
+/// next.
 ///
 /// [`track`](super::Tracker::track) returns it. With it, a holder acts on its own value only:
 /// [`touch_if`](super::Tracker::touch_if), [`complete_if`](super::Tracker::complete_if) and

@@ -7,9 +7,9 @@ pub use builder::RequestsBuilder;
 use builder::Report;
 
 use super::entries::Place;
-use super::{TrackedKey, Tracker, TrackerBuilder, WeakTracker};
+use super::{Tracker, TrackerBuilder, WeakTracker};
 use crate::error::{BuildError, RejectReason, Rejected};
-use crate::hash::{KeyHasher, RandomState};
+use crate::hash::{Key, KeyHasher, RandomState};
 use crate::promise::{Panics, Promise, block_on};
 use crate::stats::{Count, Stats};
 use crate::sync::Arc;
@@ -54,15 +54,15 @@ struct Caller<R>(Arc<Promise<Result<R, RequestError>>>);
 
 impl<R> Caller<R> {
     fn answer(self, answer: Result<R, RequestError>) {
-        // (Nothing else keeps this promise while the caller exists.)
+        // Nothing else keeps this promise while the caller exists.
         let _ = self.0.keep(answer);
     }
 }
 
 impl<R> Drop for Caller<R> {
     fn drop(&mut self) {
-        // The promise refuses this if there is an answer. (A shutdown drops many callers, and the waker of one may panic:
-        // the others must be told all the same. The panic hook has reported it.)
+        // The promise refuses this if there is an answer. (A shutdown drops many callers, and the waker of one may
+        // panic: the others must be told all the same. The panic hook has reported it.)
         let _ = catch_unwind(AssertUnwindSafe(|| {
             self.0.keep(Err(RequestError::ShutDown))
         }));
@@ -90,8 +90,8 @@ impl<R> Drop for Caller<R> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Ids may be used again once their request has ended. A counter makes them; where it wraps around, it may meet a request
-/// that is still pending, and goes on:
+/// Ids may be used again once their request has ended. A counter makes them; where it wraps around, it may meet a
+/// request that is still pending, and goes on:
 ///
 /// ```
 /// use request_purgatory::RejectReason;
@@ -123,7 +123,7 @@ impl<R> Drop for Caller<R> {
 ///
 /// Cloning is cheap, and clones are the same requests. When the last one is dropped, pending requests end with
 /// [`RequestError::ShutDown`].
-pub struct Requests<K: TrackedKey, R: Send + 'static, S: KeyHasher = RandomState> {
+pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     tracker: Tracker<K, Caller<R>, S>,
     late: Arc<Late<K, R>>,
 }
@@ -134,7 +134,7 @@ struct Late<K, R> {
     report: Option<Report<K, R>>,
 }
 
-impl<K: TrackedKey, R: Send + 'static> Requests<K, R> {
+impl<K: Key, R: Send + 'static> Requests<K, R> {
     /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures that time out are woken.
     ///
     /// # Panics
@@ -152,7 +152,7 @@ impl<K: TrackedKey, R: Send + 'static> Requests<K, R> {
     }
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Expects a response to request `id` within `timeout`. Call it before you send the request: a response that
     /// arrives before this call is late. Dropping the [`ResponseFuture`] forgets the request.
     ///
@@ -230,9 +230,9 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Ends every pending request with [`RequestError::ConnectionLost`], and takes new requests as before, for the next
     /// connection. Returns how many requests this call ended.
     ///
-    /// Every request that was pending when the call began has ended when it returns. A request that another thread makes
-    /// meanwhile may end as well, so make the requests of the next connection after this call. A response to an ended
-    /// request is late.
+    /// Every request that was pending when the call began has ended when it returns. A request that another thread
+    /// makes meanwhile may end as well, so make the requests of the next connection after this call. A response to an
+    /// ended request is late.
     ///
     /// Takes for each request the lock of the id's map shard, and that of a timer shard only if it is free. Then wakes
     /// the futures on this thread, with no lock held; a waker's panic is caught and counted.
@@ -241,6 +241,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let callers = self.tracker.withdraw_all();
         let failed = callers.len();
         let engine = &self.tracker.shared.inner.engine;
+        // Wakers, and the destructor of an id, are the user's: a panic is counted.
         for (id, caller) in callers {
             let _ = engine.guarded(|| caller.answer(Err(RequestError::ConnectionLost)));
             let _ = engine.guarded(|| drop(id));
@@ -300,7 +301,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Clone for Requests<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> Clone for Requests<K, R, S> {
     fn clone(&self) -> Self {
         Self {
             tracker: self.tracker.clone(),
@@ -309,7 +310,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Clone for Requests<K, R, S>
     }
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> fmt::Debug for Requests<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> fmt::Debug for Requests<K, R, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Requests")
             .field("name", &self.tracker.name())
@@ -324,7 +325,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> fmt::Debug for Requests<K, 
 /// Any executor can poll it. Dropping it forgets the request, and a response is then late. It does not keep the
 /// [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
-pub struct ResponseFuture<K: TrackedKey, R: Send + 'static, S: KeyHasher = RandomState> {
+pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     promise: Arc<Promise<Result<R, RequestError>>>,
     tracker: WeakTracker<K, Caller<R>, S>,
     id: K,
@@ -332,7 +333,7 @@ pub struct ResponseFuture<K: TrackedKey, R: Send + 'static, S: KeyHasher = Rando
     answered: bool,
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
     /// The id of the request.
     pub fn id(&self) -> &K {
         &self.id
@@ -354,7 +355,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
     }
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S> {
     type Output = Result<R, RequestError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -366,9 +367,9 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K
 }
 
 /// Nothing in it is ever pinned.
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Unpin for ResponseFuture<K, R, S> {}
+impl<K: Key, R: Send + 'static, S: KeyHasher> Unpin for ResponseFuture<K, R, S> {}
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
     fn drop(&mut self) {
         if self.answered {
             return;
@@ -388,9 +389,7 @@ impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, 
     }
 }
 
-impl<K: TrackedKey + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug
-    for ResponseFuture<K, R, S>
-{
+impl<K: Key + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug for ResponseFuture<K, R, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture")
             .field("id", &self.id)
@@ -399,7 +398,7 @@ impl<K: TrackedKey + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug
     }
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
     /// Builds them and starts the threads.
     ///
     /// # Errors

@@ -4,9 +4,10 @@
 //! watchers lie in chunks, so no addition copies more than a chunk.
 //!
 //! A watcher may leave from any place. The first of the list is removed, and a short list is searched. In a long list a
-//! search would take as long as the list is, so a watcher that leaves is only counted as dead, and a few places are swept:
-//! the watchers at the front of `unswept` move to the back of `swept` if they live, and are dropped if not. The order does
-//! not change. For each death four places are swept, so at most half of a long list is dead, and no removal takes long.
+//! search would take as long as the list is, so a watcher that leaves is only counted as dead, and a few places are
+//! swept: the watchers at the front of `unswept` move to the back of `swept` if they live, and are dropped if not. The
+//! order does not change. For each death four places are swept, so at most half of a long list is dead, and no removal
+//! takes long.
 
 use crate::address::Address;
 use crate::sync::{LIST_CHUNK, SHORT_LIST, SLICE};

@@ -49,6 +49,15 @@ struct Locked<K> {
     list: Option<WatchList>,
 }
 
+/// The watchers of a key, as its word shows them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    None,
+    One(Address),
+    /// The list is behind the lock.
+    Many,
+}
+
 /// Answer of [`Resolved::remove`].
 pub(crate) enum Unwatched<K> {
     Kept,
@@ -71,10 +80,8 @@ impl<K> Resolved<K> {
     /// From now on, a visit finds `watcher`, unless there are `max` watchers already. Returns whether it was added.
     #[inline(always)]
     pub(crate) fn add(&self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
-        if rank.is_some() || max == 0 || !self.swap(EMPTY, watcher.to_bits()) {
-            return self.add_locked(max, watcher, rank);
-        }
-        true
+        let only = rank.is_none() && max > 0 && self.swap(EMPTY, watcher.to_bits());
+        only || self.add_locked(max, watcher, rank)
     }
 
     #[cold]
@@ -132,8 +139,8 @@ impl<K> Resolved<K> {
         match &locked.key {
             Some(key) if locked.pins == 0 => Unwatched::Orphaned(key.clone()),
             _ => {
-                // It is a swap, although no other thread replaces it: a store would cut off the event that a `peek_published`
-                // at `MANY` has left here for the next parker.
+                // It is a swap, although no other thread replaces it: a store would cut off the event that a
+                // `peek_published` at `MANY` has left here for the next parker.
                 self.swap(MANY, EMPTY);
                 Unwatched::Kept
             }
@@ -150,10 +157,10 @@ impl<K> Resolved<K> {
             .is_ok()
     }
 
-    /// The only watcher, if any; `None` if the list is behind the lock. What happened before this call is seen by
-    /// a thread that adds a watcher that this call does not find.
+    /// Looks at the watchers. What happened before this call is seen by a thread that adds a watcher that this call
+    /// does not find.
     #[inline(always)]
-    pub(crate) fn peek_published(&self) -> Option<Option<Address>> {
+    pub(crate) fn peek_published(&self) -> Seen {
         // ORDERING: Relaxed: the exchange below checks it.
         let mut word = self.word.load(Ordering::Relaxed);
         // ORDERING: AcqRel, a read-modify-write that changes nothing. It comes before or after the swap of any parker:
@@ -171,35 +178,36 @@ impl<K> Resolved<K> {
     /// The same, but only for what happened under a lock that the watcher's `try_complete` takes as well: that lock
     /// orders the two, and a load is enough.
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Option<Option<Address>> {
+    pub(crate) fn peek(&self) -> Seen {
         // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would be the same program, so no model kills it:
-        // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that lock
-        // later and sees the event. An address whose slot this thread does not see yet is stale to `State::acquire`.)
+        // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that
+        // lock later and sees the event. An address whose slot this thread does not see yet is stale to
+        // `State::claim`.)
         Self::decode(self.word.load(Ordering::Acquire))
     }
 
     #[inline(always)]
-    fn decode(word: u64) -> Option<Option<Address>> {
+    fn decode(word: u64) -> Seen {
         match word {
-            EMPTY => Some(None),
-            MANY => None,
-            only => Some(Some(Address::from_bits(only))),
+            EMPTY => Seen::None,
+            MANY => Seen::Many,
+            only => Seen::One(Address::from_bits(only)),
         }
     }
 
     /// Calls `each` for every watcher that is on the list during the whole visit, as
-    /// [`WatchMap::visit`](super::WatchMap::visit) does. `only` is what was seen just now.
+    /// [`WatchMap::visit`](super::WatchMap::visit) does. The visit begins with the watchers that were `seen`.
     #[inline(always)]
     pub(crate) fn visit(
         &self,
-        only: Option<Option<Address>>,
+        seen: Seen,
         bound: Bound,
         mut each: impl FnMut(Address) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        match only {
-            Some(None) => ControlFlow::Continue(()),
-            Some(Some(watcher)) => each(watcher),
-            None => Walk::new(bound).visit(each, || (), |read| self.read(read)),
+    ) {
+        match seen {
+            Seen::None => {}
+            Seen::One(watcher) => _ = each(watcher),
+            Seen::Many => Walk::new(bound).visit(each, || (), |read| self.read(read)),
         }
     }
 
@@ -213,9 +221,9 @@ impl<K> Resolved<K> {
     /// Shows the list wherever it is, if it is not empty.
     pub(crate) fn read_all(&self, read: impl FnOnce(&WatchList)) {
         match self.peek() {
-            Some(None) => {}
-            Some(Some(only)) => read(&WatchList::One(only)),
-            None => self.read(read),
+            Seen::None => {}
+            Seen::One(only) => read(&WatchList::One(only)),
+            Seen::Many => self.read(read),
         }
     }
 
@@ -230,7 +238,7 @@ impl<K> Resolved<K> {
         let mut locked = self.locked.lock();
         locked.pins += 1;
         if locked.list.is_none() {
-            // (It was `MANY` if the key was not resolved; else it is what it is.)
+            // The word was `MANY` if the key was not resolved. Else it stays.
             self.swap(MANY, EMPTY);
         }
     }

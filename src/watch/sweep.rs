@@ -1,8 +1,8 @@
 //! Taking many watchers off their lists at once, when a batch of expired operations is reclaimed.
 //!
-//! The lists of plain keys lie far apart in memory. A look-up of each under a lock of its own waits for memory a million
-//! times. Sorted by shard, the watches of one shard are removed under one hold of its lock, and their entries are close
-//! together.
+//! The lists of plain keys lie far apart in memory. A look-up of each under a lock of its own waits for memory a
+//! million times. Sorted by shard, the watches of one shard are removed under one hold of its lock, and their entries
+//! are close together.
 
 use super::bound::Rank;
 use super::resolved::Number;
@@ -21,9 +21,9 @@ struct Leaving {
 
 /// The watches to be taken off.
 ///
-/// `Hash` and `Eq` of the keys are the user's and may panic. Then one watch stays as a dead entry, and the caller goes on
-/// with the others. Destructors of keys may panic as well: each key is dropped alone, because two panics at once would
-/// abort the process.
+/// `Hash` and `Eq` of the keys are the user's and may panic. Then one watch stays as a dead entry, and the caller goes
+/// on with the others. Destructors of keys may panic as well: each key is dropped alone, because two panics at once
+/// would abort the process.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
     edits: Vec<Edit<'m, K, Leaving>>,
@@ -73,8 +73,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         self.done == self.edits.len() && self.removed.is_empty() && self.orphans.is_empty()
     }
 
-    /// Removes the watches of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), also after
-    /// a panic.
+    /// Removes the watches of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), also
+    /// after a panic.
     pub(crate) fn step(&mut self, is_live: impl Fn(Address) -> bool) {
         self.take_off(is_live);
         // No lock is held. A value that panics is out of its vector already, and the others wait for the next step.

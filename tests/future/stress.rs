@@ -10,7 +10,8 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-/// Values, timeouts and drops against checks from other threads: each wait that stays learns its end, and nothing is left.
+/// Values, timeouts and drops against checks from other threads: each wait that stays learns its end, and nothing is
+/// left.
 #[test]
 fn g01_many_tasks_many_checkers() {
     const TASKS: usize = 4_000;

@@ -304,8 +304,8 @@ fn every_end_without_a_value_gives_nothing_back() {
     check::<TakeFuture<u64, usize>>();
 }
 
-/// Workers are aborted at any moment, thousands of them, while jobs come; short timeouts, cancels and shared keys besides.
-/// Every job is processed exactly once.
+/// Workers are aborted at any moment, thousands of them, while jobs come; short timeouts, cancels and shared keys
+/// besides. Every job is processed exactly once.
 #[test]
 fn g23_an_abort_storm_loses_and_doubles_nothing() {
     const JOBS: usize = 20_000;

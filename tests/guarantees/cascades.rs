@@ -42,8 +42,8 @@ fn relay(
     }
 }
 
-/// Two jobs come in one examination, each with a check for one: that check is for two, also if the examination belongs to
-/// a nested check. (The second was taken for the first one again.)
+/// Two jobs come in one examination, each with a check for one: that check is for two, also if the examination belongs
+/// to a nested check. (The second was taken for the first one again.)
 #[test]
 fn g22_bounded_checks_of_one_examination_are_added() {
     for nested in [false, true] {
@@ -286,8 +286,8 @@ fn cascade(purgatory: &Purgatory<Op>, ended: &Arc<Tally>) {
     drop(purgatory.cancel_for_key(&FIRST));
 }
 
-/// The thread's queues may be gone when the last destructor of the thread calls the library: that must not hang, and each
-/// check is made all the same, at the latest when the timer is driven.
+/// The thread's queues may be gone when the last destructor of the thread calls the library: that must not hang, and
+/// each check is made all the same, at the latest when the timer is driven.
 #[test]
 fn g01_a_thread_that_is_about_to_end_makes_its_checks() {
     thread_local!(static LAST_CALL: RefCell<AtTheEnd> = const { RefCell::new(AtTheEnd(None)) });
@@ -307,8 +307,8 @@ fn g01_a_thread_that_is_about_to_end_makes_its_checks() {
                             LAST_CALL.set(last);
                         }
                     };
-                    // The locals are destroyed in an order that depends on which was touched first: this one before those
-                    // of the library, after them, or in between.
+                    // The locals are destroyed in an order that depends on which was touched first: this one before
+                    // those of the library, after them, or in between.
                     match at {
                         0 => {
                             touch();

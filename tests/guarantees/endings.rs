@@ -7,7 +7,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-/// An operation whose `try_complete` dwells between what it saw and what it says: the moment in which an event is lost, if any is.
+/// An operation whose `try_complete` dwells between what it saw and what it says: the moment in which an event is lost,
+/// if any is.
 fn dwelling(probe: &Arc<Probe>) -> Op {
     let (examining, ending) = (probe.clone(), probe.clone());
     Op::new(NEVER_IN_A_TEST)
@@ -80,7 +81,8 @@ fn g01_an_event_while_another_thread_examines_is_not_lost() {
     });
 }
 
-/// Kafka's randomised form: the thread that brings an operation's last event checks a key, many threads do, and none is lost.
+/// Kafka's randomised form: the thread that brings an operation's last event checks a key, many threads do, and none is
+/// lost.
 #[test]
 fn g01_many_threads_bring_events_to_many_operations() {
     const OPERATIONS: usize = 5_000;

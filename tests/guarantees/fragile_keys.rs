@@ -1,6 +1,6 @@
-//! G12 for keys: what a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key may cost. It goes to the caller, or is counted
-//! where an operation has ended. Afterwards no lock is held, no operation that has ended lacks its callback, and each
-//! that is still parked ends at its timeout. (A dead entry may stay in a list.)
+//! G12 for keys: what a panic of `Hash`, `Eq`, `Clone` or `Drop` of a key may cost. It goes to the caller, or is
+//! counted where an operation has ended. Afterwards no lock is held, no operation that has ended lacks its callback,
+//! and each that is still parked ends at its timeout. (A dead entry may stay in a list.)
 
 use crate::support::keys::{Fragile, Hook, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, refusal, within};
@@ -194,6 +194,60 @@ fn assert_all_end(hook: Hook, calls: u32, name: &str, call: Call) {
     );
     drop(key);
     purgatory.shutdown();
+}
+
+/// Whichever hook of a key panics, and in whichever call of it: a park never drops its operation.
+#[test]
+fn g12_a_park_whose_key_panics_returns_the_operation() {
+    let several: [&[u32]; 3] = [&[OTHER, 3, FRAGILE], &[FRAGILE, FRAGILE], &[3, FRAGILE]];
+    let many = (0..40).collect::<Vec<_>>();
+    let mut refused = 0;
+    for hook in [Hook::Clone, Hook::Hash, Hook::Eq] {
+        for (keys, calls) in several
+            .into_iter()
+            .chain([&*many])
+            .flat_map(|keys| (0..6).map(move |calls| (keys, calls)))
+        {
+            let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+            let probe = Probe::new();
+            let op = probe.op(SOON);
+            let keys = keys.iter().copied().map(Fragile);
+            let parked = with_fuse_after(calls, FRAGILE, hook, || {
+                purgatory.try_complete_else_watch(op, keys)
+            });
+            let parked = parked.expect("no panic goes to the caller");
+            assert_eq!(probe.ending(), None);
+            if let Err(rejected) = parked {
+                refused += 1;
+                assert_eq!(rejected.reason(), RejectReason::Panicked);
+                let op = rejected.into_inner();
+                let again = purgatory.try_complete_else_watch(op, [Fragile(OTHER)]);
+                assert!(again.is_ok_and(|parked| parked.is_parked()));
+            }
+            purgatory.shutdown();
+            assert_eq!(
+                probe.ending(),
+                Some(Completion::ShutDown),
+                "{hook:?}, {calls} calls before"
+            );
+        }
+    }
+    assert!(refused >= 12, "{refused} parks met the panic");
+}
+
+/// An iterator of the caller's that panics is no reason to drop the operation either.
+#[test]
+fn g12_a_park_whose_iterator_panics_returns_the_operation() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+        let keys = (0..3).map(|number| match number {
+            2 => std::panic::panic_any("intended"),
+            number => Fragile(number),
+        });
+        let refused = purgatory.try_complete_else_watch(Op::new(SOON), keys);
+        assert_eq!(refusal(&refused), Some(RejectReason::Panicked));
+        assert_eq!(purgatory.stats().panicked, 1);
+    });
 }
 
 thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });

@@ -1,4 +1,5 @@
-//! G18 for handles of dropped purgatories: the place by which a handle finds its purgatory is used again by the next one.
+//! G18 for handles of dropped purgatories: the place by which a handle finds its purgatory is used again by the next
+//! one.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
 use request_purgatory::{Completion, Handle, Purgatory};

@@ -165,8 +165,8 @@ impl Worker {
 fn assert_round(scene: &Scene) {
     let purgatory = &scene.purgatory;
     let entries = std::mem::take(&mut *lock(&scene.entries));
-    // No thread checks any more, but for what was left to the reaper: that comes before what it is given last. (Twice, for
-    // examinations that are deferred once more.)
+    // No thread checks any more, but for what was left to the reaper: that comes before what it is given last. (Twice,
+    // for examinations that are deferred once more.)
     for _ in 0..2 {
         let last = Probe::new();
         purgatory

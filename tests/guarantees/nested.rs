@@ -323,8 +323,8 @@ fn g14_the_ninth_nested_park_is_refused() {
     });
 }
 
-/// Every examination is asked for another one, until the holder has made as many as it makes in a row. In one of them the
-/// event comes, and its check; then another thread ends the operation. The event is found first, in whichever
+/// Every examination is asked for another one, until the holder has made as many as it makes in a row. In one of them
+/// the event comes, and its check; then another thread ends the operation. The event is found first, in whichever
 /// examination it comes.
 #[test]
 fn g01_an_event_that_was_checked_before_the_end_is_found_before_it() {

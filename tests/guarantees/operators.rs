@@ -1,5 +1,5 @@
-//! What operators ask for: G15 (draining, a shutdown with a bound, one that blocks no runtime thread, the drop of the last
-//! handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
+//! What operators ask for: G15 (draining, a shutdown with a bound, one that blocks no runtime thread, the drop of the
+//! last handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
 
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, threads_named, within,

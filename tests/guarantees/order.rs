@@ -16,8 +16,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever leaves in between, by plain key and by resolved key: each check for one completes the operation that has
-    /// been parked longest.
+    /// Whatever leaves in between, by plain key and by resolved key: each check for one completes the operation that
+    /// has been parked longest.
     #[test]
     fn g22_each_check_for_one_completes_the_oldest(
         steps in prop::collection::vec((0..5_u8, any::<prop::sample::Index>()), 1..200),
@@ -98,8 +98,8 @@ fn g22_a_push_examines_one_of_ten_thousand_workers() {
     });
 }
 
-/// Workers that wait for 500 ms each, on threads of their own, and a job every now and then: every worker gets its share,
-/// and no wait runs out empty.
+/// Workers that wait for 500 ms each, on threads of their own, and a job every now and then: every worker gets its
+/// share, and no wait runs out empty.
 #[test]
 fn g22_competing_workers_get_equal_shares() {
     const WORKERS: usize = 10;

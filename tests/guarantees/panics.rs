@@ -337,6 +337,51 @@ fn g12_a_panic_at_an_examination_asked_for_during_the_park_gives_the_operation_b
     });
 }
 
+/// An event and an end both come while it is held, so it is examined a last time before it ends, and that panics.
+#[test]
+fn g12_a_panic_in_the_last_examination_before_an_end_aborts_the_operation_once() {
+    type End = fn(&Purgatory<Op>);
+    const ENDS: [End; 3] = [
+        |all| assert!(all.cancel_for_key(&1).is_empty(), "it is held"),
+        Purgatory::shutdown,
+        |all| assert_eq!(all.force_complete_for_key(&1), 0, "it is held"),
+    ];
+    for end in ENDS {
+        within(PATIENCE, move || {
+            quietly();
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let (probe, dropped) = (Probe::new(), Arc::new(()));
+            let (ending, part) = (probe.clone(), dropped.clone());
+            let (weak, mut examinations) = (purgatory.downgrade(), 0);
+            let op = Op::new(NEVER_IN_A_TEST).when(move || {
+                let _ = &part;
+                examinations += 1;
+                if examinations == 3 {
+                    let purgatory = weak.upgrade().expect("it is being examined");
+                    let other = thread::spawn(move || {
+                        assert_eq!(purgatory.check_and_complete(&1), 0, "it is held");
+                        end(&purgatory);
+                    });
+                    other.join().expect("it only checks and ends");
+                } else if examinations == 4 {
+                    std::panic::panic_any("intended");
+                }
+                assert!(examinations <= 4, "examined after its panic");
+                false
+            });
+            let op = op.then(move |completion| ending.end(completion));
+            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+            assert_eq!(purgatory.check_and_complete(&1), 0);
+            assert_eq!(probe.ending(), None);
+            assert_eq!(Arc::strong_count(&dropped), 1, "the operation is gone");
+            let stats = purgatory.stats();
+            assert_eq!((stats.aborted, stats.panicked), (1, 1));
+            assert_eq!((stats.parked, stats.watched), (0, 0));
+            assert_eq!(stats.completed + stats.cancelled + stats.shut_down, 0);
+        });
+    }
+}
+
 /// What is dropped because it panicked may panic once more.
 #[test]
 fn g12_a_destructor_of_an_operation_that_panicked_costs_only_itself() {

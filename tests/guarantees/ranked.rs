@@ -250,8 +250,8 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
     assert_eq!((stranger.watched(), stranger.watched_keys()), (0, 0));
 }
 
-/// Operations that come while a check runs, at higher and higher ranks or at the highest that is checked, do not hold it
-/// up for ever.
+/// Operations that come while a check runs, at higher and higher ranks or at the highest that is checked, do not hold
+/// it up for ever.
 #[test]
 fn g01_a_check_ends_though_each_examination_parks_another() {
     const ENOUGH: u64 = 10_000;

@@ -1,8 +1,8 @@
 //! G20: however much is filed again, expired or taken off one key, no other call stands still meanwhile.
 //!
 //! An innocent thread calls the purgatory all the time, and its longest call is held against the length of the whole
-//! work: were that done in one hold of a lock, some call would take as long. A loaded machine may hold up any thread, so
-//! a run that exceeds the bound is repeated, and only what exceeds it every time has failed.
+//! work: were that done in one hold of a lock, some call would take as long. A loaded machine may hold up any thread,
+//! so a run that exceeds the bound is repeated, and only what exceeds it every time has failed.
 
 use crate::support::{NEVER_IN_A_TEST, Op, Tally, eventually, lock, manual};
 use request_purgatory::{Handle, Purgatory, time::ManualClock};
@@ -181,8 +181,8 @@ fn g20_no_departure_from_a_hot_key_clears_it_for_all() {
     panic!("whole work, longest call: {seen:?}");
 }
 
-/// A deferred check of 1,000 operations, of which each examination takes a tick: a timer that becomes due meanwhile waits for
-/// the slice in progress, and not for the check.
+/// A deferred check of 1,000 operations, of which each examination takes a tick: a timer that becomes due meanwhile
+/// waits for the slice in progress, and not for the check.
 #[test]
 fn g10_a_timer_waits_for_one_slice_of_a_deferred_check() {
     const WATCHERS: u64 = 1_000;
@@ -218,7 +218,8 @@ fn g10_a_timer_waits_for_one_slice_of_a_deferred_check() {
 }
 
 /// 20,000 deferred checks a second of a key that 10,000 operations watch: examinations and expiries take turns, and a
-/// deferred check after the last event is made. (The bound is that of an idle machine; a loaded one gets more attempts.)
+/// deferred check after the last event is made. (The bound is that of an idle machine; a loaded one gets more
+/// attempts.)
 #[test]
 fn g10_a_storm_of_deferred_checks_makes_no_timer_late() {
     const BOUND: Duration = Duration::from_millis(20);

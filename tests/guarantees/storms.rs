@@ -92,8 +92,8 @@ fn g16_an_operation_dropped_for_a_panic_at_its_deadline_finds_that_counted() {
     });
 }
 
-/// A place is free when `on_complete` has run: each callback but the first parks in the place of the one before. By then
-/// nothing is left of the operations that have ended, neither in the lists nor in the slots.
+/// A place is free when `on_complete` has run: each callback but the first parks in the place of the one before. By
+/// then nothing is left of the operations that have ended, neither in the lists nor in the slots.
 #[test]
 fn g17_each_completion_in_a_storm_makes_room_for_one() {
     within(PATIENCE, || {

@@ -1,8 +1,8 @@
-//! G5, G6, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on a purgatory and on a plain sorted map of
-//! deadlines must give the same answers, the same endings and the same counts.
+//! G5, G6, G9, G10, G12, G16, G17, G18 against a model: any sequence of calls on a purgatory and on a plain sorted map
+//! of deadlines must give the same answers, the same endings and the same counts.
 //!
-//! `PROPTEST_CASES` says how many sequences are tried. What `.ci/fuzz` has found lies in `tests/seeds/calls`, and is tried
-//! each time.
+//! `PROPTEST_CASES` says how many sequences are tried. What `.ci/fuzz` has found lies in `tests/seeds/calls`, and is
+//! tried each time.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -61,8 +61,8 @@ impl Notes {
 
 /// Lets `subscriber` hear what this thread does meanwhile.
 ///
-/// While there is just one subscriber in the process, `tracing` asks that of whichever thread comes to a span first, and
-/// keeps the answer, which is no where tests run side by side. So there are always more.
+/// While there is just one subscriber in the process, `tracing` asks that of whichever thread comes to a span first,
+/// and keeps the answer, which is no where tests run side by side. So there are always more.
 fn listen<S: Subscriber + Send + Sync + 'static>(subscriber: S, run: impl FnOnce()) {
     static OTHERS: OnceLock<[Dispatch; 2]> = OnceLock::new();
     OTHERS.get_or_init(|| [(); 2].map(|()| Notes::up_to(Level::ERROR).into()));

@@ -103,8 +103,8 @@ impl<'a, C: Candidate> Ring<'a, C> {
         }
     }
 
-    /// Inlined wherever it is called, as is [`end_oldest`](Self::end_oldest): the calls of the candidate stand in several
-    /// places of the program.
+    /// Inlined wherever it is called, as is [`end_oldest`](Self::end_oldest): the calls of the candidate stand in
+    /// several places of the program.
     #[inline(always)]
     pub(super) fn park(&mut self) {
         let flag = &self.flags[self.next];

@@ -1,9 +1,9 @@
 //! The table of Varghese & Lauck, measured: start, stop and per-tick bookkeeping of each scheme.
 //!
-//! A fixed number of timers is outstanding, with timeouts uniform in 1 to `longest` ticks, in a steady state. Round and round:
-//! what would fire in the next ticks is stopped, beside a few others, whose stops are timed; the ticks go by one at a
-//! time, in which nothing fires, so that their time is bookkeeping alone; all that was stopped is started again with
-//! a new timeout, and timed.
+//! A fixed number of timers is outstanding, with timeouts uniform in 1 to `longest` ticks, in a steady state. Round and
+//! round: what would fire in the next ticks is stopped, beside a few others, whose stops are timed; the ticks go by one
+//! at a time, in which nothing fires, so that their time is bookkeeping alone; all that was stopped is started again
+//! with a new timeout, and timed.
 //!
 //! Wheels of one level have 4,096 slots, those of several 64 each. The shorter `longest` is below a revolution of the
 //! former, the other is 15 revolutions, and more than a simple wheel can hold. An ordered list sits out where each of

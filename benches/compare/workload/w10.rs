@@ -1,8 +1,9 @@
 //! W10: workers that compete: one push to a queue that all of them wait for.
 //!
-//! Every worker is a future that waits for a job, polled once. A job is pushed, and handed over: a worker is woken, takes
-//! it, and waits again. One thread does all of it, so that what is measured is the work and no scheduler. Of the others
-//! none has a timeout, nor a place from where a job goes back if its worker is gone; the library's `take` has both.
+//! Every worker is a future that waits for a job, polled once. A job is pushed, and handed over: a worker is woken,
+//! takes it, and waits again. One thread does all of it, so that what is measured is the work and no scheduler. Of the
+//! others none has a timeout, nor a place from where a job goes back if its worker is gone; the library's `take` has
+//! both.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
 //! W11: one who listens: listen on some keys, be woken by one of them, look, end. And listening in vain: listen, end.
 //!
-//! Beside it the library's `wait`, whose predicate the checking thread asks, and what others build from `event_listener`
-//! or tokio's `Notify`: one event for each key, listened to before the look, and a timeout of tokio's around it. Others
-//! have no map from keys to events here, and are given each event; the library finds its listeners by key. As many
-//! others as are parked listen to other keys. One thread does all of it.
+//! Beside it the library's `wait`, whose predicate the checking thread asks, and what others build from
+//! `event_listener` or tokio's `Notify`: one event for each key, listened to before the look, and a timeout of tokio's
+//! around it. Others have no map from keys to events here, and are given each event; the library finds its listeners by
+//! key. As many others as are parked listen to other keys. One thread does all of it.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -10,7 +10,8 @@ impl NatsEngine {
     /// Commits an event of `key`: `body` is appended to the stream. Returns when the stream's leader has acknowledged
     /// it, with the key's new version.
     ///
-    /// Nodes hear of it, this one included. [`Cluster::announce`](crate::Cluster::announce) lets this node know at once.
+    /// Nodes hear of it, this one included. [`Cluster::announce`](crate::Cluster::announce) lets this node know at
+    /// once.
     ///
     /// # Errors
     /// The stream did not acknowledge within [`NatsConfig::timeout`](super::NatsConfig::timeout). The event may have

@@ -33,7 +33,7 @@ pub(super) async fn open<K: WireKey>(
             Event::SlowConsumer(_) => Some(FeedError::Lagged),
             other => Some(FeedError::Cut(other.to_string().into())),
         };
-        // (If the session is over, it need not hear.)
+        // If the session is over, it need not hear.
         error.map(|error| troubles.send(error));
         std::future::ready(())
     };
@@ -118,7 +118,7 @@ impl<K: WireKey> Interests<K> for NatsInterests<K> {
         }
         if self.subscriptions.len() + keys.len() > self.max_subscriptions {
             let all = self.inner.subjects.all_news();
-            // (Kept until the session is over.)
+            // Kept until the session is over.
             self.subscribe(all).await?;
             self.echo.round_trip().await?;
             self.has_wildcard = true;

@@ -1,7 +1,7 @@
 //! The names of things: keys as one token of a subject.
 //!
-//! A token may not be empty, and has no blanks, dots, wildcards or control characters. Letters, digits, `-` and `_` stand
-//! for themselves, every other byte is `=` and two hexadecimal digits; the empty key is `=`.
+//! A token may not be empty, and has no blanks, dots, wildcards or control characters. Letters, digits, `-` and `_`
+//! stand for themselves, every other byte is `=` and two hexadecimal digits; the empty key is `=`.
 
 use crate::error::KeyError;
 use crate::key::WireKey;
@@ -79,7 +79,7 @@ fn with_token(prefix: &str, key: &impl WireKey) -> String {
     for &byte in &*bytes {
         match stands_for_itself(byte) {
             true => subject.push(byte.into()),
-            // (Writing to a string does not fail.)
+            // Writing to a string does not fail.
             false => drop(write!(subject, "={byte:02x}")),
         }
     }

@@ -39,8 +39,8 @@ impl RedisEngine {
     /// node know at once.
     ///
     /// # Errors
-    /// The store cannot be reached, or refused. Where the connection was lost while the answer was on its way, the event
-    /// may have been committed.
+    /// The store cannot be reached, or refused. Where the connection was lost while the answer was on its way, the
+    /// event may have been committed.
     pub async fn commit<K: WireKey>(&self, key: &K, body: &[u8]) -> Result<Position, BoxError> {
         let committed = self.try_commit(key, body).await;
         if committed.is_err() {

@@ -3,8 +3,8 @@
 use crate::error::KeyError;
 use crate::key::WireKey;
 
-/// A name may be 512 MB long. A key that long would stop the server for everybody; so the bound is one that no sensible
-/// key meets.
+/// A name may be 512 MB long. A key that long would stop the server for all clients; so the bound is one that no
+/// sensible key meets.
 const LONGEST: usize = 64 * 1024;
 
 #[derive(Debug, Clone)]

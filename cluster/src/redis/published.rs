@@ -89,7 +89,7 @@ impl Listener {
             self.is_owed = false;
             return Ok(None);
         }
-        // (Every client that may publish on the channel may write anything. A text that is no version is ignored.)
+        // Every client that may publish on the channel may write anything. A text that is no version is ignored.
         let Some((epoch, version)) = parse(text) else {
             return Ok(None);
         };

@@ -133,7 +133,7 @@ pub(super) async fn read(
                 let fresh = format!("{:x}", fastrand::u64(..));
                 let mut command = cmd("SET");
                 command.arg(&names.epoch).arg(fresh).arg("NX");
-                // (Another node may have been first; the next turn reads what stands there.)
+                // Another node may have been first; the next turn reads what stands there.
                 command.query_async::<Value>(connection).await?;
             }
             Some(Value::BulkString(epoch)) => {

@@ -92,7 +92,7 @@ impl Listener {
             stale.sort_unstable();
             stale.dedup();
             let names = &self.link.inner.names;
-            // (Without a counter, the epoch alone is read and tracked again.)
+            // Without a counter, the epoch alone is read and tracked again.
             stale.retain(|name| *name != names.epoch);
             let read = read(&mut self.link.connection, names, &stale).await;
             let (epoch, versions) = read.map_err(|error| self.link.broken(error))?;
@@ -107,7 +107,7 @@ impl Listener {
             if !changes.is_empty() {
                 return Ok(changes);
             }
-            // (Written again by the first session of a new store, it is announced, and the same.)
+            // Written again by the first session of a new store, it is announced, and the same.
             if epoch != self.epoch {
                 return Err(FeedError::Cut("the epoch of the store was changed".into()));
             }

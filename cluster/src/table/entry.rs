@@ -68,7 +68,7 @@ impl Entry {
         let mut known = self.0.lock();
         let raised = known.mark < version;
         known.mark = known.mark.max(version);
-        // (In one step with the mark: a wait that sees the read's number sees what it read.)
+        // In one step with the mark: a wait that sees the read's number sees what it read.
         match learned {
             Learned::Announced => {}
             Learned::Heard => known.heard = known.heard.max(version),

@@ -12,7 +12,8 @@ pub(super) struct Reset;
 ///
 /// A claim that this node knows to be true waits for a later version or for the end of the history. One that it does
 /// not know to be true (a version above the mark, or another epoch) may be newer than what this node knows, or of a
-/// history that is lost. A read that begins after the claim was made decides: it shows all that the client can have seen.
+/// history that is lost. A read that begins after the claim was made decides: it shows all that the client can have
+/// seen.
 #[derive(Debug)]
 pub(super) struct Claim {
     seen: u64,

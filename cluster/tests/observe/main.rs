@@ -1,4 +1,5 @@
-//! What a metrics recorder and a tracing subscriber hear of a node: all that `Stats` counts, and a span for each session.
+//! What a metrics recorder and a tracing subscriber hear of a node: all that `Stats` counts, and a span for each
+//! session.
 //!
 //! One test for both: a subscriber of one test would otherwise decide what another one hears.
 

@@ -1,4 +1,5 @@
-//! Real servers for tests: each in a directory of its own, on a socket or port of its own choosing, ended with the test.
+//! Real servers for tests: each in a directory of its own, on a socket or port of its own choosing, ended with the
+//! test.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 pub mod engine;

@@ -74,7 +74,7 @@ fn runtime(name: &str) -> io::Result<Runtime> {
         .build()
 }
 
-/// Prints a line per second, as long as somebody reads them.
+/// Prints a line per second, as long as its reader takes them.
 async fn watch(broker: &Broker, load: &Load, duration: Duration) -> io::Result<()> {
     let started = Instant::now();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));

@@ -9,9 +9,9 @@
 //!
 //! Stock Kafka clients can talk to it: it knows ApiVersions, Metadata, CreateTopics, DeleteTopics, DescribeConfigs,
 //! ListOffsets, Produce, Fetch and InitProducerId, and keeps one log per partition, in memory or, with `--data DIR`, in
-//! segment files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading at `broker/delayed_fetch.rs` and
-//! `broker/delayed_produce.rs`, the two delayed operations; `broker/purgatories.rs` is where they wait, `broker.rs`
-//! where they are parked, `broker/follower.rs` where they are woken.
+//! segment files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading
+//! at `broker/delayed_fetch.rs` and `broker/delayed_produce.rs`, the two delayed operations; `broker/purgatories.rs` is
+//! where they wait, `broker.rs` where they are parked, `broker/follower.rs` where they are woken.
 //!
 //! | layer | modules |
 //! |---|---|

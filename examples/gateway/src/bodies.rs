@@ -82,8 +82,8 @@ impl Bodies {
     /// this node has noticed that the store lost data.
     ///
     /// # Errors
-    /// The store does not keep them any more, or cannot be read. Errors are shared by the polls that wait for the same fetch, and not
-    /// kept.
+    /// The store does not keep them any more, or cannot be read. Errors are shared by the polls that wait for the same
+    /// fetch, and not kept.
     pub async fn after(
         &self,
         topic: Topic,

@@ -21,7 +21,8 @@ pub async fn serve(args: ServeArgs) -> Result<()> {
     run(args, None).await
 }
 
-/// `gateway node`: a node of the demo. It does as its standard input says, and ends with it, so that none is left behind.
+/// `gateway node`: a node of the demo. It does as its standard input says, and ends with it, so that none is left
+/// behind.
 ///
 /// # Errors
 /// The same.
@@ -33,7 +34,8 @@ pub async fn node(args: ServeArgs) -> Result<()> {
 async fn run(args: ServeArgs, ears: Option<Ears>) -> Result<()> {
     let peers = args.peer.iter().map(|peer| base_url(peer));
     let peers = peers.collect::<Result<Vec<_>>>()?;
-    // A socket for each parked poll: as many as the system allows. (If it allows no more, there are as many as there are.)
+    // A socket for each parked poll: as many as the system allows. (If it allows no more, there are as many as there
+    // are.)
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = CancellationToken::new();
     end_on_signals(&stop)?;
@@ -106,8 +108,8 @@ fn end_on_signals(stop: &CancellationToken) -> Result<()> {
     Ok(())
 }
 
-/// The demo's commands: `deaf`, `hear`, `peers URL...`. On a thread of its own, since a read of the standard input cannot be
-/// given up, and a runtime would wait for it.
+/// The demo's commands: `deaf`, `hear`, `peers URL...`. On a thread of its own, since a read of the standard input
+/// cannot be given up, and a runtime would wait for it.
 fn obey(gateway: &Gateway, ears: &Ears, stop: &CancellationToken) {
     // (An input that cannot be read has ended.)
     for line in std::io::stdin().lines().map_while(Result::ok) {

@@ -1,7 +1,7 @@
 //! The word on one thread, against its truth table written out in plain variables. (What threads do to each other is
 //! the matter of the models.)
 
-use super::{Acquire, Mark, Marked, Release, State};
+use super::{Claimed, Mark, Release, State};
 use crate::sync::LAST_GENERATION;
 use proptest::prelude::*;
 
@@ -47,8 +47,7 @@ impl Table {
 #[derive(Debug, Clone)]
 enum Step {
     /// With a reference to the present occupant, or to an earlier one.
-    Acquire(u32),
-    Mark(u32, usize),
+    Claim(u32, usize),
     Release(bool),
     End,
     Occupy,
@@ -57,8 +56,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let back = || prop_oneof![5 => Just(0), 1 => 1..3_u32];
     prop_oneof![
-        3 => back().prop_map(Step::Acquire),
-        4 => (back(), 0..5_usize).prop_map(|(back, mark)| Step::Mark(back, mark)),
+        7 => (back(), 0..5_usize).prop_map(|(back, mark)| Step::Claim(back, mark)),
         3 => any::<bool>().prop_map(Step::Release),
         1 => Just(Step::End),
         2 => Just(Step::Occupy),
@@ -76,24 +74,16 @@ proptest! {
         let mut table = Table { generation: first, ..Table::default() };
         for step in steps {
             match step {
-                Step::Acquire(back) => {
+                Step::Claim(back, mark) => {
                     let expected = match () {
-                        () if !table.parked || back != 0 => Acquire::Stale,
-                        () if table.held => Acquire::Busy,
-                        () => Acquire::Held,
+                        () if !table.parked || back != 0 => Claimed::Stale,
+                        () if table.held => Claimed::Marked,
+                        () => Claimed::Held,
                     };
-                    table.held |= expected == Acquire::Held;
-                    prop_assert_eq!(word.acquire(table.generation.wrapping_sub(back)), expected);
-                }
-                Step::Mark(back, mark) => {
-                    let expected = match () {
-                        () if !table.parked || back != 0 => Marked::Stale,
-                        () if !table.held => Marked::Unheld,
-                        () => Marked::Left,
-                    };
-                    table.marks[mark] |= expected == Marked::Left;
+                    table.held |= expected == Claimed::Held;
+                    table.marks[mark] |= expected == Claimed::Marked;
                     let generation = table.generation.wrapping_sub(back);
-                    prop_assert_eq!(word.mark(generation, MARKS[mark]), expected);
+                    prop_assert_eq!(word.claim(generation, MARKS[mark]), expected);
                 }
                 Step::Release(examine_again) if table.held => {
                     let expected = table.release(examine_again);
@@ -101,7 +91,7 @@ proptest! {
                 }
                 Step::End if table.held => {
                     word.end();
-                    // (The one after the last is 0.)
+                    // The one after the last is 0.
                     let generation = table.generation.wrapping_add(1);
                     table = Table { generation, ..Table::default() };
                     prop_assert_eq!(word.is_retired(), generation == 0);

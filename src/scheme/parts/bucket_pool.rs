@@ -48,7 +48,7 @@ impl Entry {
 
     #[inline(always)]
     pub(crate) fn new(id: u32, deadline: Tick) -> Self {
-        // (Truncated.)
+        // Truncated.
         let low = deadline as u16;
         Self { id, low }
     }

@@ -1,9 +1,9 @@
 //! The slot arithmetic of a hierarchical wheel.
 //!
-//! Write ticks as numbers in base `size`, the slots per level. The level of a timer is the position of the highest digit
-//! in which its deadline differs from the present, and its slot is that digit of the deadline. All timers of a bucket
-//! agree in that digit and in all higher ones. So the window of the bucket starts at the deadline with all lower digits
-//! set to zero.
+//! Write ticks as numbers in base `size`, the slots per level. The level of a timer is the position of the highest
+//! digit in which its deadline differs from the present, and its slot is that digit of the deadline. All timers of a
+//! bucket agree in that digit and in all higher ones. So the window of the bucket starts at the deadline with all lower
+//! digits set to zero.
 
 use crate::scheme::record::Tick;
 

@@ -1,7 +1,7 @@
 //! The buckets of a wheel of several levels.
 //!
-//! Each level has `slots` buckets, and a bucket of a level is as wide as the whole level below. Buckets are numbered level
-//! by level. A level exists once a deadline has asked for it.
+//! Each level has `slots` buckets, and a bucket of a level is as wide as the whole level below. Buckets are numbered
+//! level by level. A level exists once a deadline has asked for it.
 
 use super::bucket_pool::{Bucket, BucketPool, Entry};
 use super::geometry::{Geometry, Location};

@@ -5,8 +5,8 @@
 //!
 //! The vector has two parts. The first part holds the timers that the pass in progress has not examined yet. The second
 //! part holds the timers that it has examined, and those that were started since the pass began. A removal fills the
-//! hole with the last timer of the same part; if that opens a hole between the parts, the last timer of the vector fills
-//! it. So both parts stay contiguous, and a removal moves at most two other timers.
+//! hole with the last timer of the same part; if that opens a hole between the parts, the last timer of the vector
+//! fills it. So both parts stay contiguous, and a removal moves at most two other timers.
 //!
 //! A [`Position`] here has its highest bit set, which distinguishes it from the positions of the scheme around it.
 

@@ -7,8 +7,8 @@
 //! INVARIANT: the deadline of a timer in a slot is past `current`. When the timer is filed, its deadline is also past
 //! the present of the last pass.
 //!
-//! INVARIANT: a timer in a slot whose deadline is at or before the hand lies in the rest of the hand's slot, or in a slot
-//! that the hand still comes to in this pass.
+//! INVARIANT: a timer in a slot whose deadline is at or before the hand lies in the rest of the hand's slot, or in a
+//! slot that the hand still comes to in this pass.
 
 use super::intrusive_lists::{IntrusiveLists, Node};
 use super::overdue::Overdue;

@@ -1,8 +1,8 @@
 //! Scheme 2 of Varghese & Lauck (1987): timers in a list sorted by deadline.
 //!
 //! The list is doubly linked, so a stop needs no search. A start searches from the latest deadline backwards: if all
-//! timeouts are equal, it stops at the first node. A pass fires overdue timers first, in no order, and then the others by
-//! deadline; timers with the same deadline fire in the order in which they were started.
+//! timeouts are equal, it stops at the first node. A pass fires overdue timers first, in no order, and then the others
+//! by deadline; timers with the same deadline fire in the order in which they were started.
 //!
 //! | | cost |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | tick | O(1) per fired timer; an empty tick costs nothing |
 //! | space | the timers |
 //!
-//! *Used by* VMS and Unix when the paper was written, and by FreeRTOS for its software timers. *Choose it* for few starts,
-//! or if a new deadline is nearly always the latest.
+//! *Used by* VMS and Unix when the paper was written, and by FreeRTOS for its software timers. *Choose it* for few
+//! starts, or if a new deadline is nearly always the latest.
 
 use crate::scheme::parts::intrusive_lists::IntrusiveLists;
 use crate::scheme::parts::overdue::Overdue;

@@ -1,8 +1,8 @@
 //! Scheme 4 of Varghese & Lauck (1987): one slot for each tick to come.
 //!
-//! The wheel has a horizon of one revolution: with `slots` slots, a deadline lies at most `slots - 1` ticks ahead. It is
-//! a [hashed wheel](crate::scheme::HashedWheel) whose timers are all in the present round. So in a pass at each tick, the
-//! hand skips no timer. Timers fire in the same order as there.
+//! The wheel has a horizon of one revolution: with `slots` slots, a deadline lies at most `slots - 1` ticks ahead. It
+//! is a [hashed wheel](crate::scheme::HashedWheel) whose timers are all in the present round. So in a pass at each
+//! tick, the hand skips no timer. Timers fire in the same order as there.
 //!
 //! | | cost |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! Scheme 5 of Varghese & Lauck (1987): a hashed wheel with sorted slots.
 //!
-//! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. The hand examines only the first timer of a
-//! slot, because the others are not earlier. A pass fires overdue timers first, in no order, and then slot by slot;
-//! within a slot timers fire by deadline, and those with the same deadline in the order in which they were started. That
-//! is the order of the deadlines, unless the pass comes more than one revolution late.
+//! A timer lies in the slot `deadline % slots`, in a list sorted by deadline. The hand examines only the first timer of
+//! a slot, because the others are not earlier. A pass fires overdue timers first, in no order, and then slot by slot;
+//! within a slot timers fire by deadline, and those with the same deadline in the order in which they were started.
+//! That is the order of the deadlines, unless the pass comes more than one revolution late.
 //!
 //! | | cost |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | tick | O(1), and O(1) per fired timer; a jump at most O(slots) |
 //! | space | the slots and the timers |
 //!
-//! *Used by* no library known to us; in the paper it is the step from scheme 2 to scheme 6. *Choose it* if the time of a
-//! tick matters more than the time of a start, and there are fewer timers than slots.
+//! *Used by* no library known to us; in the paper it is the step from scheme 2 to scheme 6. *Choose it* if the time of
+//! a tick matters more than the time of a start, and there are fewer timers than slots.
 
 use crate::scheme::parts::intrusive_lists::IntrusiveLists;
 use crate::scheme::parts::ring::Ring;

@@ -1,7 +1,7 @@
 //! Scheme 1 of Varghese & Lauck (1987): timers in no order, all examined in each tick.
 //!
-//! They lie in a vector, and a removal fills the hole with the last timer. The scheme does not keep the earliest deadline
-//! but searches for it on request. Timers fire in no particular order.
+//! They lie in a vector, and a removal fills the hole with the last timer. The scheme does not keep the earliest
+//! deadline but searches for it on request. Timers fire in no particular order.
 //!
 //! | | cost |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The definition of a timer, as a sorted map beside a scheme.
 //!
-//! The order in which a scheme fires is its own, so the model follows the scheme: a timer that fires must have reached its
-//! deadline and must have been started before the pass began. When a pass is complete, no such timer may be left.
+//! The order in which a scheme fires is its own, so the model follows the scheme: a timer that fires must have reached
+//! its deadline and must have been started before the pass began. When a pass is complete, no such timer may be left.
 
 use super::Tested;
 use crate::scheme::{HorizonError, Position, Records, Started, Step, Tick};

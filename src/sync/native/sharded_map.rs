@@ -98,9 +98,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         taken.map(|(key, value)| (key, value.into_inner()))
     }
 
-    /// Shows `edit` the entry of `key` that `is_current`, and adds an entry with what `edit` returns, if anything: all of it
-    /// under one hold of the exclusive lock of the key's shard. The others of the key stay where they are. `hash` is the
-    /// hash of `key`, and `hash_of` that of an entry that is there already. Returns `key` if it is not needed.
+    /// Shows `edit` the entry of `key` that `is_current`, and adds an entry with what `edit` returns, if anything: all
+    /// of it under one hold of the exclusive lock of the key's shard. The others of the key stay where they are. `hash`
+    /// is the hash of `key`, and `hash_of` that of an entry that is there already. Returns `key` if it is not needed.
     #[inline]
     pub(crate) fn edit_current(
         &self,

@@ -2,11 +2,10 @@
 
 use crate::dispatch::Dispatch;
 use crate::engine::settings::{Settings, setters};
-use crate::hash::{KeyHasher, RandomState};
+use crate::hash::{Key, KeyHasher, RandomState};
 use crate::reaper::Reaper;
 use crate::sync::Arc;
 use crate::time::Clock;
-use crate::tracker::TrackedKey;
 use std::fmt;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ pub struct RequestsBuilder<K, R, S = RandomState> {
     pub(super) on_late: Option<Report<K, R>>,
 }
 
-impl<K: TrackedKey, R: Send + 'static> RequestsBuilder<K, R> {
+impl<K: Key, R: Send + 'static> RequestsBuilder<K, R> {
     pub(crate) fn new(name: String) -> Self {
         Self {
             settings: Settings::new(name),
@@ -30,7 +29,7 @@ impl<K: TrackedKey, R: Send + 'static> RequestsBuilder<K, R> {
     }
 }
 
-impl<K: TrackedKey, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
+impl<K: Key, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
     setters!();
 
     /// How ids are hashed. Default: a fast hasher with a random seed.

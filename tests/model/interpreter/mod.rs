@@ -1,9 +1,9 @@
 //! Any sequence of calls, made on a purgatory and on a plain sorted map side by side: both must give the same answers,
 //! the same endings and the same counts.
 //!
-//! [`call`] has the calls, [`bytes`] makes them of bytes, [`operation`] is what is parked, [`sorted_map`] knows what should
-//! happen, [`pair`] makes a call on both, and [`compare`] asks both everything that can be asked. The property test in
-//! `tests/model` and the target `calls` in `fuzz` run this same code.
+//! [`call`] has the calls, [`bytes`] makes them of bytes, [`operation`] is what is parked, [`sorted_map`] knows what
+//! should happen, [`pair`] makes a call on both, and [`compare`] asks both everything that can be asked. The property
+//! test in `tests/model` and the target `calls` in `fuzz` run this same code.
 
 mod bytes;
 pub(crate) mod call;

@@ -23,7 +23,7 @@ pub(crate) enum Round {
     Own,
     /// The same, but the operation watches this key too. Both calls add to that key's list or take from it.
     Watching(u64),
-    /// The operation watches this key too, and the round checks this key, which looks at everybody who watches it.
+    /// The operation watches this key too, and the round checks this key, which examines every operation on it.
     /// Only that check is timed.
     Checking(u64),
 }
@@ -100,7 +100,7 @@ fn call(purgatory: &Purgatory<Operation>, round: Round, stop: &AtomicBool) -> Re
         let start = Instant::now();
         let completed = purgatory.check_and_complete(&checked);
         samples.push(start.elapsed());
-        // (Where it watches another key too, more may be completed, or somebody may be looking at it.)
+        // (Where it watches another key too, more may be completed, or another thread may be examining it.)
         if completed != 1 && beside.is_none() {
             return Err(anyhow!("the innocent's check completed {completed}"));
         }

@@ -20,7 +20,7 @@ const SHELVES: u64 = 16;
 /// An expiry that is later than this is taken for one that was forgotten.
 const TOO_LATE: Duration = Duration::from_secs(10);
 
-/// A parked operation that anyone may lay hands on.
+/// A parked operation that any thread may act on.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) handle: Handle<Operation>,

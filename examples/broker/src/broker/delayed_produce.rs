@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 /// Waits until the replicas have everything that the request appended, or for its timeout.
 ///
-/// It is parked under every partition that it wrote to, at the offset that it needs there, and the thread that moves the high
-/// watermark of one of them checks that key up to it.
+/// It is parked under every partition that it wrote to, at the offset that it needs there, and the thread that moves
+/// the high watermark of one of them checks that key up to it.
 #[derive(Debug)]
 pub(crate) struct DelayedProduce {
     pub(crate) produced: Produced,

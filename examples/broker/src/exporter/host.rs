@@ -1,4 +1,4 @@
-//! By which names the page may be asked for. A page of somebody else's can have a name of its own resolve to this
+//! By which names the page may be asked for. A page of another site can have a name of its own resolve to this
 //! machine and then read what is served here (DNS rebinding); but it cannot hide that name.
 
 use axum::extract::{Request, State};
@@ -42,7 +42,7 @@ fn name_of(host: &str) -> &str {
     host.split(':').next().unwrap_or(host)
 }
 
-/// Refuses what is meant for somebody else.
+/// Refuses requests that are meant for another host.
 pub(super) async fn check(State(host): State<Host>, request: Request, next: Next) -> Response {
     if host.admits(request.headers()) {
         return next.run(request).await;

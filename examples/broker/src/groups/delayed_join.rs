@@ -34,8 +34,8 @@ impl DelayedOperation for DelayedJoin {
         !state.is_joining(self.round) || state.all_have_joined()
     }
 
-    /// Begins a generation with the members that have joined. Members that came meanwhile may have made this too early: then
-    /// another one waits for the rest of the time.
+    /// Begins a generation with the members that have joined. Members that came meanwhile may have made this too early:
+    /// then another one waits for the rest of the time.
     fn on_complete(self, completion: Completion) {
         match completion {
             Completion::Satisfied | Completion::Expired => self.end_phase(),

@@ -81,8 +81,8 @@ impl Protocols {
     /// Copies what a client offers.
     ///
     /// # Errors
-    /// INCONSISTENT_GROUP_PROTOCOL if it offers nothing, or more than a member may; GROUP_MAX_SIZE_REACHED if there is no
-    /// memory left for it.
+    /// INCONSISTENT_GROUP_PROTOCOL if it offers nothing, or more than a member may; GROUP_MAX_SIZE_REACHED if there is
+    /// no memory left for it.
     pub(super) fn copy(
         offered: &[JoinGroupRequestProtocol],
         budget: &Budget,

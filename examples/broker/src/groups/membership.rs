@@ -31,7 +31,8 @@ enum Leads {
     AsItIs,
     /// It leads, and must not assign anew.
     WithoutAssigning,
-    /// It leads without knowing: it does not know of [`WithoutAssigning`](Self::WithoutAssigning), and would assign anew.
+    /// It leads without knowing: it does not know of [`WithoutAssigning`](Self::WithoutAssigning), and would assign
+    /// anew.
     Unawares(Id),
 }
 

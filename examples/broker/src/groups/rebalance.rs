@@ -90,7 +90,7 @@ impl State {
         }
         let left = joining.deadline.saturating_since(context.now);
         if !left.is_zero() && !self.all_have_joined() {
-            // Somebody came since, and prolonged it; or who had joined is gone.
+            // A member came since, and prolonged it; or the members that had joined are gone.
             after.park = Some(Delayed::Join {
                 round,
                 timeout: left,

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub(crate) const INITIAL_DELAY: Duration = Duration::from_millis(100);
 
 /// Shortest and longest session that a member may ask for, as Kafka's `group.min.session.timeout.ms` (6 s there, which
-/// is long for somebody who tries things out) and `group.max.session.timeout.ms`.
+/// is long for trying things out) and `group.max.session.timeout.ms`.
 pub(super) const SESSION: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(30 * 60);
 

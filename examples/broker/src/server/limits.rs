@@ -19,7 +19,7 @@ const PARKED: usize = 32 * MIB;
 /// What an array element of a request takes at most once it is decoded, with its part of the answer.
 pub(crate) const PER_ELEMENT: usize = 512;
 
-/// Work on this many bytes is done beside the threads that serve everybody.
+/// Work on this many bytes is done beside the threads that serve all clients.
 const HEAVY: usize = 256 * 1024;
 
 /// How long a connection may be idle, as Kafka's `connections.max.idle.ms`.

@@ -61,8 +61,8 @@ impl Piece {
 impl Segments {
     /// Opens the segments in `folder`. Tells `each` the offset that the first begins with, and then each batch.
     ///
-    /// What follows the last whole batch of the last segment is cut off: a crash came in between. Damage anywhere else is
-    /// an error, since cutting there would lose what was kept.
+    /// What follows the last whole batch of the last segment is cut off: a crash came in between. Damage anywhere else
+    /// is an error, since cutting there would lose what was kept.
     pub(crate) fn open(
         folder: &Path,
         mut each: impl FnMut(i64, Option<(Batch, Piece)>),

@@ -1,7 +1,7 @@
 //! The outlines of the requests, and a walk along them before anything is decoded.
 //!
 //! A Kafka array starts with its element count, and a decoder reserves room for that many elements before
-//! it reads the first. Twelve bytes from anyone are then enough to ask for gigabytes, and an allocation that
+//! it reads the first. Twelve bytes from any client are then enough to ask for gigabytes, and an allocation that
 //! fails aborts the process. So every request is first walked along its outline, without allocating: only
 //! counts and lengths that the bytes in hand really cover get as far as the decoder.
 

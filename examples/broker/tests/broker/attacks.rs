@@ -70,8 +70,8 @@ impl Attack<'_> {
     }
 }
 
-/// Lets `attackers` threads attack, while a client produces, fetches and asks for an offset. Checks memory all along, and
-/// how long that client waited.
+/// Lets `attackers` threads attack, while a client produces, fetches and asks for an offset. Checks memory all along,
+/// and how long that client waited.
 fn under_attack(name: &str, attackers: usize, attack: impl Fn(Attack<'_>) + Sync) {
     let broker = Broker::start();
     let mut innocent = Connection::open(broker.address());

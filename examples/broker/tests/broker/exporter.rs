@@ -226,6 +226,14 @@ fn the_page_draws_a_busy_broker() {
     );
     let alarms = "return [...document.querySelectorAll('.alarm')].map(it => it.textContent)";
     assert_eq!(browser.run(alarms), serde_json::json!([]));
+    // Missed checks are coloured when they are many and the expiries came in time, and not for the load alone.
+    let forgotten = "const within = seconds => [[String(seconds), 100], ['+Inf', 100]]; \
+         return [[50, 100, within(0.004)], [50, 100, within(0.5)], [9, 9, within(0.004)], [50, 600, within(0.004)]] \
+             .map(it => areChecksForgotten(...it))";
+    assert_eq!(
+        browser.run(forgotten),
+        serde_json::json!([true, false, false, false])
+    );
     assert_eq!(browser.complaints(), serde_json::json!([]));
     // Nothing is wider than a telephone.
     let picture = |name: &str| {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// An answer that comes later than this after its post is late. (Far above what a healthy cluster takes, and what a user
-/// notices.)
+/// An answer that comes later than this after its post is late. (Far above what a healthy cluster takes, and what a
+/// user notices.)
 pub(super) const LATE: Duration = Duration::from_secs(1);
 
 /// One POST. A post that is not acknowledged is tried again as another attempt.

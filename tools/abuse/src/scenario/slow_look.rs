@@ -1,4 +1,4 @@
-//! Somebody checks a key whose operation takes its time to answer.
+//! A thread checks a key whose operation takes long to answer.
 
 use super::{Measured, Scenario, park};
 use crate::innocent::Round;

@@ -268,7 +268,8 @@ fn a_second_request_takes_the_place_of_the_first() {
     world.check();
 }
 
-/// Joined again with nothing new, by a member that missed the answer: it is told again, and no other member is disturbed.
+/// Joined again with nothing new, by a member that missed the answer: it is told again, and no other member is
+/// disturbed.
 #[test]
 fn an_answer_that_was_missed_is_given_again() {
     let world = World::new();

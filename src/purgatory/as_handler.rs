@@ -58,7 +58,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         }
         sweep.sort();
         while !sweep.is_done() {
-            // (`Eq` of a key may panic.)
+            // `Eq` of a key may panic.
             let _ = self.engine.guarded(|| sweep.step(is_live));
         }
     }
