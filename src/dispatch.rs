@@ -1,12 +1,12 @@
 //! The choice of the thread for completions of expired operations and of deferred checks.
 
+use crate::panics::Panics;
 use crate::sync::Arc;
 use crate::worker::{GRACE, Worker};
 use crossbeam::channel::{Sender, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The completion of one operation that has expired, or that a deferred check has completed. Runs once and never
 /// panics: panics of `on_complete` are caught and counted inside. Dropping a job runs it, so an executor that drops a
@@ -19,7 +19,8 @@ pub type Job = Box<dyn FnOnce() + Send + 'static>;
 /// deadline. It should pass the job to another thread rather than run it: a slow executor delays the timer. Closures
 /// `Fn(Job)` are executors.
 pub trait Executor: Send + Sync + 'static {
-    /// Runs `job`, now or later, on any thread.
+    /// Runs `job`, now or later, on any thread. A job that is run at once, inside the call that hands it over, takes
+    /// effect when the outermost call of the library on that thread returns: completions do not nest.
     fn execute(&self, job: Job);
 }
 
@@ -72,9 +73,9 @@ impl CompletionThread {
         let (jobs, received) = unbounded::<Job>();
         let thread = Worker::spawn(name, "completions", move || {
             for job in received {
-                // Jobs catch the panics of user code themselves. If one gets through all the same, the panic hook has
-                // reported it, and the jobs behind it still run.
-                let _ = catch_unwind(AssertUnwindSafe(job));
+                // Panics of callbacks are caught and counted inside. What goes through is the panic of a destructor
+                // that waited for the end of the job: the panic hook has reported it, and the jobs behind it still run.
+                Panics::contain(job);
             }
         })?;
         Ok(Self {

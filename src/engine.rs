@@ -30,20 +30,20 @@ use crate::cell::state::Mark;
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
+use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Ending, Events, Stats};
 use crate::sync::{
-    Arc, AtomicU32, CachePadded, Mutex, Ordering, SLICE, thread_number, timer_shards,
+    Arc, AtomicBool, AtomicU32, CachePadded, Mutex, Ordering, SLICE, thread_number, timer_shards,
 };
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
-use crate::trampoline::Examinee;
+use crate::trampoline::{Examinee, Trampoline};
 use crate::worker::Worker;
 use limit::Limit;
 use passes::Passes;
 use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use tally::Tally;
 use thread_set::ThreadSet;
@@ -65,6 +65,18 @@ pub(crate) struct Engine<P, W> {
     pub(crate) passes: Passes,
     observer: Observer,
     phase: AtomicU32,
+    /// Whether the shutdown has ended every payload.
+    emptied: AtomicBool,
+}
+
+/// While it exists, the shutdown ends payloads.
+struct Emptied<'a>(&'a AtomicBool);
+
+impl Drop for Emptied<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Release pairs with the Acquire in `is_emptied`.
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// The phases of an engine: it takes payloads; it refuses payloads and lets the parked ones end by themselves; it is
@@ -127,6 +139,7 @@ impl<P, W: Scheme> Engine<P, W> {
             passes: Passes::default(),
             observer: Observer::default(),
             phase: AtomicU32::new(OPEN),
+            emptied: AtomicBool::new(false),
         })
     }
 
@@ -414,6 +427,17 @@ impl<P, W: Scheme> Engine<P, W> {
         self.phase() == CLOSED_IN_BACKGROUND
     }
 
+    /// Whether the shutdown has ended every payload.
+    pub(crate) fn is_emptied(&self) -> bool {
+        // ORDERING: Acquire pairs with the Release in `Emptied`.
+        self.emptied.load(Ordering::Acquire)
+    }
+
+    /// Says so when the result is dropped, also by a panic.
+    fn emptied_on_drop(&self) -> Emptied<'_> {
+        Emptied(&self.emptied)
+    }
+
     #[inline(always)]
     fn phase(&self) -> u32 {
         // ORDERING: Acquire pairs with the exchange in `enter_phase`.
@@ -509,15 +533,20 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline(always)]
     fn caught<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
-        catch_unwind(AssertUnwindSafe(user_code)).map_err(|payload| {
+        Panics::contain(user_code).ok_or_else(|| {
             self.count_event(|events| &events.panics, 1);
-            // The panic's payload is the user's too, and dropping it may panic.
-            let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
-            if let Err(again) = dropped {
-                std::mem::forget(again);
-            }
             UserPanic
         })
+    }
+
+    /// Ends a call that returns an operation or has more to do: panics of the calls that waited for its end are counted
+    /// here, because they would cost the caller that.
+    pub(crate) fn leave(&self, trampoline: Trampoline) {
+        let panics = trampoline.leave();
+        if !panics.is_empty() {
+            // It is the panic that is resumed.
+            let _ = self.guarded(|| panics.resume());
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod hash;
 pub mod model;
 mod observe;
 mod operation;
+mod panics;
 mod promise;
 pub mod purgatory;
 mod reaper;

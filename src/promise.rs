@@ -1,9 +1,7 @@
 //! A value that one side sets once, and that the other side awaits or blocks for. Needs no runtime.
 
-mod panics;
 mod wake_cell;
 
-pub(crate) use panics::Panics;
 pub(crate) use wake_cell::{Look, WakeCell};
 
 use crate::sync::Arc;

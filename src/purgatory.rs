@@ -40,6 +40,7 @@ use crate::error::Rejected;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::time::Timestamp;
+use crate::trampoline::Examining;
 use crate::watch::bound::Bound;
 use deferred::Deferred;
 use inner::Inner;
@@ -305,6 +306,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.reschedule_key(key, timeout)
     }
 
+    /// Checks `key` for one completion, now; inside an examination, when the timer is driven next. (There the operation
+    /// that is examined may have caused the same check before, and would cause no other one.)
+    pub(crate) fn offer(&self, key: &Op::Key) {
+        let bound = Bound::NONE.at_most(1);
+        let inner = &self.shared.inner;
+        match Examining::current() {
+            Some(_) => inner.defer(Deferred::Key(key.clone()), bound),
+            None => _ = inner.check_key(key, bound, RunOn::Caller),
+        }
+    }
+
     /// The number of watch entries now: the sum of the keys of all parked operations. (Kafka's `PurgatorySize`, but
     /// without operations that have ended. After a storm of expiries their entries count for a moment longer, until
     /// they are reclaimed.) Takes no lock.
@@ -353,10 +365,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A park that another thread began before this call may still succeed until the call has reached its timer shard.
     /// After that the number of parked operations only falls.
     ///
-    /// A completion that the call of another thread runs, a check for instance, is over when that call returns: this
-    /// one does not wait for it. Looks again every 5 ms at most. Where no thread of the library drives the timer, this
-    /// call does ([`advance`](Self::advance)). In a callback it does not wait. The time is that of the system, not of
-    /// the [`clock`](Builder::clock).
+    /// A completion that the call of another thread runs or hands over, a check for instance that was examining the
+    /// operation at its deadline, may still be to come: this call does not wait for it. Looks again every 5 ms at most.
+    /// Where no thread of the library drives the timer, this call does ([`advance`](Self::advance)). In a callback it
+    /// does not wait. The time is that of the system, not of the [`clock`](Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         self.shared.drain(limit)
     }

@@ -4,12 +4,12 @@
 //! deadline exists, the reaper sleeps until it is woken.
 
 use crate::dispatch::CompletionThread;
+use crate::panics::Panics;
 use crate::sync::{Arc, AtomicBool, Ordering, Parker, Unparker, Weak};
 use crate::time::WakeFn;
 use crate::worker::{GRACE, Worker};
 use parking_lot::Mutex;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
@@ -51,9 +51,9 @@ pub enum Reaper {
 
 /// A thread that drives any number of purgatories, with a second one beside it that runs their completions.
 ///
-/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are dropped.
-/// That drop waits for the threads, for at most about 10 ms each; threads that need longer run the completions in their
-/// queue and then end.
+/// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are dropped,
+/// with all its [resolved keys](crate::ResolvedKey). That drop waits for the threads, for at most about 10 ms each;
+/// threads that need longer run the completions in their queue and then end.
 #[derive(Debug, Clone)]
 pub struct ReaperThread {
     pub(crate) sleeper: Arc<Sleeper>,
@@ -169,7 +169,7 @@ impl Shared {
         // The list is locked for one element at a time: driving runs user code.
         while let Some(driven) = self.at(place) {
             let verdict = driven.upgrade().map_or(Rest::Done, |driven| {
-                catch_unwind(AssertUnwindSafe(|| driven.drive())).unwrap_or(Rest::For(AFTER_PANIC))
+                Panics::contain(|| driven.drive()).unwrap_or(Rest::For(AFTER_PANIC))
             });
             match verdict {
                 Rest::Done => {

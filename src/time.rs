@@ -4,6 +4,7 @@ pub(crate) mod ticks;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A reading of a [`Clock`]: the time since an origin that the clock chose. Readings of different clocks do not
@@ -113,6 +114,8 @@ pub struct ManualClock(Arc<ManualTime>);
 struct ManualTime {
     now: parking_lot::Mutex<Duration>,
     wakers: parking_lot::Mutex<Vec<WakeFn>>,
+    /// How many wake functions were there when the stale ones were last left out.
+    known: AtomicUsize,
 }
 
 impl ManualClock {
@@ -136,6 +139,11 @@ impl ManualClock {
             let mut now = self.0.now.lock();
             *now = now.saturating_add(by);
         }
+        self.wake();
+    }
+
+    /// Calls all wake functions, and forgets those whose purgatory is gone.
+    fn wake(&self) {
         // Without the lock: a wake function may move this clock, or subscribe.
         let wakers = self.0.wakers.lock().clone();
         let stale = wakers
@@ -143,7 +151,10 @@ impl ManualClock {
             .filter(|waker| !waker.wake())
             .collect::<Vec<_>>();
         let is_stale = |waker: &WakeFn| stale.iter().any(|stale| Arc::ptr_eq(&stale.0, &waker.0));
-        self.0.wakers.lock().retain(|waker| !is_stale(waker));
+        let mut wakers = self.0.wakers.lock();
+        wakers.retain(|waker| !is_stale(waker));
+        // ORDERING: Relaxed: under the lock, and a hint.
+        self.0.known.store(wakers.len(), Ordering::Relaxed);
     }
 }
 
@@ -157,6 +168,15 @@ impl Clock for ManualClock {
     }
 
     fn subscribe(&self, waker: WakeFn) {
-        self.0.wakers.lock().push(waker);
+        let count = {
+            let mut wakers = self.0.wakers.lock();
+            wakers.push(waker);
+            wakers.len()
+        };
+        // Each keeps some memory of a purgatory, which may be gone. Only a call tells, and a wake-up without cause does
+        // no harm.
+        if count > 2 * self.0.known.load(Ordering::Relaxed).max(32) {
+            self.wake();
+        }
     }
 }

@@ -9,10 +9,10 @@
 //! are checks that an operation's `try_complete` makes; they are merged by key, so they have a queue of their own
 //! ([`NestedChecks`]).
 
+use crate::panics::Panics;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A call that waits for the end of the outermost call.
 pub(crate) type DeferredCall = Box<dyn FnOnce()>;
@@ -117,23 +117,23 @@ impl Trampoline {
         self.outermost
     }
 
-    /// Runs `call` outside every callback: now, or when the outermost call is about to return. (Now in any case if the
-    /// thread is just ending.)
+    /// Runs `call` outside every callback: now, or when the outermost call is about to return.
     pub(crate) fn run(&self, call: DeferredCall) {
-        if self.outermost {
-            return call();
+        match self.outermost {
+            true => call(),
+            false => run_later(call),
         }
-        let mut call = Some(call);
-        let queued = CALLS.try_with(|calls| {
-            if let Some(call) = call.take() {
-                calls.borrow_mut().push_back(call);
-            }
-        });
-        if queued.is_ok() {
-            WAITING.with(|waiting| waiting.set(true));
-        } else if let Some(call) = call {
-            call();
-        }
+    }
+
+    /// Ends the call, and returns the panics of the calls that waited: for a caller that has a value to return all the
+    /// same.
+    pub(crate) fn leave(self) -> Panics {
+        let panics = match self.outermost && WAITING.try_with(Cell::get).unwrap_or(false) {
+            true => run_waiting(),
+            false => Panics::default(),
+        };
+        drop(self);
+        panics
     }
 }
 
@@ -143,41 +143,46 @@ impl Drop for Trampoline {
         if !self.outermost {
             return;
         }
-        if WAITING.try_with(Cell::get).unwrap_or(false) {
-            run_waiting();
-        }
+        let panics = match WAITING.try_with(Cell::get).unwrap_or(false) {
+            true => run_waiting(),
+            false => Panics::default(),
+        };
         // The local may be destroyed already.
         let _ = ACTIVE.try_with(|active| active.set(false));
+        panics.resume();
     }
 }
 
-/// Runs all that waits. If a call panics, the others still run, and the first panic goes on when the thread is outside
-/// the library again.
+/// Runs `call` when the outermost call of this thread, which is in progress, is about to return; or now, if the thread
+/// is just ending.
+pub(crate) fn run_later(call: DeferredCall) {
+    let mut call = Some(call);
+    let queued = CALLS.try_with(|calls| {
+        if let Some(call) = call.take() {
+            calls.borrow_mut().push_back(call);
+        }
+    });
+    if queued.is_ok() {
+        WAITING.with(|waiting| waiting.set(true));
+    } else if let Some(call) = call {
+        call();
+    }
+}
+
+/// Runs all that waits. If a call panics, the others still run; returns the panics.
 #[cold]
-fn run_waiting() {
-    let mut panic = None;
-    loop {
-        let ran = catch_unwind(AssertUnwindSafe(|| {
-            run_one() || {
-                // What the checks know of this call is forgotten; with it go keys, whose destructors may add calls.
-                let checks = CHECKS.try_with(|checks| std::mem::take(&mut *checks.borrow_mut()));
-                checks.is_ok_and(|checks| !checks.is_empty())
-            }
-        }));
-        match ran {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(payload) => drop(panic.get_or_insert(payload)),
+fn run_waiting() -> Panics {
+    let mut panics = Panics::default();
+    let mut run_next = || {
+        run_one() || {
+            // What the checks know of this call is forgotten; with it go keys, whose destructors may add calls.
+            let checks = CHECKS.try_with(|checks| std::mem::take(&mut *checks.borrow_mut()));
+            checks.is_ok_and(|checks| !checks.is_empty())
         }
-    }
+    };
+    while panics.catch(&mut run_next).unwrap_or(true) {}
     WAITING.with(|waiting| waiting.set(false));
-    if let Some(payload) = panic {
-        // The local may be destroyed already.
-        let _ = ACTIVE.try_with(|active| active.set(false));
-        if !std::thread::panicking() {
-            resume_unwind(payload);
-        }
-    }
+    panics
 }
 
 /// Runs one deferred call, or else one nested check. `false` if none waits. (Nothing waits in a queue that is gone
@@ -313,15 +318,11 @@ pub(crate) fn drop_user_value<T: 'static>(value: T) {
 /// The same for several values, one after the other: of two destructors that panic together the process would die. The
 /// first panic goes on when all are dropped.
 pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) {
-    let mut panic = None;
+    let mut panics = Panics::default();
     for value in values {
-        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop_user_value(value))) {
-            panic.get_or_insert(payload);
-        }
+        panics.catch(|| drop_user_value(value));
     }
-    if let Some(payload) = panic.filter(|_| !std::thread::panicking()) {
-        resume_unwind(payload);
-    }
+    panics.resume();
 }
 
 fn drop_in_turn<T: 'static>(value: T) {
@@ -334,7 +335,7 @@ fn drop_in_turn<T: 'static>(value: T) {
     }
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
-        return Trampoline { outermost: false }.run(Box::new(move || drop_in_turn(value)));
+        return run_later(Box::new(move || drop_in_turn(value)));
     }
     let _reset = Reset;
     drop(value);

@@ -191,13 +191,13 @@ fn begin<K: Key, T: Send + 'static>(
     WaitPast(State::Parked(park(waits, key, rank, timeout, predicate)))
 }
 
-enum State<K: Key, T> {
+enum State<K: Key, T: 'static> {
     Failed(WaitError),
     Parked(Parked<K, Result<T, WaitError>>),
     Done,
 }
 
-impl<K: Key, T> State<K, T> {
+impl<K: Key, T: 'static> State<K, T> {
     fn refused(error: InterestError) -> Self {
         Self::Failed(match error {
             InterestError::ShutDown => WaitError::ShutDown,
@@ -210,9 +210,9 @@ impl<K: Key, T> State<K, T> {
 ///
 /// After it has resolved, every poll is pending.
 #[must_use = "a wait that is dropped is cancelled"]
-pub struct WaitPast<K: Key, T>(State<K, T>);
+pub struct WaitPast<K: Key, T: 'static>(State<K, T>);
 
-impl<K: Key, T> Future for WaitPast<K, T> {
+impl<K: Key, T: 'static> Future for WaitPast<K, T> {
     type Output = Result<T, WaitError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -231,9 +231,9 @@ impl<K: Key, T> Future for WaitPast<K, T> {
 }
 
 /// Nothing in it is ever pinned.
-impl<K: Key, T> Unpin for WaitPast<K, T> {}
+impl<K: Key, T: 'static> Unpin for WaitPast<K, T> {}
 
-impl<K: Key, T> fmt::Debug for WaitPast<K, T> {
+impl<K: Key, T: 'static> fmt::Debug for WaitPast<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             State::Failed(_) => "WaitPast(failed)",

@@ -3,7 +3,7 @@
 use super::handler::Handler;
 use crate::dispatch::{Dispatch, Job};
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
+use crate::trampoline::{Trampoline, run_later};
 
 /// Where the user's code runs for payloads that did not expire. (For expired ones, the builder decides.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) fn dispatch_all<H: Handler>(
         match &handler.engine().dispatch {
             // One job for each: they may run side by side.
             Dispatch::Executor(executor) => {
-                let job = Delivery::new(handler, vec![ended]).into_job();
+                let job = Delivery::new(handler, vec![ended], true).into_job();
                 // If it panics, the unwinding drops the job, which runs it.
                 let _ = handler.engine().guarded(|| executor.execute(job));
             }
@@ -54,7 +54,7 @@ pub(crate) fn dispatch_all<H: Handler>(
         }
     }
     if !for_thread.is_empty() {
-        let job = Delivery::new(handler, for_thread).into_job();
+        let job = Delivery::new(handler, for_thread, false).into_job();
         // After the shutdown the thread takes no more.
         let refused = match handler.engine().threads.completions() {
             Some(thread) => thread.submit(job).err(),
@@ -78,7 +78,7 @@ fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: H::End
     if trampoline.is_outermost() {
         handler.complete(ended);
     } else {
-        trampoline.run(Delivery::new(handler, vec![ended]).into_job());
+        trampoline.run(Delivery::new(handler, vec![ended], false).into_job());
     }
 }
 
@@ -86,15 +86,18 @@ fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: H::End
 struct Delivery<H: Handler> {
     handler: Arc<H>,
     ended: Vec<H::Ended>,
+    /// An executor of the user's runs it, perhaps at once.
+    by_executor: bool,
 }
 
 impl<H: Handler> Delivery<H> {
-    fn new(handler: &Arc<H>, ended: Vec<H::Ended>) -> Self {
+    fn new(handler: &Arc<H>, ended: Vec<H::Ended>, by_executor: bool) -> Self {
         let engine = handler.engine();
         engine.count_event(|events| &events.handed_over, ended.len());
         Self {
             handler: handler.clone(),
             ended,
+            by_executor,
         }
     }
 
@@ -105,9 +108,19 @@ impl<H: Handler> Delivery<H> {
 
 impl<H: Handler> Drop for Delivery<H> {
     fn drop(&mut self) {
+        let ended = std::mem::take(&mut self.ended);
+        // Inside the call that handed it over, it must not nest.
+        if self.by_executor && Trampoline::in_progress() {
+            let later = Self {
+                handler: self.handler.clone(),
+                ended,
+                by_executor: false,
+            };
+            return run_later(later.into_job());
+        }
         // On a thread of the user's: what this causes must not nest in it.
         let _trampoline = Trampoline::enter();
-        for ended in std::mem::take(&mut self.ended) {
+        for ended in ended {
             self.handler.complete(ended);
             let engine = self.handler.engine();
             engine.count_event(|events| &events.delivered, 1);

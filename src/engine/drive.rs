@@ -101,6 +101,10 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
 /// The same for the drop of the last handle: waits for a moment only.
 pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
+    {
+        let _trampoline = Trampoline::enter();
+        handler.discard();
+    }
     // Where the shutdown came from a callback, no thread has joined the threads yet.
     if !handler.engine().is_closed_in_background() {
         let engine = handler.engine();
@@ -116,9 +120,15 @@ pub(crate) fn shut_down_in_background<H: Handler>(
     let (handler, promise) = (handler.clone(), done.clone());
     let name = handler.engine().name.clone();
     Worker::spawn(&name, "shutdown", move || {
-        close(&handler, CLOSED_IN_BACKGROUND);
-        // Also where another thread has closed it: that may have been a callback, which does not wait.
-        handler.engine().stop_threads(Worker::join);
+        let engine = handler.engine();
+        if !close(&handler, CLOSED_IN_BACKGROUND) {
+            // Another thread closes it, and may be at that still.
+            wait(Duration::MAX, || engine.is_emptied());
+        }
+        // Also where another thread has closed it: that may have been a callback, which does not wait. If another
+        // thread is joining them, this one waits as well.
+        engine.stop_threads(Worker::join);
+        wait(Duration::MAX, || engine.threads.running().is_empty());
         // A waker is the user's code.
         let _ = handler.engine().guarded(|| promise.keep(()));
     })?;
@@ -131,6 +141,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     if !engine.enter_phase(phase) {
         return false;
     }
+    let _emptied = engine.emptied_on_drop();
     let trampoline = Trampoline::enter();
     for shard in &engine.shards {
         // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
@@ -147,6 +158,8 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     }
     handler.on_closed();
     while reclaim(handler) {}
+    // What a destructor's panic would keep from being stopped are the threads.
+    engine.leave(trampoline);
     true
 }
 

@@ -56,6 +56,9 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// Runs one deferred call; `pause` is called between slices of a long one.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
+    /// The last handle was dropped: drops the payloads that the shutdown left for its caller.
+    fn discard(&self) {}
+
     /// The shutdown has ended every payload, or left that to the thread that holds it. Drops all deferred calls, and
     /// takes no more.
     fn on_closed(&self) {}

@@ -39,13 +39,12 @@ pub(crate) struct SharedHandle<H: Handler> {
 impl<H: Handler> SharedHandle<H> {
     /// Sets a handler going.
     pub(crate) fn start(inner: Arc<H>) -> Self {
+        let shutdown = Arc::new(ShutdownOnDrop {
+            inner: inner.clone(),
+        });
+        // If the clock panics in here, the threads end.
         start(&inner);
-        Self {
-            shutdown: Arc::new(ShutdownOnDrop {
-                inner: inner.clone(),
-            }),
-            inner,
-        }
+        Self { inner, shutdown }
     }
 
     pub(crate) fn downgrade(&self) -> WeakHandle<H> {

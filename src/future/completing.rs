@@ -48,7 +48,7 @@ use std::time::Duration;
 /// assert_eq!((fetch.offset, completion), (10, Completion::Satisfied));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Awaited<Op> {
+pub struct Awaited<Op: 'static> {
     op: Op,
     reply: Option<Reply<End<Op>>>,
 }
@@ -56,7 +56,7 @@ pub struct Awaited<Op> {
 /// What an operation and its future share.
 type End<Op> = Promise<Result<(Op, Completion), CompletionError>>;
 
-impl<Op> Awaited<Op> {
+impl<Op: 'static> Awaited<Op> {
     /// An operation that no task awaits, for [`Purgatory::try_complete_else_watch`].
     pub fn new(op: Op) -> Self {
         Self { op, reply: None }
@@ -92,7 +92,7 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
     }
 }
 
-impl<Op: fmt::Debug> fmt::Debug for Awaited<Op> {
+impl<Op: fmt::Debug + 'static> fmt::Debug for Awaited<Op> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Awaited")
             .field("operation", &self.op)

@@ -60,7 +60,7 @@ trait Question: Send {
     fn end(self: Box<Self>, completion: Completion);
 }
 
-struct Asked<T, P> {
+struct Asked<T: 'static, P> {
     predicate: P,
     found: Option<T>,
     reply: Reply<Promise<Result<T, WaitError>>>,
@@ -68,7 +68,7 @@ struct Asked<T, P> {
 
 impl<T, P> Question for Asked<T, P>
 where
-    T: Send,
+    T: Send + 'static,
     P: FnMut() -> Option<T> + Send,
 {
     fn ask(&mut self) -> bool {

@@ -6,12 +6,13 @@
 
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::promise::{Panics, Promise, State};
+use crate::panics::Panics;
+use crate::promise::{Promise, State};
 use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
+use crate::trampoline::{Trampoline, drop_user_value};
 use std::error::Error;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, Waker};
 
 /// Why an awaited operation ended without a completion.
@@ -39,7 +40,7 @@ impl Error for CompletionError {}
 /// What lies between the two ends.
 pub(super) trait Shared {
     /// What it may hold that was not handed out.
-    type Unreceived;
+    type Unreceived: 'static;
 
     /// The operation was dropped without a result.
     fn lose(&self, lost: CompletionError);
@@ -49,7 +50,7 @@ pub(super) trait Shared {
     fn close(&self) -> (Self::Unreceived, Option<Waker>);
 }
 
-impl<T, E: From<CompletionError>> Shared for Promise<Result<T, E>> {
+impl<T: 'static, E: From<CompletionError> + 'static> Shared for Promise<Result<T, E>> {
     type Unreceived = State<Result<T, E>>;
 
     fn lose(&self, lost: CompletionError) {
@@ -104,7 +105,7 @@ impl<M: Shared> Drop for Reply<M> {
             false => CompletionError::Cancelled,
         };
         // This may run while another destructor of the user's unwinds: a waker that panics too must not abort.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.shared.lose(lost)));
+        Panics::contain(|| self.shared.lose(lost));
     }
 }
 
@@ -131,25 +132,28 @@ impl<M: Shared, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         &self.shared
     }
 
-    /// Ends the operation by `end`, and closes the future's side. Nothing is left of both when this returns, unless
-    /// another thread is just examining the operation: that may keep it a little longer, but not the waker nor what it
-    /// finds.
-    pub(super) fn end<R>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
+    /// Ends the operation by `end`, and closes the future's side. Nothing is left of both when this returns, with two
+    /// exceptions. Another thread that is just examining the operation may keep it a little longer, but not the waker
+    /// nor what it finds. And inside another destructor that the library has called, the values are dropped when the
+    /// outermost call returns: so a chain of futures, each owned by the predicate of another, needs no stack.
+    pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
+        let _trampoline = Trampoline::enter();
         // First, so that the end of the operation wakes no task.
         let (unreceived, waker) = self.shared.close();
         let mut panics = Panics::default();
         let ended = panics.catch(|| self.handle.take().map(|handle| end(&handle)));
         // Destructors of the user's, once the operation has ended, whatever they do.
-        panics.catch(|| drop(ended));
-        panics.catch(|| drop(unreceived));
-        panics.catch(|| drop(waker));
+        panics.catch(|| drop_user_value(ended));
+        panics.catch(|| drop_user_value(unreceived));
+        panics.catch(|| drop_user_value(waker));
         panics.resume();
     }
 }
 
 impl<T, E, Op, S> Awaiting<Promise<Result<T, E>>, Op, S>
 where
-    E: From<CompletionError>,
+    T: 'static,
+    E: From<CompletionError> + 'static,
     Op: DelayedOperation,
     S: KeyHasher,
 {

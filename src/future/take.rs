@@ -4,7 +4,7 @@ use super::operation::WaitOperation;
 use super::wait::WaitFuture;
 use super::wait_error::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
-use crate::promise::Panics;
+use crate::panics::Panics;
 use crate::purgatory::{Handle, Purgatory, Watch};
 use std::fmt;
 use std::future::Future;
@@ -100,27 +100,25 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     {
         let waits = self.downgrade();
         move |value| {
-            let mut panics = Panics::default();
-            let given = panics.catch(|| give_back(value));
+            let given = Panics::contain(|| give_back(value));
             if let Some(waits) = waits.upgrade() {
                 if given.is_none() {
                     waits.count_panic();
                 }
                 for key in &keys {
                     // `Hash` and `Eq` of a key may panic.
-                    let checked = panics.catch(|| waits.check_and_complete_at_most(key, 1));
+                    let checked = Panics::contain(|| waits.offer(key));
                     if checked.is_none() {
                         waits.count_panic();
                     }
                 }
             }
-            panics.discard();
         }
     }
 }
 
 /// A predicate that finds what `take` takes, together with the call that gives it back.
-fn guarded<T>(
+fn guarded<T: 'static>(
     mut take: impl FnMut() -> Option<T>,
     way_back: impl FnOnce(T) + Send + 'static,
 ) -> impl FnMut() -> Option<Taken<T>> {
@@ -162,9 +160,9 @@ impl<T> Drop for Taken<T> {
 /// resolved, every poll is pending. Dropping it cancels the wait, and gives back a value that was taken and not
 /// received.
 #[must_use = "a take that is dropped is cancelled"]
-pub struct TakeFuture<K: Key, T, S: KeyHasher = RandomState>(WaitFuture<K, Taken<T>, S>);
+pub struct TakeFuture<K: Key, T: 'static, S: KeyHasher = RandomState>(WaitFuture<K, Taken<T>, S>);
 
-impl<K: Key, T, S: KeyHasher> TakeFuture<K, T, S> {
+impl<K: Key, T: 'static, S: KeyHasher> TakeFuture<K, T, S> {
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if the wait ended before
     /// it was parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
@@ -172,7 +170,7 @@ impl<K: Key, T, S: KeyHasher> TakeFuture<K, T, S> {
     }
 }
 
-impl<K: Key, T, S: KeyHasher> Future for TakeFuture<K, T, S> {
+impl<K: Key, T: 'static, S: KeyHasher> Future for TakeFuture<K, T, S> {
     type Output = Result<T, WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -188,9 +186,9 @@ impl<K: Key, T, S: KeyHasher> Future for TakeFuture<K, T, S> {
 }
 
 /// Nothing in it is ever pinned.
-impl<K: Key, T, S: KeyHasher> Unpin for TakeFuture<K, T, S> {}
+impl<K: Key, T: 'static, S: KeyHasher> Unpin for TakeFuture<K, T, S> {}
 
-impl<K: Key, T, S: KeyHasher> fmt::Debug for TakeFuture<K, T, S> {
+impl<K: Key, T: 'static, S: KeyHasher> fmt::Debug for TakeFuture<K, T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TakeFuture")
             .field("handle", &self.handle())

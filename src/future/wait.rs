@@ -152,11 +152,11 @@ fn begin<K: Key, T: Send + 'static, S: KeyHasher>(
 /// returns.) A value that was found and not polled yet is dropped with the future: a predicate that takes its value
 /// from a queue, for instance, loses it then. [`take`](Purgatory::take) gives it back.
 #[must_use = "a wait that is dropped is cancelled"]
-pub struct WaitFuture<K: Key, T, S: KeyHasher = RandomState>(
+pub struct WaitFuture<K: Key, T: 'static, S: KeyHasher = RandomState>(
     Awaiting<Promise<Result<T, WaitError>>, WaitOperation<K>, S>,
 );
 
-impl<K: Key, T, S: KeyHasher> WaitFuture<K, T, S> {
+impl<K: Key, T: 'static, S: KeyHasher> WaitFuture<K, T, S> {
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if the wait ended before
     /// it was parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
@@ -164,7 +164,7 @@ impl<K: Key, T, S: KeyHasher> WaitFuture<K, T, S> {
     }
 }
 
-impl<K: Key, T, S: KeyHasher> Future for WaitFuture<K, T, S> {
+impl<K: Key, T: 'static, S: KeyHasher> Future for WaitFuture<K, T, S> {
     type Output = Result<T, WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -173,9 +173,9 @@ impl<K: Key, T, S: KeyHasher> Future for WaitFuture<K, T, S> {
 }
 
 /// Nothing in it is ever pinned.
-impl<K: Key, T, S: KeyHasher> Unpin for WaitFuture<K, T, S> {}
+impl<K: Key, T: 'static, S: KeyHasher> Unpin for WaitFuture<K, T, S> {}
 
-impl<K: Key, T, S: KeyHasher> fmt::Debug for WaitFuture<K, T, S> {
+impl<K: Key, T: 'static, S: KeyHasher> fmt::Debug for WaitFuture<K, T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitFuture")
             .field("handle", &self.handle())

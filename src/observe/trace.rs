@@ -3,10 +3,10 @@
 //! None of it is inlined: what the macros put on the stack would lie below the user's code.
 
 use super::end::End;
+use crate::panics::Panics;
 use crate::stats::Ending;
 use crate::time::Timestamp;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use tracing::{Level, Span, field};
 
@@ -94,10 +94,7 @@ impl Drop for TracingSpan {
     fn drop(&mut self) {
         if !self.0.is_disabled() {
             let span = mem::replace(&mut self.0, Span::none());
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(span))) {
-                // The payload's destructor might panic once more.
-                mem::forget(panic);
-            }
+            Panics::contain(|| drop(span));
         }
     }
 }

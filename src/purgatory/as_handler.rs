@@ -11,7 +11,7 @@ use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::trampoline::{Why, drop_user_value};
+use crate::trampoline::{Why, drop_user_value, drop_user_values};
 use crate::watch::sweep::Sweep;
 
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
@@ -87,16 +87,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
 
     fn run_deferred(self: &Arc<Self>, pause: &mut dyn FnMut()) {
         // Only `Hash` or `Eq` of a key, or its destructor, can panic in here.
-        let _ = self.engine.guarded(|| match self.deferred.next() {
-            Some((Deferred::Key(key), bound)) => {
-                self.check_key_in_slices(&key, bound, pause);
-                drop_user_value(key);
+        let _ = self.engine.guarded(|| {
+            let Some((check, bound)) = self.deferred.next() else {
+                return;
+            };
+            match &check[0] {
+                Deferred::Key(key) => self.check_key_in_slices(key, bound, pause),
+                Deferred::Operation(address) => {
+                    self.check_one(*address, RunOn::Executor);
+                    pause();
+                }
             }
-            Some((Deferred::Operation(address), _)) => {
-                self.check_one(address, RunOn::Executor);
-                pause();
-            }
-            None => {}
+            drop_user_values(check);
         });
     }
 

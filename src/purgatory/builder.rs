@@ -45,7 +45,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
 
     /// The most operations that may watch one key at a time: beyond, a park on it is refused
     /// ([`RejectReason::KeyFull`](crate::RejectReason::KeyFull)). So no client can make the checks of one key long. The
-    /// bound is exact; a refused operation that had been parked on some of its keys counts as
+    /// bound is exact; a refused operation counts as
     /// [cancelled](crate::stats::Stats::cancelled). After a storm of expiries, completions wait until the watches of
     /// what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {

@@ -21,8 +21,11 @@ pub(crate) struct DeferredChecks<K, S>(Mutex<Waiting<K, S>>);
 
 struct Waiting<K, S> {
     order: VecDeque<Deferred<K>>,
-    /// How far each goes.
-    bounds: HashMap<Deferred<K>, Bound, S>,
+    /// The number of the first in `order`.
+    first: u64,
+    /// How far each goes, and its number. An entry whose number has passed is dead: `Hash` or `Eq` of its key panicked
+    /// when it was to be removed.
+    bounds: HashMap<Deferred<K>, (Bound, u64), S>,
     /// After the shutdown no check waits.
     closed: bool,
 }
@@ -31,6 +34,7 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
         Self(Mutex::new(Waiting {
             order: VecDeque::new(),
+            first: 0,
             bounds: HashMap::with_hasher(hasher),
             closed: false,
         }))
@@ -40,31 +44,38 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn add(&self, check: Deferred<K>, bound: Bound) -> bool {
         // Dropped after the lock is released: the destructor of a key is the user's.
         let mut spare = None;
-        let mut waiting = self.0.lock();
-        if waiting.closed {
-            spare = Some(check);
-        } else if let Some(known) = waiting.bounds.get_mut(&check) {
-            *known = known.merge(bound);
-            spare = Some(check);
-        } else {
-            waiting.bounds.insert(check.clone(), bound);
-            waiting.order.push_back(check);
-        }
+        let mut guard = self.0.lock();
+        let waiting = &mut *guard;
         let taken = !waiting.closed;
-        drop(waiting);
+        let number = waiting.first + waiting.order.len() as u64;
+        match waiting.bounds.get_mut(&check) {
+            _ if waiting.closed => spare = Some(check),
+            Some((known, at)) if *at >= waiting.first => {
+                *known = known.merge(bound);
+                spare = Some(check);
+            }
+            Some(dead) => {
+                *dead = (bound, number);
+                waiting.order.push_back(check);
+            }
+            None => {
+                waiting.bounds.insert(check.clone(), (bound, number));
+                waiting.order.push_back(check);
+            }
+        }
+        drop(guard);
         drop(spare);
         taken
     }
 
-    /// The check that has waited longest.
-    pub(crate) fn next(&self) -> Option<(Deferred<K>, Bound)> {
+    /// The check that has waited longest, and another copy of it, which the caller drops after the check: the
+    /// destructor of a key may panic.
+    pub(crate) fn next(&self) -> Option<([Deferred<K>; 2], Bound)> {
         let mut waiting = self.0.lock();
         let check = waiting.order.pop_front()?;
-        let removed = waiting.bounds.remove_entry(&check);
-        drop(waiting);
-        let (copy, bound) = removed?;
-        drop(copy);
-        Some((check, bound))
+        waiting.first += 1;
+        let (copy, (bound, _)) = waiting.bounds.remove_entry(&check)?;
+        Some(([check, copy], bound))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -96,8 +107,9 @@ mod tests {
         assert!(checks.add(Deferred::Key(1), Bound::up_to(5).at_most(2)));
         assert_eq!(checks.len(), 2);
         let both = Bound::up_to(9).at_most(3);
-        assert_eq!(checks.next(), Some((Deferred::Key(1), both)));
-        assert_eq!(checks.next(), Some((Deferred::Key(2), Bound::NONE)));
+        let twice = |key| [Deferred::Key(key), Deferred::Key(key)];
+        assert_eq!(checks.next(), Some((twice(1), both)));
+        assert_eq!(checks.next(), Some((twice(2), Bound::NONE)));
         assert_eq!(checks.next(), None);
     }
 }

@@ -148,6 +148,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.engine.count_event(|events| &events.rejected, 1);
                 self.engine
                     .observe(|observer| observer.rejected(&span, rejected.reason().variant()));
+                self.engine.leave(trampoline);
                 Err(rejected)
             }
         }

@@ -47,10 +47,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Takes one operation back without a completion.
     pub(crate) fn cancel_one(self: &Arc<Self>, address: Address) -> Option<Op> {
-        let _trampoline = Trampoline::enter();
+        let trampoline = Trampoline::enter();
         let claim = self.engine.claim(address, Mark::Cancel)?;
         let ended = self.end_and_reclaim(claim, Ending::Cancelled);
-        Some(self.give_back(ended))
+        let op = self.give_back(ended);
+        self.engine.leave(trampoline);
+        Some(op)
     }
 
     /// The same for every operation on `key`. If that panics, those that were taken are completed as cancelled instead.
@@ -65,8 +67,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 endings.push(self.end_and_reclaim(claim, Ending::Cancelled));
             }
         });
-        let cancelled = endings.into_all();
-        cancelled.map(|ended| self.give_back(ended)).collect()
+        let cancelled = endings.into_all().map(|ended| self.give_back(ended));
+        let cancelled = cancelled.collect();
+        self.engine.leave(trampoline);
+        cancelled
     }
 
     /// Gives every operation on `key` another deadline. Returns how many got it.

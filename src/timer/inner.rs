@@ -28,13 +28,25 @@ pub(crate) struct Inner<T, W, X = ()> {
     remains: Mutex<Vec<(Address, T)>>,
 }
 
+/// Data for the callback beside the payloads `T`.
+pub(crate) trait Extra<T>: Send + Sync + 'static {
+    /// Drops a payload that no caller has asked for, and what belongs to it. May panic.
+    fn discard(&self, address: Address, payload: T);
+}
+
+impl<T> Extra<T> for () {
+    fn discard(&self, _: Address, payload: T) {
+        drop(payload);
+    }
+}
+
 /// A payload that has expired.
 pub(crate) struct Expired<T> {
     address: Address,
     payload: T,
 }
 
-impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Inner<T, W, X> {
+impl<T: Send + 'static, W: Scheme, X: Extra<T>> Inner<T, W, X> {
     pub(crate) fn new(
         engine: Engine<T, W>,
         extra: X,
@@ -87,7 +99,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Inner<T, W, X> {
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Handler for Inner<T, W, X> {
+impl<T: Send + 'static, W: Scheme, X: Extra<T>> Handler for Inner<T, W, X> {
     type Payload = T;
     type Scheme = W;
     type Ended = Expired<T>;
@@ -118,6 +130,13 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static> Handler for Inner<T
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
         self.remains.lock().push((address, payload));
         None
+    }
+
+    fn discard(&self) {
+        for (address, payload) in self.take_remains() {
+            // Of destructors that panic together the process would die.
+            let _ = self.engine.guarded(|| self.extra.discard(address, payload));
+        }
     }
 
     fn has_expired(_: &Expired<T>) -> bool {

@@ -20,10 +20,12 @@ use crate::engine::timing::Timing;
 use crate::engine::{self, Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher};
+use crate::panics::Panics;
 use crate::scheme::{HierarchicalWheel, Scheme, Tick};
 use crate::stats::{Count, Ending};
 use crate::sync::ShardedMap;
-use crate::timer::inner::Inner;
+use crate::timer::inner::{Extra, Inner};
+use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
 use std::hash::Hash;
@@ -90,6 +92,16 @@ impl Which {
             Self::Any => true,
             Self::Only(only) => only.get() == token,
         }
+    }
+}
+
+impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64> for Entries<K, V, S> {
+    fn discard(&self, address: Address, hash: u64) {
+        let (key, value) = self.take(address, hash);
+        let mut panics = Panics::default();
+        panics.catch(|| drop(value));
+        panics.catch(|| drop(key));
+        panics.resume();
     }
 }
 
@@ -245,8 +257,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             false
         });
         timers.engine.withdraw(claim?, Ending::Forced);
-        let (_, entry) = entry?;
-        Some(entry.value.into_inner())
+        let (stored, entry) = entry?;
+        let value = entry.value.into_inner();
+        if std::mem::needs_drop::<K>() {
+            // A destructor that completes the next key does not nest, and one that panics does not cost the value.
+            let trampoline = Trampoline::enter();
+            let _ = timers.engine.guarded(|| drop_user_value(stored));
+            timers.engine.leave(trampoline);
+        }
+        Some(value)
     }
 
     /// Ends the value at `place`, whatever other value its key has got since, and returns it.

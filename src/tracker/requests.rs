@@ -10,7 +10,8 @@ use super::entries::Place;
 use super::{Tracker, TrackerBuilder, WeakTracker};
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher, RandomState};
-use crate::promise::{Panics, Promise, block_on};
+use crate::panics::Panics;
+use crate::promise::{Promise, block_on};
 use crate::stats::{Count, Stats};
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -20,7 +21,6 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -61,11 +61,9 @@ impl<R> Caller<R> {
 
 impl<R> Drop for Caller<R> {
     fn drop(&mut self) {
-        // The promise refuses this if there is an answer. (A shutdown drops many callers, and the waker of one may
-        // panic: the others must be told all the same. The panic hook has reported it.)
-        let _ = catch_unwind(AssertUnwindSafe(|| {
-            self.0.keep(Err(RequestError::ShutDown))
-        }));
+        // The promise refuses this if there is an answer. A shutdown drops many callers, and the waker of one may
+        // panic: the others must be told all the same. The panic hook has reported it.
+        Panics::contain(|| drop(self.0.keep(Err(RequestError::ShutDown))));
     }
 }
 
@@ -197,7 +195,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Takes the lock of the id's map shard, and then that of a timer shard only if it is free. Wakes the future on
     /// this thread, or calls `on_late`, with no lock held; if that panics, so does this call.
     pub fn respond(&self, id: &K, response: R) -> bool {
-        let late = self.respond_by(id, response);
+        let trampoline = Trampoline::enter();
+        let late = self.answer(id, response, &trampoline);
         late.map_err(|response| {
             if let Some(report) = &self.late.report {
                 report(id, response);
@@ -215,9 +214,21 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
+        self.answer(id, response, &Trampoline::enter())
+    }
+
+    fn answer<Q>(&self, id: &Q, response: R, trampoline: &Trampoline) -> Result<(), R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
         match self.tracker.complete(id) {
-            Some(caller) => {
+            // A waker that responds to the next request does not nest.
+            Some(caller) if trampoline.is_outermost() => {
                 caller.answer(Ok(response));
+                Ok(())
+            }
+            Some(caller) => {
+                trampoline.run(Box::new(move || caller.answer(Ok(response))));
                 Ok(())
             }
             None => {
@@ -237,6 +248,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Takes for each request the lock of the id's map shard, and that of a timer shard only if it is free. Then wakes
     /// the futures on this thread, with no lock held; a waker's panic is caught and counted.
     pub fn fail_all(&self) -> usize {
+        let _trampoline = Trampoline::enter();
         // All requests end before the first future is woken, so a request that its task makes is not ended here.
         let callers = self.tracker.withdraw_all();
         let failed = callers.len();
@@ -292,8 +304,10 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Refuses requests from now on, and ends pending ones with [`RequestError::ShutDown`]: their futures are woken on
     /// this thread. Then joins the threads; see [`Tracker::shutdown`].
     pub fn shutdown(&self) {
+        let remains = self.tracker.shutdown();
+        let _trampoline = Trampoline::enter();
         let engine = &self.tracker.shared.inner.engine;
-        for (id, caller) in self.tracker.shutdown() {
+        for (id, caller) in remains {
             // Dropping it tells its request. (The destructor of an id is the user's.)
             drop(caller);
             let _ = engine.guarded(|| drop(id));

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chains;
 mod completing;
 mod drops;
 mod endings;

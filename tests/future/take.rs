@@ -4,12 +4,13 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{TakeFuture, WaitError};
-use request_purgatory::{Waits, Watch};
+use request_purgatory::{Waits, Watch, threads::Reaper};
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -443,4 +444,46 @@ fn a_plain_wait_drops_what_it_found() {
         drop(wait);
     }
     assert_eq!(jobs.len(), 0, "100 of 100 are lost");
+}
+
+/// An operation drops an unreceived take in each of two examinations, the second of them by a nested check. Both values
+/// are offered to the workers that wait.
+#[test]
+fn g23_values_that_go_back_in_nested_examinations_are_all_offered() {
+    within(PATIENCE, || {
+        let waits = Waits::<u32>::builder("g23").reaper(Reaper::Manual).build();
+        let waits = waits.expect("no threads to refuse");
+        let jobs = Arc::new(Mutex::new(VecDeque::from([1, 2])));
+        let take = || {
+            let (taken, back) = (jobs.clone(), jobs.clone());
+            waits.take(
+                [7],
+                NEVER_IN_A_TEST,
+                move || lock(&taken).pop_front(),
+                move |job| lock(&back).push_front(job),
+            )
+        };
+        let unreceived = Arc::new(Mutex::new(vec![take(), take()]));
+        let mut workers = [take(), take()];
+        let (weak, dropped, mut examinations) = (waits.downgrade(), unreceived.clone(), 0);
+        // Key 1 has two watchers, so its check is not that of one operation.
+        let _listener = waits.listen([1], NEVER_IN_A_TEST);
+        let _wait = waits.wait([1], NEVER_IN_A_TEST, move || {
+            examinations += 1;
+            if examinations > 2 {
+                drop(lock(&dropped).pop());
+                if let Some(waits) = weak.upgrade() {
+                    waits.check_and_complete(&1);
+                }
+            }
+            None::<()>
+        });
+        waits.check_and_complete(&1);
+        waits.advance();
+        assert!(lock(&unreceived).is_empty() && lock(&jobs).is_empty());
+        let mut cx = Context::from_waker(Waker::noop());
+        for worker in &mut workers {
+            assert!(Pin::new(worker).poll(&mut cx).is_ready());
+        }
+    });
 }

@@ -1,7 +1,9 @@
 //! G14: completions that cause one another, on whatever thread they run.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, lock, within};
-use request_purgatory::{Completion, Purgatory, threads::Dispatch, threads::Reaper};
+use request_purgatory::{
+    Completion, Purgatory, threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -148,5 +150,46 @@ fn g14_what_expires_in_a_callback_after_the_shutdown_does_not_nest() {
         }
         assert_eq!(purgatory.force_complete_for_key(&2), 1);
         assert_eq!(*lock(&ending), Some((Completion::Expired, false)));
+    });
+}
+
+/// An executor may run a job at once. A completion that expires the next operation does not nest all the same.
+#[test]
+fn g14_a_chain_of_completions_needs_no_stack_where_an_executor_runs_jobs_at_once() {
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn link(purgatory: &Purgatory<Op>, clock: &ManualClock, left: u64, ended: Arc<Tally>) {
+        let (weak, clock) = (purgatory.downgrade(), clock.clone());
+        let op = Op::new(SECOND).then(move |_| {
+            ended.add();
+            if let (Some(purgatory), true) = (weak.upgrade(), left > 0) {
+                link(&purgatory, &clock, left - 1, ended);
+                clock.advance(2 * SECOND);
+                purgatory.advance();
+            }
+        });
+        let parked = purgatory.try_complete_else_watch(op, [left]);
+        assert!(parked.is_ok_and(|parked| parked.is_parked()));
+    }
+
+    within(PATIENCE, || {
+        let clock = ManualClock::new();
+        let at_once = Dispatch::Executor(Arc::new(|job: Job| job()));
+        let purgatory = Purgatory::<Op>::builder("g14")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .dispatch(at_once)
+            .build()
+            .expect("no threads to refuse");
+        let ended = Tally::new();
+        link(&purgatory, &clock, 20_000, ended.clone());
+        clock.advance(2 * SECOND);
+        let runner = thread::Builder::new().stack_size(256 * 1_024);
+        let driven = purgatory.clone();
+        let runner = runner.spawn(move || driven.advance());
+        let runner = runner.expect("one thread more");
+        assert_eq!(runner.join().expect("the stack suffices"), 1);
+        assert_eq!((ended.count(), purgatory.len()), (20_001, 0));
+        assert_eq!(purgatory.stats().completions_pending, 0);
     });
 }

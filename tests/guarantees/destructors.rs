@@ -1,11 +1,17 @@
 //! G14: chains through destructors. What an operation or a key that is dropped at an end causes does not nest in that
 //! end, however long the chain is.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, within};
+use crate::support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
+};
 use request_purgatory::purgatory::WeakPurgatory;
-use request_purgatory::{Purgatory, Waits, time::ManualClock};
+use request_purgatory::{
+    Completion, Handle, Purgatory, RejectReason, Waits, threads::Reaper, threads::ReaperThread,
+    time::Clock, time::ManualClock, time::SystemClock, time::Timestamp,
+};
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -278,5 +284,166 @@ fn g12_a_deferred_call_that_panics_leaves_the_thread_outside() {
         });
         assert_eq!(answer.ok(), Some(1));
         assert_eq!(seen.count(), 1);
+    });
+}
+
+/// The payload of a panic, which panics in turn when it is dropped.
+struct BadPayload;
+
+impl Drop for BadPayload {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            resume_unwind(Box::new("intended"));
+        }
+    }
+}
+
+/// What a key does when it is dropped.
+type Act = Arc<dyn Fn() + Send + Sync>;
+
+/// Keys that do something when they are dropped; those that are made by cloning do nothing.
+struct Acting(u64, Option<Act>);
+
+impl Clone for Acting {
+    fn clone(&self) -> Self {
+        Self(self.0, None)
+    }
+}
+
+impl PartialEq for Acting {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Acting {}
+
+impl Hash for Acting {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        if let Some(act) = self.1.take() {
+            act();
+        }
+    }
+}
+
+/// Two operations: a key of the first, when it is dropped, forces the second, whose two keys then panic when they are
+/// dropped as deferred calls. Returns the purgatory, the first one's handle, and how many were completed.
+fn two_with_bad_keys() -> (Purgatory<Op<Acting>>, Handle<Op<Acting>>, Arc<Tally>) {
+    let (purgatory, _clock) = manual::<Acting>(|builder| builder);
+    let ended = Tally::new();
+    let op = || {
+        let ended = ended.clone();
+        Op::new(NEVER_IN_A_TEST).then(move |_| ended.add())
+    };
+    let bad = |number| {
+        Acting(
+            number,
+            Some(Arc::new(|| resume_unwind(Box::new(BadPayload)))),
+        )
+    };
+    let second = purgatory.try_complete_else_watch(op(), [bad(2), bad(3)]);
+    let second = second.ok().and_then(|second| second.into_handle());
+    let second = second.expect("it is parked");
+    let force: Act = Arc::new(move || _ = second.force_complete());
+    let first = purgatory.try_complete_else_watch(op(), [Acting(1, Some(force))]);
+    let first = first.ok().and_then(|first| first.into_handle());
+    (purgatory, first.expect("it is parked"), ended)
+}
+
+/// The payloads of several panics in deferred calls may panic in turn: the thread leaves the library all the same.
+#[test]
+fn g12_deferred_calls_whose_panics_have_bad_payloads_leave_the_thread_outside() {
+    within(PATIENCE, || {
+        let (purgatory, first, ended) = two_with_bad_keys();
+        let forced = catch_unwind(AssertUnwindSafe(|| first.force_complete()));
+        std::mem::forget(forced.expect_err("a panic goes to the caller"));
+        assert_eq!(ended.count(), 2);
+        // A blocking call is refused inside the library.
+        let waits = Waits::<u64>::new("outside");
+        assert_eq!(waits.wait_blocking([1], TICK, || Some(7)), Ok(7));
+        let probe = Probe::new();
+        let third = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Acting(9, None)]);
+        assert!(third.is_ok());
+        assert_eq!(purgatory.force_complete_for_key(&Acting(9, None)), 1);
+        assert_eq!(probe.ending(), Some(Completion::Satisfied));
+    });
+}
+
+/// A call that returns an operation returns it, whatever the destructors do that it has caused.
+#[test]
+fn g05_a_cancel_returns_the_operation_though_a_deferred_call_panics() {
+    within(PATIENCE, || {
+        for by_key in [false, true] {
+            let (purgatory, first, ended) = two_with_bad_keys();
+            let cancelled = catch_unwind(AssertUnwindSafe(|| match by_key {
+                true => purgatory.cancel_for_key(&Acting(1, None)).len(),
+                false => usize::from(first.cancel().is_some()),
+            }));
+            assert_eq!(cancelled.ok(), Some(1), "by key: {by_key}");
+            assert_eq!(ended.count(), 1, "the other was forced");
+            assert!(purgatory.stats().panicked >= 1);
+            assert_eq!(purgatory.len(), 0);
+        }
+    });
+}
+
+#[test]
+fn g05_a_park_that_is_refused_returns_the_operation_though_a_deferred_call_panics() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Acting>(|builder| builder.max_watchers_per_key(1));
+        let occupied =
+            purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Acting(5, None)]);
+        assert!(occupied.is_ok());
+        let bad = Acting(2, Some(Arc::new(|| resume_unwind(Box::new(BadPayload)))));
+        let second = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [bad]);
+        let second = second.ok().and_then(|second| second.into_handle());
+        let second = second.expect("it is parked");
+        let force: Act = Arc::new(move || _ = second.force_complete());
+        let keys = [Acting(1, Some(force)), Acting(5, None)];
+        let parked = catch_unwind(AssertUnwindSafe(|| {
+            purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), keys)
+        }));
+        let refused = parked.ok().and_then(Result::err).expect("it is refused");
+        assert_eq!(refused.reason(), RejectReason::KeyFull);
+        assert_eq!(purgatory.len(), 1);
+    });
+}
+
+/// The clock of one purgatory panics, and the payload panics when it is dropped: the reaper drives this and the others.
+#[test]
+fn g12_a_reaper_survives_a_panic_with_a_bad_payload() {
+    #[derive(Clone)]
+    struct Bad(Arc<AtomicBool>, SystemClock);
+
+    impl Clock for Bad {
+        fn now(&self) -> Timestamp {
+            if self.0.swap(false, Ordering::SeqCst) {
+                resume_unwind(Box::new(BadPayload));
+            }
+            self.1.now()
+        }
+    }
+
+    within(PATIENCE, || {
+        let reaper = ReaperThread::spawn("g12").expect("two threads more");
+        let armed = Arc::new(AtomicBool::new(false));
+        let clock = Bad(armed.clone(), SystemClock::new());
+        let builder = || Purgatory::<Op>::builder("g12").reaper(Reaper::Shared(reaper.clone()));
+        let bad = builder().clock(clock).build().expect("no thread more");
+        let good = builder().build().expect("no thread more");
+        let probes = [Probe::new(), Probe::new()];
+        drop(bad.try_complete_else_watch(probes[0].op(100 * TICK), [1]));
+        armed.store(true, Ordering::SeqCst);
+        eventually("a reading by the reaper", || !armed.load(Ordering::SeqCst));
+        drop(good.try_complete_else_watch(probes[1].op(TICK), [1]));
+        for probe in probes {
+            eventually("its expiry", || probe.ending() == Some(Completion::Expired));
+        }
     });
 }

@@ -381,3 +381,42 @@ fn g12_an_operation_that_does_not_park_outlives_its_keys() {
         assert_eq!(purgatory.watched_keys(), 1);
     });
 }
+
+/// A panic of `Hash` or `Eq` costs the deferred check in which it happens, and none that comes later.
+#[test]
+fn g01_a_deferred_check_that_panicked_leaves_the_key_to_later_ones() {
+    within(PATIENCE, || {
+        for hook in [Hook::Hash, Hook::Eq] {
+            for calls in 0..6 {
+                let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
+                let probe = Probe::new();
+                let parked = purgatory
+                    .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Fragile(FRAGILE)]);
+                assert!(parked.is_ok());
+                purgatory.check_later(Fragile(FRAGILE));
+                let advanced = with_fuse_after(calls, FRAGILE, hook, || purgatory.advance());
+                assert!(advanced.is_ok(), "it is counted");
+                probe.satisfy();
+                purgatory.check_later(Fragile(FRAGILE));
+                purgatory.advance();
+                let satisfied = Some(Completion::Satisfied);
+                assert_eq!(probe.ending(), satisfied, "{hook:?}, {calls} calls before");
+                assert_eq!(purgatory.next_deadline(), None);
+            }
+        }
+    });
+}
+
+/// The destructor of a key that panics does not cost the check that it was deferred for.
+#[test]
+fn g01_a_deferred_check_is_made_though_a_copy_of_its_key_panics_when_dropped() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
+        let probe = Probe::new();
+        drop(purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Bomb(1)]));
+        purgatory.check_later(Bomb(1));
+        probe.satisfy();
+        assert!(lit(|| purgatory.advance()).is_ok(), "it is counted");
+        assert_eq!(probe.ending(), Some(Completion::Satisfied));
+    });
+}

@@ -578,3 +578,42 @@ fn g17_the_bound_of_a_key_holds_under_load() {
         assert_eq!(purgatory.len(), 0);
     });
 }
+
+/// A shutdown in the background is not over while another thread still ends operations.
+#[test]
+fn g15_a_shutdown_in_the_background_waits_for_one_that_has_begun() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15");
+        let ended = Arc::new(AtomicUsize::new(0));
+        let (inside, begun) = channel();
+        let (go_on, told) = channel::<()>();
+        let last = {
+            let ended = ended.clone();
+            Op::new(NEVER_IN_A_TEST).then(move |_| {
+                let _ = inside.send(());
+                // An error: the sender was dropped.
+                let _ = told.recv();
+                ended.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        park(&purgatory, last, 1);
+        let closing = purgatory.clone();
+        let other = thread::spawn(move || closing.shutdown());
+        begun.recv().expect("the shutdown completes the operation");
+        let timed_out = purgatory.shutdown_timeout(Duration::from_millis(20));
+        assert!(timed_out.is_err(), "{timed_out:?}");
+        let waiting = purgatory.shutdown_async().expect("a thread more");
+        let mut waiting = pin!(waiting);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending());
+        drop(go_on);
+        eventually("the end of the shutdown", || {
+            purgatory.shutdown_timeout(PROMPT).is_ok()
+        });
+        assert_eq!(ended.load(Ordering::SeqCst), 1);
+        other.join().expect("it only shuts down");
+        while waiting.as_mut().poll(&mut cx).is_pending() {
+            thread::yield_now();
+        }
+    });
+}

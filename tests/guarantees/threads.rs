@@ -4,8 +4,11 @@ use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventu
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
     Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper,
-    threads::ReaperThread, time::ManualClock,
+    threads::ReaperThread, time::Clock, time::ManualClock, time::SystemClock, time::Timestamp,
+    time::WakeFn,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -461,5 +464,53 @@ fn g15_a_shutdown_in_the_middle_of_a_storm_leaves_nothing_behind() {
         assert!(stats.shut_down > 0, "{stats:?}");
         assert_eq!((ended.count(), stats.parked), (count, 0));
         assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    });
+}
+
+/// A clock may panic when a purgatory that is being built subscribes to it: its threads end.
+#[test]
+fn g15_a_clock_that_panics_in_a_build_leaves_no_thread() {
+    struct Refusing(SystemClock);
+
+    impl Clock for Refusing {
+        fn now(&self) -> Timestamp {
+            self.0.now()
+        }
+
+        fn subscribe(&self, _: WakeFn) {
+            resume_unwind(Box::new("intended"));
+        }
+    }
+
+    within(PATIENCE, || {
+        for _ in 0..5 {
+            let builder = Purgatory::<Op>::builder("g15-build");
+            let builder = builder.clock(Refusing(SystemClock::new()));
+            assert!(catch_unwind(AssertUnwindSafe(|| builder.build())).is_err());
+        }
+        eventually("the end of the threads", || {
+            threads_named("g15-build").is_empty()
+        });
+    });
+}
+
+/// A clock that stands still forgets the purgatories that are gone.
+#[test]
+fn g06_a_manual_clock_keeps_no_wake_function_of_purgatories_that_are_gone() {
+    within(PATIENCE, || {
+        let (clock, wakes) = (ManualClock::new(), Arc::new(AtomicUsize::new(0)));
+        for _ in 0..10_000 {
+            let wakes = wakes.clone();
+            let wake = WakeFn::new(move || {
+                wakes.fetch_add(1, Ordering::SeqCst);
+                true
+            });
+            let builder = Purgatory::<Op>::builder("g06").clock(clock.clone());
+            drop(builder.reaper(Reaper::Reactor(wake)).build());
+        }
+        wakes.store(0, Ordering::SeqCst);
+        clock.advance(Duration::from_millis(1));
+        let kept = wakes.load(Ordering::SeqCst);
+        assert!(kept <= 100, "{kept} wake functions were kept");
     });
 }

@@ -5,10 +5,12 @@ use crate::support::{
     Mint, PATIENCE, Random, Token, eventually, lock, quietly, refusal, threads_named,
 };
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, threads::Dispatch, threads::Reaper, tracker::RequestError,
-    tracker::Requests,
+    RejectReason, Rejected, Timer, Tracker, threads::Dispatch, threads::Job, threads::Reaper,
+    time::ManualClock, tracker::RequestError, tracker::Requests,
 };
 use std::future::Future;
+use std::hash::{Hash, Hasher};
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -258,5 +260,178 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
             );
             assert_eq!((mint.living(), tracker.len()), (0, 0));
         }
+    });
+}
+
+/// A job of theirs that an executor has not run keeps neither requests pending nor values alive.
+#[test]
+fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
+    within(PATIENCE, || {
+        let (clock, jobs) = (ManualClock::new(), Arc::<Mutex<Vec<Job>>>::default());
+        let queue = jobs.clone();
+        let calls = Requests::<u64, ()>::builder("g15")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .dispatch(Dispatch::Executor(Arc::new(move |job| {
+                lock(&queue).push(job)
+            })))
+            .build()
+            .expect("no threads to refuse");
+        let late = calls.request(1, Duration::from_secs(1)).expect("a new id");
+        let pending = calls.request(2, Duration::MAX).expect("a new id");
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(calls.advance(), 1);
+        drop(calls);
+        assert_eq!(lock(&jobs).len(), 1);
+        assert_eq!(pending.wait_blocking(), Err(RequestError::ShutDown));
+        lock(&jobs).drain(..).for_each(|job| job());
+        assert_eq!(late.wait_blocking(), Err(RequestError::TimedOut));
+    });
+}
+
+/// Each value and each key is dropped by itself: of two destructors that panic together the process would die.
+#[test]
+fn g12_keys_and_values_that_panic_when_the_last_handle_is_dropped_are_all_dropped() {
+    struct Bomb(Arc<Mutex<usize>>);
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            *lock(&self.0) += 1;
+            resume_unwind(Box::new("intended"));
+        }
+    }
+
+    within(PATIENCE, || {
+        let dropped = Arc::<Mutex<usize>>::default();
+        let timer = Timer::builder("g12").reaper(Reaper::Manual);
+        let timer = timer.build(|_: Bomb| ()).expect("no threads to refuse");
+        let tracker = Tracker::builder("g12").reaper(Reaper::Manual);
+        let tracker = tracker.build(|_: u64, _: Bomb| ());
+        let tracker = tracker.expect("no threads to refuse");
+        for key in 0..10 {
+            assert!(timer.start(Duration::MAX, Bomb(dropped.clone())).is_ok());
+            let tracked = tracker.track(key, Bomb(dropped.clone()), Duration::MAX);
+            assert!(tracked.is_ok());
+        }
+        drop((timer, tracker));
+        assert_eq!(*lock(&dropped), 20);
+    });
+}
+
+/// A waker's panic may have a payload that panics when it is dropped: every request ends.
+#[test]
+fn g12_a_shutdown_survives_wakers_whose_panics_have_bad_payloads() {
+    struct BadPayload;
+
+    impl Drop for BadPayload {
+        fn drop(&mut self) {
+            resume_unwind(Box::new("intended"));
+        }
+    }
+
+    struct BadWaker;
+
+    impl Wake for BadWaker {
+        fn wake(self: Arc<Self>) {
+            resume_unwind(Box::new(BadPayload));
+        }
+    }
+
+    within(PATIENCE, || {
+        let calls = Requests::<u64, ()>::builder("g12").reaper(Reaper::Manual);
+        let calls = calls.build().expect("no threads to refuse");
+        let waker = Waker::from(Arc::new(BadWaker));
+        let mut pending = (0..3)
+            .map(|id| Box::pin(calls.request(id, Duration::MAX).expect("a new id")))
+            .collect::<Vec<_>>();
+        for request in &mut pending {
+            let mut cx = Context::from_waker(&waker);
+            assert!(request.as_mut().poll(&mut cx).is_pending());
+        }
+        calls.shutdown();
+        for request in &mut pending {
+            let mut cx = Context::from_waker(Waker::noop());
+            let ended = Poll::Ready(Err(RequestError::ShutDown));
+            assert_eq!(request.as_mut().poll(&mut cx), ended);
+        }
+    });
+}
+
+/// G14: the destructor of a key completes the next one, the waker of a request answers the next one.
+#[test]
+fn g14_chains_through_keys_and_wakers_need_no_stack() {
+    const LINKS: u64 = 20_000;
+
+    #[derive(Clone)]
+    struct Next(u64, Option<Arc<Mutex<Option<Tracker<Next, ()>>>>>);
+
+    impl PartialEq for Next {
+        fn eq(&self, other: &Self) -> bool {
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Next {}
+
+    impl Hash for Next {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    impl Drop for Next {
+        fn drop(&mut self) {
+            let tracker = self.1.take().and_then(|place| lock(&place).clone());
+            if let Some(tracker) = tracker {
+                tracker.complete(&Next(self.0 + 1, None));
+            }
+        }
+    }
+
+    struct Respond(u64, Requests<u64, ()>);
+
+    impl Wake for Respond {
+        fn wake(self: Arc<Self>) {
+            self.1.respond(&(self.0 + 1), ());
+        }
+    }
+
+    fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
+        within(PATIENCE, || {
+            let thread = thread::Builder::new().stack_size(256 * 1_024).spawn(test);
+            let ended = thread.expect("one thread more").join();
+            ended.expect("the stack suffices");
+        });
+    }
+
+    on_a_small_stack(|| {
+        let tracker = Tracker::builder("g14").reaper(Reaper::Manual);
+        let tracker = tracker
+            .build(|_: Next, ()| ())
+            .expect("no threads to refuse");
+        let place = Arc::<Mutex<_>>::default();
+        for number in 0..LINKS {
+            let key = Next(number, Some(place.clone()));
+            assert!(tracker.track(key, (), Duration::MAX).is_ok());
+        }
+        *lock(&place) = Some(tracker.clone());
+        assert_eq!(tracker.complete(&Next(0, None)), Some(()));
+        assert_eq!(tracker.len(), 0);
+        *lock(&place) = None;
+    });
+    on_a_small_stack(|| {
+        let calls = Requests::builder("g14").reaper(Reaper::Manual).build();
+        let calls = calls.expect("no threads to refuse");
+        let pending = (0..LINKS).map(|id| {
+            let mut request = calls.request(id, Duration::MAX).expect("a new id");
+            let waker = Waker::from(Arc::new(Respond(id, calls.clone())));
+            let poll = pin!(&mut request).poll(&mut Context::from_waker(&waker));
+            assert!(poll.is_pending());
+            request
+        });
+        let pending = pending.collect::<Vec<_>>();
+        assert!(calls.respond(&0, ()));
+        assert_eq!(calls.len(), 0);
+        drop(pending);
     });
 }

@@ -9,26 +9,34 @@ use std::thread;
 pub(crate) struct Panics(Option<Box<dyn Any + Send>>);
 
 impl Panics {
+    /// Runs `user_code`, and ends its panic here. `None` if it panics. (The payload may be the user's too, and panic
+    /// when it is dropped.)
+    #[inline(always)]
+    pub(crate) fn contain<R>(user_code: impl FnOnce() -> R) -> Option<R> {
+        let ran = catch_unwind(AssertUnwindSafe(user_code));
+        ran.map_err(|payload| Self(Some(payload)).discard()).ok()
+    }
+
+    /// Whether there was none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Runs `user_code` now. `None` if it panics.
     pub(crate) fn catch<R>(&mut self, user_code: impl FnOnce() -> R) -> Option<R> {
         let ran = catch_unwind(AssertUnwindSafe(user_code));
-        ran.map_err(|payload| {
-            if self.0.is_none() {
-                self.0 = Some(payload);
-            } else if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                // The destructor of a payload is the user's, and has panicked too.
-                std::mem::forget(again);
-            }
+        ran.map_err(|payload| match self.0 {
+            None => self.0 = Some(payload),
+            Some(_) => Self(Some(payload)).discard(),
         })
         .ok()
     }
 
     /// Ends the panics here.
-    pub(crate) fn discard(self) {
-        if let Some(Err(again)) = self
-            .0
-            .map(|payload| catch_unwind(AssertUnwindSafe(|| drop(payload))))
-        {
+    #[cold]
+    fn discard(self) {
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(self))) {
+            // The destructor of the payload has panicked, and that of this payload might.
             std::mem::forget(again);
         }
     }

@@ -1,0 +1,95 @@
+//! G14: futures that own one another end without a stack as deep as the chain is long.
+
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, within};
+use request_purgatory::future::{Awaited, CompletionFuture, WaitFuture};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, Waits, threads::Reaper};
+use std::thread;
+use std::time::Duration;
+
+const LINKS: u32 = 20_000;
+const STACK: usize = 256 * 1_024;
+
+/// Runs `test` on a small stack.
+fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
+    within(PATIENCE, || {
+        let thread = thread::Builder::new().stack_size(STACK).spawn(test);
+        let ended = thread.expect("one thread more").join();
+        ended.expect("the stack suffices");
+    });
+}
+
+/// The predicate of each wait owns the future of the one before. Returns the last.
+fn chain(waits: &Waits<u32>) -> WaitFuture<u32, ()> {
+    let wait = |key, owned: Option<WaitFuture<u32, ()>>| {
+        waits.wait([key], NEVER_IN_A_TEST, move || {
+            let _ = &owned;
+            None
+        })
+    };
+    (1..LINKS).fold(wait(0, None), |last, key| wait(key, Some(last)))
+}
+
+#[test]
+fn g14_a_chain_of_waits_that_own_one_another_needs_no_stack() {
+    type End = fn(&Waits<u32>, WaitFuture<u32, ()>);
+    const ENDS: [(&str, End); 5] = [
+        ("drop", |_, last| drop(last)),
+        ("cancel by key", |waits, last| {
+            drop(waits.cancel_for_key(&(LINKS - 1)));
+            drop(last);
+        }),
+        ("cancel by handle", |_, last| {
+            drop(last.handle().and_then(|handle| handle.cancel()));
+        }),
+        ("force", |waits, last| {
+            assert_eq!(waits.force_complete_for_key(&(LINKS - 1)), 1);
+            drop(last);
+        }),
+        ("shutdown", |waits, last| {
+            waits.shutdown();
+            drop(last);
+        }),
+    ];
+    for (name, end) in ENDS {
+        on_a_small_stack(move || {
+            let waits = Waits::builder("g14").reaper(Reaper::Manual).build();
+            let waits = waits.expect("no threads to refuse");
+            end(&waits, chain(&waits));
+            assert_eq!(waits.len(), 0, "{name}");
+        });
+    }
+}
+
+/// An operation that owns the future of another.
+struct Link(
+    #[expect(dead_code, reason = "it is there to be dropped")] Option<CompletionFuture<Link>>,
+);
+
+impl DelayedOperation for Link {
+    type Key = u32;
+
+    fn timeout(&self) -> Duration {
+        NEVER_IN_A_TEST
+    }
+
+    fn try_complete(&mut self) -> bool {
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+#[test]
+fn g14_a_chain_of_operations_that_own_the_futures_of_others_needs_no_stack() {
+    on_a_small_stack(|| {
+        let purgatory = Purgatory::<Awaited<Link>>::builder("g14").reaper(Reaper::Manual);
+        let purgatory = purgatory.build().expect("no threads to refuse");
+        let mut last = None;
+        for key in 0..LINKS {
+            let next = purgatory.completion(Link(last.take()), [key]);
+            last = Some(next.expect("there is room"));
+        }
+        drop(last);
+        assert_eq!(purgatory.len(), 0);
+    });
+}
