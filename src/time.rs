@@ -175,6 +175,7 @@ impl Clock for ManualClock {
         };
         // Each keeps some memory of a purgatory, which may be gone. Only a call tells, and a wake-up without cause does
         // no harm.
+        // ORDERING: Relaxed: a hint.
         if count > 2 * self.0.known.load(Ordering::Relaxed).max(32) {
             self.wake();
         }

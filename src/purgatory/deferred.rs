@@ -48,19 +48,22 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
         let waiting = &mut *guard;
         let taken = !waiting.closed;
         let number = waiting.first + waiting.order.len() as u64;
-        match waiting.bounds.get_mut(&check) {
-            _ if waiting.closed => spare = Some(check),
-            Some((known, at)) if *at >= waiting.first => {
-                *known = known.merge(bound);
-                spare = Some(check);
-            }
-            Some(dead) => {
-                *dead = (bound, number);
-                waiting.order.push_back(check);
-            }
-            None => {
-                waiting.bounds.insert(check.clone(), (bound, number));
-                waiting.order.push_back(check);
+        if waiting.closed {
+            spare = Some(check);
+        } else {
+            match waiting.bounds.get_mut(&check) {
+                Some((known, at)) if *at >= waiting.first => {
+                    *known = known.merge(bound);
+                    spare = Some(check);
+                }
+                Some(dead) => {
+                    *dead = (bound, number);
+                    waiting.order.push_back(check);
+                }
+                None => {
+                    waiting.bounds.insert(check.clone(), (bound, number));
+                    waiting.order.push_back(check);
+                }
             }
         }
         drop(guard);
