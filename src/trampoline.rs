@@ -143,14 +143,25 @@ impl Drop for Trampoline {
         if !self.outermost {
             return;
         }
-        let panics = match WAITING.try_with(Cell::get).unwrap_or(false) {
-            true => run_waiting(),
-            false => Panics::default(),
-        };
-        // The local may be destroyed already.
-        let _ = ACTIVE.try_with(|active| active.set(false));
-        panics.resume();
+        if WAITING.try_with(Cell::get).unwrap_or(false) {
+            return leave_after_waiting();
+        }
+        leave();
     }
+}
+
+/// The thread is outside the library.
+#[inline(always)]
+fn leave() {
+    // The local may be destroyed already.
+    let _ = ACTIVE.try_with(|active| active.set(false));
+}
+
+#[cold]
+fn leave_after_waiting() {
+    let panics = run_waiting();
+    leave();
+    panics.resume();
 }
 
 /// Runs `call` when the outermost call of this thread, which is in progress, is about to return; or now, if the thread
@@ -173,14 +184,14 @@ pub(crate) fn run_later(call: DeferredCall) {
 #[cold]
 fn run_waiting() -> Panics {
     let mut panics = Panics::default();
-    let mut run_next = || {
+    let run_next = || {
         run_one() || {
             // What the checks know of this call is forgotten; with it go keys, whose destructors may add calls.
             let checks = CHECKS.try_with(|checks| std::mem::take(&mut *checks.borrow_mut()));
             checks.is_ok_and(|checks| !checks.is_empty())
         }
     };
-    while panics.catch(&mut run_next).unwrap_or(true) {}
+    while panics.catch(run_next).unwrap_or(true) {}
     WAITING.with(|waiting| waiting.set(false));
     panics
 }

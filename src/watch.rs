@@ -19,7 +19,7 @@ use crate::trampoline::{drop_user_value, drop_user_values};
 use bound::{Bound, Rank};
 use equivalent::Equivalent;
 use list::{Walk, WatchList};
-use resolved::{Number, Resolved, ResolvedLists, Seen, Unwatched};
+use resolved::{Number, Resolved, ResolvedLists, Unwatched};
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
 
@@ -200,11 +200,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     {
         let found = self.lists.read(key, |location| match location {
             Location::Here(list) => Some(Found::on(list, copied)),
-            Location::Resolved(number) => match self.resolved.get(*number).peek_published() {
-                Seen::None => None,
-                Seen::One(watcher) => Some(Found::One(watcher)),
-                Seen::Many => Some(Found::Many),
-            },
+            Location::Resolved(number) => {
+                let seen = self.resolved.get(*number).peek_published();
+                (!seen.is_empty()).then(|| seen.only().map_or(Found::Many, Found::One))
+            }
         });
         found.flatten()
     }

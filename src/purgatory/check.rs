@@ -142,7 +142,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         seen: Seen,
         bound: Bound,
     ) -> usize {
-        if let Seen::One(watcher) = seen {
+        if let Some(watcher) = seen.only() {
             return usize::from(self.check_one(watcher, RunOn::Caller));
         }
         if let Some(cause) = Examining::current() {
@@ -176,7 +176,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             let satisfied = usize::from(ended.is_satisfied());
             // Before `on_complete`, which may park others: they are not for this check.
             let others = list.peek();
-            if others == Seen::None {
+            if others.is_empty() {
                 dispatch(self, &trampoline, ended, RunOn::Caller);
                 return satisfied;
             }
@@ -184,10 +184,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             endings.push(ended);
             return satisfied + self.check_resolved(key, list, others, Bound::NONE);
         }
-        match list.peek_published() {
-            Seen::None => 0,
-            Seen::One(other) if other == only => 0,
-            others => self.check_resolved(key, list, others, Bound::NONE),
+        let others = list.peek_published();
+        match others.is_empty() || others.only() == Some(only) {
+            true => 0,
+            false => self.check_resolved(key, list, others, Bound::NONE),
         }
     }
 

@@ -55,9 +55,9 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// the locks of the other keys, and that of the timer shard only if it is free.
     #[inline]
     pub fn check_and_complete(&self) -> usize {
-        match self.list.peek() {
-            Seen::One(only) => self.inner.check_only(&self.key, &self.list, only),
-            _ => self.check(self.list.peek_published(), Bound::NONE),
+        match self.list.peek().only() {
+            Some(only) => self.inner.check_only(&self.key, &self.list, only),
+            None => self.check(self.list.peek_published(), Bound::NONE),
         }
     }
 
@@ -91,12 +91,11 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
 
     #[inline(always)]
     fn check(&self, seen: Seen, bound: Bound) -> usize {
-        match seen {
-            Seen::None => 0,
-            seen => self
-                .inner
-                .check_resolved(&self.key, &self.list, seen, bound),
+        if seen.is_empty() {
+            return 0;
         }
+        self.inner
+            .check_resolved(&self.key, &self.list, seen, bound)
     }
 }
 

@@ -7,7 +7,7 @@
 use super::Timestamp;
 use std::time::Duration;
 
-/// A number of ticks since an origin: that of a [`TickScale`], or the one that the caller of a scheme chose.
+/// A number of ticks since an origin: the building of a purgatory, or what the caller of a scheme chose.
 pub type Tick = u64;
 
 /// The deadline of a timer that never fires.

@@ -49,13 +49,21 @@ struct Locked<K> {
     list: Option<WatchList>,
 }
 
-/// The watchers of a key, as its word shows them.
+/// What a look at the word of a key has shown: no watcher, one, or that the list is behind the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
-    None,
-    One(Address),
-    /// The list is behind the lock.
-    Many,
+pub(crate) struct Seen(u64);
+
+impl Seen {
+    #[inline(always)]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == EMPTY
+    }
+
+    /// The watcher, if it is the only one and the list is not behind the lock.
+    #[inline(always)]
+    pub(crate) fn only(self) -> Option<Address> {
+        (!matches!(self.0, EMPTY | MANY)).then(|| Address::from_bits(self.0))
+    }
 }
 
 /// Answer of [`Resolved::remove`].
@@ -172,7 +180,7 @@ impl<K> Resolved<K> {
         {
             word = changed;
         }
-        Self::decode(word)
+        Seen(word)
     }
 
     /// The same, but only for what happened under a lock that the watcher's `try_complete` takes as well: that lock
@@ -183,16 +191,7 @@ impl<K> Resolved<K> {
         // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that
         // lock later and sees the event. An address whose slot this thread does not see yet is stale to
         // `State::claim`.)
-        Self::decode(self.word.load(Ordering::Acquire))
-    }
-
-    #[inline(always)]
-    fn decode(word: u64) -> Seen {
-        match word {
-            EMPTY => Seen::None,
-            MANY => Seen::Many,
-            only => Seen::One(Address::from_bits(only)),
-        }
+        Seen(self.word.load(Ordering::Acquire))
     }
 
     /// Calls `each` for every watcher that is on the list during the whole visit, as
@@ -204,10 +203,10 @@ impl<K> Resolved<K> {
         bound: Bound,
         mut each: impl FnMut(Address) -> ControlFlow<()>,
     ) {
-        match seen {
-            Seen::None => {}
-            Seen::One(watcher) => _ = each(watcher),
-            Seen::Many => Walk::new(bound).visit(each, || (), |read| self.read(read)),
+        match seen.only() {
+            _ if seen.is_empty() => {}
+            Some(watcher) => _ = each(watcher),
+            None => Walk::new(bound).visit(each, || (), |read| self.read(read)),
         }
     }
 
@@ -220,10 +219,11 @@ impl<K> Resolved<K> {
 
     /// Shows the list wherever it is, if it is not empty.
     pub(crate) fn read_all(&self, read: impl FnOnce(&WatchList)) {
-        match self.peek() {
-            Seen::None => {}
-            Seen::One(only) => read(&WatchList::One(only)),
-            Seen::Many => self.read(read),
+        let seen = self.peek();
+        match seen.only() {
+            _ if seen.is_empty() => {}
+            Some(only) => read(&WatchList::One(only)),
+            None => self.read(read),
         }
     }
 

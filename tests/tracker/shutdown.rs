@@ -363,7 +363,9 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
     const LINKS: u64 = 20_000;
 
     #[derive(Clone)]
-    struct Next(u64, Option<Arc<Mutex<Option<Tracker<Next, ()>>>>>);
+    struct Next(u64, Option<Place>);
+
+    type Place = Arc<Mutex<Option<Tracker<Next, ()>>>>;
 
     impl PartialEq for Next {
         fn eq(&self, other: &Self) -> bool {
@@ -409,7 +411,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
         let tracker = tracker
             .build(|_: Next, ()| ())
             .expect("no threads to refuse");
-        let place = Arc::<Mutex<_>>::default();
+        let place = Place::default();
         for number in 0..LINKS {
             let key = Next(number, Some(place.clone()));
             assert!(tracker.track(key, (), Duration::MAX).is_ok());
