@@ -163,8 +163,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is
     /// kept for it, or it is expiring at this moment.
     ///
-    /// Reads the clock; if that panics, so does this call. Then takes the shared lock of the key's map shard and,
-    /// within it, that of a timer shard.
+    /// Reads the clock first; if that panics, so does this call. The timeout counts from that reading: of two calls at
+    /// the same time, the one that takes effect last decides, even if it has read the clock before the other. Then
+    /// takes the shared lock of the key's map shard and, within it, that of a timer shard.
     pub fn touch<Q>(&self, key: &Q, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,

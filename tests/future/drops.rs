@@ -4,6 +4,7 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
 use crate::{Slot, assert_empty, by_hand, now, put, take};
 use request_purgatory::{Waits, future::WaitError, future::WaitFuture};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -229,5 +230,32 @@ fn g03_a_waker_may_poll_and_drop_the_future() {
         put(&slot, 1);
         assert_eq!(waits.check_and_complete(&1), 1);
         assert_eq!(lock(&output).take(), Some(Ok(1)));
+    });
+}
+
+/// Of a destructor that panics while the thread unwinds already, the process would die.
+#[test]
+fn g12_a_future_that_is_dropped_by_a_panic_ends_though_its_predicate_panics_when_dropped() {
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            resume_unwind(Box::new("intended"));
+        }
+    }
+
+    within(PATIENCE, || {
+        let (waits, _clock) = by_hand();
+        let bomb = Bomb;
+        let wait = waits.wait([1], NEVER_IN_A_TEST, move || {
+            let _ = &bomb;
+            None::<()>
+        });
+        let unwound = catch_unwind(AssertUnwindSafe(move || {
+            let _owned = wait;
+            resume_unwind(Box::new("intended too"));
+        }));
+        assert!(unwound.is_err());
+        assert_empty(&waits);
     });
 }

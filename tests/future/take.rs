@@ -1,6 +1,7 @@
 //! Takes: what was taken is received once, or given back once.
 
 use crate::support::bell::Bell;
+use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{TakeFuture, WaitError};
@@ -485,5 +486,27 @@ fn g23_values_that_go_back_in_nested_examinations_are_all_offered() {
         for worker in &mut workers {
             assert!(Pin::new(worker).poll(&mut cx).is_ready());
         }
+    });
+}
+
+/// The value has gone back; that its key cannot be checked is counted.
+#[test]
+fn g12_a_key_that_panics_after_a_value_went_back_is_counted() {
+    within(PATIENCE, || {
+        let waits = Waits::<Fragile>::builder("g12")
+            .reaper(Reaper::Manual)
+            .build();
+        let waits = waits.expect("no threads to refuse");
+        let back = Arc::new(AtomicUsize::new(0));
+        let given = back.clone();
+        let take = waits.take(
+            [Fragile(1)],
+            NEVER_IN_A_TEST,
+            || Some(7),
+            move |_| _ = given.fetch_add(1, Ordering::SeqCst),
+        );
+        assert!(with_fuse(1, Hook::Hash, || drop(take)).is_ok());
+        assert_eq!(back.load(Ordering::SeqCst), 1);
+        assert_eq!(waits.stats().panicked, 1);
     });
 }

@@ -617,3 +617,24 @@ fn g15_a_shutdown_in_the_background_waits_for_one_that_has_begun() {
         }
     });
 }
+
+/// A bound of none refuses every operation, however the key is named, and a refused one counts as cancelled.
+#[test]
+fn g17_a_bound_of_no_watchers_refuses_every_operation() {
+    let purgatory = Purgatory::<Op>::builder("g17").reaper(Reaper::Manual);
+    let purgatory = purgatory.max_watchers_per_key(0).build();
+    let purgatory = purgatory.expect("no threads to refuse");
+    let key = purgatory.resolve(1);
+    for watch in [
+        Watch::key(1),
+        Watch::from(&key),
+        Watch::from(&key).at_rank(7),
+    ] {
+        let refused = purgatory.try_complete_else_watch_on(Op::new(NEVER_IN_A_TEST), [watch]);
+        let refused = refused.err().map(|refused| refused.reason());
+        assert_eq!(refused, Some(RejectReason::KeyFull));
+    }
+    let stats = purgatory.stats();
+    assert_eq!((stats.rejected, stats.cancelled, stats.aborted), (3, 3, 0));
+    assert!(purgatory.is_empty());
+}

@@ -193,3 +193,22 @@ fn absurd_settings_are_refused() {
         assert!(matches!(build(TICK, slots), Err(BuildError::WheelSize)));
     }
 }
+
+/// The reaper sleeps until it is told of an earlier deadline.
+#[test]
+fn g07_a_renewal_and_a_replacement_wake_the_reaper() {
+    within(PATIENCE, || {
+        let expired = Arc::<Mutex<Vec<u64>>>::default();
+        let log = expired.clone();
+        let tracker = Tracker::new("g07", move |_: u32, value: u64| lock(&log).push(value));
+        let asleep = || std::thread::sleep(Duration::from_millis(20));
+        assert!(tracker.track(1, 1, Duration::MAX).is_ok());
+        asleep();
+        assert!(tracker.touch(&1, TICK));
+        eventually("the expiry of the first", || *lock(&expired) == [1]);
+        let tracked = tracker.track(1, 2, Duration::MAX).expect("there is room");
+        asleep();
+        assert!(tracker.replace_if(1, tracked.token, 3, TICK).is_ok());
+        eventually("the expiry of the second", || *lock(&expired) == [1, 3]);
+    });
+}
