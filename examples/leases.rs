@@ -1,5 +1,4 @@
-//! Leases with fencing: one holder at a time, each with a higher token, and a store that refuses the tokens of the
-//! past.
+//! Leases with fencing: one holder at a time, each with a higher token, and a store that refuses older tokens.
 //!
 //! ```text
 //! cargo run --release -p examples --bin leases

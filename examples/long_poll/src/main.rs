@@ -7,10 +7,11 @@
 //! cargo run --release -p long_poll -- --load 10000          parks 10,000 requests, and answers them all
 //! ```
 //!
-//! A request whose client goes away is dropped by the server, and its wait with it. The server is all in this file;
+//! A request whose client goes away is dropped by the server, and its wait with it. The server is in this file;
 //! `load` is the clients of the measurement.
 
 mod load;
+mod signal;
 
 use anyhow::{Context, Result, anyhow};
 use axum::extract::{Path, Query, State};
@@ -89,12 +90,8 @@ async fn parked(State(server): State<Server>) -> String {
 
 fn duration(text: &str) -> Option<Duration> {
     match text.strip_suffix("ms") {
-        Some(millis) => millis.parse().ok().map(Duration::from_millis),
-        None => text
-            .strip_suffix('s')?
-            .parse()
-            .ok()
-            .map(Duration::from_secs),
+        Some(millis) => Some(Duration::from_millis(millis.parse().ok()?)),
+        None => Some(Duration::from_secs(text.strip_suffix('s')?.parse().ok()?)),
     }
 }
 
@@ -119,30 +116,16 @@ async fn serve(address: &str) -> Result<()> {
     println!("listening on {}", listener.local_addr()?);
     // The shutdown ends every wait, so each parked request gets its answer (503); then the server returns.
     let shutdown = async move {
-        terminated().await;
-        // (It joins the purgatory's threads, so it does not run on a thread of the runtime.)
-        let ended = tokio::task::spawn_blocking(move || waits.shutdown());
-        ended.await.expect("a shutdown does not panic");
+        signal::terminated().await;
+        match waits.shutdown_async() {
+            Ok(ended) => ended.await,
+            Err(_) => waits.shutdown(), // the system has no thread for it
+        }
     };
     axum::serve(listener, router)
         .with_graceful_shutdown(shutdown)
         .await?;
     Ok(())
-}
-
-/// Until the process is asked to end, by Ctrl-C or (on Unix) SIGTERM.
-async fn terminated() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate()).expect("a handler can be set");
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        }
-    }
-    #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await.expect("a handler can be set");
 }
 
 #[tokio::main]
