@@ -1,7 +1,7 @@
 //! The signals that end a server.
 
 /// Until the process is asked to end, by Ctrl-C or (on Unix) SIGTERM.
-pub async fn terminated() {
+pub(crate) async fn terminated() {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
