@@ -1,6 +1,7 @@
 //! G14: chains through destructors. What an operation or a key that is dropped at an end causes does not nest in that
 //! end, however long the chain is.
 
+use crate::support::keys::by_number;
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
 };
@@ -224,19 +225,7 @@ fn g12_a_deferred_call_that_panics_leaves_the_thread_outside() {
     #[derive(Clone)]
     struct Next(u64, Arc<Mutex<Option<Purgatory<Op<Next>>>>>);
 
-    impl PartialEq for Next {
-        fn eq(&self, other: &Self) -> bool {
-            self.0 == other.0
-        }
-    }
-
-    impl Eq for Next {}
-
-    impl Hash for Next {
-        fn hash<H: Hasher>(&self, state: &mut H) {
-            self.0.hash(state);
-        }
-    }
+    by_number!(Next);
 
     impl Drop for Next {
         fn drop(&mut self) {
@@ -310,19 +299,7 @@ impl Clone for Acting {
     }
 }
 
-impl PartialEq for Acting {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for Acting {}
-
-impl Hash for Acting {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
+by_number!(Acting);
 
 impl Drop for Acting {
     fn drop(&mut self) {

@@ -1,5 +1,6 @@
 //! G3: no lock of the library is held over user code.
 
+use crate::support::keys::by_number;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, lock, refusal, within};
 use request_purgatory::{
     Completion, Handle, Purgatory, RejectReason, purgatory::WeakPurgatory, threads::Dispatch,
@@ -309,27 +310,13 @@ fn g03_no_thread_waits_for_a_held_operation() {
 /// Destructors of keys run under no lock: a key may use the purgatory in its own.
 #[test]
 fn g03_no_lock_is_held_while_a_key_is_dropped() {
-    use std::hash::{Hash, Hasher};
-
     static PURGATORY: Mutex<Option<Purgatory<Op<Busy>>>> = Mutex::new(None);
 
     /// Checks its key once more whenever a copy of it is dropped.
     #[derive(Clone)]
     struct Busy(u64, bool);
 
-    impl PartialEq for Busy {
-        fn eq(&self, other: &Self) -> bool {
-            self.0 == other.0
-        }
-    }
-
-    impl Eq for Busy {}
-
-    impl Hash for Busy {
-        fn hash<H: Hasher>(&self, state: &mut H) {
-            self.0.hash(state);
-        }
-    }
+    by_number!(Busy);
 
     impl Drop for Busy {
         fn drop(&mut self) {

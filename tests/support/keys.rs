@@ -5,6 +5,27 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::thread;
 
+/// Keys that are equal if their first fields are, whatever else they have.
+macro_rules! by_number {
+    ($key:ty) => {
+        impl PartialEq for $key {
+            fn eq(&self, other: &Self) -> bool {
+                self.0 == other.0
+            }
+        }
+
+        impl Eq for $key {}
+
+        impl std::hash::Hash for $key {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
+            }
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test target uses its own part")]
+pub(crate) use by_number;
+
 /// Counts the keys that it has made, and their clones, while they exist.
 #[derive(Debug, Default)]
 pub(crate) struct Census(Arc<()>);
@@ -27,19 +48,7 @@ impl Census {
     }
 }
 
-impl PartialEq for Counted {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for Counted {}
-
-impl Hash for Counted {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
+by_number!(Counted);
 
 thread_local! {
     /// Keys with this number panic on this thread, in the hook that is named, once it has been called so often.

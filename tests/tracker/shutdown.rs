@@ -1,5 +1,6 @@
 //! G15: the end of a tracker and of requests.
 
+use crate::support::keys::by_number;
 use crate::support::within;
 use crate::support::{
     Mint, PATIENCE, Random, Token, eventually, lock, quietly, refusal, threads_named,
@@ -9,7 +10,6 @@ use request_purgatory::{
     time::ManualClock, tracker::RequestError, tracker::Requests,
 };
 use std::future::Future;
-use std::hash::{Hash, Hasher};
 use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -367,19 +367,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
 
     type Place = Arc<Mutex<Option<Tracker<Next, ()>>>>;
 
-    impl PartialEq for Next {
-        fn eq(&self, other: &Self) -> bool {
-            self.0 == other.0
-        }
-    }
-
-    impl Eq for Next {}
-
-    impl Hash for Next {
-        fn hash<H: Hasher>(&self, state: &mut H) {
-            self.0.hash(state);
-        }
-    }
+    by_number!(Next);
 
     impl Drop for Next {
         fn drop(&mut self) {
