@@ -4,7 +4,6 @@ pub(crate) mod ticks;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A reading of a [`Clock`]: the time since an origin that the clock chose. Readings of different clocks do not
@@ -113,9 +112,14 @@ pub struct ManualClock(Arc<ManualTime>);
 #[derive(Debug, Default)]
 struct ManualTime {
     now: parking_lot::Mutex<Duration>,
-    wakers: parking_lot::Mutex<Vec<WakeFn>>,
-    /// How many wake functions were there when the stale ones were last left out.
-    known: AtomicUsize,
+    wakers: parking_lot::Mutex<Wakers>,
+}
+
+#[derive(Debug, Default)]
+struct Wakers {
+    all: Vec<WakeFn>,
+    /// How many were left when the stale ones were last left out.
+    known: usize,
 }
 
 impl ManualClock {
@@ -145,16 +149,15 @@ impl ManualClock {
     /// Calls all wake functions, and forgets those whose purgatory is gone.
     fn wake(&self) {
         // Without the lock: a wake function may move this clock, or subscribe.
-        let wakers = self.0.wakers.lock().clone();
+        let wakers = self.0.wakers.lock().all.clone();
         let stale = wakers
             .into_iter()
             .filter(|waker| !waker.wake())
             .collect::<Vec<_>>();
         let is_stale = |waker: &WakeFn| stale.iter().any(|stale| Arc::ptr_eq(&stale.0, &waker.0));
         let mut wakers = self.0.wakers.lock();
-        wakers.retain(|waker| !is_stale(waker));
-        // ORDERING: Relaxed: under the lock, and a hint.
-        self.0.known.store(wakers.len(), Ordering::Relaxed);
+        wakers.all.retain(|waker| !is_stale(waker));
+        wakers.known = wakers.all.len();
     }
 }
 
@@ -168,15 +171,13 @@ impl Clock for ManualClock {
     }
 
     fn subscribe(&self, waker: WakeFn) {
-        let count = {
-            let mut wakers = self.0.wakers.lock();
-            wakers.push(waker);
-            wakers.len()
-        };
+        let mut wakers = self.0.wakers.lock();
+        wakers.all.push(waker);
+        let many = wakers.all.len() > 2 * wakers.known.max(32);
+        drop(wakers);
         // Each keeps some memory of a purgatory, which may be gone. Only a call tells, and a wake-up without cause does
         // no harm.
-        // ORDERING: Relaxed: a hint.
-        if count > 2 * self.0.known.load(Ordering::Relaxed).max(32) {
+        if many {
             self.wake();
         }
     }

@@ -130,7 +130,7 @@ pub(crate) fn shut_down_in_background<H: Handler>(
         engine.stop_threads(Worker::join);
         wait(Duration::MAX, || engine.threads.running().is_empty());
         // A waker is the user's code.
-        let _ = handler.engine().guarded(|| promise.keep(()));
+        let _ = engine.guarded(|| promise.keep(()));
     })?;
     Ok(done)
 }

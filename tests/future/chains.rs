@@ -1,21 +1,15 @@
 //! G14: futures that own one another end without a stack as deep as the chain is long.
 
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, on_a_stack_of, within};
 use request_purgatory::future::{Awaited, CompletionFuture, WaitFuture};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Waits, threads::Reaper};
-use std::thread;
 use std::time::Duration;
 
 const LINKS: u32 = 20_000;
-const STACK: usize = 256 * 1_024;
 
 /// Runs `test` on a small stack.
 fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
-    within(PATIENCE, || {
-        let thread = thread::Builder::new().stack_size(STACK).spawn(test);
-        let ended = thread.expect("one thread more").join();
-        ended.expect("the stack suffices");
-    });
+    within(PATIENCE, || on_a_stack_of(256, test));
 }
 
 /// The predicate of each wait owns the future of the one before. Returns the last.

@@ -2,7 +2,7 @@
 
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse};
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, on_a_stack_of, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{TakeFuture, WaitError};
 use request_purgatory::{Waits, Watch, threads::Reaper};
@@ -208,8 +208,7 @@ fn g14_a_value_goes_through_many_hands() {
         assert_eq!(now(last), Ok(1));
         assert_empty(&waits);
     };
-    let thread = thread::Builder::new().stack_size(128 << 10).spawn(test);
-    thread.expect("a thread").join().expect("it does not panic");
+    on_a_stack_of(128, test);
 }
 
 /// Under no lock: it may call everything.

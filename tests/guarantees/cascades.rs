@@ -1,7 +1,7 @@
 //! G1, G14: what one outermost call causes on its thread: nested checks that are merged, a timer that is driven from
 //! inside, and calls that come when the thread is about to end.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
 use request_purgatory::{Purgatory, Watch, time::Clock};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -161,10 +161,8 @@ fn g14_a_chain_of_examinations_that_drive_the_timer_needs_no_stack() {
         drop(purgatory.try_complete_else_watch(op.then(move |_| ended.add()), [key]));
     }
     clock.advance(Duration::from_secs(2));
-    let small = thread::Builder::new().stack_size(64 * 1_024);
-    let small = small.spawn(move || (purgatory.advance() as u64, purgatory.len()));
-    let small = small.expect("one thread more");
-    assert_eq!(small.join().expect("the stack suffices"), (COUNT, 0));
+    let advance = move || (purgatory.advance() as u64, purgatory.len());
+    assert_eq!(on_a_stack_of(64, advance), (COUNT, 0));
     assert_eq!(ended.count(), COUNT);
 }
 

@@ -1,6 +1,8 @@
 //! G14: completions that cause one another, on whatever thread they run.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, lock, within};
+use crate::support::{
+    NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, lock, on_a_stack_of, within,
+};
 use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock,
 };
@@ -9,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Each completion completes the next operation.
+/// Each completion completes the next operation. `stack` is in KiB.
 fn chain(links: u64, stack: usize) {
     let purgatory = Purgatory::<Op>::builder("g14")
         .reaper(Reaper::Manual)
@@ -34,21 +36,16 @@ fn chain(links: u64, stack: usize) {
             .try_complete_else_watch(op, [link])
             .expect("there is room");
     }
-    let runner = {
-        let purgatory = purgatory.clone();
-        thread::Builder::new()
-            .stack_size(stack)
-            .spawn(move || purgatory.force_complete_for_key(&0))
-            .expect("one thread more")
-    };
-    assert_eq!(runner.join().expect("the stack suffices"), 1);
+    let driven = purgatory.clone();
+    let force = move || driven.force_complete_for_key(&0);
+    assert_eq!(on_a_stack_of(stack, force), 1);
     assert_eq!((ended.count(), nested.count()), (links, 0));
     assert_eq!(purgatory.len(), 0);
 }
 
 #[test]
 fn g14_a_chain_of_completions_needs_no_stack() {
-    within(PATIENCE, || chain(1_000_000, 64 * 1_024));
+    within(PATIENCE, || chain(1_000_000, 64));
 }
 
 /// Each parks its successor, which can complete at once.
@@ -70,12 +67,7 @@ fn g14_a_chain_of_parks_needs_no_stack() {
         let ended = Tally::new();
         let (first, all) = (purgatory.clone(), ended.clone());
         // Two parks lie on it at most, in a build without optimisation some 60 KiB; a chain would need thousands.
-        thread::Builder::new()
-            .stack_size(96 * 1_024)
-            .spawn(move || link(&first, 100_000, all))
-            .expect("one thread more")
-            .join()
-            .expect("the stack suffices");
+        on_a_stack_of(96, move || link(&first, 100_000, all));
         assert_eq!(ended.count(), 100_001);
     });
 }
@@ -184,11 +176,8 @@ fn g14_a_chain_of_completions_needs_no_stack_where_an_executor_runs_jobs_at_once
         let ended = Tally::new();
         link(&purgatory, &clock, 20_000, ended.clone());
         clock.advance(2 * SECOND);
-        let runner = thread::Builder::new().stack_size(256 * 1_024);
         let driven = purgatory.clone();
-        let runner = runner.spawn(move || driven.advance());
-        let runner = runner.expect("one thread more");
-        assert_eq!(runner.join().expect("the stack suffices"), 1);
+        assert_eq!(on_a_stack_of(256, move || driven.advance()), 1);
         assert_eq!((ended.count(), purgatory.len()), (20_001, 0));
         assert_eq!(purgatory.stats().completions_pending, 0);
     });

@@ -3,7 +3,7 @@
 
 use crate::support::keys::by_number;
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, on_a_stack_of, within,
 };
 use request_purgatory::purgatory::WeakPurgatory;
 use request_purgatory::{
@@ -19,13 +19,6 @@ use std::time::Duration;
 
 const LINKS: u64 = 100_000;
 const TICK: Duration = Duration::from_millis(1);
-
-/// Runs `first` on a thread with a stack of `kib` KiB.
-fn on_a_stack_of(kib: usize, first: impl FnOnce() + Send + 'static) {
-    let small = thread::Builder::new().stack_size(kib * 1_024).spawn(first);
-    let small = small.expect("one thread more");
-    small.join().expect("the stack suffices");
-}
 
 /// Calls this when it is dropped.
 struct OnDrop<F: FnMut()>(F);

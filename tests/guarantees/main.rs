@@ -5,6 +5,7 @@
 mod support;
 
 mod arrival;
+mod bounds;
 mod cascades;
 mod chains;
 mod composite;

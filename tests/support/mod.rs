@@ -177,6 +177,16 @@ pub(crate) fn refusal<T, Op>(result: &Result<T, Rejected<Op>>) -> Option<RejectR
     result.as_ref().err().map(Rejected::reason)
 }
 
+/// Runs `test` on a thread with a stack of `kib` KiB.
+pub(crate) fn on_a_stack_of<T: Send + 'static>(
+    kib: usize,
+    test: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let small = thread::Builder::new().stack_size(kib * 1_024).spawn(test);
+    let small = small.expect("one thread more");
+    small.join().expect("the stack suffices")
+}
+
 /// Runs `test` on a thread of its own, and fails if that has not returned in time: `limit`, or `PATIENCE_TIMES` as long
 /// where something slows the tests down (`.ci/sanitize`).
 pub(crate) fn within<T: Send + 'static>(

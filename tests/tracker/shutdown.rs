@@ -3,7 +3,7 @@
 use crate::support::keys::by_number;
 use crate::support::within;
 use crate::support::{
-    Mint, PATIENCE, Random, Token, eventually, lock, quietly, refusal, threads_named,
+    Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly, refusal, threads_named,
 };
 use request_purgatory::{
     RejectReason, Rejected, Timer, Tracker, threads::Dispatch, threads::Job, threads::Reaper,
@@ -387,11 +387,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
     }
 
     fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
-        within(PATIENCE, || {
-            let thread = thread::Builder::new().stack_size(256 * 1_024).spawn(test);
-            let ended = thread.expect("one thread more").join();
-            ended.expect("the stack suffices");
-        });
+        within(PATIENCE, || on_a_stack_of(256, test));
     }
 
     on_a_small_stack(|| {

@@ -1,0 +1,119 @@
+//! G17: the bound of one key.
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, within};
+use request_purgatory::{Purgatory, RejectReason, Watch, threads::Reaper};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// By plain keys, resolved ones and at ranks; with a place freed by a check, a cancel and an expiry.
+#[test]
+fn g17_the_watchers_of_a_key_are_bounded_exactly() {
+    let clock = request_purgatory::time::ManualClock::new();
+    for max in [0, 1, 2, 3, 7, 300] {
+        let builder = Purgatory::<Op>::builder("g17-key").reaper(Reaper::Manual);
+        let builder = builder.clock(clock.clone()).max_watchers_per_key(max);
+        let purgatory = builder.build().expect("no threads to refuse");
+        let resolved = purgatory.resolve(2);
+        let tick = Duration::from_millis(1);
+        for way in 0..4 {
+            let probes = (0..=max).map(|_| Probe::new()).collect::<Vec<_>>();
+            let park = |probe: &Arc<Probe>| {
+                let op = probe.op(tick);
+                // The other key comes first, and must be left again where the operation is refused.
+                let other = Watch::key(9 + way);
+                let watch = match way {
+                    0 => Watch::key(1),
+                    1 => Watch::resolved(&resolved),
+                    2 => Watch::key(1).at_rank(5),
+                    _ => Watch::resolved(&resolved).at_rank(5),
+                };
+                purgatory.try_complete_else_watch_on(op, [other, watch])
+            };
+            let key = if way % 2 == 0 { 1 } else { 2 };
+            for probe in &probes[..max] {
+                assert!(park(probe).expect("room").is_parked());
+            }
+            let refused = park(&probes[max]).map_err(|refused| refused.reason());
+            assert!(matches!(refused, Err(RejectReason::KeyFull)), "{refused:?}");
+            assert_eq!(probes[max].ending(), None);
+            let stats = purgatory.stats();
+            assert_eq!((stats.parked, stats.watched), (max, 2 * max));
+            assert_eq!(
+                (purgatory.watchers(&key), purgatory.watchers(&(9 + way))),
+                (max, max)
+            );
+            if max > 0 {
+                // A place that is free is taken once.
+                probes[0].satisfy();
+                assert_eq!(purgatory.check_and_complete(&key), 1);
+                assert!(park(&Probe::new()).is_ok() && park(&Probe::new()).is_err());
+                assert!(park(&Probe::new()).is_err());
+            }
+            clock.advance(tick);
+            assert_eq!(purgatory.advance(), max);
+            assert_eq!(
+                (purgatory.watchers(&key), purgatory.stats().watched),
+                (0, 0)
+            );
+        }
+    }
+}
+
+/// The bound of a key holds while threads park on it, and none is refused for long.
+#[test]
+fn g17_the_bound_of_a_key_holds_under_load() {
+    within(PATIENCE, || {
+        const MAX: usize = 5;
+        let purgatory = Purgatory::<Op>::builder("g17-load").max_watchers_per_key(MAX);
+        let purgatory = purgatory.build().expect("threads");
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let workers = (0..4).map(|_| {
+            let (purgatory, now, most) = (purgatory.clone(), now.clone(), most.clone());
+            thread::spawn(move || {
+                let mut parked = 0;
+                while parked < 2_000 {
+                    let op = Op::new(NEVER_IN_A_TEST);
+                    let Ok(admission) = purgatory.try_complete_else_watch(op, [7, 8]) else {
+                        continue;
+                    };
+                    parked += 1;
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    thread::yield_now();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    let handle = admission.into_handle().expect("parked");
+                    assert!(handle.cancel().is_some());
+                }
+            })
+        });
+        workers
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|worker| worker.join().expect("no panic"));
+        assert!(most.load(Ordering::SeqCst) <= MAX);
+        assert_eq!((purgatory.watchers(&7), purgatory.stats().watched), (0, 0));
+        assert_eq!(purgatory.len(), 0);
+    });
+}
+
+/// A bound of none refuses every operation, however the key is named, and a refused one counts as cancelled.
+#[test]
+fn g17_a_bound_of_no_watchers_refuses_every_operation() {
+    let purgatory = Purgatory::<Op>::builder("g17").reaper(Reaper::Manual);
+    let purgatory = purgatory.max_watchers_per_key(0).build();
+    let purgatory = purgatory.expect("no threads to refuse");
+    let key = purgatory.resolve(1);
+    for watch in [
+        Watch::key(1),
+        Watch::from(&key),
+        Watch::from(&key).at_rank(7),
+    ] {
+        let refused = purgatory.try_complete_else_watch_on(Op::new(NEVER_IN_A_TEST), [watch]);
+        let refused = refused.err().map(|refused| refused.reason());
+        assert_eq!(refused, Some(RejectReason::KeyFull));
+    }
+    let stats = purgatory.stats();
+    assert_eq!((stats.rejected, stats.cancelled, stats.aborted), (3, 3, 0));
+    assert!(purgatory.is_empty());
+}
