@@ -259,12 +259,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where [`Builder::dispatch`] says.
     /// Deferred checks of one key are merged until one is made.
     ///
-    /// Takes one internal lock for an instant, under which it hashes, compares and clones keys. Of your code it runs
-    /// only that, the destructor of a key that is not needed, and a [reactor's wake
-    /// function](crate::threads::Reaper::Reactor). So it is safe under any lock of yours that these do not take. After
+    /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
+    /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
+    /// it is safe under any lock of yours that these do not take. After
     /// the shutdown it drops the key.
     pub fn check_later(&self, key: Op::Key) {
-        self.shared.inner.defer(Deferred::Key(key), Bound::NONE);
+        self.shared.inner.defer(Deferred::key(key), Bound::NONE);
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.
@@ -312,7 +312,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         let bound = Bound::NONE.at_most(1);
         let inner = &self.shared.inner;
         match Examining::current() {
-            Some(_) => inner.defer(Deferred::Key(key.clone()), bound),
+            Some(_) => inner.defer(Deferred::key(key.clone()), bound),
             None => _ = inner.check_key(key, bound, RunOn::Caller),
         }
     }
@@ -365,10 +365,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A park that another thread began before this call may still succeed until the call has reached its timer shard.
     /// After that the number of parked operations only falls.
     ///
-    /// A completion that the call of another thread runs or hands over, a check for instance that was examining the
-    /// operation at its deadline, may still be to come: this call does not wait for it. Looks again every 5 ms at most.
-    /// Where no thread of the library drives the timer, this call does ([`advance`](Self::advance)). In a callback it
-    /// does not wait. The time is that of the system, not of the [`clock`](Builder::clock).
+    /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
+    /// may still be running: this call does not wait for it. Looks again every 5 ms at most. Where no thread of the
+    /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
+    /// is that of the system, not of the [`clock`](Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         self.shared.drain(limit)
     }

@@ -179,8 +179,8 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     engine.stats().parked
 }
 
-/// Whether the completions of payloads have run that were found to have ended. (Except those that the call of another
-/// thread runs, which has ended the payload.)
+/// Whether the completions of payloads have run that were found to have ended: of the expired ones all; of the others
+/// those that do not run in the call that ended the payload.
 pub(crate) fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     engine.passes.are_over() && engine.stats().completions_pending == 0

@@ -1,25 +1,27 @@
 //! The passes of the time that are in progress.
 //!
 //! A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no
-//! payload parked, and waits for the completions, asks first whether every pass is over.
+//! payload parked, and waits for the completions, asks first whether every pass is over. A thread that held a payload
+//! when its deadline passed ends that payload in the place of the pass, and its call counts as one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// How many threads drive the timer now.
+/// How many threads expire payloads now.
 #[derive(Debug, Default)]
-pub(crate) struct Passes(AtomicUsize);
+pub(crate) struct Passes(Arc<AtomicUsize>);
 
 /// A pass in progress.
-pub(crate) struct Pass<'a>(&'a Passes);
+pub(crate) struct Pass(Arc<AtomicUsize>);
 
 impl Passes {
     /// Begins a pass, which lasts until the result is dropped.
-    pub(crate) fn begin(&self) -> Pass<'_> {
+    pub(crate) fn begin(&self) -> Pass {
         // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `are_over`: a thread that has
         // read a count that this pass has made also finds the pass here, or finds it over.
         self.0.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
-        Pass(self)
+        Pass(self.0.clone())
     }
 
     /// Whether each pass is over whose counts this thread has read.
@@ -31,10 +33,10 @@ impl Passes {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Pass {
     fn drop(&mut self) {
         // ORDERING: Release, see `are_over`.
-        self.0.0.fetch_sub(1, Ordering::Release);
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::trampoline::{Why, drop_user_value, drop_user_values};
+use crate::trampoline::{Why, drop_user_value};
 use crate::watch::sweep::Sweep;
 
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
@@ -91,14 +91,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             let Some((check, bound)) = self.deferred.next() else {
                 return;
             };
-            match &check[0] {
+            match &check {
                 Deferred::Key(key) => self.check_key_in_slices(key, bound, pause),
                 Deferred::Operation(address) => {
                     self.check_one(*address, RunOn::Executor);
                     pause();
                 }
             }
-            drop_user_values(check);
+            // The destructor of a key may panic.
+            drop_user_value(check);
         });
     }
 

@@ -109,7 +109,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     {
         // A key that is not in the map is watched by no operation.
         if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
-            self.check_nested(Deferred::Key(key), bound, cause);
+            self.check_nested(Deferred::key(key), bound, cause);
         }
         0
     }
@@ -146,7 +146,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return usize::from(self.check_one(watcher, RunOn::Caller));
         }
         if let Some(cause) = Examining::current() {
-            self.check_nested(Deferred::Key(key.clone()), bound, cause);
+            self.check_nested(Deferred::key(key.clone()), bound, cause);
             return 0;
         }
         let trampoline = Trampoline::enter();

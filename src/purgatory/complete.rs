@@ -138,6 +138,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     unexamined,
                 } => {
                     claim = Claim { shard, held };
+                    if mark == Mark::Expire {
+                        self.engine.count_call_as_pass();
+                    }
                     // The event may have been reported before the ending.
                     break match unexamined.then(|| self.ask_again(&mut claim)) {
                         Some(Ok(true)) => Ending::Satisfied,

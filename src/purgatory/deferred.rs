@@ -2,18 +2,36 @@
 
 use crate::address::Address;
 use crate::hash::KeyHasher;
-use crate::sync::Mutex;
+use crate::sync::{Arc, Mutex};
 use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 /// The key or the operation that a deferred check is of.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+///
+/// A key is shared by the entries of a queue and of a map. So a map in which `Hash` panics never drops it, under the
+/// lock: destructors of keys are the user's.
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Deferred<K> {
     /// All operations on a key.
-    Key(K),
+    Key(Arc<K>),
     /// One operation, whose holder was asked to examine it again too often.
     Operation(Address),
+}
+
+impl<K> Deferred<K> {
+    pub(crate) fn key(key: K) -> Self {
+        Self::Key(Arc::new(key))
+    }
+}
+
+impl<K> Clone for Deferred<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Key(key) => Self::Key(key.clone()),
+            Self::Operation(address) => Self::Operation(*address),
+        }
+    }
 }
 
 /// The deferred checks of one purgatory, each once, the oldest first.
@@ -30,7 +48,7 @@ struct Waiting<K, S> {
     closed: bool,
 }
 
-impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
+impl<K: Hash + Eq, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
         Self(Mutex::new(Waiting {
             order: VecDeque::new(),
@@ -71,14 +89,15 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
         taken
     }
 
-    /// The check that has waited longest, and another copy of it, which the caller drops after the check: the
-    /// destructor of a key may panic.
-    pub(crate) fn next(&self) -> Option<([Deferred<K>; 2], Bound)> {
+    /// The check that has waited longest.
+    pub(crate) fn next(&self) -> Option<(Deferred<K>, Bound)> {
+        // Dropped after the lock is released, also if `Hash` or `Eq` of the key panics here.
+        let check;
         let mut waiting = self.0.lock();
-        let check = waiting.order.pop_front()?;
+        check = waiting.order.pop_front()?;
         waiting.first += 1;
-        let (copy, (bound, _)) = waiting.bounds.remove_entry(&check)?;
-        Some(([check, copy], bound))
+        let (bound, _) = waiting.bounds.remove(&check)?;
+        Some((check, bound))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -89,11 +108,12 @@ impl<K: Hash + Eq + Clone, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn close(&self) -> impl Iterator<Item = Deferred<K>> {
         let mut waiting = self.0.lock();
         waiting.closed = true;
+        // A dead entry is not in the order any more, and holds the last reference to its key.
         let order = std::mem::take(&mut waiting.order);
-        let copies = waiting.bounds.drain().map(|(copy, _)| copy);
-        let copies = copies.collect::<Vec<_>>();
+        let bounds = waiting.bounds.drain().map(|(check, _)| check);
+        let bounds = bounds.collect::<Vec<_>>();
         drop(waiting);
-        order.into_iter().chain(copies)
+        order.into_iter().chain(bounds)
     }
 }
 
@@ -105,14 +125,13 @@ mod tests {
     #[test]
     fn checks_of_one_key_are_merged_and_go_as_far_as_both() {
         let checks = DeferredChecks::new(RandomState::new());
-        assert!(checks.add(Deferred::Key(1), Bound::up_to(9).at_most(1)));
-        assert!(checks.add(Deferred::Key(2), Bound::NONE));
-        assert!(checks.add(Deferred::Key(1), Bound::up_to(5).at_most(2)));
+        assert!(checks.add(Deferred::key(1), Bound::up_to(9).at_most(1)));
+        assert!(checks.add(Deferred::key(2), Bound::NONE));
+        assert!(checks.add(Deferred::key(1), Bound::up_to(5).at_most(2)));
         assert_eq!(checks.len(), 2);
         let both = Bound::up_to(9).at_most(3);
-        let twice = |key| [Deferred::Key(key), Deferred::Key(key)];
-        assert_eq!(checks.next(), Some((twice(1), both)));
-        assert_eq!(checks.next(), Some((twice(2), Bound::NONE)));
+        assert_eq!(checks.next(), Some((Deferred::key(1), both)));
+        assert_eq!(checks.next(), Some((Deferred::key(2), Bound::NONE)));
         assert_eq!(checks.next(), None);
     }
 }

@@ -49,8 +49,10 @@ struct Check {
 impl<Op: DelayedOperation, S: KeyHasher> Nested<Op, S> {
     /// The check that has waited longest.
     fn next(&self) -> Option<(Deferred<Op::Key>, Bound)> {
+        // Dropped after the borrow has ended, also if `Hash` or `Eq` of the key panics here.
+        let what;
         let mut state = self.state.borrow_mut();
-        let what = state.order.pop_front()?;
+        what = state.order.pop_front()?;
         let waiting = state.checks.get_mut(&what)?.waiting.take()?;
         Some((what, waiting))
     }
@@ -62,7 +64,7 @@ impl<Op: DelayedOperation, S: KeyHasher> NestedChecks for Nested<Op, S> {
             return false;
         };
         match what {
-            Deferred::Key(key) => _ = self.inner.check_key(&key, bound, RunOn::Caller),
+            Deferred::Key(key) => _ = self.inner.check_key(&*key, bound, RunOn::Caller),
             Deferred::Operation(address) => _ = self.inner.check_one(address, RunOn::Caller),
         }
         true

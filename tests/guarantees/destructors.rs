@@ -3,7 +3,8 @@
 
 use crate::support::keys::by_number;
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, on_a_stack_of, within,
+    NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, on_a_stack_of,
+    threads_named, within,
 };
 use request_purgatory::purgatory::WeakPurgatory;
 use request_purgatory::{
@@ -382,6 +383,29 @@ fn g05_a_park_that_is_refused_returns_the_operation_though_a_deferred_call_panic
         let refused = parked.ok().and_then(Result::err).expect("it is refused");
         assert_eq!(refused.reason(), RejectReason::KeyFull);
         assert_eq!(purgatory.len(), 1);
+    });
+}
+
+/// The destructor of a key, dropped at the shutdown, causes a panic: the threads end all the same.
+#[test]
+fn g15_a_shutdown_stops_its_threads_though_a_deferred_call_panics() {
+    within(PATIENCE, || {
+        let (other, _clock) = manual::<Acting>(|builder| builder);
+        let bad = Acting(2, Some(Arc::new(|| resume_unwind(Box::new(BadPayload)))));
+        let second = other.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [bad]);
+        let second = second.ok().and_then(|second| second.into_handle());
+        let second = second.expect("it is parked");
+        let force: Act = Arc::new(move || _ = second.force_complete());
+        let purgatory = Purgatory::<Op<Acting>>::new("g15-badkey");
+        let first =
+            purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Acting(1, Some(force))]);
+        assert!(first.is_ok());
+        assert!(!threads_named("g15-badkey").is_empty());
+        let shut_down = catch_unwind(AssertUnwindSafe(|| purgatory.shutdown()));
+        assert!(shut_down.is_ok(), "the panic is counted");
+        assert_eq!(purgatory.stats().panicked, 1);
+        assert!(threads_named("g15-badkey").is_empty());
+        assert!(other.is_empty(), "no panic has happened");
     });
 }
 

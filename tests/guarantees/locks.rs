@@ -6,7 +6,9 @@ use request_purgatory::{
     Completion, Handle, Purgatory, RejectReason, purgatory::WeakPurgatory, threads::Dispatch,
     threads::Reaper,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -352,4 +354,67 @@ fn g03_no_lock_is_held_while_a_key_is_dropped() {
         }
         *PURGATORY.lock().expect("no test panics") = None;
     });
+}
+
+/// `Hash` of an old key panics while the map grows for a new one, which is dropped after the lock is released.
+#[test]
+fn g03_no_lock_is_held_while_a_key_is_dropped_that_found_no_place() {
+    static ALL: Mutex<Option<Purgatory<Op<Busy>>>> = Mutex::new(None);
+    /// The key that the next call adds; `Hash` of all others panics, once.
+    static NEW: AtomicU64 = AtomicU64::new(u64::MAX);
+    /// Whether the next key that is dropped uses the purgatory.
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct Busy(u64);
+
+    impl Hash for Busy {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            let new = NEW.load(Ordering::SeqCst);
+            if new != u64::MAX && new != self.0 {
+                NEW.store(u64::MAX, Ordering::SeqCst);
+                REFUSED.store(true, Ordering::SeqCst);
+                std::panic::panic_any("intended");
+            }
+            // All keys lie in one shard.
+            0_u64.hash(state);
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            if REFUSED.swap(false, Ordering::SeqCst) {
+                let all = ALL.lock().expect("no test panics").clone();
+                let purgatory = all.expect("it is set");
+                purgatory.check_later(Self(u64::MAX - 1));
+                purgatory.watchers(&Self(u64::MAX - 1));
+            }
+        }
+    }
+
+    for later in [false, true] {
+        within(PATIENCE, move || {
+            let (purgatory, _clock) = crate::support::manual::<Busy>(|builder| builder);
+            *ALL.lock().expect("no test panics") = Some(purgatory.clone());
+            let mut parked = Vec::new();
+            let has_panicked = (0..1_000).any(|number| {
+                NEW.store(number, Ordering::SeqCst);
+                let key = Busy(number);
+                let panicked = match later {
+                    true => catch_unwind(AssertUnwindSafe(|| purgatory.check_later(key))).is_err(),
+                    false => {
+                        let op = Op::new(NEVER_IN_A_TEST);
+                        parked.push(purgatory.try_complete_else_watch(op, [key]));
+                        parked.last().is_some_and(Result::is_err)
+                    }
+                };
+                NEW.store(u64::MAX, Ordering::SeqCst);
+                REFUSED.store(false, Ordering::SeqCst);
+                panicked
+            });
+            assert!(has_panicked, "no map has grown");
+            *ALL.lock().expect("no test panics") = None;
+            purgatory.shutdown();
+        });
+    }
 }

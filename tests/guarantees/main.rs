@@ -11,6 +11,7 @@ mod chains;
 mod composite;
 mod counts;
 mod destructors;
+mod drain;
 mod endings;
 mod errors;
 mod fragile_keys;

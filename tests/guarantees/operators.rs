@@ -1,13 +1,12 @@
-//! What operators ask for: G15 (draining, a shutdown with a bound, one that blocks no runtime thread, the drop of the
-//! last handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
+//! What operators ask for: G15 (a shutdown with a bound, one that blocks no runtime thread, the drop of the last
+//! handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
 
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, threads_named, within,
 };
 use request_purgatory::purgatory::{ShutdownError, StillRunning};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, threads::Dispatch, threads::Job, threads::Reaper,
-    threads::ReaperThread,
+    Completion, Purgatory, threads::Dispatch, threads::Job, threads::Reaper, threads::ReaperThread,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -36,132 +35,6 @@ fn stuck(purgatory: &Purgatory<Op>) -> Sender<()> {
     });
     park(purgatory, op, 0);
     go_on
-}
-
-#[test]
-fn g15_a_drain_refuses_what_is_new_and_waits_for_what_is_parked() {
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g15-drain");
-        let (expires, satisfied) = (Probe::new(), Probe::new());
-        park(&purgatory, expires.op(Duration::from_millis(50)), 1);
-        park(&purgatory, satisfied.op(NEVER_IN_A_TEST), 2);
-        let drain = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || purgatory.drain(NEVER_IN_A_TEST))
-        };
-        eventually("the refusal", || {
-            let ready = Op::new(NEVER_IN_A_TEST).when(|| true);
-            let refused = purgatory.try_complete_else_watch(ready, [3]);
-            refused.is_err_and(|refused| refused.reason() == RejectReason::Draining)
-        });
-        // Checks and timers go on.
-        satisfied.satisfy();
-        assert_eq!(purgatory.check_and_complete(&2), 1);
-        assert_eq!(drain.join().expect("no panic"), 0);
-        assert_eq!(expires.ending(), Some(Completion::Expired));
-        assert_eq!(satisfied.ending(), Some(Completion::Satisfied));
-        assert!(!purgatory.is_shut_down());
-        purgatory.shutdown();
-        let refused = purgatory.try_complete_else_watch(Op::new(SOON), [3]);
-        assert!(refused.is_err_and(|refused| refused.reason() == RejectReason::ShutDown));
-    });
-}
-
-/// Its bound passes, it waits for a completion, it is called again, without a reaper, from a callback, and shut down.
-#[test]
-fn g15_a_drain_ends_whatever_happens() {
-    within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g15-drain2");
-        for key in 0..3 {
-            park(&purgatory, Op::new(NEVER_IN_A_TEST), key);
-        }
-        let begun = Instant::now();
-        assert_eq!(purgatory.drain(Duration::from_millis(30)), 3);
-        assert!(begun.elapsed() >= Duration::from_millis(30));
-        assert_eq!(purgatory.drain(Duration::ZERO), 3);
-        assert_eq!(purgatory.snapshot().len(), 3);
-        let drain = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || purgatory.drain(NEVER_IN_A_TEST))
-        };
-        thread::sleep(SOON);
-        purgatory.shutdown();
-        assert_eq!(drain.join().expect("no panic"), 0);
-
-        let manual = Purgatory::<Op>::builder("g15-drain3").reaper(Reaper::Manual);
-        let manual = manual.build().expect("no threads to refuse");
-        park(&manual, Op::new(SOON), 0);
-        assert_eq!(manual.drain(NEVER_IN_A_TEST), 0);
-        assert_eq!(manual.stats().expired, 1);
-
-        // A callback that drains cannot wait for what its own thread has to do.
-        let inside = Purgatory::<Op>::new("g15-drain4");
-        let (within, answer) = (inside.clone(), Arc::new(AtomicUsize::new(usize::MAX)));
-        let told = answer.clone();
-        let op = Op::new(NEVER_IN_A_TEST).when(|| false).then(move |_| {
-            told.store(within.drain(NEVER_IN_A_TEST), Ordering::SeqCst);
-        });
-        park(&inside, op, 1);
-        park(&inside, Op::new(NEVER_IN_A_TEST), 2);
-        assert_eq!(inside.force_complete_for_key(&1), 1);
-        assert_eq!(answer.load(Ordering::SeqCst), 1);
-        inside.shutdown();
-    });
-}
-
-/// Also those that the thread which drives the timer runs itself, and those that it has yet to hand over.
-#[test]
-fn g15_a_drain_waits_for_the_completions_of_the_pass_in_progress() {
-    within(PATIENCE, || {
-        for dispatch in [Dispatch::Inline, Dispatch::OwnThread] {
-            let builder = Purgatory::<Op>::builder("g15-drain6").dispatch(dispatch);
-            let purgatory = builder.build().expect("threads are to be had");
-            let probe = Probe::new();
-            let ending = probe.clone();
-            let op = Op::new(SOON).then(move |completion| {
-                thread::sleep(Duration::from_millis(100));
-                ending.end(completion);
-            });
-            park(&purgatory, op, 1);
-            assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
-            assert_eq!(probe.ending(), Some(Completion::Expired));
-        }
-    });
-}
-
-/// Threads park while the drain comes: what it admits before it refuses, it waits for.
-#[test]
-fn g15_nothing_is_admitted_once_a_drain_has_answered() {
-    within(PATIENCE, || {
-        for _ in 0..50 {
-            let purgatory = Purgatory::<Op>::new("g15-drain5");
-            let parkers = (0..3).map(|key| {
-                let purgatory = purgatory.clone();
-                thread::spawn(move || {
-                    let mut admitted = 0_u64;
-                    while purgatory
-                        .try_complete_else_watch(Op::new(Duration::from_millis(1)), [key])
-                        .is_ok()
-                    {
-                        admitted += 1;
-                    }
-                    admitted
-                })
-            });
-            let parkers = parkers.collect::<Vec<_>>();
-            assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
-            let expired = purgatory.stats().expired;
-            let admitted = parkers
-                .into_iter()
-                .map(|parker| parker.join().expect("no panic"));
-            assert_eq!(admitted.sum::<u64>(), expired);
-            let stats = purgatory.stats();
-            assert_eq!(
-                (stats.expired, stats.parked, stats.completions_pending),
-                (expired, 0, 0)
-            );
-        }
-    });
 }
 
 #[test]

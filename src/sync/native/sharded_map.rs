@@ -134,6 +134,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         place: impl FnOnce(Option<&mut V>) -> Option<V>,
     ) -> Option<K> {
         let (hash, shard) = self.locate(&key);
+        // Dropped after the lock is released, if `Hash` of another key panics while the map grows.
+        let unplaced;
         let mut shard = self.0.shards()[shard].write();
         if let Some((_, value)) = shard.get_mut(hash, |(other, _)| *other == key) {
             let value = value.get_mut();
@@ -142,12 +144,17 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             }
             return Some(key);
         }
-        let hasher = |(other, _): &(K, SharedValue<V>)| self.0.hasher().hash_one(other);
         let value = match place(None) {
             Some(value) => value,
             None => return Some(key),
         };
-        shard.insert(hash, (key, SharedValue::new(value)), hasher);
+        if let Err(entry) = shard.try_insert_no_grow(hash, (key, SharedValue::new(value))) {
+            unplaced = entry;
+            shard.reserve(1, |(other, _)| self.0.hasher().hash_one(other));
+            if shard.try_insert_no_grow(hash, unplaced).is_err() {
+                unreachable!("the shard has just grown");
+            }
+        }
         None
     }
 
