@@ -462,9 +462,10 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Takes no payload from now on.
     fn begin_drain(&self) {
-        if self.enter_phase(DRAINING) {
-            let shards = self.shards.iter();
-            shards.for_each(|shard| shard.refuse(Refusal::Draining));
+        self.enter_phase(DRAINING);
+        // Also where another drain has entered the phase: that one may not have reached every shard yet.
+        for shard in &self.shards {
+            shard.refuse(Refusal::Draining);
         }
     }
 

@@ -176,7 +176,7 @@ pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     some
 }
 
-/// Watch entries first: while they are there, the slots must not have other occupants.
+/// Watch entries first: the entries are counted as gone together with the slots.
 fn reclaim_batch<H: Handler>(handler: &Arc<H>, batch: Vec<Unreclaimed<H::Stale>>) {
     let engine = handler.engine();
     handler.reclaim(&batch);

@@ -1,12 +1,14 @@
-//! How long the lock of a timer shard is held, and which timers a pass that has begun fires.
+//! How long the lock of a timer shard is held, which timers a pass that has begun fires, and when a drain has begun.
 
-use super::Taken;
 use super::reclaim::{ReclaimQueue, Unreclaimed};
+use super::settings::Settings;
 use super::shard::{Rescheduled, Shard};
 use super::timing::Timing;
+use super::{Engine, Taken};
 use crate::address::SLOTS;
 use crate::cell::slab::{Held, Released};
 use crate::observe::Since;
+use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, Tick, reference::SimpleWheel};
 use crate::stats::Ending;
 use crate::sync::SLICE;
@@ -171,4 +173,21 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
         taken += part;
     }
     assert_eq!(take(), 0);
+}
+
+/// A drain that finds another one under way has begun when every shard refuses payloads, not before.
+#[test]
+fn g15_a_second_drain_reaches_every_shard_itself() {
+    let mut settings = Settings::new("g15-drains".into());
+    settings.reaper = Reaper::Manual;
+    let engine = Engine::<(), HierarchicalWheel>::new(settings).expect("no threads to refuse");
+    let last = engine.shards.last().expect("there are some");
+    std::thread::scope(|scope| {
+        let locked = last.lock();
+        let drains = [(); 2].map(|()| scope.spawn(|| engine.begin_drain()));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let begun = drains.iter().any(|drain| drain.is_finished());
+        drop(locked);
+        assert!(!begun, "while a shard still takes payloads");
+    });
 }

@@ -181,9 +181,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// handle or in the timer.
     ///
     /// The order matters. First the operation moves out and its references go stale, so that no other thread can end
-    /// it; then it leaves the watch lists, while its slot cannot have another occupant yet; last the slot and the timer
-    /// are freed, and the ending is counted. The caller does the second and third, now or (in a storm of expiries)
-    /// later.
+    /// it; then it leaves the watch lists, so that a thread that finds its ending counted finds no watch of it; last the
+    /// slot and the timer are freed, and the ending is counted. The caller does the second and third, now or (in a storm
+    /// of expiries, where the ending is counted first) later.
     #[inline(always)]
     pub(crate) fn end(
         &self,

@@ -2,7 +2,9 @@
 
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse};
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, on_a_stack_of, within};
+use crate::support::{
+    NEVER_IN_A_TEST, PATIENCE, Random, Tally, eventually, lock, on_a_stack_of, within,
+};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{TakeFuture, WaitError};
 use request_purgatory::{Waits, Watch, threads::Reaper};
@@ -278,6 +280,19 @@ fn g23_takes_on_resolved_keys_and_at_ranks() {
     assert_eq!(waits.check_and_complete_up_to_at_most(&9, 1, 1), 1);
     drop(near);
     assert_eq!(now(far), Ok(5));
+}
+
+/// A key whose `Hash` panics when the value is offered again: the panic is counted, and goes no further.
+#[test]
+fn g23_a_key_that_panics_when_a_value_goes_back_is_counted() {
+    let waits = Waits::<Fragile>::builder("g23-fragile").reaper(Reaper::Manual);
+    let waits = waits.build().expect("no threads to refuse");
+    let returned = Tally::new();
+    let returns = returned.clone();
+    let give_back = move |()| returns.add();
+    let take = waits.take([Fragile(1)], NEVER_IN_A_TEST, || Some(()), give_back);
+    assert!(with_fuse(1, Hook::Hash, || drop(take)).is_ok());
+    assert_eq!((returned.count(), waits.stats().panicked), (1, 1));
 }
 
 #[test]

@@ -327,6 +327,46 @@ fn two_with_bad_keys() -> (Purgatory<Op<Acting>>, Handle<Op<Acting>>, Arc<Tally>
     (purgatory, first.expect("it is parked"), ended)
 }
 
+/// Between two examinations of a check, its list is emptied, and another one of that key filled: the check does not go on
+/// in that one.
+#[test]
+fn g22_a_check_whose_list_was_emptied_meets_none_of_the_next_list() {
+    const WATCHERS: u64 = 200;
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<Acting>(|builder| builder);
+        let park = |op, act| drop(purgatory.try_complete_else_watch(op, [Acting(1, act)]));
+        let (weak, met) = (purgatory.downgrade(), Tally::new());
+        let meets = met.clone();
+        let replace: Act = Arc::new(move || {
+            let all = weak.upgrade().expect("it is checked");
+            let others = all.cancel_for_key(&Acting(1, None)).len() as u64;
+            assert_eq!(others, WATCHERS - 1);
+            for _ in 0..2 * WATCHERS {
+                let meets = meets.clone();
+                let newcomer = Op::new(NEVER_IN_A_TEST).when(move || {
+                    meets.add();
+                    false
+                });
+                drop(all.try_complete_else_watch(newcomer, [Acting(1, None)]));
+            }
+        });
+        park(Op::new(NEVER_IN_A_TEST), None);
+        let mut examinations = 0;
+        let satisfied = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            examinations == 3
+        });
+        park(satisfied, Some(replace));
+        for _ in 2..WATCHERS {
+            park(Op::new(NEVER_IN_A_TEST), None);
+        }
+        assert_eq!(purgatory.check_and_complete(&Acting(1, None)), 1);
+        assert_eq!(purgatory.stats().panicked, 0);
+        // Each is examined twice in its park.
+        assert_eq!(met.count(), 2 * 2 * WATCHERS);
+    });
+}
+
 /// The payloads of several panics in deferred calls may panic in turn: the thread leaves the library all the same.
 #[test]
 fn g12_deferred_calls_whose_panics_have_bad_payloads_leave_the_thread_outside() {

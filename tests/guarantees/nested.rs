@@ -375,3 +375,46 @@ fn g01_an_event_that_was_checked_before_the_end_is_found_before_it() {
         }
     }
 }
+
+/// Operations that are being parked, one in a check and one in a nested check, cause the same check: both are made.
+#[test]
+fn g01_each_operation_that_is_being_parked_causes_its_check() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let events = Tally::new();
+        let waiting = [0, 1].map(|number| {
+            let (probe, happened) = (Probe::new(), events.clone());
+            let ending = probe.clone();
+            let op = Op::new(NEVER_IN_A_TEST).when(move || happened.count() > number);
+            let op = op.then(move |completion| ending.end(completion));
+            drop(purgatory.try_complete_else_watch(op, [7]));
+            probe
+        });
+        let (weak, happening) = (purgatory.downgrade(), events.clone());
+        let mut examinations = 0;
+        let parks_others = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations > 2 {
+                let (all, again) = (weak.upgrade().expect("it is checked"), weak.clone());
+                let (happens, mut is_first) = (happening.clone(), true);
+                let newcomer = Op::new(NEVER_IN_A_TEST).when(move || {
+                    if std::mem::take(&mut is_first) {
+                        happens.add();
+                        let all = again.upgrade().expect("it is being parked");
+                        all.check_and_complete(&7);
+                    }
+                    false
+                });
+                drop(all.try_complete_else_watch(newcomer, [9]));
+                all.check_and_complete(&1);
+            }
+            false
+        });
+        drop(purgatory.try_complete_else_watch(parks_others, [1]));
+        drop(purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]));
+        purgatory.check_and_complete(&1);
+        assert_eq!(events.count(), 2);
+        let endings = waiting.map(|probe| probe.ending());
+        assert_eq!(endings, [Some(Completion::Satisfied); 2]);
+    });
+}

@@ -52,6 +52,33 @@ fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
 }
 
 #[test]
+fn g15_what_is_kept_is_returned_to_the_first_who_shuts_down() {
+    const COUNT: u64 = 20_000;
+    within(PATIENCE, || {
+        let builder = Tracker::<u64, u64>::builder("g15-first").reaper(Reaper::Manual);
+        let tracker = builder.build(|_, _| ());
+        let tracker = tracker.expect("no threads to refuse");
+        for number in 0..COUNT {
+            let tracked = tracker.track(number, number, Duration::MAX);
+            assert!(tracked.is_ok());
+        }
+        let others = [(); 3].map(|()| {
+            let tracker = tracker.clone();
+            thread::spawn(move || {
+                while !tracker.is_shut_down() {
+                    thread::yield_now();
+                }
+                let stolen = (0..100).map(|_| tracker.shutdown().len());
+                stolen.sum::<usize>()
+            })
+        });
+        let remains = tracker.shutdown().len();
+        let stolen = others.map(|other| other.join().expect("it ends"));
+        assert_eq!((remains, stolen), (COUNT as usize, [0; 3]));
+    });
+}
+
+#[test]
 fn g15_a_shutdown_is_legal_from_the_callback() {
     within(PATIENCE, || {
         for completions in [Dispatch::OwnThread, Dispatch::Inline] {
