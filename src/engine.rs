@@ -25,7 +25,7 @@ pub(crate) mod timing;
 
 use crate::address::{Address, SHARD_BITS, SLOTS};
 use crate::alarm::Alarm;
-use crate::cell::slab::{Ended, Held, Released, SlotRef};
+use crate::cell::slab::{EndedSlot, Held, Released, SlotRef};
 use crate::cell::state::Mark;
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
@@ -110,7 +110,7 @@ impl<P, W: Scheme> Claim<'_, P, W> {
 #[must_use]
 pub(crate) struct Taken {
     shard: usize,
-    slot: Ended,
+    slot: EndedSlot,
 }
 
 impl<P, W: Scheme> Engine<P, W> {

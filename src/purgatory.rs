@@ -24,7 +24,7 @@ mod watch;
 pub use crate::engine::shared_handle::ShutdownFuture;
 pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
 pub use crate::hash::{DefaultHasher, Key, KeyHasher, RandomState};
-pub use builder::Builder;
+pub use builder::PurgatoryBuilder;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
 pub use park::{Admission, Arrival};
@@ -78,7 +78,7 @@ impl<Op: DelayedOperation> Purgatory<Op> {
     /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
     ///
     /// # Panics
-    /// If the system refuses a thread. [`Builder::build`] returns that as an error.
+    /// If the system refuses a thread. [`PurgatoryBuilder::build`] returns that as an error.
     pub fn new(name: impl Into<String>) -> Self {
         match Self::builder(name).build() {
             Ok(purgatory) => purgatory,
@@ -87,8 +87,8 @@ impl<Op: DelayedOperation> Purgatory<Op> {
     }
 
     /// Begins to build a purgatory with other choices.
-    pub fn builder(name: impl Into<String>) -> Builder<Op> {
-        Builder::new(name.into())
+    pub fn builder(name: impl Into<String>) -> PurgatoryBuilder<Op> {
+        PurgatoryBuilder::new(name.into())
     }
 }
 
@@ -139,7 +139,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Parking then does not read the clock.
     ///
     /// The timeout counts from that reading. If it has passed already, the operation expires with the next tick. A
-    /// reading of the future makes the deadline later, also past [`Builder::max_timeout`], and changes nothing else.
+    /// reading of the future makes the deadline later, also past [`PurgatoryBuilder::max_timeout`], and changes nothing
+    /// else.
     pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
         Arrival {
             inner: &self.shared.inner,
@@ -234,7 +235,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Checks all of `keys` for one event: an operation that watches several of them is examined once. Returns how many
-    /// operations this call completed.
+    /// operations this call completed. (Called from a `try_complete`, it examines it once for each key.)
     ///
     /// Runs and locks as [`check_and_complete`](Self::check_and_complete) does for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
@@ -256,8 +257,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
-    /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where [`Builder::dispatch`] says.
-    /// Deferred checks of one key are merged until one is made.
+    /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
+    /// [`PurgatoryBuilder::dispatch`] says. Deferred checks of one key are merged until one is made.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
@@ -295,7 +296,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
-    /// of [`Builder::max_timeout`] applies. Returns how many got the new deadline.
+    /// of [`PurgatoryBuilder::max_timeout`] applies. Returns how many got the new deadline.
     ///
     /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
     /// each; if that panics, so does this call, and some operations have the new deadline.
@@ -368,7 +369,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
     /// may still be running: this call does not wait for it. Looks again every 5 ms at most. Where no thread of the
     /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
-    /// is that of the system, not of the [`clock`](Builder::clock).
+    /// is that of the system, not of the [`clock`](PurgatoryBuilder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         self.shared.drain(limit)
     }
@@ -413,7 +414,7 @@ pub struct WeakPurgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
 
 shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, WeakPurgatory, Purgatory<Op, S>, WeakPurgatory<Op, S>);
 
-impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> PurgatoryBuilder<Op, S> {
     /// Builds the purgatory and starts its threads. With the feature `metrics`, it reports to the recorder that is
     /// installed now.
     ///

@@ -365,7 +365,7 @@ fn what_can_complete_at_once_never_parks() {
     let probe = Probe::new();
     probe.satisfy();
     let watch = purgatory.try_complete_else_watch(probe.op(Duration::from_millis(5)), [1, 2]);
-    assert!(matches!(watch, Ok(Admission::Completed)));
+    assert!(matches!(watch, Ok(Admission::Ended)));
     assert_eq!(
         (probe.examinations(), probe.ending()),
         (1, Some(Completion::Satisfied))

@@ -14,9 +14,9 @@
 //! Slots lie in [`Chunks`]: they never move and live as long as the slab, so any thread may follow any index, however
 //! stale. The generation in the state word tells the occupants of a slot apart.
 //!
-//! An ended slot comes back as an [`Ended`] token: under the lock ([`SlabGuard::reuse`], [`SlabGuard::put_back`]) or,
-//! when another thread has the lock, by [`Slab::free_remotely`], which pushes it on the [`RemoteList`] for the next
-//! thread that gets the lock. Tokens ([`Vacant`], [`Ended`]) go back to the slab that gave them out.
+//! An ended slot comes back as an [`EndedSlot`] token: under the lock ([`SlabGuard::reuse`], [`SlabGuard::put_back`])
+//! or, when another thread has the lock, by [`Slab::free_remotely`], which pushes it on the [`RemoteList`] for the next
+//! thread that gets the lock. Tokens ([`Vacant`], [`EndedSlot`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
 
 use super::chunks::Chunks;
@@ -171,7 +171,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Leaves an ended slot for the next thread that gets the lock. Returns how many slots wait for that now.
-    pub(crate) fn free_remotely(&self, ended: Ended) -> usize {
+    pub(crate) fn free_remotely(&self, ended: EndedSlot) -> usize {
         let Some(slot) = self.slots.get(ended.index) else {
             return 0;
         };
@@ -263,7 +263,7 @@ impl<'a, P> Held<'a, P> {
 
     /// Ends the operation: moves it out and makes every reference to it stale. The slot itself comes back as a token.
     #[inline(always)]
-    pub(crate) fn end(self) -> (P, Ended) {
+    pub(crate) fn end(self) -> (P, EndedSlot) {
         let payload = self.slot.payload.with_mut(|payload| {
             // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, and the state word leaves
             // PARKED below, so no thread reads it again.
@@ -272,7 +272,7 @@ impl<'a, P> Held<'a, P> {
         self.slot.state.end();
         let index = self.at.index;
         self.defuse();
-        (payload, Ended { index })
+        (payload, EndedSlot { index })
     }
 }
 
@@ -304,11 +304,11 @@ impl<P> Vacant<'_, P> {
 /// An ended slot on its way back to the free list.
 #[derive(Debug)]
 #[must_use = "a slot that is not given back is lost"]
-pub(crate) struct Ended {
+pub(crate) struct EndedSlot {
     index: u32,
 }
 
-impl Ended {
+impl EndedSlot {
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -378,15 +378,15 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
 
     /// The ended slot as a vacant one; `None` after its last generation.
     #[inline(always)]
-    pub(crate) fn reuse(&self, ended: Ended) -> Option<Vacant<'a, P>> {
-        let Ended { index } = ended;
+    pub(crate) fn reuse(&self, ended: EndedSlot) -> Option<Vacant<'a, P>> {
+        let EndedSlot { index } = ended;
         let slot = self.slab.slots.get(index)?;
         (!slot.state.is_retired()).then_some(Vacant { slot, index })
     }
 
     /// One of the slots on the remote free list, to be freed.
     #[inline(always)]
-    pub(crate) fn next_remote(&mut self) -> Option<Ended> {
+    pub(crate) fn next_remote(&mut self) -> Option<EndedSlot> {
         if self.locked.chain == NIL {
             self.locked.chain = self.slab.remote.take_all();
             if self.locked.chain == NIL {
@@ -396,7 +396,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let index = self.locked.chain;
         // ORDERING: Relaxed: the whole chain was acquired with its first link, by this holder of the lock or another.
         self.locked.chain = self.slab.slots.get(index)?.link.load(Ordering::Relaxed);
-        Some(Ended { index })
+        Some(EndedSlot { index })
     }
 
     /// Adds one more slot and makes it the free list. There is no free list over a fresh chunk: building one would take

@@ -6,7 +6,7 @@
 use super::tally::Tallies;
 use super::timing::Timing;
 use crate::address::Address;
-use crate::cell::slab::{Ended, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
+use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
 use crate::cell::state::Mark;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Ending};
@@ -158,7 +158,13 @@ impl<P, W: Scheme> Shard<P, W> {
     /// Never waits: if another thread has the lock, this calls `count` for the count, and the next thread that gets the
     /// lock does the rest.
     #[inline(always)]
-    pub(crate) fn free(&self, ended: Ended, ending: Ending, watches: usize, count: impl FnOnce()) {
+    pub(crate) fn free(
+        &self,
+        ended: EndedSlot,
+        ending: Ending,
+        watches: usize,
+        count: impl FnOnce(),
+    ) {
         if let Some(mut guard) = self.slab.try_lock() {
             self.locked_counters.ended(ending).add_exclusively(1);
             self.locked_counters
@@ -177,15 +183,15 @@ impl<P, W: Scheme> Shard<P, W> {
     ///
     /// It does not even try to take the lock, but once for every slice of slots: the memory under the lock would move
     /// between the two processors with every life. The next thread that parks here, or drives the timer, does the rest.
-    pub(crate) fn free_from_other_shard(&self, ended: Ended) {
+    pub(crate) fn free_from_other_shard(&self, ended: EndedSlot) {
         if self.slab.free_remotely(ended) >= SLICE {
             self.try_free_remote();
         }
     }
 
     /// Frees a slice of slots whose endings are counted, in one hold of the lock if that is free.
-    pub(crate) fn free_counted(&self, slice: &mut Vec<Ended>) {
-        self.slab.prefetch(slice.iter().map(Ended::index));
+    pub(crate) fn free_counted(&self, slice: &mut Vec<EndedSlot>) {
+        self.slab.prefetch(slice.iter().map(EndedSlot::index));
         let slots = slice.drain(..);
         match self.slab.try_lock() {
             Some(mut guard) => {
@@ -222,7 +228,7 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     #[inline(always)]
-    fn free_locked(guard: &mut Guard<'_, P, W>, ended: Ended) {
+    fn free_locked(guard: &mut Guard<'_, P, W>, ended: EndedSlot) {
         let (schedule, mut fields) = guard.split();
         let position = Position::new(fields.read(ended.index()).position);
         schedule.timer.stop(&mut fields, position);

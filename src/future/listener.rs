@@ -127,7 +127,7 @@ fn begin<K: Key, S: KeyHasher>(
     let admission = park(operation).unwrap_or_else(|rejected| {
         // Before the operation is dropped: its destructor would say that the listener was cancelled.
         signal.end(WaitError::of(&rejected));
-        Admission::Completed
+        Admission::Ended
     });
     // The park examines its operation as well. Forget that, and every check so far: the caller evaluates its condition
     // after this, and the lock in here comes after that of the check.

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 /// The settings of a purgatory, each with a default.
-pub struct Builder<Op, S = RandomState> {
+pub struct PurgatoryBuilder<Op, S = RandomState> {
     pub(super) settings: Settings,
     pub(super) hasher: S,
     pub(super) map_shards: usize,
@@ -20,7 +20,7 @@ pub struct Builder<Op, S = RandomState> {
     operation: PhantomData<fn() -> Op>,
 }
 
-impl<Op: DelayedOperation> Builder<Op> {
+impl<Op: DelayedOperation> PurgatoryBuilder<Op> {
     pub(crate) fn new(name: String) -> Self {
         Self {
             settings: Settings::new(name),
@@ -32,7 +32,7 @@ impl<Op: DelayedOperation> Builder<Op> {
     }
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
+impl<Op: DelayedOperation, S: KeyHasher> PurgatoryBuilder<Op, S> {
     setters!();
 
     /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of
@@ -56,8 +56,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
 
     /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
     /// keys.
-    pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Op, H> {
-        Builder {
+    pub fn hasher<H: KeyHasher>(self, hasher: H) -> PurgatoryBuilder<Op, H> {
+        PurgatoryBuilder {
             settings: self.settings,
             hasher,
             map_shards: self.map_shards,
@@ -67,8 +67,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Op, S> {
     }
 }
 
-impl<Op, S> fmt::Debug for Builder<Op, S> {
+impl<Op, S> fmt::Debug for PurgatoryBuilder<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Builder").field(&self.settings).finish()
+        f.debug_tuple("PurgatoryBuilder")
+            .field(&self.settings)
+            .finish()
     }
 }

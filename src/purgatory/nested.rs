@@ -30,16 +30,16 @@ use std::rc::Rc;
 /// The nested checks of one purgatory on one thread, until the outermost call returns.
 struct Nested<Op: DelayedOperation, S: KeyHasher> {
     inner: Arc<Inner<Op, S>>,
-    state: RefCell<State<Op::Key, S>>,
+    queue: RefCell<Queue<Op::Key, S>>,
 }
 
-struct State<K, S> {
+struct Queue<K, S> {
     order: VecDeque<Deferred<K>>,
-    checks: HashMap<Deferred<K>, Check, S>,
+    checks: HashMap<Deferred<K>, NestedCheck, S>,
 }
 
 #[derive(Default)]
-struct Check {
+struct NestedCheck {
     /// How far it goes, if it waits.
     waiting: Option<Bound>,
     /// Operations that have caused it.
@@ -51,9 +51,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Nested<Op, S> {
     fn next(&self) -> Option<(Deferred<Op::Key>, Bound)> {
         // Dropped after the borrow has ended, also if `Hash` or `Eq` of the key panics here.
         let what;
-        let mut state = self.state.borrow_mut();
-        what = state.order.pop_front()?;
-        let waiting = state.checks.get_mut(&what)?.waiting.take()?;
+        let mut queue = self.queue.borrow_mut();
+        what = queue.order.pop_front()?;
+        let waiting = queue.checks.get_mut(&what)?.waiting.take()?;
         Some((what, waiting))
     }
 }
@@ -89,7 +89,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             |nested: &Nested<Op, S>| Arc::ptr_eq(&nested.inner, self),
             || Nested {
                 inner: self.clone(),
-                state: RefCell::new(State {
+                queue: RefCell::new(Queue {
                     order: VecDeque::new(),
                     checks: HashMap::with_hasher(self.hasher.clone()),
                 }),
@@ -99,17 +99,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(nested) = nested else {
             return self.defer(what, bound);
         };
-        let mut state = nested.state.borrow_mut();
-        let check = state.checks.entry(what.clone()).or_default();
+        let mut queue = nested.queue.borrow_mut();
+        let check = queue.checks.entry(what.clone()).or_default();
         let cause_of = cause.examinee();
         let first = cause_of == Examining::UNPARKED || check.causes.insert(cause_of);
         if let Some(waiting) = &mut check.waiting {
             *waiting = waiting.merge(bound);
         } else if first || !is_in_nested_check() {
             check.waiting = Some(bound);
-            state.order.push_back(what);
+            queue.order.push_back(what);
         } else if cause.is_for_a_mark() {
-            drop(state);
+            drop(queue);
             self.defer(what, bound);
         }
     }

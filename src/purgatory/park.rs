@@ -29,16 +29,16 @@ pub enum Admission<Op: DelayedOperation, S = RandomState> {
     /// The operation has ended: it could complete at once, or ended while it was being parked (a check found it
     /// satisfied, it was forced or cancelled by key, its timeout fired, or the purgatory was shut down). Its
     /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if the
-    /// operation expired, where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
-    Completed,
+    /// operation expired, where [`PurgatoryBuilder::dispatch`](crate::purgatory::PurgatoryBuilder::dispatch) says.
+    Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),
 }
 
 impl<Op: DelayedOperation, S> Admission<Op, S> {
     /// Whether the operation has ended.
-    pub fn is_completed(&self) -> bool {
-        matches!(self, Self::Completed)
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Self::Ended)
     }
 
     /// Whether the operation was parked (it may have ended since).
@@ -49,7 +49,7 @@ impl<Op: DelayedOperation, S> Admission<Op, S> {
     /// The handle of a parked operation.
     pub fn into_handle(self) -> Option<Handle<Op, S>> {
         match self {
-            Self::Completed => None,
+            Self::Ended => None,
             Self::Parked(handle) => Some(handle),
         }
     }
@@ -58,7 +58,7 @@ impl<Op: DelayedOperation, S> Admission<Op, S> {
 impl<Op: DelayedOperation, S> fmt::Debug for Admission<Op, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Completed => f.write_str("Completed"),
+            Self::Ended => f.write_str("Ended"),
             Self::Parked(handle) => f.debug_tuple("Parked").field(handle).finish(),
         }
     }
@@ -142,7 +142,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             Ok(Outcome::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
             Ok(Outcome::Ended(ended)) => {
                 dispatch(self, &trampoline, ended, RunOn::Caller);
-                Ok(Admission::Completed)
+                Ok(Admission::Ended)
             }
             Err(rejected) => {
                 self.engine.count_event(|events| &events.rejected, 1);

@@ -67,7 +67,7 @@ fn g10_parking_with_a_reading_reads_no_clock() {
         let watches = [Watch::from(&key).at_rank(3)];
         assert!(at.try_complete_else_watch_on(Op::new(MS), watches).is_ok());
         let watch = at.try_complete_else_watch(ready(), [1]);
-        assert!(matches!(watch, Ok(Admission::Completed)));
+        assert!(matches!(watch, Ok(Admission::Ended)));
     }
     purgatory.check_and_complete(&1);
     key.check_and_complete();

@@ -60,7 +60,7 @@ fn g14_a_chain_of_parks_needs_no_stack() {
             }
         });
         let watch = purgatory.try_complete_else_watch(op, [left]);
-        assert!(watch.is_ok_and(|watch| watch.is_completed()));
+        assert!(watch.is_ok_and(|watch| watch.has_ended()));
     }
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g14-parks");

@@ -327,7 +327,7 @@ fn two_with_bad_keys() -> (Purgatory<Op<Acting>>, Handle<Op<Acting>>, Arc<Tally>
     (purgatory, first.expect("it is parked"), ended)
 }
 
-/// Between two examinations of a check, its list is emptied, and another one of that key filled: the check does not go on
+/// Between two examinations of a check its list is emptied, and another one of that key filled: the check does not go on
 /// in that one.
 #[test]
 fn g22_a_check_whose_list_was_emptied_meets_none_of_the_next_list() {

@@ -61,7 +61,7 @@ impl Scenario {
         let done = self
             .purgatory
             .try_complete_else_watch(self.op(&probe), [1, 2]);
-        assert!(done.is_ok_and(|watch| watch.is_completed()));
+        assert!(done.is_ok_and(|watch| watch.has_ended()));
     }
 
     /// One that is satisfied after [`STAY`].

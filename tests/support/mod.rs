@@ -6,7 +6,7 @@ pub(crate) mod keys;
 pub(crate) mod spans;
 
 use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, RejectReason, Rejected, purgatory::Builder,
+    Completion, DelayedOperation, Purgatory, RejectReason, Rejected, purgatory::PurgatoryBuilder,
     threads::Reaper, time::ManualClock,
 };
 use std::fmt;
@@ -162,7 +162,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// A purgatory without threads on a clock moved by hand.
 pub(crate) fn manual<K: Eq + Hash + Clone + Send + Sync + 'static>(
-    configure: impl FnOnce(Builder<Op<K>>) -> Builder<Op<K>>,
+    configure: impl FnOnce(PurgatoryBuilder<Op<K>>) -> PurgatoryBuilder<Op<K>>,
 ) -> (Purgatory<Op<K>>, ManualClock) {
     let clock = ManualClock::new();
     let builder = Purgatory::builder("manual")

@@ -52,7 +52,7 @@ impl Candidate for Library {
         self.0
             .try_complete_else_watch(request, keys.iter().copied())
             .expect("neither full nor shut down, and every request has a key")
-            .is_completed()
+            .has_ended()
     }
 
     #[inline(never)]

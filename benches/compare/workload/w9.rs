@@ -65,7 +65,7 @@ impl Candidate for Resolved {
             .at(Timestamp::from_origin(reading))
             .try_complete_else_watch_on(request, watches)
             .expect("neither full nor shut down, and every request has a key")
-            .is_completed()
+            .has_ended()
     }
 
     #[inline(never)]

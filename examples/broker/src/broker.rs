@@ -181,7 +181,7 @@ impl Broker {
         let watches = partitions.iter().map(|partition| partition.for_fetches());
         match purgatory.try_complete_else_watch_on(delayed, watches) {
             Ok(Admission::Parked(handle)) => Reply::parked(receiver, Parked::Fetch(handle)),
-            Ok(Admission::Completed) => Reply::completed(receiver),
+            Ok(Admission::Ended) => Reply::completed(receiver),
             // No partitions to wait on, no room to wait in, or shutting down: answer with what is there.
             Err(rejected) => {
                 rejected.into_inner().answer_now();
@@ -228,7 +228,7 @@ impl Broker {
         let purgatory = &self.purgatories.produce;
         match purgatory.try_complete_else_watch_on(delayed, watches) {
             Ok(Admission::Parked(handle)) => Reply::parked(receiver, Parked::Produce(handle)),
-            Ok(Admission::Completed) => Reply::completed(receiver),
+            Ok(Admission::Ended) => Reply::completed(receiver),
             // No room to wait in, or shutting down: what is not replicated yet has timed out.
             Err(rejected) => {
                 rejected.into_inner().answer_now();

@@ -35,14 +35,14 @@ pub(crate) struct Pair {
 
 /// Answer of a park, whatever kind it was of.
 enum Arrived {
-    Completed,
+    Ended,
     Parked(Handle<Awaited<Op>>),
     Awaited(CompletionFuture<Op>),
 }
 
 impl From<Admission<Awaited<Op>>> for Arrived {
     fn from(watch: Admission<Awaited<Op>>) -> Self {
-        watch.into_handle().map_or(Self::Completed, Self::Parked)
+        watch.into_handle().map_or(Self::Ended, Self::Parked)
     }
 }
 
@@ -416,7 +416,7 @@ impl Pair {
             Ok(arrived) => {
                 assert_eq!(None, refusal, "it was not refused");
                 match arrived {
-                    Arrived::Completed => {
+                    Arrived::Ended => {
                         assert!(!parked && !awaited);
                         None
                     }

@@ -63,7 +63,7 @@ impl Hand<'_> {
         let op = Operation::new(record.clone(), self.stage, temper, timeout, depth);
         let closed = self.stage.shutdown_over.load(Ordering::SeqCst);
         match self.purgatory.try_complete_else_watch(op, keys) {
-            Ok(Admission::Completed) => self.must_end(&record, "Admission::Completed"),
+            Ok(Admission::Ended) => self.must_end(&record, "Admission::Ended"),
             Ok(Admission::Parked(handle)) => {
                 if closed {
                     let what = "parked after the shutdown".to_owned();
