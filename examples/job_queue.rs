@@ -18,14 +18,12 @@ use tokio::task::JoinSet;
 
 const JOBS: usize = 20_000;
 const WORKERS: usize = 8;
-
 /// All workers wait for this key. With a queue for each tenant, the key would be the tenant.
 const QUEUE: &str = "jobs";
-
-struct Job {
-    number: usize,
-    pushed: Instant,
-}
+/// Its number, and when it was pushed.
+type Job = (usize, Instant);
+/// Worker, number of the job, and how long that had been in the queue.
+type Done = (usize, usize, Duration);
 
 struct Queue {
     jobs: Arc<Mutex<VecDeque<Job>>>,
@@ -46,27 +44,13 @@ impl Queue {
         let give_back = move |job| returns.lock().unwrap().push_front(job);
         self.idle.take([QUEUE], timeout, take, give_back).await
     }
-
-    /// For a job that a worker gives up.
-    fn return_job(&self, job: Job) {
-        self.jobs.lock().unwrap().push_front(job);
-        self.idle.check_and_complete_at_most(QUEUE, 1);
-    }
 }
-
-/// Worker, number of the job, and how long that had been in the queue.
-type Done = (usize, usize, Duration);
 
 async fn work(worker: usize, queue: Arc<Queue>, results: UnboundedSender<Done>) {
     for attempt in 1.. {
         match queue.take(Duration::from_secs(30)).await {
-            Ok(job) if attempt % 100 == 0 => queue.return_job(job), // it failed
-            Ok(job) => {
-                let done = (worker, job.number, job.pushed.elapsed());
-                results
-                    .send(done)
-                    .expect("the main task waits for all jobs");
-            }
+            Ok(job) if attempt % 100 == 0 => queue.push(job), // it failed
+            Ok((job, pushed)) => _ = results.send((worker, job, pushed.elapsed())),
             Err(WaitError::Expired) => {} // no job for so long
             Err(_) => return,             // shut down
         }
@@ -78,24 +62,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (jobs, idle) = (Arc::default(), Waits::new("jobs"));
     let queue = Arc::new(Queue { jobs, idle });
     let (results, mut done) = unbounded_channel();
-    let mut workers = JoinSet::new();
+    let (mut workers, start) = (JoinSet::new(), Instant::now());
     for worker in 0..WORKERS {
         workers.spawn(work(worker, queue.clone(), results.clone()));
     }
 
-    let start = Instant::now();
     for number in 0..JOBS {
-        let pushed = Instant::now();
-        queue.push(Job { number, pushed });
+        queue.push((number, Instant::now()));
         if number % 50 == 0 {
-            // One more worker, which is aborted at any point: it waits, or has a job already that it never sees. (If it
-            // does see one, it gives it up.)
-            let unlucky = queue.clone();
-            let unlucky = tokio::spawn(async move {
-                if let Ok(job) = unlucky.take(Duration::MAX).await {
-                    unlucky.return_job(job);
-                }
-            });
+            // One more worker, which is aborted while it waits, or has a job already that it never sees.
+            let queue = queue.clone();
+            let take = async move { queue.push(queue.take(Duration::MAX).await.unwrap()) };
+            let unlucky = tokio::spawn(take);
             tokio::time::sleep(Duration::from_millis(1)).await;
             unlucky.abort();
         }
@@ -107,16 +85,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         numbers.push(number);
         waits.push(waited);
     }
-    let took = start.elapsed();
-    let idle = queue.idle.clone();
-    tokio::task::spawn_blocking(move || idle.shutdown()).await?; // joins threads; every worker ends
+    let took = start.elapsed(); // the unlucky workers take most of it
+    queue.idle.shutdown_async()?.await; // every worker ends
     workers.join_all().await;
-
     numbers.sort_unstable();
     waits.sort_unstable();
-    let (p50, p99) = (waits[JOBS / 2], waits[JOBS * 99 / 100]);
     println!("{JOBS} jobs, each done once by one of {WORKERS} workers, in {took:.1?}");
     println!("jobs for each worker: {shares:?}");
+    let (p50, p99) = (waits[JOBS / 2], waits[JOBS * 99 / 100]);
     println!("from push to worker: p50 {p50:.1?}, p99 {p99:.1?}");
     assert!(numbers.into_iter().eq(0..JOBS), "each job is done once");
     assert!(done.try_recv().is_err() && queue.jobs.lock().unwrap().is_empty());

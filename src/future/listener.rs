@@ -129,9 +129,6 @@ fn begin<K: Key, S: KeyHasher>(
         signal.end(WaitError::of(&rejected));
         Admission::Ended
     });
-    // The park examines its operation as well. Forget that, and every check so far: the caller evaluates its condition
-    // after this, and the lock in here comes after that of the check.
-    signal.clear();
     Listener(Awaiting::new(signal, admission))
 }
 

@@ -24,7 +24,16 @@ pub struct WaitOperation<K> {
 
 enum Role {
     Predicate(Box<dyn Question>),
-    Listener(Reply<Signal>),
+    Listener(Listening),
+}
+
+/// A listener's side. The first two examinations belong to its park, by the thread that parks it: they are no checks.
+/// (An event that came before the second is seen by the evaluation that follows the park. One that comes later finds
+/// the operation on its lists: the check then causes an examination of its own.)
+struct Listening {
+    reply: Reply<Signal>,
+    /// Examinations of the park that are still to come.
+    own: u8,
 }
 
 impl<K> WaitOperation<K> {
@@ -48,7 +57,10 @@ impl<K> WaitOperation<K> {
     pub(super) fn listener(timeout: Duration, signal: Arc<Signal>) -> Self {
         Self {
             timeout,
-            role: Role::Listener(Reply::new(signal)),
+            role: Role::Listener(Listening {
+                reply: Reply::new(signal),
+                own: 2,
+            }),
             key: PhantomData,
         }
     }
@@ -104,9 +116,12 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     fn try_complete(&mut self) -> bool {
         match &mut self.role {
             Role::Predicate(question) => question.ask(),
-            Role::Listener(reply) => {
-                // A waker is code of the user's.
-                reply.asking(Signal::check);
+            Role::Listener(listening) => {
+                match listening.own.checked_sub(1) {
+                    Some(left) => listening.own = left,
+                    // A waker is code of the user's.
+                    None => listening.reply.asking(Signal::check),
+                }
                 false
             }
         }
@@ -123,7 +138,9 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     fn on_complete(self, completion: Completion) {
         match self.role {
             Role::Predicate(question) => question.end(completion),
-            Role::Listener(reply) => reply.tell(|signal| signal.end(completion.into())),
+            Role::Listener(listening) => {
+                listening.reply.tell(|signal| signal.end(completion.into()));
+            }
         }
     }
 }

@@ -38,14 +38,6 @@ impl Signal {
         });
     }
 
-    /// Forgets the checks so far.
-    pub(super) fn clear(&self) {
-        self.0.change(|news| {
-            news.checked = false;
-            ((), false)
-        });
-    }
-
     /// Takes the mark of a check, or else tells the end, any number of times.
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), WaitError>> {
         self.0.poll(cx, |news| {
