@@ -83,9 +83,20 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// [`Purgatory::check_and_complete_at_most`](crate::Purgatory::check_and_complete_at_most) does.
     #[inline]
     pub fn check_and_complete_at_most(&self, count: usize) -> usize {
+        self.check_bounded(Bound::NONE, count)
+    }
+
+    /// Both: examines operations up to `rank`, in that order, and stops after `count` completions.
+    #[inline]
+    pub fn check_and_complete_up_to_at_most(&self, rank: u64, count: usize) -> usize {
+        self.check_bounded(Bound::up_to(rank), count)
+    }
+
+    #[inline(always)]
+    fn check_bounded(&self, bound: Bound, count: usize) -> usize {
         match count {
             0 => 0,
-            _ => self.check(self.list.peek_published(), Bound::NONE.at_most(count)),
+            _ => self.check(self.list.peek_published(), bound.at_most(count)),
         }
     }
 

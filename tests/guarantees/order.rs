@@ -160,7 +160,22 @@ fn g22_competing_workers_get_equal_shares() {
 /// A check for at most n stops there, at a rank as well, and takes nothing from those behind.
 #[test]
 fn g22_a_check_for_n_completes_n() {
+    for by_resolved_key in [false, true] {
+        within(PATIENCE, move || check_for_n(by_resolved_key));
+    }
+}
+
+fn check_for_n(by_resolved_key: bool) {
     let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let key = purgatory.resolve(1);
+    let check = |count| match by_resolved_key {
+        true => key.check_and_complete_at_most(count),
+        false => purgatory.check_and_complete_at_most(&1, count),
+    };
+    let check_up_to = |rank, count| match by_resolved_key {
+        true => key.check_and_complete_up_to_at_most(rank, count),
+        false => purgatory.check_and_complete_up_to_at_most(&1, rank, count),
+    };
     let park = |rank: Option<u64>| {
         let probe = Probe::new();
         let watch = rank.into_iter().fold(Watch::key(1), Watch::at_rank);
@@ -170,13 +185,13 @@ fn g22_a_check_for_n_completes_n() {
     };
     let probes = [Some(5), None, Some(3), None, Some(9)].map(park);
     let ended = || probes.each_ref().map(|probe| probe.ending().is_some());
-    assert_eq!(purgatory.check_and_complete_at_most(&1, 0), 0);
+    assert_eq!((check(0), check_up_to(9, 0)), (0, 0));
     assert_eq!(ended(), [false; 5]);
-    assert_eq!(purgatory.check_and_complete_up_to_at_most(&1, 5, 2), 2);
+    assert_eq!(check_up_to(5, 2), 2);
     assert_eq!(ended(), [true, false, true, false, false]);
-    assert_eq!(purgatory.check_and_complete_up_to_at_most(&1, 5, 1), 1);
+    assert_eq!(check_up_to(5, 1), 1);
     assert_eq!(ended(), [true, true, true, false, false]);
-    assert_eq!(purgatory.check_and_complete_at_most(&1, 100), 2);
+    assert_eq!(check(100), 2);
     assert_eq!(ended(), [true; 5]);
 }
 
