@@ -137,11 +137,12 @@ impl<M: Shared, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     /// nor what it finds. And inside another destructor that the library has called, the values are dropped when the
     /// outermost call returns: so a chain of futures, each owned by the predicate of another, needs no stack.
     pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
-        let _trampoline = Trampoline::enter();
         // First, so that the end of the operation wakes no task.
         let (unreceived, waker) = self.shared.close();
         let mut panics = Panics::default();
+        // A call by itself: it need not queue the completion.
         let ended = panics.catch(|| self.handle.take().map(|handle| end(&handle)));
+        let _trampoline = Trampoline::enter();
         // Destructors of the user's, once the operation has ended, whatever they do.
         panics.catch(|| drop_user_value(ended));
         panics.catch(|| drop_user_value(unreceived));

@@ -455,7 +455,7 @@ fn g15_a_shutdown_stops_its_threads_though_a_deferred_call_panics() {
         let first =
             purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Acting(1, Some(force))]);
         assert!(first.is_ok());
-        assert!(!threads_named("g15-badkey").is_empty());
+        eventually("its threads", || !threads_named("g15-badkey").is_empty());
         let shut_down = catch_unwind(AssertUnwindSafe(|| purgatory.shutdown()));
         assert!(shut_down.is_ok(), "the panic is counted");
         assert_eq!(purgatory.stats().panicked, 1);

@@ -4,12 +4,15 @@
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
 use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, Timer, Tracker, Watch, threads::Dispatch,
+    Completion, DelayedOperation, Purgatory, Timer, Tracker, Waits, Watch, threads::Dispatch,
     threads::Reaper, time::Clock, time::ManualClock, time::Timestamp, tracker::Requests,
 };
+use std::future::Future;
 use std::hint::black_box;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 type Hasher = foldhash::fast::FixedState;
@@ -203,10 +206,49 @@ fn requests(count: u64) {
     }
 }
 
+fn waits() -> Waits<u64, Hasher> {
+    Waits::builder("instructions")
+        .clock(Still)
+        .reaper(Reaper::Manual)
+        .hasher(Hasher::default())
+        .build()
+        .expect("the settings are sound")
+}
+
+fn poll<F: Future>(future: F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A wait is polled, satisfied and polled again.
+fn waited(count: u64) {
+    let (waits, last) = (waits(), Arc::new(AtomicU64::new(0)));
+    for event in 1..=count {
+        let seen = last.clone();
+        let happened = move || (seen.load(Ordering::Relaxed) == event).then_some(event);
+        let mut wait = waits.wait([event % OTHERS], TIMEOUT, happened);
+        assert!(poll(&mut wait).is_pending());
+        last.store(event, Ordering::Relaxed);
+        assert_eq!(waits.check_and_complete(&(event % OTHERS)), 1);
+        assert_eq!(poll(wait), Poll::Ready(Ok(event)));
+    }
+}
+
+/// A listener is polled, told of a check, polled again, and ended.
+fn listened(count: u64) {
+    let waits = waits();
+    for key in 0..count {
+        let mut listener = waits.listen([key % OTHERS], TIMEOUT);
+        assert!(poll(listener.checked()).is_pending());
+        assert_eq!(waits.check_and_complete(&(key % OTHERS)), 0);
+        assert_eq!(poll(listener.checked()), Poll::Ready(Ok(())));
+        listener.satisfied();
+    }
+}
+
 type Work = fn(u64);
 
 /// Names of the hot calls, as the table of `.ci/instructions` has them.
-const WORK: [(&str, Work); 13] = [
+const WORK: [(&str, Work); 15] = [
     ("life-of-one-key", lives::<1>),
     ("life-of-three-keys", lives::<3>),
     ("life-on-a-resolved-key", resolved_lives),
@@ -220,6 +262,8 @@ const WORK: [(&str, Work); 13] = [
     ("timer-started-and-stopped", timers),
     ("tracked-and-completed", tracked),
     ("request-and-response", requests),
+    ("wait-satisfied", waited),
+    ("listener-told-and-satisfied", listened),
 ];
 
 fn main() {
