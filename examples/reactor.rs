@@ -44,7 +44,7 @@ fn drive<Op: DelayedOperation>(
             drop(purgatory);
             let deadline = next.and_then(|next| clock.0.checked_add(next.since_origin()));
             match deadline {
-                // (A notification that comes before this is kept.)
+                // A notification that comes before this is kept.
                 Some(deadline) => tokio::select! {
                     () = tokio::time::sleep_until(deadline) => {}
                     () = changed.notified() => {}

@@ -276,7 +276,7 @@ fn two_operations_that_check_each_other_come_to_rest() {
 #[test]
 fn two_purgatories_may_shut_each_other_down_from_their_callbacks() {
     within(PATIENCE, || {
-        // (It stands still while they park: a thread whose operation expires before it is parked ends that itself.)
+        // It stands still while they park: a thread whose operation expires before it is parked ends that itself.
         let clock = ManualClock::new();
         let pair = [0, 1].map(|_| {
             Purgatory::<Op>::builder("crossing")

@@ -92,7 +92,7 @@ pub(crate) use contenders;
 /// candidate, as requests kept parked while others are measured would expire.
 pub(crate) fn run<W: Workload>(options: &Options) -> Vec<Outcome> {
     let mut contenders = W::contenders();
-    // (What is taken off the others' values must be measured with them.)
+    // What is taken off the others' values must be measured with them.
     contenders
         .retain(|contender| options.admits(contender.name) || contender.name == Harness::NAME);
     for contender in &contenders {

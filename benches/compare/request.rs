@@ -89,7 +89,7 @@ impl Flag {
         // one that is not is a fault of the candidate that the load sees sooner or later.
         let ended = match (self.0.load(Ordering::Acquire), ending) {
             (COMPLETABLE, Ending::Satisfied) => SATISFIED,
-            // (It may become completable just when its timeout fires.)
+            // It may become completable just when its timeout fires.
             (PARKED | COMPLETABLE, Ending::Expired) => EXPIRED,
             _ => BROKEN,
         };

@@ -30,7 +30,7 @@ pub fn exhaustive(model: impl Fn() + Send + Sync + 'static) {
 fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'static) {
     builder.max_branches = 100_000;
     let begin = Instant::now();
-    // (Not loom's: it counts across executions.)
+    // Not loom's: it counts across executions.
     let executions = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     builder.check({
         let executions = executions.clone();

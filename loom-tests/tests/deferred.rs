@@ -118,14 +118,14 @@ fn g01_a_check_made_in_try_complete_races_a_parker() {
         world.arm();
         let parker = {
             let purgatory = world.purgatory.clone();
-            // (It runs on another thread, at the same time as the examination of the first.)
+            // It runs on another thread, at the same time as the examination of the first.
             let examining = Arc::<AtomicBool>::default();
             let op = Hooked::new(&fate, &examining, || ());
             thread::spawn(move || drop(purgatory.try_complete_else_watch(op, [2])))
         };
         world.purgatory.check_and_complete(&1);
         parker.join().unwrap();
-        // (A parker that was asked twice to examine again leaves that to the thread that drives the timer.)
+        // A parker that was asked twice to examine again leaves that to the thread that drives the timer.
         world.purgatory.advance();
         assert_eq!(fate.endings(), [1, 0, 0, 0]);
         drop(publisher.cancel().expect("no other thread ended it"));

@@ -25,7 +25,7 @@ fn g01_parker_races_checker() {
             .try_complete_else_watch(Probe::new(&fate), [1])
             .expect("it may park");
         checker.join().unwrap();
-        // (A parker that was asked twice to examine again leaves that to the reaper.)
+        // A parker that was asked twice to examine again leaves that to the reaper.
         purgatory.advance();
         assert_eq!(fate.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);

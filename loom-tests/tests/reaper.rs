@@ -32,7 +32,7 @@ impl DelayedOperation for Op {
     }
 
     fn on_complete(self, completion: Completion) {
-        // (No thread of the model is ever stopped while it has this lock.)
+        // No thread of the model is ever stopped while it has this lock.
         self.ends.lock().unwrap().push(completion);
         self.ended.wake();
     }

@@ -38,7 +38,7 @@ fn parker_races_checker(
             .try_complete_else_watch_on(Probe::new(&fate), [watch])
             .expect("it may park");
         checker.join().unwrap();
-        // (A parker that was asked twice to examine again leaves that to the reaper.)
+        // A parker that was asked twice to examine again leaves that to the reaper.
         purgatory.advance();
         assert_eq!(fate.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);

@@ -139,7 +139,7 @@ fn the_end_shows_what_came_before(meets: impl Fn(&State) -> bool + Copy + Send +
                 }
             })
         };
-        // (The event is there: what the holder writes is that it has seen it.)
+        // The event is there: what the holder writes is that it has seen it.
         world.event.store(true, Ordering::Relaxed);
         world.examine();
         if world.word.claim(Mark::Cancel) == Claimed::Held {

@@ -37,7 +37,7 @@ pub fn explore(scenario: fn()) {
     let schedules = number("SHUTTLE_ITERATIONS", 1_000);
     let half = schedules.div_ceil(2) as usize;
     let test = thread::current();
-    // (Only a failing test shows this.)
+    // Only a failing test shows this.
     println!(
         "SHUTTLE_SEED={seed} .ci/models shuttle {schedules} {}",
         test.name().unwrap_or_default()

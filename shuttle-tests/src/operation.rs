@@ -40,7 +40,7 @@ pub struct Operation {
 impl Operation {
     fn perform(&self, deed: Deed) {
         if deed == Deed::Panic {
-            // (Without the hook, which would take it for a failure.)
+            // Without the hook, which would take it for a failure.
             resume_unwind(Box::new("intended"));
         }
         let Some(purgatory) = self.purgatory.upgrade() else {
@@ -63,7 +63,7 @@ impl Operation {
                     purgatory: self.purgatory.clone(),
                     more: self.more.clone(),
                 };
-                // (No other thread runs while this lock is held.)
+                // No other thread runs while this lock is held.
                 self.more
                     .lock()
                     .expect("nothing panics under it")
@@ -93,7 +93,7 @@ impl DelayedOperation for Operation {
             shuttle::thread::yield_now();
             ready
         });
-        // (Outside of what must not overlap: it may come back to this very operation, and is turned away.)
+        // Outside of what must not overlap: it may come back to this very operation, and is turned away.
         self.perform(self.on_examination);
         ready
     }

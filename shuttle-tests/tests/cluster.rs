@@ -79,7 +79,7 @@ impl Node {
         }
         match session.next_tell(now) {
             Next::Do(Tell::Watch(keys)) => {
-                // (What was ordered to be read meanwhile is read first.)
+                // What was ordered to be read meanwhile is read first.
                 self.read(session, now);
                 thread::yield_now();
                 self.store.lock().unwrap().is_watched = true;
@@ -125,7 +125,7 @@ impl Node {
     /// Until nothing is left to do.
     fn finish(&self, session: &mut Session<u8>, now: &mut Duration) {
         let mut idle = 0;
-        // (A linger may be over with a later step.)
+        // A linger may be over with a later step.
         while idle < 4 {
             idle = if self.step(session, now) { 0 } else { idle + 1 };
         }

@@ -134,7 +134,7 @@ fn g03_a_waker_may_end_the_operation_when_it_is_dropped() {
             let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(&waker));
             assert!(polled.is_pending());
             drop(waker);
-            // (A future that goes has cancelled its operation before it drops the waker.)
+            // A future that goes has cancelled its operation before it drops the waker.
             let forced = u64::from(replaced);
             if replaced {
                 let bell = Bell::new();

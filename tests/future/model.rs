@@ -283,7 +283,7 @@ impl Pair {
                 match first.take().unwrap_or_else(|| *lock(&says)) {
                     Answer::Nothing => None,
                     Answer::Found => Some(number),
-                    // (Without the hook, which would print it.)
+                    // Without the hook, which would print it.
                     Answer::Panic => resume_unwind(Box::new("intended")),
                 }
             }

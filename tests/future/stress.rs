@@ -40,7 +40,7 @@ fn g01_many_tasks_many_checkers() {
             let (keys, kind) = ([random.below(KEYS), random.below(KEYS)], random.below(4));
             runtime.spawn(async move {
                 let begun = epoch.load(Ordering::SeqCst);
-                // (The timeout is longer than any test: a lost wake-up hangs.)
+                // The timeout is longer than any test: a lost wake-up hangs.
                 let timeout = match kind {
                     0 => Duration::from_millis(1),
                     _ => NEVER_IN_A_TEST,

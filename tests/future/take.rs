@@ -340,7 +340,7 @@ fn g23_an_abort_storm_loses_and_doubles_nothing() {
             runtime.spawn(async move {
                 loop {
                     match jobs.take(&waits, timeout).await {
-                        // (No await between receiving and processing, as aborts go.)
+                        // No await between receiving and processing, as aborts go.
                         Ok(job) => _ = processed[job].fetch_add(1, Ordering::Relaxed),
                         Err(WaitError::Expired | WaitError::Cancelled) => {}
                         Err(error) => panic!("{error}"),

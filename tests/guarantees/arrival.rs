@@ -146,7 +146,7 @@ fn g10_a_reading_of_the_future_makes_no_other_deadline_early_or_late() {
                     .expect("there is room");
                 probe
             });
-            // (More readings of the future in between.)
+            // More readings of the future in between.
             let (_, never) = park_at(&purgatory, future, Duration::MAX);
             for now in 1..=500 {
                 clock.advance(MS);
@@ -220,7 +220,7 @@ fn g07_a_stale_reading_wakes_the_reaper() {
     let (_, far) = park_at(&purgatory, clock.now(), Duration::from_secs(5));
     for stale in [0, 999, 1_000] {
         let arrival = Timestamp::from_origin(Duration::from_secs(stale));
-        // (It may expire while it is being parked.)
+        // It may expire while it is being parked.
         let probe = Probe::new();
         let op = probe.op(Duration::ZERO);
         let parked = purgatory.at(arrival).try_complete_else_watch(op, [1]);

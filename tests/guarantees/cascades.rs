@@ -345,7 +345,7 @@ fn g01_a_thread_that_is_about_to_end_makes_its_checks() {
                 }
             });
             ending.join().expect("no call panics");
-            // (Their deadlines are far: this is for the checks that were deferred.)
+            // Their deadlines are far: this is for the checks that were deferred.
             purgatory.advance();
             assert_eq!(ended.count(), 6, "order {at}");
             assert_eq!(purgatory.stats().panicked, 0, "order {at}");

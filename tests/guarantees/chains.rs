@@ -109,7 +109,7 @@ fn g14_a_chain_that_begins_on_a_thread_for_completions_does_not_nest() {
 fn g14_what_expires_in_a_callback_after_the_shutdown_does_not_nest() {
     within(PATIENCE, || {
         let (purgatory, clock) = crate::support::manual(|builder| {
-            // (There is no reaper, but such a thread.)
+            // There is no reaper, but such a thread.
             builder.dispatch(Dispatch::OwnThread)
         });
         let inside = Arc::new(AtomicBool::new(false));

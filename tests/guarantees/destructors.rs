@@ -37,7 +37,7 @@ fn aborted(on_drop: impl FnMut() + Send + 'static) -> Op {
         let _owned = &on_drop;
         examinations += 1;
         if examinations == 3 {
-            // (Without the hook, which would print it.)
+            // Without the hook, which would print it.
             resume_unwind(Box::new("intended"));
         }
         false
@@ -85,7 +85,7 @@ fn g14_a_chain_of_aborted_operations_whose_destructors_park_the_next_needs_no_st
         let first = link(&purgatory.downgrade(), 1, &dropped);
         drop(purgatory.try_complete_else_watch(first, [0]));
         let same = purgatory.clone();
-        // (A park takes most of it, in a build without optimisation.)
+        // A park takes most of it, in a build without optimisation.
         on_a_stack_of(128, move || _ = same.check_and_complete(&0));
         assert_eq!((dropped.count(), purgatory.len()), (LINKS, 0));
     });

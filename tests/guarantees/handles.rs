@@ -90,7 +90,7 @@ fn g18_handles_are_used_while_their_purgatory_goes() {
             });
             thread::yield_now();
             drop(purgatory);
-            // (The next one may get the place while the old handles are still used.)
+            // The next one may get the place while the old handles are still used.
             let (next, _clock) = manual::<u64>(|builder| builder);
             let own = park(&next, &Probe::new());
             for (worker, probe) in workers.into_iter().zip(probes) {

@@ -66,7 +66,7 @@ fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>, fate
     same.check_and_complete(&1);
     same.check_and_complete(&2);
     same.check_later(1);
-    // (It would never expire: the check is made before its deadline.)
+    // It would never expire: the check is made before its deadline.
     let put_off = !matches!(fate, Fate::Expire);
     if put_off {
         same.reschedule_for_key(&1, NEVER_IN_A_TEST);
@@ -162,7 +162,7 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
     let watch = purgatory.try_complete_else_watch(op, [1, 2]);
     let parked = watch.expect("there is room").into_handle();
     let Some(parked) = parked else {
-        // (On a busy machine its 5 ms may pass while it is parked.)
+        // On a busy machine its 5 ms may pass while it is parked.
         assert!(matches!(fate, Fate::Expire), "it cannot complete yet");
         crate::support::eventually("its expiry", || ended.count() == 1);
         return;
@@ -171,7 +171,7 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
     let returned = match fate {
         Fate::Check => {
             probe.satisfy();
-            // (Or the reaper does it, in one of the checks that the callback deferred.)
+            // Or the reaper does it, in one of the checks that the callback deferred.
             assert!(purgatory.check_and_complete(&2) <= 1);
             0
         }
@@ -182,7 +182,7 @@ fn reenter(reaper: Reaper, completions: Dispatch, fate: Fate) {
             0
         }
         Fate::Force => {
-            // (The same.)
+            // The same.
             parked.force_complete();
             0
         }

@@ -100,7 +100,7 @@ impl Worker {
             .purgatory
             .try_complete_else_watch_on(probe.op(timeout), watches)
             .expect("there is room");
-        // (It may have ended already, even before it was parked.)
+        // It may have ended already, even before it was parked.
         if let Some(handle) = watch.into_handle() {
             let ranks = Arc::new(ranks);
             lock(&self.scene.entries).push(Entry {
@@ -189,7 +189,7 @@ fn assert_round(scene: &Scene) {
     let parked = entries.iter().filter(|entry| entry.handle.is_parked());
     let parked = parked.collect::<Vec<_>>();
     let watches = parked.iter().map(|entry| entry.ranks.len()).sum::<usize>();
-    // (The counts have an ending before its watches are cleared away.)
+    // The counts have an ending before its watches are cleared away.
     eventually("the clearing away of all others", || {
         purgatory.watched() == watches
     });
@@ -212,7 +212,7 @@ fn assert_round(scene: &Scene) {
     }
     assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
     assert_eq!(purgatory.watched_keys(), 0);
-    // (The reaper may still have the last one.)
+    // The reaper may still have the last one.
     eventually("the end of all keys", || scene.census.count() == 0);
     eventually("the last completion", || {
         entries

@@ -347,7 +347,7 @@ fn g01_an_event_that_was_checked_before_the_end_is_found_before_it() {
                     let (event, purgatory) = (examined.clone(), weak.upgrade());
                     let purgatory = purgatory.expect("it is being examined");
                     let clock = clock.clone();
-                    // (The first is made before any other thread can find it.)
+                    // The first is made before any other thread can find it.
                     if examinations == 1 || ready {
                         return ready;
                     }

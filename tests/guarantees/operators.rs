@@ -30,7 +30,7 @@ fn park(purgatory: &Purgatory<Op>, op: Op, key: u64) {
 fn stuck(purgatory: &Purgatory<Op>) -> Sender<()> {
     let (go_on, told) = channel::<()>();
     let op = Op::new(SOON).then(move |_| {
-        // (An error: the sender was dropped.)
+        // An error: the sender was dropped.
         let _ = told.recv();
     });
     park(purgatory, op, 0);
@@ -250,7 +250,7 @@ fn g15_an_async_shutdown_goes_on_without_its_future() {
         let probe = Probe::new();
         park(&purgatory, probe.op(NEVER_IN_A_TEST), 1);
         let shutdown = purgatory.shutdown_async().expect("a thread");
-        // (Whatever it answers: it need not be polled again.)
+        // Whatever it answers: it need not be polled again.
         let _ = poll(shutdown);
         eventually("the end", || probe.ending() == Some(Completion::ShutDown));
         eventually("the end of its threads", || {
@@ -361,7 +361,7 @@ fn g20_a_snapshot_of_a_hot_key_stalls_no_thread() {
             waits[waits.len() / 2],
             waits[waits.len() - 1]
         );
-        // (The worst is the scheduler's on a loaded machine; before, each snapshot stalled for its whole length.)
+        // The worst is the scheduler's on a loaded machine; before, each snapshot stalled for its whole length.
         assert!(p99 < Duration::from_millis(1), "{p99:?}");
     });
 }

@@ -127,7 +127,7 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
     if at == At::FirstExamination {
         assert_eq!(refused, panics);
     }
-    // (What a storm leaves is cleared away after its completions.)
+    // What a storm leaves is cleared away after its completions.
     eventually("the end of all watches", || {
         (purgatory.watched(), purgatory.watched_keys()) == (0, 0)
     });
@@ -209,7 +209,7 @@ fn g12_a_bad_executor_loses_no_operation() {
             |job| drop(job),
             |job| job(),
         ];
-        // (The completions of the second half panic as well, in the unwinding of the executor's panic.)
+        // The completions of the second half panic as well, in the unwinding of the executor's panic.
         for (number, executor) in bad.into_iter().enumerate() {
             let purgatory = Purgatory::<Op>::builder("g12-executor")
                 .dispatch(Dispatch::Executor(Arc::new(executor)))

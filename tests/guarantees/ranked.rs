@@ -189,7 +189,7 @@ fn g01_a_check_below_takes_no_longer_with_many_above() {
         (0..5).map(|_| once()).min().expect("it was measured")
     };
     let (few, many) = (time(10), time(100_000));
-    // (A visit of all would take a thousand times as long, and more.)
+    // A visit of all would take a thousand times as long, and more.
     assert!(many < few * 50, "{many:?} with many, {few:?} with few");
 }
 

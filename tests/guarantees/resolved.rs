@@ -169,7 +169,7 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
     let census = Census::default();
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
     let (stranger, _clock) = manual::<Counted>(|builder| builder);
-    // (So that the two have different places for the key.)
+    // So that the two have different places for the key.
     let first = stranger.resolve(census.key(2));
     let (own, strange) = (
         purgatory.resolve(census.key(1)),
@@ -230,7 +230,7 @@ impl DelayedOperation for Keeper {
     }
 
     fn try_complete(&mut self) -> bool {
-        // (It may check from here as well.)
+        // It may check from here as well.
         self.key
             .get_mut()
             .expect("no test panics")

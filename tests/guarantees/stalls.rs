@@ -188,7 +188,7 @@ fn g20_no_departure_from_a_hot_key_clears_it_for_all() {
 fn g10_a_timer_waits_for_one_slice_of_a_deferred_check() {
     const WATCHERS: u64 = 1_000;
     const DUE: u64 = 5;
-    // (As many as a slice has, and twice that to be generous.)
+    // As many as a slice has, and twice that to be generous.
     const LATE: u64 = 2 * 64;
     let (purgatory, clock) = manual(|builder| builder);
     let (armed, examined) = (Arc::new(AtomicBool::new(false)), Tally::new());

@@ -72,7 +72,7 @@ fn g16_an_operation_dropped_for_a_panic_at_its_deadline_finds_that_counted() {
             OnDrop(move || {
                 let purgatory = weak.upgrade().expect("it is being advanced");
                 let stats = purgatory.stats();
-                // (Its place is free when it is gone.)
+                // Its place is free when it is gone.
                 let next = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [2]);
                 *lock(&found) = Some((stats.parked, stats.watched, stats.aborted, next.is_ok()));
             })

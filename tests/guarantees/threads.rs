@@ -20,7 +20,7 @@ fn g13_a_slow_completion_does_not_hold_up_the_timer() {
         let purgatory = Purgatory::<Op>::new("g13");
         let (go_on, told) = channel::<()>();
         let slow = Op::new(Duration::from_millis(5)).then(move |_| {
-            // (An error: the test has failed.)
+            // An error: the test has failed.
             let _ = told.recv();
         });
         purgatory
@@ -120,7 +120,7 @@ fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
         });
         let mut times = times.by_ref().collect::<Vec<_>>();
         times.sort_unstable();
-        // (Some of them, on a loaded machine.)
+        // Some of them, on a loaded machine.
         assert!(times[5] < Duration::from_millis(50), "{times:?}");
     });
 }
@@ -310,7 +310,7 @@ fn g13_completions_of_a_deferred_check_go_where_they_were_sent() {
         let sent = jobs.clone();
         let executor = Arc::new(move |job| lock(&sent).push(job));
         let (purgatory, _clock) = crate::support::manual(|builder| {
-            // (A clone of the executor stays with the purgatory.)
+            // A clone of the executor stays with the purgatory.
             builder.dispatch(Dispatch::Executor(executor))
         });
         let ended = Tally::new();

@@ -264,7 +264,7 @@ fn g03_a_recorder_may_call_the_purgatory() {
                 let Some(purgatory) = place.get().and_then(Weak::upgrade) else {
                     return;
                 };
-                // (A check from in here examines others, and so is told again: it must end somewhere.)
+                // A check from in here examines others, and so is told again: it must end somewhere.
                 if calls.fetch_add(1, Ordering::SeqCst) % 8 == 0 {
                     purgatory.check_and_complete(&77);
                     purgatory.cancel_for_key(&77);

@@ -296,7 +296,7 @@ pub(crate) fn sleeps(thread: u64) -> u64 {
 pub(crate) fn busy(thread: u64) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"))
         .expect("the thread is alive");
-    // (The name in parentheses may have spaces.)
+    // The name in parentheses may have spaces.
     let (_, fields) = stat.rsplit_once(") ").expect("a name");
     let user_and_system = fields.split(' ').skip(11).take(2);
     user_and_system

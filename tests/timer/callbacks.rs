@@ -81,7 +81,7 @@ pub(crate) fn g13_a_slow_callback_does_not_hold_up_the_timer<W: Tested>() {
         let timer = builder::<bool, W>("g13")
             .build(move |slow| {
                 if slow {
-                    // (An error: the test has failed.)
+                    // An error: the test has failed.
                     let _ = lock(&told).recv();
                 }
             })
@@ -106,8 +106,8 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
         let time = clock.clone();
         let wakes = AtomicUsize::new(0);
         let waker = WakeFn::new(move || {
-            // (The clock wakes as well. It is told to forget this waker, which it would otherwise keep, and be kept
-            // by.)
+            // The clock wakes as well. It is told to forget this waker, which it would otherwise keep, and be kept
+            // by.
             let first = wakes.fetch_add(1, Ordering::SeqCst) == 0;
             if first {
                 let timer = found.get().and_then(WeakTimer::upgrade);

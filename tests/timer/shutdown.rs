@@ -51,7 +51,7 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
         });
         let mut times = times.by_ref().collect::<Vec<_>>();
         times.sort_unstable();
-        // (Some of them, on a loaded machine.)
+        // Some of them, on a loaded machine.
         assert!(times[5] < Duration::from_millis(50), "{times:?}");
         // Dropped without a shutdown, a timer drops what it has.
         let mint = Mint::default();
@@ -188,7 +188,7 @@ pub(crate) fn g15_a_shutdown_at_any_moment_loses_nothing<W: Tested>() {
                 ends.extend(back);
                 made += count;
             }
-            // (One may have been expired by its starter, on that thread, after the shutdown.)
+            // One may have been expired by its starter, on that thread, after the shutdown.
             ends.append(&mut lock(&expired));
             let count = ends.len() as u64;
             ends.sort_unstable();

@@ -153,7 +153,7 @@ pub(crate) fn g10_fires_after_the_deadline_and_soon<W: Tested>() {
         let mut random = Random::new(10);
         for _ in 0..2_000 {
             let timeout = Duration::from_micros(random.below(300_000));
-            // (For a simple wheel of 64 slots.)
+            // For a simple wheel of 64 slots.
             let timeout = if W::ENDLESS { timeout } else { timeout / 5 };
             let start = (Instant::now(), timeout);
             timer.start(timeout, start).expect("it fits");
@@ -190,7 +190,7 @@ pub(crate) fn g11_a_jump_of_a_century_costs_little<W: Tested>() {
         let start = Instant::now();
         clock.advance(century);
         assert_eq!(timer.advance(), 10);
-        // (Steps, not time, are counted by the tests of the schemes; this allows for a loaded machine.)
+        // Steps, not time, are counted by the tests of the schemes; this allows for a loaded machine.
         assert!(start.elapsed() < Duration::from_secs(1), "{size} slots");
         assert_eq!(expired.try_iter().count(), 10);
     }

@@ -232,7 +232,7 @@ fn g12_a_panicking_id_comes_back() {
             assert_eq!(requests.stats().rejected, refused);
         }
     }
-    // (One clone of an id, and one hash.)
+    // One clone of an id, and one hash.
     assert_eq!(refused, 2);
     assert!(requests.request(Key(7), Duration::MAX).is_ok());
 }

@@ -146,7 +146,7 @@ impl Pair {
         match result.map_err(Rejected::into_parts) {
             Err((RejectReason::ShutDown, back)) if self.closed => assert_eq!(back, value),
             Err((RejectReason::Duplicate, back)) if duplicate => assert_eq!(back, value),
-            // (One that would be replaced takes its place until then.)
+            // One that would be replaced takes its place until then.
             Err((RejectReason::Full, back)) if full && !duplicate => assert_eq!(back, value),
             Ok((token, replaced)) if !self.closed && !duplicate && !full => {
                 self.given(key, token);

@@ -274,7 +274,7 @@ fn g19_many_requests_share_two_threads() {
     within(PATIENCE, || {
         let own = (0..100).map(|_| Requests::<u32, u32>::new("g19-own"));
         let own = own.collect::<Vec<_>>();
-        // (A thread takes its name once it runs.)
+        // A thread takes its name once it runs.
         eventually("two threads for each", || {
             threads_named("g19-own").len() == 200
         });

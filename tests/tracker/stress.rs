@@ -238,7 +238,7 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
             .expect("threads are to be had");
         let mut random = Random::new(5);
         let requests = (0..CALLS).map(|id| {
-            // (Some are certain to be answered, some to time out, however slow the machine.)
+            // Some are certain to be answered, some to time out, however slow the machine.
             let timeout = match id % 10 {
                 0 => Duration::ZERO,
                 1 => PATIENCE,
@@ -322,7 +322,7 @@ fn g05_a_response_that_races_the_timeout_is_taken_or_late() {
             assert_eq!(calls.late() - late, u64::from(!accepted));
             taken += u32::from(accepted);
         }
-        // (The clock of a machine under load may let one side win always.)
+        // The clock of a machine under load may let one side win always.
         assert_eq!(calls.stats().completed, u64::from(taken));
     });
 }

@@ -113,7 +113,7 @@ impl Schemes {
             let now = timers.now();
             for tick in now + 1..=now + BATCH {
                 for id in std::mem::take(&mut calendar.by_tick[tick as usize]) {
-                    // (It may have been stopped, and started again for later.)
+                    // It may have been stopped, and started again for later.
                     if timers.deadline(id) == tick && calendar.take(id) {
                         timers.stop(id);
                         stopped.push(id);

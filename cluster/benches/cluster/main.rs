@@ -41,7 +41,7 @@ async fn latency(site: &Site, a: &mut NodeProcess, what: &str, command: &str) {
         if round >= WARM_UP {
             acknowledged.push(acknowledgement - start);
             whole.push(woken.saturating_sub(start));
-            // (A may be woken before B has read the acknowledgement.)
+            // A may be woken before B has read the acknowledgement.
             after.push(woken.saturating_sub(acknowledgement));
         }
     }

@@ -4,7 +4,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
-    // (Neither clock is ever negative.)
+    // Neither clock is ever negative.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

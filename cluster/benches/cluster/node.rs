@@ -47,7 +47,7 @@ async fn obey<E>(engine: &E, kind: Kind, url: &str, config: Config)
 where
     E: Source<Key> + Feed<Key> + Clone,
 {
-    // (What the process itself takes does not count.)
+    // What the process itself takes does not count.
     let before = memory();
     let cluster = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
     let node = ClusterWaits::new(&cluster).expect("there is a thread");

@@ -58,7 +58,7 @@ async fn hear_nats(url: &str, count: u32) {
         .subscribe("purgatory.out.>")
         .await
         .expect("it subscribes");
-    // (The server has handled the subscription when it answers.)
+    // The server has handled the subscription when it answers.
     client.flush().await.expect("it is connected");
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     println!("ready");

@@ -252,7 +252,7 @@ async fn a_flushed_store_ends_waits_with_reset<R: Rig>() {
     let version = rig.commit(&key(0)).await.expect("it commits");
     let mut found = node.wait_past(key(0), 0, LONG).await;
     while found == Err(WaitError::Reset) {
-        // (The wait had begun before the node knew of the flush.)
+        // The wait had begun before the node knew of the flush.
         found = node.wait_past(key(0), 0, LONG).await;
     }
     assert_eq!(found, Ok(version));

@@ -192,7 +192,7 @@ async fn a_node_is_gone<R: Rig>(left_out: Option<Rule>) {
     for key in &keys {
         rig.commit(key).await.expect("it commits");
     }
-    // (Its session is not open yet when the clients come.)
+    // Its session is not open yet when the clients come.
     let second = start();
     let again = keys
         .iter()

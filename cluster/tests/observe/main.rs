@@ -165,7 +165,7 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
         let wait = async {
             loop {
                 all.extend(told(&snapshotter));
-                // (How far it is behind is told, too, and passes.)
+                // How far it is behind is told, too, and passes.
                 all.remove("purgatory_cluster_lag_seconds");
                 let stats = node.stats();
                 if all == expected(&stats) {

@@ -304,7 +304,7 @@ impl World {
                 version,
                 epoch: Some(self.store.epoch),
             };
-            // (Each takes its own time, so they arrive in disorder; some twice.)
+            // Each takes its own time, so they arrive in disorder; some twice.
             if self.random.u8(..) < 25 {
                 self.after(1..=20, Event::Message(number, change.clone()));
             }

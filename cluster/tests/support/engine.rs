@@ -173,7 +173,7 @@ impl Rig for NatsRig {
         let server = NatsServer::start().await;
         let proxy = Proxy::start(Upstream::Tcp(server.port)).await;
         let address = format!("nats://127.0.0.1:{}", proxy.port);
-        // (The server tells clients its own address, which is not to be used.)
+        // The server tells clients its own address, which is not to be used.
         let mut config = Self::config(vec![address], capacity);
         config.options = config.options.ignore_discovered_servers();
         let writer = NatsEngine::connect(Self::config(vec![server.url()], capacity)).await;

@@ -58,7 +58,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // (It may be dead already.)
+        // It may be dead already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -92,7 +92,7 @@ async fn serve(client: TcpStream, upstream: Upstream, state: watch::Receiver<Sta
         }
     };
     let mut cut = state.clone();
-    // (Either end may close, or be killed, at any time.)
+    // Either end may close, or be killed, at any time.
     tokio::select! {
         _ = carried => {}
         _ = cut.wait_for(|state| state.cuts != cuts) => {}
@@ -110,7 +110,7 @@ async fn carry(
         if count == 0 {
             return Ok(());
         }
-        // (An error: the proxy is gone, and with it this task soon.)
+        // An error: the proxy is gone, and with it this task soon.
         let _ = state.wait_for(|state| !state.is_frozen).await;
         to.write_all(&buffer[..count]).await?;
     }

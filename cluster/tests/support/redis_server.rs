@@ -52,7 +52,7 @@ impl RedisServer {
 
     /// After a kill, on the same data.
     pub async fn restart(&mut self) {
-        // (A killed server leaves its socket behind.)
+        // A killed server leaves its socket behind.
         let _ = std::fs::remove_file(self.socket());
         self.server = launch(&self.directory, &self.arguments, self.port);
         self.wait_until_ready().await;
@@ -62,7 +62,7 @@ impl RedisServer {
         eventually("redis-server accepts connections", async || {
             let info = redis::Client::open(self.url()).expect("the address is sound");
             let mut connection = info.get_multiplexed_async_connection().await.ok()?;
-            // (It refuses while it loads its data.)
+            // It refuses while it loads its data.
             redis::cmd("PING")
                 .query_async::<String>(&mut connection)
                 .await

@@ -150,7 +150,7 @@ impl<'a> From<&'a Event> for JsonEvent<'a> {
     fn from(event: &'a Event) -> Self {
         Self {
             version: event.version,
-            // (This gateway takes text only; another writer of the store may have written anything.)
+            // This gateway takes text only; another writer of the store may have written anything.
             body: String::from_utf8_lossy(&event.body),
         }
     }

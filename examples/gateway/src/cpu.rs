@@ -19,7 +19,7 @@ impl Cpu {
             Self::Process => ClockId::ProcessCPUTime,
             Self::Thread => ClockId::ThreadCPUTime,
         });
-        // (Neither is ever negative.)
+        // Neither is ever negative.
         Duration::new(
             u64::try_from(used.tv_sec).unwrap_or(0),
             u32::try_from(used.tv_nsec).unwrap_or(0),

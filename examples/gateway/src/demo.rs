@@ -34,7 +34,7 @@ const PARKING: Duration = Duration::from_secs(120);
 /// A server or a node cannot be started, or does not do as it is told.
 #[tokio::main]
 pub async fn run(args: &DemoArgs) -> Result<bool> {
-    // (With the engine in memory, both ends of each connection are in this process.)
+    // With the engine in memory, both ends of each connection are in this process.
     let files = u64::from(args.polls) * if args.engine.is_local() { 2 } else { 1 } + 200;
     let limit = rlimit::increase_nofile_limit(u64::MAX)?;
     ensure!(

@@ -26,7 +26,7 @@ pub(crate) fn routes() -> Router<Arc<Gateway>> {
 }
 
 async fn page(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
-    // (Peers are scheme, host and port: nothing in them ends the directive.)
+    // Peers are scheme, host and port: nothing in them ends the directive.
     let policy = format!(
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self' {}; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -111,7 +111,7 @@ fn end_on_signals(stop: &CancellationToken) -> Result<()> {
 /// The demo's commands: `deaf`, `hear`, `peers URL...`. On a thread of its own, since a read of the standard input
 /// cannot be given up, and a runtime would wait for it.
 fn obey(gateway: &Gateway, ears: &Ears, stop: &CancellationToken) {
-    // (An input that cannot be read has ended.)
+    // An input that cannot be read has ended.
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let mut words = line.split_whitespace();
         match words.next() {

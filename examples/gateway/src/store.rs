@@ -132,7 +132,7 @@ impl Store {
 
     /// Whether the versions of a topic have no gaps, so that events that are no longer kept can be counted.
     pub fn is_gapless(&self) -> bool {
-        // (The version of a key in NATS is the sequence of its last event in the stream of all keys.)
+        // The version of a key in NATS is the sequence of its last event in the stream of all keys.
         !matches!(self, Self::Nats(_))
     }
 

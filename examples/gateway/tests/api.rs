@@ -45,7 +45,7 @@ async fn without_a_wait_the_store_is_read_at_once() {
     for number in 0..120 {
         post(node.address, "/topics/a", number.to_string()).await;
     }
-    // (A node that has never heard of the topic.)
+    // A node that has never heard of the topic.
     let fresh = Node::start(&store).await;
     let first = get(fresh.address, "/topics/a").await;
     assert_eq!(first.json()["events"].as_array().map(Vec::len), Some(100));

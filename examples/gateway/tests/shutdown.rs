@@ -19,7 +19,7 @@ struct Gateway(Child);
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // (It has ended already, if the test passed.)
+        // It has ended already, if the test passed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

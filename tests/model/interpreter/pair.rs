@@ -494,7 +494,7 @@ impl Pair {
         let mut rest = self;
         let weak = rest.real.downgrade();
         assert_eq!(weak.upgrade().map(|real| real.len()), Some(rest.real.len()));
-        // (Another handle takes its place, so that the rest can be asked.)
+        // Another handle takes its place, so that the rest can be asked.
         drop(std::mem::replace(&mut rest.real, rest.foreign.clone()));
         rest.shut_down();
         assert!(weak.upgrade().is_none());

@@ -100,7 +100,7 @@ fn call(purgatory: &Purgatory<Operation>, round: Round, stop: &AtomicBool) -> Re
         let start = Instant::now();
         let completed = purgatory.check_and_complete(&checked);
         samples.push(start.elapsed());
-        // (Where it watches another key too, more may be completed, or another thread may be examining it.)
+        // Where it watches another key too, more may be completed, or another thread may be examining it.
         if completed != 1 && beside.is_none() {
             return Err(anyhow!("the innocent's check completed {completed}"));
         }

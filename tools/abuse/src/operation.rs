@@ -55,7 +55,7 @@ impl DelayedOperation for Operation {
 
     fn on_complete(self, _: Completion) {
         match self.kind {
-            // (The scenario may have stopped listening.)
+            // The scenario may have stopped listening.
             Kind::SlowEnd(time, tell) => {
                 thread::sleep(time);
                 let _ = tell.send(());

@@ -172,7 +172,7 @@ fn wait_until_gone(
 ) -> Result<()> {
     let far = innocent::TIMEOUT / 2;
     wait_until("all have expired and are cleared away", || {
-        // (The first two take no lock, the others many: they are asked once, at the end.)
+        // The first two take no lock, the others many: they are asked once, at the end.
         purgatory.stats().expired >= expired
             && purgatory.watched() <= 1
             && purgatory.watched_keys() <= 1

@@ -182,7 +182,7 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
         for record in open.iter().filter(|record| record.is_open()) {
             stage.complain("parked after all keys were ended".into(), record);
         }
-        // (Callbacks may have parked others since.)
+        // Callbacks may have parked others since.
         settle(&[stage]);
         what_is_parked_is_what_is_open(stage, purgatory);
     }

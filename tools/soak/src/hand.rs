@@ -33,7 +33,7 @@ impl Hand<'_> {
             0 => stage.neighbour().unwrap_or_else(|| stage.clone()),
             _ => stage.clone(),
         };
-        // (It may be dropped, and this be its last clone otherwise.)
+        // It may be dropped, and this be its last clone otherwise.
         let Some(purgatory) = stage.purgatory() else {
             return;
         };

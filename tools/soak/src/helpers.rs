@@ -124,7 +124,7 @@ impl Pool {
             let received = received.clone();
             threads.push(thread::spawn(move || {
                 loop {
-                    // (A statement of its own: the next thread takes a job while this one runs.)
+                    // A statement of its own: the next thread takes a job while this one runs.
                     let job = lock(&received).recv();
                     match job {
                         Ok(job) => job(),

@@ -57,7 +57,7 @@ impl Monitor {
 
     pub(crate) fn stop(self) {
         drop(self.stop);
-        // (It prints, and nothing else.)
+        // It prints, and nothing else.
         let _ = self.thread.join();
     }
 }

@@ -86,7 +86,7 @@ impl Stage {
             plan,
         });
         let (purgatory, helpers) = Helpers::start(&stage, clock, shared)?;
-        // (Set once, here.)
+        // Set once, here.
         let _ = stage.purgatory.set(purgatory.downgrade());
         ledger.purgatories.add(1);
         Ok((stage, purgatory, helpers))

@@ -67,7 +67,7 @@ pub(super) fn run<C: ByHandle>(script: &Script) -> Run {
                 candidate.rest(TIMEOUT).await;
             }
             let (tail, cpu) = (last_arrival.elapsed(), cpu_time() - cpu);
-            // (By now it has nothing left to wait for.)
+            // By now it has nothing left to wait for.
             let (completed, completer_lag) = completer.join().expect("the completer is well");
             let satisfied = flags.iter().filter(|flag| flag.is_satisfied()).count();
             let expired = flags.iter().filter(|flag| flag.is_expired()).count();
@@ -144,7 +144,7 @@ async fn complete<C: ByHandle>(
             continue;
         };
         lag = now - at;
-        // (It may have expired if this thread is late.)
+        // It may have expired if this thread is late.
         if flags[index].try_mark_completable() && candidate.force_complete(handle) {
             completed += 1;
         }

@@ -52,7 +52,7 @@ impl DelayedFetch {
         if let Some(since) = since.filter(|since| *since > self.arrived) {
             self.metrics.wake_up.record(since.elapsed());
         }
-        // (The receiver is dropped if the client has left.)
+        // The receiver is dropped if the client has left.
         let _ = self.answer.send(Answer::Fetch(self.fetch));
     }
 }

@@ -71,7 +71,7 @@ impl DelayedProduce {
 
     /// Answers without any wait.
     pub(crate) fn answer_now(self) {
-        // (The receiver is dropped if the client has left.)
+        // The receiver is dropped if the client has left.
         let response = Response::Produce(self.produced.response());
         let _ = self.answer.send(response.into());
     }

@@ -53,7 +53,7 @@ pub(super) struct Waiter {
 impl Waiter {
     /// Only wakes the task of the connection, so it may be called under a lock.
     pub(super) fn answer(self, response: GroupResponse) {
-        // (The receiver is dropped if the client has left.)
+        // The receiver is dropped if the client has left.
         let _ = self.sender.send(response);
     }
 }

@@ -389,7 +389,7 @@ fn every_request_of_groups_is_answered_in_every_version() {
             client.committed(false),
             [(0, -1, String::new()), committed.clone()]
         );
-        // (Version 1 cannot ask for all.)
+        // Version 1 cannot ask for all.
         if round >= 2 {
             assert_eq!(client.committed(true), [committed]);
         }
@@ -480,7 +480,7 @@ fn offsets_are_kept_over_a_restart_of_the_broker() {
     let member = client.join();
     client.sync(&member);
     client.commit(&member);
-    // (A member commits as often as it likes: the file is written anew now and then.)
+    // A member commits as often as it likes: the file is written anew now and then.
     for _ in 0..3_000 {
         client.commit(&member);
     }

@@ -101,7 +101,7 @@ fn a_closed_output_ends_the_demonstration_quietly() {
     BufReader::new(stdout)
         .read_line(&mut first)
         .expect("a line");
-    // (What was read from is closed by now.)
+    // What was read from is closed by now.
     let output = child.wait_with_output().expect("the broker ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*stderr), (Some(0), ""));

@@ -27,7 +27,7 @@ impl Connection {
         let (requests, driver) = handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
-        // (Its error is that of the request that is under way; it ends with `requests`.)
+        // Its error is that of the request that is under way; it ends with `requests`.
         tokio::spawn(driver);
         let host = address.to_string();
         Ok(Self { requests, host })

@@ -73,7 +73,7 @@ impl Poller {
     }
 
     async fn run(mut self) {
-        // (They arrive within a second.)
+        // They arrive within a second.
         pause(0..1_000).await;
         let mut connection = None;
         while !self.crowd.is_leaving.load(Ordering::SeqCst) {

@@ -77,7 +77,7 @@ impl Poster {
     }
 
     async fn attempt(&mut self, node: usize, topic: usize) -> std::io::Result<Option<Position>> {
-        // (Back into the map only after an answer.)
+        // Back into the map only after an answer.
         let mut connection = match self.connections.remove(&node) {
             Some(connection) => connection,
             None => Connection::open(self.addresses[node]).await?,

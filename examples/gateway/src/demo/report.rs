@@ -31,7 +31,7 @@ impl Report<'_> {
 
     /// Whether the demo shows what it is to show.
     pub(super) fn is_good(&self) -> bool {
-        // (No engine of the demo loses data, so no client is to start over.)
+        // No engine of the demo loses data, so no client is to start over.
         self.lost() == 0 && self.failures.is_empty() && self.resets == 0
     }
 

@@ -20,7 +20,7 @@ pub(super) fn each(one: impl Fn(&str, Dispatch) -> Result<()>) -> Result<()> {
 
 fn executor(pool: Sender<Job>) -> Dispatch {
     Dispatch::Executor(Arc::new(move |job| {
-        // (The workers outlive the purgatory.)
+        // The workers outlive the purgatory.
         let _ = pool.send(job);
     }))
 }

@@ -39,7 +39,7 @@ pub(super) fn run(scenario: Scenario, operations: u32, round: Round) -> Result<(
                 _ => purgatory.force_complete_for_key(&key),
             };
         }
-        // (Those that the innocent is just looking at are ended by that thread.)
+        // Those that the innocent is just looking at are ended by that thread.
         ensure!(checks || ended == operations as usize, "{ended} have ended");
         wait_until("all have ended", || purgatory.len() <= 1)
     })

@@ -67,7 +67,7 @@ fn one(way: &str, completions: Dispatch, sleeps: bool) -> Result<()> {
     let mut samples = Samples::with_capacity(late.len());
     late.drain(..).for_each(|late| samples.push(late));
     samples.sort();
-    // (An expiry is booked a little after its completion, when its traces are gone.)
+    // An expiry is booked a little after its completion, when its traces are gone.
     let all = u64::from(OTHERS) + u64::from(sleeps);
     while purgatory.stats().expired < all {
         thread::sleep(Duration::from_millis(1));

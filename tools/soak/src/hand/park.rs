@@ -44,7 +44,7 @@ impl Hand<'_> {
             numbers.clear();
         }
         let mut keys = numbers.iter().copied().map(Key::new).collect::<Vec<_>>();
-        // (In a callback that runs while its thread unwinds, the key would not go off: it would when it is removed.)
+        // In a callback that runs while its thread unwinds, the key would not go off: it would when it is removed.
         let bomb = (self.random.once_in(400) && !thread::panicking()).then_some(key::BOMB);
         if bomb.is_some() {
             let place = self.random.below(keys.len() as u64 + 1) as usize;

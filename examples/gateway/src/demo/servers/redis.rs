@@ -38,7 +38,7 @@ impl Redis {
 
     /// After a kill, on the same data.
     pub(super) async fn restart(&mut self) -> Result<()> {
-        // (A killed server leaves its socket behind.)
+        // A killed server leaves its socket behind.
         std::fs::remove_file(self.socket())?;
         self.server = launch(&self.directory)?;
         self.wait_until_ready().await
@@ -51,7 +51,7 @@ impl Redis {
             stream.write_all(b"PING\r\n").await.ok()?;
             let mut answer = [0; 5];
             stream.read_exact(&mut answer).await.ok()?;
-            // (It refuses while it loads its data.)
+            // It refuses while it loads its data.
             (answer == *b"+PONG").then_some(())
         };
         self.server.until("answered a PING", ping).await
