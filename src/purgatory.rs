@@ -395,8 +395,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.shutdown_async()
     }
 
-    /// The number of operations that watch `key`. Exact when no call is in progress; only after many have expired at
-    /// once, they count until their watch entries are reclaimed.
+    /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries
+    /// they count for a moment longer, until their watch entries are reclaimed.
     ///
     /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
     pub fn watchers<Q>(&self, key: &Q) -> usize
