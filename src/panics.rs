@@ -46,7 +46,7 @@ impl Panics {
     pub(crate) fn resume(self) {
         match self.0 {
             Some(payload) if !thread::panicking() => resume_unwind(payload),
-            Some(payload) => std::mem::forget(payload),
+            Some(payload) => Self(Some(payload)).discard(),
             None => {}
         }
     }
