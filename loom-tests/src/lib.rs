@@ -51,7 +51,7 @@ fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'st
 }
 
 /// What an operation waits for, and what became of it.
-pub struct Fate {
+pub struct Outcome {
     pub satisfied: AtomicBool,
     completed: AtomicUsize,
     expired: AtomicUsize,
@@ -59,7 +59,7 @@ pub struct Fate {
     shut_down: AtomicUsize,
 }
 
-impl Fate {
+impl Outcome {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             satisfied: AtomicBool::new(false),
@@ -89,18 +89,18 @@ impl Fate {
 
 /// An operation.
 pub struct Probe {
-    pub fate: Arc<Fate>,
+    pub outcome: Arc<Outcome>,
     pub timeout: Duration,
 }
 
 impl Probe {
-    pub fn new(fate: &Arc<Fate>) -> Self {
-        Self::with_timeout(fate, Duration::MAX)
+    pub fn new(outcome: &Arc<Outcome>) -> Self {
+        Self::with_timeout(outcome, Duration::MAX)
     }
 
-    pub fn with_timeout(fate: &Arc<Fate>, timeout: Duration) -> Self {
-        let fate = fate.clone();
-        Self { fate, timeout }
+    pub fn with_timeout(outcome: &Arc<Outcome>, timeout: Duration) -> Self {
+        let outcome = outcome.clone();
+        Self { outcome, timeout }
     }
 }
 
@@ -112,15 +112,15 @@ impl DelayedOperation for Probe {
     }
 
     fn try_complete(&mut self) -> bool {
-        self.fate.satisfied.load(Ordering::Relaxed)
+        self.outcome.satisfied.load(Ordering::Relaxed)
     }
 
     fn on_complete(self, completion: Completion) {
         let count = match completion {
-            Completion::Satisfied => &self.fate.completed,
-            Completion::Expired => &self.fate.expired,
-            Completion::Cancelled => &self.fate.cancelled,
-            _ => &self.fate.shut_down,
+            Completion::Satisfied => &self.outcome.completed,
+            Completion::Expired => &self.outcome.expired,
+            Completion::Cancelled => &self.outcome.cancelled,
+            _ => &self.outcome.shut_down,
         };
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -168,12 +168,12 @@ pub struct Hooked {
 impl Hooked {
     /// `examining` is shared by all operations of the model: it is true during an examination.
     pub fn new(
-        fate: &Arc<Fate>,
+        outcome: &Arc<Outcome>,
         examining: &Arc<std::sync::atomic::AtomicBool>,
         hook: impl FnMut() + Send + 'static,
     ) -> Self {
         Self {
-            probe: Probe::new(fate),
+            probe: Probe::new(outcome),
             hook: Box::new(hook),
             examining: examining.clone(),
         }

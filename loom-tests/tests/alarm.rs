@@ -2,7 +2,7 @@
 #![cfg(loom)]
 
 use loom::thread;
-use loom_tests::{Fate, Probe, Sleeper, assert_empty, bounded, driven};
+use loom_tests::{Outcome, Probe, Sleeper, assert_empty, bounded, driven};
 use request_purgatory::{Purgatory, threads::Reaper, time::ManualClock};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn drive(purgatory: &Purgatory<Probe>, sleeper: &Sleeper, until: Duration) {
 }
 
 fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> request_purgatory::Handle<Probe> {
-    let probe = Probe::with_timeout(&Fate::new(), timeout);
+    let probe = Probe::with_timeout(&Outcome::new(), timeout);
     let watch = purgatory.try_complete_else_watch(probe, [1]);
     watch
         .expect("it may park")
@@ -152,14 +152,14 @@ fn g07_check_later_wakes() {
     bounded(|| {
         let sleeper = Sleeper::default();
         let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         purgatory
-            .try_complete_else_watch(Probe::new(&fate), [1])
+            .try_complete_else_watch(Probe::new(&outcome), [1])
             .expect("it may park");
         let asker = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_later(1);
             })
         };
@@ -170,7 +170,7 @@ fn g07_check_later_wakes() {
             }
         }
         asker.join().unwrap();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -182,15 +182,15 @@ fn g07_a_second_check_later_wakes() {
     bounded(|| {
         let sleeper = Sleeper::default();
         let purgatory = driven(&ManualClock::new(), Reaper::Reactor(sleeper.waker()));
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         purgatory
-            .try_complete_else_watch(Probe::new(&fate), [1])
+            .try_complete_else_watch(Probe::new(&outcome), [1])
             .expect("it may park");
         let asker = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
                 purgatory.check_later(1);
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_later(1);
             })
         };
@@ -201,7 +201,7 @@ fn g07_a_second_check_later_wakes() {
             }
         }
         asker.join().unwrap();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }

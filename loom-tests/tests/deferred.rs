@@ -3,7 +3,7 @@
 #![cfg(loom)]
 
 use loom::thread;
-use loom_tests::{Fate, Hooked, Probe, assert_empty, bounded, manual};
+use loom_tests::{Hooked, Outcome, Probe, assert_empty, bounded, manual};
 use request_purgatory::{Handle, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,17 +33,17 @@ impl World {
         &self,
         key: u64,
         mut hook: impl FnMut(&Purgatory<Hooked>) + Send + 'static,
-    ) -> (Arc<Fate>, Handle<Hooked>) {
-        let fate = Fate::new();
+    ) -> (Arc<Outcome>, Handle<Hooked>) {
+        let outcome = Outcome::new();
         let (purgatory, armed) = (self.purgatory.clone(), self.armed.clone());
-        let op = Hooked::new(&fate, &self.examining, move || {
+        let op = Hooked::new(&outcome, &self.examining, move || {
             if armed.swap(false, Ordering::Relaxed) {
                 hook(&purgatory);
             }
         });
         let admission = self.purgatory.try_complete_else_watch(op, [key]);
         let handle = admission.expect("it may park").into_handle();
-        (fate, handle.expect("it parked"))
+        (outcome, handle.expect("it parked"))
     }
 
     /// From now on, the next examination runs its hook.
@@ -58,19 +58,19 @@ impl World {
 fn g01_a_deferred_check_races_an_examination_that_drives_the_timer() {
     bounded(|| {
         let world = World::new();
-        let (fate, _) = world.park(1, |purgatory| _ = purgatory.advance());
+        let (outcome, _) = world.park(1, |purgatory| _ = purgatory.advance());
         world.arm();
         let publisher = {
-            let (purgatory, fate) = (world.purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (world.purgatory.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_later(1);
             })
         };
         world.purgatory.check_and_complete(&1);
         publisher.join().unwrap();
         world.purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&world.purgatory);
     });
 }
@@ -81,20 +81,20 @@ fn g14_an_examination_that_drives_the_timer_makes_no_deferred_check() {
     bounded(|| {
         let world = World::new();
         let (_, driver) = world.park(1, |purgatory| _ = purgatory.advance());
-        let (fate, _) = world.park(2, |_| ());
+        let (outcome, _) = world.park(2, |_| ());
         world.arm();
         let publisher = {
-            let (purgatory, fate) = (world.purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (world.purgatory.clone(), outcome.clone());
             thread::spawn(move || {
                 purgatory.check_later(2);
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_later(2);
             })
         };
         world.purgatory.check_and_complete(&1);
         publisher.join().unwrap();
         world.purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         drop(driver.cancel().expect("no other thread ended it"));
         assert_empty(&world.purgatory);
     });
@@ -106,12 +106,12 @@ fn g14_an_examination_that_drives_the_timer_makes_no_deferred_check() {
 fn g01_a_check_made_in_try_complete_races_a_parker() {
     bounded(|| {
         let world = World::new();
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let (_, publisher) = {
-            let fate = fate.clone();
+            let outcome = outcome.clone();
             world.park(1, move |purgatory| {
                 purgatory.check_and_complete(&2);
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_and_complete(&2);
             })
         };
@@ -120,14 +120,14 @@ fn g01_a_check_made_in_try_complete_races_a_parker() {
             let purgatory = world.purgatory.clone();
             // It runs on another thread, at the same time as the examination of the first.
             let examining = Arc::<AtomicBool>::default();
-            let op = Hooked::new(&fate, &examining, || ());
+            let op = Hooked::new(&outcome, &examining, || ());
             thread::spawn(move || drop(purgatory.try_complete_else_watch(op, [2])))
         };
         world.purgatory.check_and_complete(&1);
         parker.join().unwrap();
         // A parker that was asked twice to examine again leaves that to the thread that drives the timer.
         world.purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         drop(publisher.cancel().expect("no other thread ended it"));
         assert_empty(&world.purgatory);
     });
@@ -139,22 +139,22 @@ fn g01_a_check_made_in_try_complete_races_a_parker() {
 fn g01_an_event_before_a_merged_check_is_seen() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         purgatory
-            .try_complete_else_watch(Probe::new(&fate), [1])
+            .try_complete_else_watch(Probe::new(&outcome), [1])
             .expect("it may park");
         purgatory.check_later(1);
         let publisher = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_later(1);
             })
         };
         purgatory.advance();
         publisher.join().unwrap();
         purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -164,21 +164,21 @@ fn g01_an_event_before_a_merged_check_is_seen() {
 fn g15_a_deferred_check_races_its_pass_and_the_shutdown() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         purgatory
-            .try_complete_else_watch(Probe::new(&fate), [1])
+            .try_complete_else_watch(Probe::new(&outcome), [1])
             .expect("it may park");
         let publisher = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_later(1);
                 purgatory.advance();
             })
         };
         purgatory.shutdown();
         publisher.join().unwrap();
-        let [completed, expired, cancelled, shut_down] = fate.endings();
+        let [completed, expired, cancelled, shut_down] = outcome.endings();
         assert_eq!((completed + shut_down, expired + cancelled), (1, 0));
         assert_empty(&purgatory);
     });

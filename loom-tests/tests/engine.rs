@@ -4,7 +4,7 @@
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
+use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
 use request_purgatory::{
     Completion, DelayedOperation, Handle, Purgatory, RejectReason, threads::Dispatch,
     threads::Reaper, time::ManualClock,
@@ -16,12 +16,12 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(1);
 const FAR: Duration = Duration::from_secs(60);
 
-fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> (Arc<Fate>, Option<Handle<Probe>>) {
-    let fate = Fate::new();
+fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> (Arc<Outcome>, Option<Handle<Probe>>) {
+    let outcome = Outcome::new();
     let watch = purgatory
-        .try_complete_else_watch(Probe::with_timeout(&fate, timeout), [1])
+        .try_complete_else_watch(Probe::with_timeout(&outcome, timeout), [1])
         .expect("it may park");
-    (fate, watch.into_handle())
+    (outcome, watch.into_handle())
 }
 
 /// A slice is one timer here, so the lock is free between the two whose deadline has passed. Catches: a newcomer that
@@ -40,8 +40,8 @@ fn g08_insert_races_a_drain() {
         let (now, _) = park(&purgatory, Duration::ZERO);
         let (later, handle) = park(&purgatory, FAR);
         assert!(reaper.join().unwrap() >= 2);
-        for fate in due {
-            assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        for outcome in due {
+            assert_eq!(outcome.endings(), [0, 1, 0, 0]);
         }
         purgatory.advance();
         assert_eq!(now.endings(), [0, 1, 0, 0]);
@@ -87,8 +87,8 @@ fn g05_cancel_races_cascade_and_insert() {
         clock.advance(TICK);
         assert_eq!(purgatory.advance(), 2);
         assert_eq!(leaving.endings(), [0; 4]);
-        for fate in [staying, newcomer] {
-            assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        for outcome in [staying, newcomer] {
+            assert_eq!(outcome.endings(), [0, 1, 0, 0]);
         }
         assert_empty(&purgatory);
     });
@@ -100,7 +100,7 @@ fn g05_cancel_expiry_check_cascade_and_insert_race() {
     bounded(|| {
         let clock = ManualClock::new();
         let purgatory = with_small_wheel(&clock);
-        let (fate, handle) = park(&purgatory, 3 * TICK);
+        let (outcome, handle) = park(&purgatory, 3 * TICK);
         let handle = handle.expect("it parked");
         clock.advance(3 * TICK);
         let canceller = {
@@ -108,9 +108,9 @@ fn g05_cancel_expiry_check_cascade_and_insert_race() {
             thread::spawn(move || handle.cancel().is_some())
         };
         let checker = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_and_complete(&1)
             })
         };
@@ -122,7 +122,7 @@ fn g05_cancel_expiry_check_cascade_and_insert_race() {
         let cancelled = usize::from(canceller.join().unwrap());
         checker.join().unwrap();
         let newcomer = inserter.join().unwrap();
-        assert_eq!(fate.endings().iter().sum::<usize>() + cancelled, 1);
+        assert_eq!(outcome.endings().iter().sum::<usize>() + cancelled, 1);
         assert!(!handle.is_parked());
         clock.advance(TICK);
         assert_eq!(purgatory.advance(), 1);
@@ -138,11 +138,11 @@ fn g01_parker_checker_and_reaper_race() {
     bounded(|| {
         let clock = ManualClock::new();
         let purgatory = manual(&clock);
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let checker = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_and_complete(&1)
             })
         };
@@ -151,12 +151,12 @@ fn g01_parker_checker_and_reaper_race() {
             thread::spawn(move || purgatory.advance())
         };
         purgatory
-            .try_complete_else_watch(Probe::with_timeout(&fate, Duration::ZERO), [1])
+            .try_complete_else_watch(Probe::with_timeout(&outcome, Duration::ZERO), [1])
             .expect("it may park");
         let completed = checker.join().unwrap();
         let expired = reaper.join().unwrap();
         purgatory.advance();
-        let [satisfied, timed_out, ..] = fate.endings();
+        let [satisfied, timed_out, ..] = outcome.endings();
         assert_eq!(satisfied + timed_out, 1);
         assert!(completed <= satisfied && expired <= timed_out);
         assert_empty(&purgatory);

@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
+use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
 use request_purgatory::{RejectReason, Watch, time::ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use std::time::Duration;
 fn g01_parker_races_checker() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let checker = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_and_complete(&1)
             })
         };
         purgatory
-            .try_complete_else_watch(Probe::new(&fate), [1])
+            .try_complete_else_watch(Probe::new(&outcome), [1])
             .expect("it may park");
         checker.join().unwrap();
         // A parker that was asked twice to examine again leaves that to the reaper.
         purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -38,21 +38,21 @@ fn g01_parker_races_a_check_of_a_resolved_key() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
         let key = purgatory.resolve(1);
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let checker = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
                 let key = purgatory.resolve(1);
-                fate.satisfy();
+                outcome.satisfy();
                 key.check_and_complete()
             })
         };
         purgatory
-            .try_complete_else_watch_on(Probe::new(&fate), [Watch::resolved(&key)])
+            .try_complete_else_watch_on(Probe::new(&outcome), [Watch::resolved(&key)])
             .expect("it may park");
         checker.join().unwrap();
         purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         drop(key);
         assert_empty(&purgatory);
     });
@@ -64,27 +64,27 @@ fn parker_races_a_check_that_finds_another(both: bool) {
     bounded(move || {
         let purgatory = manual(&ManualClock::new());
         let key = purgatory.resolve(1);
-        let (other, fate) = (Fate::new(), Fate::new());
+        let (other, outcome) = (Outcome::new(), Outcome::new());
         let watched = purgatory
             .try_complete_else_watch_on(Probe::new(&other), [Watch::resolved(&key)])
             .expect("it may park");
         assert!(watched.is_parked());
         let checker = {
-            let (key, other, fate) = (key.clone(), other.clone(), fate.clone());
+            let (key, other, outcome) = (key.clone(), other.clone(), outcome.clone());
             thread::spawn(move || {
                 if both {
                     other.satisfy();
                 }
-                fate.satisfy();
+                outcome.satisfy();
                 key.check_and_complete()
             })
         };
         purgatory
-            .try_complete_else_watch_on(Probe::new(&fate), [Watch::resolved(&key)])
+            .try_complete_else_watch_on(Probe::new(&outcome), [Watch::resolved(&key)])
             .expect("it may park");
         checker.join().unwrap();
         purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_eq!(other.endings(), [usize::from(both), 0, 0, 0]);
         purgatory.force_complete_for_key(&1);
         drop(key);
@@ -109,24 +109,24 @@ fn g01_parker_races_a_check_that_examines_another_on_the_resolved_key() {
 fn g01_parker_races_two_checkers() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let checkers = [false, true].map(|happens| {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
                 if happens {
-                    fate.satisfy();
+                    outcome.satisfy();
                 }
                 purgatory.check_and_complete(&1)
             })
         });
         purgatory
-            .try_complete_else_watch(Probe::new(&fate), [1])
+            .try_complete_else_watch(Probe::new(&outcome), [1])
             .expect("it may park");
         for checker in checkers {
             checker.join().unwrap();
         }
         purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -136,20 +136,20 @@ fn g01_parker_races_two_checkers() {
 fn g01_two_checkers_on_two_keys() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         purgatory
-            .try_complete_else_watch(Probe::new(&fate), [1, 2])
+            .try_complete_else_watch(Probe::new(&outcome), [1, 2])
             .expect("it may park");
         let idle = {
             let purgatory = purgatory.clone();
             thread::spawn(move || purgatory.check_and_complete(&1))
         };
-        fate.satisfy();
+        outcome.satisfy();
         let mine = purgatory.check_and_complete(&2);
         idle.join().unwrap();
         assert!(mine <= 1);
         purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -160,9 +160,12 @@ fn g05_cancel_races_expiry_and_check() {
     bounded(|| {
         let clock = ManualClock::new();
         let purgatory = manual(&clock);
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let watch = purgatory
-            .try_complete_else_watch(Probe::with_timeout(&fate, Duration::from_millis(100)), [1])
+            .try_complete_else_watch(
+                Probe::with_timeout(&outcome, Duration::from_millis(100)),
+                [1],
+            )
             .expect("it may park");
         let handle = watch.into_handle().expect("it parked");
         clock.advance(Duration::from_millis(200));
@@ -171,15 +174,15 @@ fn g05_cancel_races_expiry_and_check() {
             thread::spawn(move || purgatory.advance())
         };
         let checker = {
-            let (purgatory, fate) = (purgatory.clone(), fate.clone());
+            let (purgatory, outcome) = (purgatory.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 purgatory.check_and_complete(&1)
             })
         };
         let cancelled = handle.cancel();
         let (expired, completed) = (reaper.join().unwrap(), checker.join().unwrap());
-        let endings = fate.endings();
+        let endings = outcome.endings();
         assert_eq!(
             endings.iter().sum::<usize>() + usize::from(cancelled.is_some()),
             1
@@ -197,7 +200,7 @@ fn g05_expiry_races_park() {
     bounded(|| {
         let clock = ManualClock::new();
         let purgatory = manual(&clock);
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let reaper = {
             let (purgatory, clock) = (purgatory.clone(), clock.clone());
             thread::spawn(move || {
@@ -206,11 +209,11 @@ fn g05_expiry_races_park() {
             })
         };
         purgatory
-            .try_complete_else_watch(Probe::with_timeout(&fate, Duration::ZERO), [1])
+            .try_complete_else_watch(Probe::with_timeout(&outcome, Duration::ZERO), [1])
             .expect("it may park");
         reaper.join().unwrap();
         purgatory.advance();
-        assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        assert_eq!(outcome.endings(), [0, 1, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -221,9 +224,9 @@ fn g05_reschedule_races_expiry() {
     bounded(|| {
         let clock = ManualClock::new();
         let purgatory = manual(&clock);
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let watch = purgatory
-            .try_complete_else_watch(Probe::with_timeout(&fate, Duration::from_millis(1)), [1])
+            .try_complete_else_watch(Probe::with_timeout(&outcome, Duration::from_millis(1)), [1])
             .expect("it may park");
         let handle = watch.into_handle().expect("it parked");
         clock.advance(Duration::from_millis(1));
@@ -236,7 +239,7 @@ fn g05_reschedule_races_expiry() {
         assert_eq!(usize::from(again) + expired, 1);
         clock.advance(Duration::from_millis(10));
         purgatory.advance();
-        assert_eq!(fate.endings(), [0, 1, 0, 0]);
+        assert_eq!(outcome.endings(), [0, 1, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -247,23 +250,23 @@ fn g05_reschedule_races_expiry() {
 fn g01_an_event_checked_before_a_cancel_completes() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let admission = purgatory
-            .try_complete_else_watch(Probe::new(&fate), [1])
+            .try_complete_else_watch(Probe::new(&outcome), [1])
             .expect("it may park");
         let handle = admission.into_handle().expect("it parked");
         let checker = {
             let handle = handle.clone();
             thread::spawn(move || handle.check())
         };
-        fate.satisfy();
+        outcome.satisfy();
         handle.check();
         assert!(
             handle.cancel().is_none(),
             "it is satisfied, and was checked"
         );
         checker.join().unwrap();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -273,23 +276,24 @@ fn g01_an_event_checked_before_a_cancel_completes() {
 fn g15_shutdown_races_park() {
     bounded(|| {
         let purgatory = manual(&ManualClock::new());
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let refused = Arc::new(AtomicUsize::new(0));
         let parker = {
-            let (purgatory, fate, refused) = (purgatory.clone(), fate.clone(), refused.clone());
-            thread::spawn(
-                move || match purgatory.try_complete_else_watch(Probe::new(&fate), [1]) {
+            let (purgatory, outcome, refused) =
+                (purgatory.clone(), outcome.clone(), refused.clone());
+            thread::spawn(move || {
+                match purgatory.try_complete_else_watch(Probe::new(&outcome), [1]) {
                     Ok(_) => {}
                     Err(ref rejected) if rejected.reason() == RejectReason::ShutDown => {
                         refused.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(other) => panic!("{other}"),
-                },
-            )
+                }
+            })
         };
         purgatory.shutdown();
         parker.join().unwrap();
-        let [completed, expired, cancelled, shut_down] = fate.endings();
+        let [completed, expired, cancelled, shut_down] = outcome.endings();
         assert_eq!(shut_down + refused.load(Ordering::Relaxed), 1);
         assert_eq!(completed + expired + cancelled, 0);
         assert_empty(&purgatory);

@@ -5,7 +5,7 @@
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use loom_tests::{Fate, Probe, assert_empty, bounded, manual};
+use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
 use request_purgatory::model::{By, Resolution, Watchers};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, ResolvedKey, Watch, threads::Reaper, time::ManualClock,
@@ -24,23 +24,23 @@ fn parker_races_checker(
     bounded(move || {
         let purgatory = manual(&ManualClock::new());
         let key = Arc::new(purgatory.resolve(1));
-        let fate = Fate::new();
+        let outcome = Outcome::new();
         let checker = {
-            let (purgatory, key, fate) = (purgatory.clone(), key.clone(), fate.clone());
+            let (purgatory, key, outcome) = (purgatory.clone(), key.clone(), outcome.clone());
             thread::spawn(move || {
-                fate.satisfy();
+                outcome.satisfy();
                 check(&purgatory, &key)
             })
         };
         let watch = Watch::resolved(&key);
         let watch = rank.into_iter().fold(watch, Watch::at_rank);
         purgatory
-            .try_complete_else_watch_on(Probe::new(&fate), [watch])
+            .try_complete_else_watch_on(Probe::new(&outcome), [watch])
             .expect("it may park");
         checker.join().unwrap();
         // A parker that was asked twice to examine again leaves that to the reaper.
         purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0]);
+        assert_eq!(outcome.endings(), [1, 0, 0, 0]);
         assert_empty(&purgatory);
     });
 }
@@ -75,7 +75,7 @@ fn g01_parker_at_a_rank_races_its_coming_on_the_plain_key() {
 struct UnderLock {
     event: Arc<Mutex<bool>>,
     unlocked: Arc<AtomicBool>,
-    fate: Arc<Fate>,
+    outcome: Arc<Outcome>,
 }
 
 impl DelayedOperation for UnderLock {
@@ -90,7 +90,7 @@ impl DelayedOperation for UnderLock {
     }
 
     fn on_complete(self, completion: Completion) {
-        Probe::new(&self.fate).on_complete(completion);
+        Probe::new(&self.outcome).on_complete(completion);
     }
 }
 
@@ -103,7 +103,7 @@ fn parker_races_check_after_lock(under_lock: bool) {
             .build()
             .expect("the settings are sound");
         let key = Arc::new(purgatory.resolve(1));
-        let (fate, event) = (Fate::new(), Arc::new(Mutex::new(false)));
+        let (outcome, event) = (Outcome::new(), Arc::new(Mutex::new(false)));
         let unlocked = Arc::new(AtomicBool::new(false));
         let checker = {
             let (key, event, unlocked) = (key.clone(), event.clone(), unlocked.clone());
@@ -119,14 +119,14 @@ fn parker_races_check_after_lock(under_lock: bool) {
         let op = UnderLock {
             event,
             unlocked,
-            fate: fate.clone(),
+            outcome: outcome.clone(),
         };
         purgatory
             .try_complete_else_watch_on(op, [Watch::resolved(&key)])
             .expect("it may park");
         checker.join().unwrap();
         purgatory.advance();
-        assert_eq!(fate.endings(), [1, 0, 0, 0], "missed");
+        assert_eq!(outcome.endings(), [1, 0, 0, 0], "missed");
     });
 }
 

@@ -3,18 +3,18 @@
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use loom_tests::{Fate, Probe, assert_empty, bounded, manual_with_two_shards};
+use loom_tests::{Outcome, Probe, assert_empty, bounded, manual_with_two_shards};
 use request_purgatory::{Handle, Purgatory, RejectReason, time::ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
 
-fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> (Arc<Fate>, Handle<Probe>) {
-    let fate = Fate::new();
-    let admission = purgatory.try_complete_else_watch(Probe::with_timeout(&fate, timeout), [1]);
+fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> (Arc<Outcome>, Handle<Probe>) {
+    let outcome = Outcome::new();
+    let admission = purgatory.try_complete_else_watch(Probe::with_timeout(&outcome, timeout), [1]);
     let handle = admission.expect("it may park").into_handle();
-    (fate, handle.expect("it parked"))
+    (outcome, handle.expect("it parked"))
 }
 
 /// Catches: a slot or a timer that is lost on its way back to its own shard.
@@ -22,12 +22,12 @@ fn park(purgatory: &Purgatory<Probe>, timeout: Duration) -> (Arc<Fate>, Handle<P
 fn g06_a_cancel_by_a_thread_of_another_shard_races_a_park() {
     bounded(|| {
         let purgatory = manual_with_two_shards(&ManualClock::new());
-        let (fate, handle) = park(&purgatory, TICK);
+        let (outcome, handle) = park(&purgatory, TICK);
         let canceller = thread::spawn(move || handle.cancel().is_some());
         let (_, mine) = park(&purgatory, TICK);
         assert!(canceller.join().unwrap(), "no other thread ended it");
         drop(mine.cancel().expect("no other thread ended it"));
-        assert_eq!(fate.endings(), [0; 4]);
+        assert_eq!(outcome.endings(), [0; 4]);
         assert_eq!(purgatory.next_deadline(), None, "a timer is left");
         assert_empty(&purgatory);
     });
@@ -62,11 +62,13 @@ fn g15_shutdown_races_a_park_in_another_shard() {
     bounded(|| {
         let purgatory = manual_with_two_shards(&ManualClock::new());
         let (mine, _) = park(&purgatory, Duration::MAX);
-        let (fate, refused) = (Fate::new(), Arc::new(AtomicUsize::new(0)));
+        let (outcome, refused) = (Outcome::new(), Arc::new(AtomicUsize::new(0)));
         let parker = {
-            let (purgatory, fate, refused) = (purgatory.clone(), fate.clone(), refused.clone());
+            let (purgatory, outcome, refused) =
+                (purgatory.clone(), outcome.clone(), refused.clone());
             thread::spawn(move || {
-                if let Err(rejected) = purgatory.try_complete_else_watch(Probe::new(&fate), [1]) {
+                if let Err(rejected) = purgatory.try_complete_else_watch(Probe::new(&outcome), [1])
+                {
                     assert_eq!(rejected.reason(), RejectReason::ShutDown);
                     refused.fetch_add(1, Ordering::Relaxed);
                 }
@@ -76,7 +78,7 @@ fn g15_shutdown_races_a_park_in_another_shard() {
         parker.join().unwrap();
         assert_eq!(mine.endings(), [0, 0, 0, 1]);
         let refused = refused.load(Ordering::Relaxed);
-        assert_eq!(fate.endings(), [0, 0, 0, 1 - refused]);
+        assert_eq!(outcome.endings(), [0, 0, 0, 1 - refused]);
         assert_empty(&purgatory);
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::bodies::{Answer, Bodies, FetchError};
 use crate::cpu::Cpu;
-use crate::ears::Ears;
+use crate::deaf_switch::DeafSwitch;
 use crate::stats::{Counts, Stats};
 use crate::store::{Store, Topic};
 use anyhow::Result;
@@ -24,7 +24,7 @@ pub struct Settings {
     /// Whose CPU time `/stats` shows.
     pub cpu: Cpu,
     /// For a node that is to be made deaf.
-    pub ears: Option<Ears>,
+    pub deaf: Option<DeafSwitch>,
 }
 
 /// What a client has seen.
@@ -83,7 +83,7 @@ impl Gateway {
     /// # Errors
     /// The thread is in no tokio runtime, a setting is zero, or the system refused a thread.
     pub fn start(store: Store, settings: Settings) -> Result<Arc<Self>> {
-        let cluster = store.start(settings.cluster, settings.ears)?;
+        let cluster = store.start(settings.cluster, settings.deaf)?;
         let waits = Waits::<Topic>::builder(&settings.name)
             .max_parked(settings.max_polls)
             .build()?;

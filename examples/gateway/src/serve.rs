@@ -2,7 +2,7 @@
 
 use crate::cli::ServeArgs;
 use crate::cpu::Cpu;
-use crate::ears::Ears;
+use crate::deaf_switch::DeafSwitch;
 use crate::gateway::{Gateway, Settings};
 use crate::node;
 use crate::store::Store;
@@ -28,10 +28,10 @@ pub async fn serve(args: ServeArgs) -> Result<()> {
 /// The same.
 #[tokio::main]
 pub async fn node(args: ServeArgs) -> Result<()> {
-    run(args, Some(Ears::default())).await
+    run(args, Some(DeafSwitch::default())).await
 }
 
-async fn run(args: ServeArgs, ears: Option<Ears>) -> Result<()> {
+async fn run(args: ServeArgs, deaf: Option<DeafSwitch>) -> Result<()> {
     let peers = args.peer.iter().map(|peer| base_url(peer));
     let peers = peers.collect::<Result<Vec<_>>>()?;
     // A socket for each parked poll: as many as the system allows. (If it allows no more, there are as many as there
@@ -47,21 +47,21 @@ async fn run(args: ServeArgs, ears: Option<Ears>) -> Result<()> {
             args.url.join(", ")
         )
     })?;
-    let gateway = Gateway::start(store, settings(&args, Cpu::Process, ears.clone()))?;
+    let gateway = Gateway::start(store, settings(&args, Cpu::Process, deaf.clone()))?;
     gateway.set_peers(peers);
     let listener = node::listen(&args.listen).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    if let Some(ears) = ears {
+    if let Some(deaf) = deaf {
         let (gateway, stop) = (gateway.clone(), stop.clone());
         std::thread::Builder::new()
             .name("commands".into())
-            .spawn(move || obey(&gateway, &ears, &stop))?;
+            .spawn(move || obey(&gateway, &deaf, &stop))?;
     }
     node::run(listener, gateway, stop).await
 }
 
 /// What the command line says of a node.
-pub(crate) fn settings(args: &ServeArgs, cpu: Cpu, ears: Option<Ears>) -> Settings {
+pub(crate) fn settings(args: &ServeArgs, cpu: Cpu, deaf: Option<DeafSwitch>) -> Settings {
     Settings {
         name: args.name.clone(),
         max_wait: args.max_wait,
@@ -73,7 +73,7 @@ pub(crate) fn settings(args: &ServeArgs, cpu: Cpu, ears: Option<Ears>) -> Settin
             ..Config::default()
         },
         cpu,
-        ears,
+        deaf,
     }
 }
 
@@ -110,13 +110,13 @@ fn end_on_signals(stop: &CancellationToken) -> Result<()> {
 
 /// The demo's commands: `deaf`, `hear`, `peers URL...`. On a thread of its own, since a read of the standard input
 /// cannot be given up, and a runtime would wait for it.
-fn obey(gateway: &Gateway, ears: &Ears, stop: &CancellationToken) {
+fn obey(gateway: &Gateway, deaf: &DeafSwitch, stop: &CancellationToken) {
     // An input that cannot be read has ended.
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let mut words = line.split_whitespace();
         match words.next() {
-            Some("deaf") => ears.close(true),
-            Some("hear") => ears.close(false),
+            Some("deaf") => deaf.set(true),
+            Some("hear") => deaf.set(false),
             Some("peers") => gateway.set_peers(words.map(str::to_owned).collect()),
             _ => eprintln!("gateway node: there is no command `{line}`"),
         }

@@ -2,7 +2,7 @@
 
 mod memory;
 
-use crate::ears::{Ears, Muffled};
+use crate::deaf_switch::{DeafFeed, DeafSwitch};
 use clap::ValueEnum;
 pub use memory::MemoryStore;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
@@ -84,15 +84,19 @@ impl Store {
         }
     }
 
-    /// Starts a node of the cluster on this store; with `ears`, it can be made deaf.
+    /// Starts a node of the cluster on this store; with `deaf`, it can be made deaf.
     ///
     /// # Errors
     /// As [`Cluster::start`].
-    pub fn start(&self, config: Config, ears: Option<Ears>) -> Result<Cluster<Topic>, StartError> {
+    pub fn start(
+        &self,
+        config: Config,
+        deaf: Option<DeafSwitch>,
+    ) -> Result<Cluster<Topic>, StartError> {
         match self {
-            Self::Memory(store) => start(&store.engine, config, ears),
-            Self::Redis(engine) => start(engine, config, ears),
-            Self::Nats(engine) => start(engine, config, ears),
+            Self::Memory(store) => start(&store.engine, config, deaf),
+            Self::Redis(engine) => start(engine, config, deaf),
+            Self::Nats(engine) => start(engine, config, deaf),
         }
     }
 
@@ -165,11 +169,11 @@ impl Store {
 fn start<E: Source<Topic> + Feed<Topic> + Clone>(
     engine: &E,
     config: Config,
-    ears: Option<Ears>,
+    deaf: Option<DeafSwitch>,
 ) -> Result<Cluster<Topic>, StartError> {
     let (source, feed) = (engine.clone(), engine.clone());
-    match ears {
-        Some(ears) => Cluster::start(source, Muffled { feed, ears }, config),
+    match deaf {
+        Some(deaf) => Cluster::start(source, DeafFeed { feed, deaf }, config),
         None => Cluster::start(source, feed, config),
     }
 }

@@ -1,6 +1,6 @@
 //! A thread that works on all purgatories of an epoch.
 
-use crate::hand::Hand;
+use crate::caller::Caller;
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::stage::Stage;
@@ -29,13 +29,13 @@ impl Actor {
                     false => continue,
                 }
             }
-            let mut hand = Hand {
+            let mut caller = Caller {
                 stage,
                 purgatory,
                 random: &mut self.random,
                 callback: None,
             };
-            hand.act();
+            caller.act();
         }
     }
 }

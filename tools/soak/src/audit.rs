@@ -1,14 +1,14 @@
 //! The quiet moment at the end of an epoch: no thread works on the purgatory, so all counts must be exact.
 
-use crate::hand::Hand;
+use crate::caller::Caller;
 use crate::key::Key;
 use crate::ledger::Ending;
+use crate::misbehaviour::Misbehaviour;
 use crate::operation::Operation;
 use crate::plan::Finish;
 use crate::random::Random;
 use crate::rest::{eventually, settle};
 use crate::stage::Stage;
-use crate::temper::Temper;
 use request_purgatory::{Purgatory, stats::Stats};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn what_is_parked_is_what_is_open(stage: &Stage, purgatory: &Purgatory<Operation
             purgatory.watched(),
             purgatory.watched_keys(),
             purgatory.snapshot().len(),
-            stage.books.open(),
+            stage.accounts.open(),
         )
     };
     if !eventually(stage, || theirs() == ours) {
@@ -68,24 +68,32 @@ fn what_is_parked_is_what_is_open(stage: &Stage, purgatory: &Purgatory<Operation
 
 /// The library's counts are the ledger's.
 fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
-    let books = &stage.books;
+    let accounts = &stage.accounts;
     let ours = |stats: Stats| {
-        let cancelled = books.ended(Ending::TakenBack) + books.ended(Ending::Cancelled);
+        let cancelled = accounts.ended(Ending::TakenBack) + accounts.ended(Ending::Cancelled);
         [
-            ("parked", books.open(), stats.parked as u64),
+            ("parked", accounts.open(), stats.parked as u64),
             (
                 "at once",
-                books.ended(Ending::AtOnce),
+                accounts.ended(Ending::AtOnce),
                 stats.completed_at_once,
             ),
-            ("completed", books.ended(Ending::Completed), stats.completed),
-            ("expired", books.ended(Ending::Expired), stats.expired),
+            (
+                "completed",
+                accounts.ended(Ending::Completed),
+                stats.completed,
+            ),
+            ("expired", accounts.ended(Ending::Expired), stats.expired),
             ("cancelled", cancelled, stats.cancelled),
-            ("shut down", books.ended(Ending::ShutDown), stats.shut_down),
-            ("aborted", books.ended(Ending::Aborted), stats.aborted),
-            ("rejected", books.refused.read(), stats.rejected),
-            ("panics", books.panics.read(), stats.panicked),
-            ("missed checks", books.missed.read(), stats.missed_checks),
+            (
+                "shut down",
+                accounts.ended(Ending::ShutDown),
+                stats.shut_down,
+            ),
+            ("aborted", accounts.ended(Ending::Aborted), stats.aborted),
+            ("rejected", accounts.refused.read(), stats.rejected),
+            ("panics", accounts.panics.read(), stats.panicked),
+            ("missed checks", accounts.missed.read(), stats.missed_checks),
         ]
     };
     let wrong = || {
@@ -101,7 +109,10 @@ fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
             ));
         }
     }
-    let (said, completed) = (books.said_completed.read(), books.ended(Ending::Completed));
+    let (said, completed) = (
+        accounts.said_completed.read(),
+        accounts.ended(Ending::Completed),
+    );
     if said > completed {
         let what = format!("checks say that they completed {said}, of {completed} in all");
         stage.ledger.discrepancy(what);
@@ -111,9 +122,9 @@ fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
 /// No deadline has passed, and the thread that drives the timer sleeps: a nearer deadline wakes it, and so does a
 /// deferred check.
 fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
-    let mut hand = hand(stage, purgatory, random);
+    let mut caller = caller(stage, purgatory, random);
     for nearer in [true, false] {
-        let Some(record) = hand.park_calmly(PRIVATE, Temper::calm()) else {
+        let Some(record) = caller.park_calmly(PRIVATE, Misbehaviour::calm()) else {
             return;
         };
         if nearer {
@@ -143,12 +154,12 @@ fn the_limit_is_exact(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, rand
         return;
     };
     let room = limit.saturating_sub(stage.open().len());
-    let mut hand = hand(stage, purgatory, random);
-    let fill = |hand: &mut Hand<'_>| {
-        (0..=limit).find(|_| hand.park_calmly(PRIVATE, Temper::calm()).is_none())
+    let mut caller = caller(stage, purgatory, random);
+    let fill = |caller: &mut Caller<'_>| {
+        (0..=limit).find(|_| caller.park_calmly(PRIVATE, Misbehaviour::calm()).is_none())
     };
-    let parked = fill(&mut hand);
-    hand.cancel(PRIVATE);
+    let parked = fill(&mut caller);
+    caller.cancel(PRIVATE);
     if parked != Some(room) {
         let what = format!(
             "room for {parked:?}, not {room}, of {limit}: {:?}",
@@ -162,21 +173,21 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
     let open = stage.open();
     let keys = open.iter().flat_map(|record| record.keys.iter().copied());
     let keys = keys.collect::<HashSet<_>>();
-    let mut hand = hand(stage, purgatory, random);
+    let mut caller = caller(stage, purgatory, random);
     match stage.plan.finish {
         Finish::Shutdown => {}
         Finish::Drop => return stage.shutdown_begins(),
         Finish::Callback => {
-            let temper = Temper {
+            let misbehaviour = Misbehaviour {
                 shuts_down: true,
-                ..Temper::calm()
+                ..Misbehaviour::calm()
             };
-            if hand.park_calmly(PRIVATE, temper).is_some() {
-                hand.force(PRIVATE);
+            if caller.park_calmly(PRIVATE, misbehaviour).is_some() {
+                caller.force(PRIVATE);
             }
         }
-        Finish::Cancel => keys.into_iter().for_each(|key| hand.cancel(key)),
-        Finish::Force => keys.into_iter().for_each(|key| hand.force(key)),
+        Finish::Cancel => keys.into_iter().for_each(|key| caller.cancel(key)),
+        Finish::Force => keys.into_iter().for_each(|key| caller.force(key)),
     }
     if matches!(stage.plan.finish, Finish::Cancel | Finish::Force) {
         for record in open.iter().filter(|record| record.is_open()) {
@@ -193,12 +204,12 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
     }
 }
 
-fn hand<'a>(
+fn caller<'a>(
     stage: &'a Arc<Stage>,
     purgatory: &'a Purgatory<Operation>,
     random: &'a mut Random,
-) -> Hand<'a> {
-    Hand {
+) -> Caller<'a> {
+    Caller {
         stage,
         purgatory,
         random,
@@ -208,13 +219,13 @@ fn hand<'a>(
 
 /// After the shutdown every operation has ended, and every payload is dropped.
 fn over(stage: &Stage, purgatory: Option<&Purgatory<Operation>>) {
-    let books = &stage.books;
-    eventually(stage, || books.open() == 0);
+    let accounts = &stage.accounts;
+    eventually(stage, || accounts.open() == 0);
     for record in stage.open() {
         stage.complain("never ended".into(), &record);
     }
-    if !eventually(stage, || books.dropped.read() == books.made.read()) {
-        let (dropped, made) = (books.dropped.read(), books.made.read());
+    if !eventually(stage, || accounts.dropped.read() == accounts.made.read()) {
+        let (dropped, made) = (accounts.dropped.read(), accounts.made.read());
         stage.ledger.discrepancy(format!(
             "{dropped} payloads dropped of {made} made, in {:?}",
             stage.plan

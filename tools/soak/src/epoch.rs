@@ -67,7 +67,7 @@ fn epoch(
     for _ in 0..random.between(1, 3) {
         match Stage::build(Plan::random(random), ledger, shared) {
             Ok((stage, purgatory, helper)) => {
-                lock(&ledger.current).push(stage.books.clone());
+                lock(&ledger.current).push(stage.accounts.clone());
                 stages.push((stage, purgatory));
                 helpers.push(helper);
             }
@@ -100,8 +100,8 @@ fn epoch(
             ledger.discrepancy("a reactor or an executor panicked: see above".into());
         }
     }
-    for books in lock(&ledger.current).drain(..) {
-        ledger.totals.absorb(&books);
+    for accounts in lock(&ledger.current).drain(..) {
+        ledger.totals.absorb(&accounts);
     }
 }
 
@@ -113,7 +113,7 @@ fn threads_are_back(ledger: &Ledger, before: Option<usize>) {
             let now = process::threads();
             return ledger.discrepancy(format!("{now:?} threads, and {before:?} before"));
         }
-        ledger.pulse.add(1);
+        ledger.heartbeat.add(1);
         thread::sleep(Duration::from_millis(1));
     }
 }

@@ -149,7 +149,7 @@ impl Executor for Pool {
             1 => drop(job),
             2 => {
                 if let Some(stage) = self.stage.upgrade() {
-                    panics::raise(|| stage.books.panics.add(1));
+                    panics::raise(|| stage.accounts.panics.add(1));
                 }
             }
             _ => {

@@ -1,6 +1,6 @@
 //! Keys: numbers from spaces of different sizes, and now and then one that panics when it is hashed.
 
-use crate::ledger::Books;
+use crate::ledger::Accounts;
 use crate::panics;
 use crate::random::Random;
 use std::hash::{Hash, Hasher};
@@ -22,10 +22,10 @@ pub(crate) struct Key {
     bomb: Option<Arc<Bomb>>,
 }
 
-/// What happens to the books when it goes off.
+/// What happens to the accounts when it goes off.
 #[derive(Debug)]
 struct Bomb {
-    books: Arc<Books>,
+    accounts: Arc<Accounts>,
     /// Whether the library catches the panic, and counts it.
     caught: bool,
 }
@@ -36,11 +36,11 @@ impl Key {
     }
 
     /// A key that panics when it is hashed, where the library catches that or where the caller must.
-    pub(crate) fn bomb(books: &Arc<Books>, caught: bool) -> Self {
-        let books = books.clone();
+    pub(crate) fn bomb(accounts: &Arc<Accounts>, caught: bool) -> Self {
+        let accounts = accounts.clone();
         Self {
             number: BOMB,
-            bomb: Some(Arc::new(Bomb { books, caught })),
+            bomb: Some(Arc::new(Bomb { accounts, caught })),
         }
     }
 }
@@ -58,7 +58,7 @@ impl Hash for Key {
         if let Some(bomb) = &self.bomb {
             panics::raise(|| {
                 if bomb.caught {
-                    bomb.books.panics.add(1);
+                    bomb.accounts.panics.add(1);
                 }
             });
         }

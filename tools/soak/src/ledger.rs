@@ -1,4 +1,4 @@
-//! Counts: of one stage (its books) and of the whole run (the ledger).
+//! Counts: of one stage (its accounts) and of the whole run (the ledger).
 
 use crate::histogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,7 @@ impl Count {
 
 /// The ledger's own counts for one purgatory.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct Accounts {
     /// Operations made.
     pub(crate) made: Count,
     /// Their payloads dropped.
@@ -79,7 +79,7 @@ pub(crate) struct Books {
     pub(crate) waited: Count,
 }
 
-impl Books {
+impl Accounts {
     pub(crate) fn ended(&self, ending: Ending) -> u64 {
         self.ended[ending as usize].read()
     }
@@ -94,16 +94,16 @@ impl Books {
     }
 
     fn pairs<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a Count, &'a Count)> {
-        let singles = |books: &'a Self| {
+        let singles = |accounts: &'a Self| {
             [
-                &books.made,
-                &books.dropped,
-                &books.refused,
-                &books.panics,
-                &books.missed,
-                &books.said_completed,
-                &books.nested,
-                &books.waited,
+                &accounts.made,
+                &accounts.dropped,
+                &accounts.refused,
+                &accounts.panics,
+                &accounts.missed,
+                &accounts.said_completed,
+                &accounts.nested,
+                &accounts.waited,
             ]
         };
         let endings = self.ended.iter().zip(&other.ended);
@@ -121,14 +121,14 @@ impl Books {
 /// What the whole run shares.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    pub(crate) totals: Books,
+    pub(crate) totals: Accounts,
     pub(crate) lateness: Histogram,
     /// Whatever any thread does counts here: a run in which this stands still hangs.
-    pub(crate) pulse: Count,
+    pub(crate) heartbeat: Count,
     pub(crate) epochs: Count,
     pub(crate) purgatories: Count,
-    /// The books of the stages of this epoch.
-    pub(crate) current: Mutex<Vec<Arc<Books>>>,
+    /// The accounts of the stages of this epoch.
+    pub(crate) current: Mutex<Vec<Arc<Accounts>>>,
     findings: Mutex<Vec<String>>,
 }
 
@@ -140,9 +140,9 @@ const PRINTED: usize = 20;
 impl Ledger {
     pub(crate) fn new() -> Self {
         Self {
-            totals: Books::default(),
+            totals: Accounts::default(),
             lateness: Histogram::new(),
-            pulse: Count::default(),
+            heartbeat: Count::default(),
             epochs: Count::default(),
             purgatories: Count::default(),
             current: Mutex::new(Vec::new()),

@@ -12,19 +12,20 @@
 //! | layer | modules |
 //! |---|---|
 //! | the run | `cli`, `epoch`, `rest`, `audit`, `report`, `process` |
-//! | what is done | `actor`, `hand`, `operation`, `temper`, `panics`, `key` |
+//! | what is done | `actor`, `caller`, `operation`, `misbehaviour`, `panics`, `key` |
 //! | what is worked on | `stage`, `plan`, `helpers` |
-//! | the books | `ledger`, `record`, `histogram` |
+//! | the accounts | `ledger`, `record`, `histogram` |
 
 mod actor;
 mod audit;
+mod caller;
 mod cli;
 mod epoch;
-mod hand;
 mod helpers;
 mod histogram;
 mod key;
 mod ledger;
+mod misbehaviour;
 mod operation;
 mod panics;
 mod plan;
@@ -34,7 +35,6 @@ mod record;
 mod report;
 mod rest;
 mod stage;
-mod temper;
 
 use std::process::ExitCode;
 

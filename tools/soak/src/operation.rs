@@ -1,12 +1,12 @@
-//! The operation that is parked, checked and ended: it keeps its own record, and misbehaves as its temper says.
+//! The operation that is parked, checked and ended: it keeps its own record, and misbehaves as it was told when it was made.
 
-use crate::hand::Hand;
+use crate::caller::Caller;
 use crate::key::Key;
 use crate::ledger::Ending;
+use crate::misbehaviour::{At, Misbehaviour};
 use crate::panics;
 use crate::record::Record;
 use crate::stage::{Stage, lock};
-use crate::temper::{At, Temper};
 use request_purgatory::{Completion, DelayedOperation};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const PAYLOAD: usize = 256;
 pub(crate) struct Operation {
     pub(crate) record: Arc<Record>,
     stage: Arc<Stage>,
-    temper: Temper,
+    misbehaviour: Misbehaviour,
     timeout: Duration,
     /// The number of operations that were parked by callbacks of one another before this one.
     depth: u32,
@@ -29,15 +29,15 @@ impl Operation {
     pub(crate) fn new(
         record: Arc<Record>,
         stage: &Arc<Stage>,
-        temper: Temper,
+        misbehaviour: Misbehaviour,
         timeout: Duration,
         depth: u32,
     ) -> Self {
-        stage.books.made.add(1);
+        stage.accounts.made.add(1);
         Self {
             record,
             stage: stage.clone(),
-            temper,
+            misbehaviour,
             timeout,
             depth,
             payload: Box::new([depth as u8; PAYLOAD]),
@@ -48,18 +48,18 @@ impl Operation {
     pub(crate) fn returned(mut self, ending: Ending) {
         self.end(ending);
         // From here on a panic of its destructor would be ours.
-        self.temper = Temper::calm();
+        self.misbehaviour = Misbehaviour::calm();
     }
 
     fn end(&self, ending: Ending) {
-        if let Err(earlier) = self.record.end(ending, &self.stage.books) {
+        if let Err(earlier) = self.record.end(ending, &self.stage.accounts) {
             let what = format!("ended twice: {earlier:?}, then {ending:?}");
             self.stage.complain(what, &self.record);
         }
     }
 
     fn enter(&self, hook: &str) {
-        self.stage.ledger.pulse.add(1);
+        self.stage.ledger.heartbeat.add(1);
         if !self.record.enter() {
             let what = format!("{hook} while another hook was running");
             self.stage.complain(what, &self.record);
@@ -67,21 +67,21 @@ impl Operation {
     }
 
     fn misbehave(&self, at: At) {
-        if self.temper.locks == Some(at) {
+        if self.misbehaviour.locks == Some(at) {
             drop(lock(&self.stage.door));
         }
-        match self.temper.dawdles {
-            Some((when, time)) if when == at => dawdle(time),
+        match self.misbehaviour.sleeps {
+            Some((when, time)) if when == at => sleep(time),
             _ => {}
         }
-        match self.temper.reenters {
-            Some((when, seed)) if when == at => Hand::nested(&self.stage, seed, self.depth),
+        match self.misbehaviour.reenters {
+            Some((when, seed)) if when == at => Caller::nested(&self.stage, seed, self.depth),
             _ => {}
         }
     }
 }
 
-fn dawdle(time: Duration) {
+fn sleep(time: Duration) {
     if time >= Duration::from_millis(1) {
         return std::thread::sleep(time);
     }
@@ -105,19 +105,20 @@ impl DelayedOperation for Operation {
             self.stage.complain(what, &self.record);
         }
         let look = self.record.look();
-        let reenters = matches!(self.temper.reenters, Some((at, _)) if at == At::Look(look));
-        // What happens while this dawdles must be seen by another look. But where it calls the library itself, its
+        let reenters =
+            matches!(self.misbehaviour.reenters, Some((at, _)) if at == At::Examination(look));
+        // What happens while this sleeps must be seen by another examination. But where it calls the library itself, its
         // answer is the last word on what it does there.
         let mut answer = self.stage.is_satisfied(&self.record);
-        self.misbehave(At::Look(look));
+        self.misbehave(At::Examination(look));
         if reenters {
             answer = self.stage.is_satisfied(&self.record);
         }
         self.record.answered(answer);
         self.record.leave();
-        if self.temper.panics == Some(At::Look(look)) {
+        if self.misbehaviour.panics == Some(At::Examination(look)) {
             panics::raise(|| {
-                self.stage.books.panics.add(1);
+                self.stage.accounts.panics.add(1);
                 // What panics at its first look is not parked yet, and is refused.
                 self.end(match look {
                     1 => Ending::Rejected,
@@ -145,12 +146,12 @@ impl DelayedOperation for Operation {
         }
         self.end(ending);
         self.misbehave(At::Completion);
-        if self.temper.shuts_down {
+        if self.misbehaviour.shuts_down {
             self.stage.shut_down();
         }
         self.record.leave();
-        if self.temper.panics == Some(At::Completion) {
-            panics::raise(|| self.stage.books.panics.add(1));
+        if self.misbehaviour.panics == Some(At::Completion) {
+            panics::raise(|| self.stage.accounts.panics.add(1));
         }
     }
 }
@@ -162,9 +163,9 @@ impl Drop for Operation {
             let what = "dropped without an ending".to_owned();
             self.stage.complain(what, &self.record);
         }
-        self.stage.books.dropped.add(1);
-        if self.temper.panics == Some(At::Drop) {
-            panics::raise(|| self.stage.books.panics.add(1));
+        self.stage.accounts.dropped.add(1);
+        if self.misbehaviour.panics == Some(At::Drop) {
+            panics::raise(|| self.stage.accounts.panics.add(1));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What the ledger knows of one operation. Both the operation and the ledger have it, so it outlives the operation.
 
-use crate::ledger::{Books, Count, Ending};
+use crate::ledger::{Accounts, Count, Ending};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -86,11 +86,11 @@ impl Record {
     }
 
     /// Books the ending. The earlier one, if there was one.
-    pub(crate) fn end(&self, ending: Ending, books: &Books) -> Result<(), Ending> {
+    pub(crate) fn end(&self, ending: Ending, accounts: &Accounts) -> Result<(), Ending> {
         self.ending
             .compare_exchange(Ending::Open as u8, ending as u8, ORDER, ORDER)
             .map_err(Ending::of)?;
-        Count::add(&books.ended[ending as usize], 1);
+        Count::add(&accounts.ended[ending as usize], 1);
         Ok(())
     }
 

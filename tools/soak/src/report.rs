@@ -1,7 +1,7 @@
 //! What is printed; and the judgement of the memory, which needs the whole run.
 
 use crate::cli::Options;
-use crate::ledger::{Books, Ending, Ledger};
+use crate::ledger::{Accounts, Ending, Ledger};
 use crate::process;
 use crate::stage::lock;
 use std::sync::Arc;
@@ -40,12 +40,12 @@ impl Monitor {
         let (stop, stopped) = channel();
         let thread = thread::spawn(move || {
             let start = Instant::now();
-            let (mut pulse, mut beaten, mut made) = (0, Instant::now(), 0);
+            let (mut heartbeat, mut beaten, mut made) = (0, Instant::now(), 0);
             while stopped.recv_timeout(LINE) == Err(RecvTimeoutError::Timeout) {
                 let all = progress(&ledger, start.elapsed(), made);
                 made = all;
-                if ledger.pulse.read() != pulse {
-                    (pulse, beaten) = (ledger.pulse.read(), Instant::now());
+                if ledger.heartbeat.read() != heartbeat {
+                    (heartbeat, beaten) = (ledger.heartbeat.read(), Instant::now());
                 } else if beaten.elapsed() > HANGS {
                     println!("FAILED: nothing has happened for {HANGS:?}: it hangs");
                     std::process::exit(1);
@@ -64,15 +64,16 @@ impl Monitor {
 
 fn progress(ledger: &Ledger, elapsed: Duration, before: u64) -> u64 {
     let current = lock(&ledger.current).clone();
-    let sum = |count: fn(&Books) -> u64| current.iter().map(|books| count(books)).sum::<u64>();
-    let made = ledger.totals.made.read() + sum(|books| books.made.read());
+    let sum =
+        |count: fn(&Accounts) -> u64| current.iter().map(|accounts| count(accounts)).sum::<u64>();
+    let made = ledger.totals.made.read() + sum(|accounts| accounts.made.read());
     println!(
         "{:>5} s  {:>5} epochs  {:>11} operations  {:>7}/s  {:>6} parked  {:>4} MiB",
         elapsed.as_secs(),
         ledger.epochs.read(),
         made,
         made.saturating_sub(before) / LINE.as_secs(),
-        sum(Books::open),
+        sum(Accounts::open),
         process::resident_kib().unwrap_or(0) >> 10
     );
     made
@@ -125,34 +126,37 @@ impl Memory {
 }
 
 pub(crate) fn end(ledger: &Ledger, memory: &Memory, options: &Options, elapsed: Duration) {
-    let books = &ledger.totals;
+    let accounts = &ledger.totals;
     let line = |what: &str, count: u64| println!("  {what:<44}{count:>14}");
     println!("\nledger after {elapsed:.1?}");
     line("epochs", ledger.epochs.read());
     line("purgatories", ledger.purgatories.read());
-    line("operations", books.made.read());
-    line("  completed at once", books.ended(Ending::AtOnce));
-    line("  completed", books.ended(Ending::Completed));
-    line("  expired", books.ended(Ending::Expired));
+    line("operations", accounts.made.read());
+    line("  completed at once", accounts.ended(Ending::AtOnce));
+    line("  completed", accounts.ended(Ending::Completed));
+    line("  expired", accounts.ended(Ending::Expired));
     line(
         "  cancelled, and handed back",
-        books.ended(Ending::TakenBack),
+        accounts.ended(Ending::TakenBack),
     );
     line(
         "  cancelled on behalf of the canceller",
-        books.ended(Ending::Cancelled),
+        accounts.ended(Ending::Cancelled),
     );
-    line("  shut down", books.ended(Ending::ShutDown));
-    line("  aborted by a panic", books.ended(Ending::Aborted));
-    line("  rejected", books.ended(Ending::Rejected));
-    line("  without an ending", books.open());
-    line("payloads dropped", books.dropped.read());
-    line("panics in the library's hands", books.panics.read());
-    line("expired, though they could complete", books.missed.read());
-    line("calls from inside callbacks", books.nested.read());
+    line("  shut down", accounts.ended(Ending::ShutDown));
+    line("  aborted by a panic", accounts.ended(Ending::Aborted));
+    line("  rejected", accounts.ended(Ending::Rejected));
+    line("  without an ending", accounts.open());
+    line("payloads dropped", accounts.dropped.read());
+    line("panics in the library's hands", accounts.panics.read());
+    line(
+        "expired, though they could complete",
+        accounts.missed.read(),
+    );
+    line("calls from inside callbacks", accounts.nested.read());
     line(
         "found busy, and ended by the other thread",
-        books.waited.read(),
+        accounts.waited.read(),
     );
     let late = &ledger.lateness;
     println!(

@@ -14,7 +14,7 @@ pub(crate) fn eventually(stage: &Stage, holds: impl Fn() -> bool) -> bool {
         if stage.ledger.is_out_of_patience(start) {
             return false;
         }
-        stage.ledger.pulse.add(1);
+        stage.ledger.heartbeat.add(1);
         thread::sleep(Duration::from_micros(500));
     }
     true
@@ -25,8 +25,8 @@ pub(crate) fn eventually(stage: &Stage, holds: impl Fn() -> bool) -> bool {
 pub(crate) fn settle(stages: &[&Stage]) {
     let motion = || {
         let counts = stages.iter().map(|stage| {
-            let books = &stage.books;
-            books.made.read() + books.dropped.read() + stage.calls.read()
+            let accounts = &stage.accounts;
+            accounts.made.read() + accounts.dropped.read() + stage.calls.read()
         });
         counts.sum::<u64>()
     };
@@ -64,7 +64,7 @@ fn rests(stage: &Stage) -> bool {
 
 /// An operation is dropped when its last callback returns.
 fn callbacks_are_over(stage: &Stage) -> bool {
-    stage.books.dropped.read() == stage.books.all_ended()
+    stage.accounts.dropped.read() == stage.accounts.all_ended()
 }
 
 fn is_overdue(stage: &Stage, record: &Record) -> bool {

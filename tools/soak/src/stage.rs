@@ -2,7 +2,7 @@
 
 use crate::helpers::Helpers;
 use crate::key::{OFFSETS, RESCHEDULED};
-use crate::ledger::{Books, Count, Ledger};
+use crate::ledger::{Accounts, Count, Ledger};
 use crate::operation::Operation;
 use crate::plan::Plan;
 use crate::random::Random;
@@ -37,7 +37,7 @@ struct Shelf {
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
-    pub(crate) books: Arc<Books>,
+    pub(crate) accounts: Arc<Accounts>,
     pub(crate) ledger: Arc<Ledger>,
     /// Weak, like all that callbacks have: an operation must not own the purgatory it waits in.
     purgatory: OnceLock<WeakPurgatory<Operation>>,
@@ -69,7 +69,7 @@ impl Stage {
     ) -> Result<(Arc<Self>, Purgatory<Operation>, Helpers), BuildError> {
         let clock = SystemClock::new();
         let stage = Arc::new(Self {
-            books: Arc::default(),
+            accounts: Arc::default(),
             ledger: ledger.clone(),
             purgatory: OnceLock::new(),
             neighbour: OnceLock::new(),
@@ -196,7 +196,7 @@ impl Stage {
             }
         }
         if record.answer() {
-            self.books.missed.add(1);
+            self.accounts.missed.add(1);
         }
     }
 

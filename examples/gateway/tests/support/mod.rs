@@ -39,7 +39,7 @@ pub fn settings() -> Settings {
         max_polls: 10_000,
         cluster: Config::default(),
         cpu: Cpu::Process,
-        ears: None,
+        deaf: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cli::ServeArgs;
 use crate::cpu::Cpu;
-use crate::ears::Ears;
+use crate::deaf_switch::DeafSwitch;
 use crate::gateway::Gateway;
 use crate::store::Store;
 use crate::{node, serve};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 pub(super) struct NodeThread {
     gateway: Arc<Gateway>,
-    ears: Ears,
+    deaf: DeafSwitch,
     stop: CancellationToken,
     die: CancellationToken,
     end: oneshot::Receiver<Result<()>>,
@@ -23,12 +23,12 @@ pub(super) struct NodeThread {
 
 impl NodeThread {
     pub(super) async fn start(args: &ServeArgs, store: Store) -> Result<(Self, SocketAddr)> {
-        let ears = Ears::default();
+        let deaf = DeafSwitch::default();
         let (stop, die) = (CancellationToken::new(), CancellationToken::new());
         let (started, start) = oneshot::channel();
         let (ended, end) = oneshot::channel();
         let (stopped, dead) = (stop.clone(), die.clone());
-        let settings = serve::settings(args, Cpu::Thread, Some(ears.clone()));
+        let settings = serve::settings(args, Cpu::Thread, Some(deaf.clone()));
         let listen = args.listen.clone();
         let live = async move {
             let listener = node::listen(&listen).await?;
@@ -58,7 +58,7 @@ impl NodeThread {
             Ok((gateway, address)) => {
                 let node = Self {
                     gateway,
-                    ears,
+                    deaf,
                     stop,
                     die,
                     end,
@@ -73,7 +73,7 @@ impl NodeThread {
     }
 
     pub(super) fn deafen(&self, is_deaf: bool) {
-        self.ears.close(is_deaf);
+        self.deaf.set(is_deaf);
     }
 
     pub(super) fn set_peers(&self, peers: Vec<String>) {

@@ -1,13 +1,13 @@
 //! Cancelling, forcing, and other deadlines.
 
-use super::Hand;
+use super::Caller;
 use crate::key::{self, Key, RESCHEDULED};
 use crate::ledger::Ending;
 use std::sync::Arc;
 use std::sync::TryLockError;
 use std::time::Duration;
 
-impl Hand<'_> {
+impl Caller<'_> {
     pub(super) fn cancel_one(&mut self) {
         let Some(entry) = self.pick() else {
             return;

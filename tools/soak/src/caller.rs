@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const DEPTH: u32 = 3;
 
 /// Who calls: an actor, or a callback.
-pub(crate) struct Hand<'a> {
+pub(crate) struct Caller<'a> {
     pub(crate) stage: &'a Arc<Stage>,
     pub(crate) purgatory: &'a Purgatory<Operation>,
     pub(crate) random: &'a mut Random,
@@ -25,7 +25,7 @@ pub(crate) struct Hand<'a> {
     pub(crate) callback: Option<u32>,
 }
 
-impl Hand<'_> {
+impl Caller<'_> {
     /// A few calls from inside a callback.
     pub(crate) fn nested(stage: &Arc<Stage>, seed: u64, depth: u32) {
         let mut random = Random::new(seed);
@@ -37,18 +37,18 @@ impl Hand<'_> {
         let Some(purgatory) = stage.purgatory() else {
             return;
         };
-        stage.books.nested.add(1);
-        let mut hand = Hand {
+        stage.accounts.nested.add(1);
+        let mut caller = Caller {
             stage: &stage,
             purgatory: &purgatory,
             random: &mut random,
             callback: Some(depth),
         };
-        hand.act();
+        caller.act();
     }
 
     pub(crate) fn act(&mut self) {
-        self.stage.ledger.pulse.add(1);
+        self.stage.ledger.heartbeat.add(1);
         self.stage.calls.add(1);
         if let Some(early) = self.stage.plan.early {
             let due = self.stage.calls.read() >= early.calls;
@@ -104,7 +104,7 @@ impl Hand<'_> {
         if self.callback.is_some() || !record.is_open() {
             return;
         }
-        self.stage.books.waited.add(1);
+        self.stage.accounts.waited.add(1);
         let start = Instant::now();
         while record.is_open() {
             if self.stage.ledger.is_out_of_patience(start) {

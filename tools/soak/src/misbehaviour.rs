@@ -7,29 +7,29 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum At {
     /// This one of its `try_complete`s.
-    Look(u32),
+    Examination(u32),
     Completion,
     Drop,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Temper {
+pub(crate) struct Misbehaviour {
     pub(crate) panics: Option<At>,
     /// Where it calls the purgatory again, and with which seed.
     pub(crate) reenters: Option<(At, u64)>,
-    pub(crate) dawdles: Option<(At, Duration)>,
+    pub(crate) sleeps: Option<(At, Duration)>,
     /// Where it takes a lock under which others call `check_later`.
     pub(crate) locks: Option<At>,
     /// Its completion shuts the purgatory down.
     pub(crate) shuts_down: bool,
 }
 
-impl Temper {
+impl Misbehaviour {
     pub(crate) fn calm() -> Self {
         Self {
             panics: None,
             reenters: None,
-            dawdles: None,
+            sleeps: None,
             locks: None,
             shuts_down: false,
         }
@@ -39,7 +39,7 @@ impl Temper {
         Self {
             panics: random.once_in(40).then(|| any(random)),
             reenters: random.once_in(6).then(|| (hook(random), random.next())),
-            dawdles: random.once_in(30).then(|| {
+            sleeps: random.once_in(30).then(|| {
                 let micros = match random.below(400) {
                     0 => 20_000,
                     1..40 => 1_000,
@@ -56,7 +56,7 @@ impl Temper {
 /// A hook that may call the purgatory.
 fn hook(random: &mut Random) -> At {
     match random.below(2) {
-        0 => At::Look(random.between(1, 4) as u32),
+        0 => At::Examination(random.between(1, 4) as u32),
         _ => At::Completion,
     }
 }

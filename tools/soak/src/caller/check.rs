@@ -1,6 +1,6 @@
 //! Making operations satisfiable, and checking keys.
 
-use super::Hand;
+use super::Caller;
 use crate::key::{self, Key};
 use crate::panics;
 use std::thread;
@@ -8,10 +8,10 @@ use std::thread;
 /// The number of operations that are examined after an event on a key.
 const SAMPLE: usize = 6;
 
-impl Hand<'_> {
+impl Caller<'_> {
     fn check(&mut self, key: u32) {
         let completed = self.purgatory.check_and_complete(&Key::new(key));
-        self.stage.books.said_completed.add(completed as u64);
+        self.stage.accounts.said_completed.add(completed as u64);
     }
 
     fn check_later(&mut self, key: Key) {
@@ -59,7 +59,7 @@ impl Hand<'_> {
             }
             4..6 => {
                 if entry.handle.check() {
-                    self.stage.books.said_completed.add(1);
+                    self.stage.accounts.said_completed.add(1);
                     self.must_have_ended(record, "Handle::check");
                     self.must_not_have_been_over(over, record, "Handle::check");
                 }
@@ -82,7 +82,7 @@ impl Hand<'_> {
             0 => match self.pick() {
                 Some(entry) => {
                     let completed = entry.handle.check();
-                    self.stage.books.said_completed.add(completed.into());
+                    self.stage.accounts.said_completed.add(completed.into());
                     let _ = (entry.handle.remaining(), entry.handle.deadline());
                 }
                 None => self.check_any(),
@@ -102,22 +102,22 @@ impl Hand<'_> {
 
     /// A key that panics when it is hashed.
     pub(super) fn bomb(&mut self) {
-        // While the thread unwinds, the key does not panic here; it would later, where the books say nothing of it.
+        // While the thread unwinds, the key does not panic here; it would later, where the accounts say nothing of it.
         if thread::panicking() {
             return;
         }
-        let books = &self.stage.books;
+        let accounts = &self.stage.accounts;
         match self.random.below(3) {
             0 => {
-                let key = Key::bomb(books, false);
+                let key = Key::bomb(accounts, false);
                 panics::tolerate(|| self.purgatory.check_later(key));
             }
             1 => {
-                let key = Key::bomb(books, false);
+                let key = Key::bomb(accounts, false);
                 panics::tolerate(|| self.purgatory.check_and_complete(&key));
             }
             _ => {
-                let key = Key::bomb(books, false);
+                let key = Key::bomb(accounts, false);
                 panics::tolerate(|| self.purgatory.cancel_for_key(&key));
             }
         }

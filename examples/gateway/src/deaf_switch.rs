@@ -6,49 +6,49 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The switch. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct Ears(Arc<AtomicBool>);
+pub struct DeafSwitch(Arc<AtomicBool>);
 
-impl Ears {
-    pub fn close(&self, are_closed: bool) {
+impl DeafSwitch {
+    pub fn set(&self, is_on: bool) {
         // ORDERING: Relaxed: a switch for people, nothing is published with it.
-        self.0.store(are_closed, Ordering::Relaxed);
+        self.0.store(is_on, Ordering::Relaxed);
     }
 
-    fn are_closed(&self) -> bool {
+    fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// A feed behind the switch.
 #[derive(Debug)]
-pub struct Muffled<F> {
+pub struct DeafFeed<F> {
     pub feed: F,
-    pub ears: Ears,
+    pub deaf: DeafSwitch,
 }
 
-impl<K: Key, F: Feed<K>> Feed<K> for Muffled<F> {
+impl<K: Key, F: Feed<K>> Feed<K> for DeafFeed<F> {
     type Interests = F::Interests;
-    type Changes = MuffledChanges<F::Changes>;
+    type Changes = DeafChanges<F::Changes>;
 
     async fn open(&self, config: &Config) -> Result<(Self::Interests, Self::Changes), FeedError> {
         let (interests, changes) = self.feed.open(config).await?;
-        let ears = self.ears.clone();
-        Ok((interests, MuffledChanges { changes, ears }))
+        let deaf = self.deaf.clone();
+        Ok((interests, DeafChanges { changes, deaf }))
     }
 }
 
-/// The changes of a session that are heard while the switch is open.
+/// The changes of a session that are heard while the switch is off.
 #[derive(Debug)]
-pub struct MuffledChanges<C> {
+pub struct DeafChanges<C> {
     changes: C,
-    ears: Ears,
+    deaf: DeafSwitch,
 }
 
-impl<K: Key, C: Changes<K>> Changes<K> for MuffledChanges<C> {
+impl<K: Key, C: Changes<K>> Changes<K> for DeafChanges<C> {
     async fn next(&mut self) -> Result<Vec<Change<K>>, FeedError> {
         loop {
             let changes = self.changes.next().await?;
-            if !self.ears.are_closed() {
+            if !self.deaf.is_on() {
                 return Ok(changes);
             }
         }

@@ -1,13 +1,13 @@
 //! Parking.
 
-use super::{DEPTH, Hand};
+use super::{Caller, DEPTH};
 use crate::key::{self, Key, OFFSETS};
 use crate::ledger::Ending;
+use crate::misbehaviour::{At, Misbehaviour};
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::record::Record;
 use crate::stage::Entry;
-use crate::temper::{At, Temper};
 use request_purgatory::{RejectReason, Rejected, purgatory::Admission};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,9 +30,9 @@ fn timeout(random: &mut Random) -> Duration {
     Duration::from_micros(micros)
 }
 
-impl Hand<'_> {
+impl Caller<'_> {
     pub(super) fn park(&mut self) {
-        if self.stage.books.open() > CROWD {
+        if self.stage.accounts.open() > CROWD {
             return self.thin_out();
         }
         let mut numbers = key::some(self.random);
@@ -48,19 +48,19 @@ impl Hand<'_> {
         let bomb = (self.random.once_in(400) && !thread::panicking()).then_some(key::BOMB);
         if bomb.is_some() {
             let place = self.random.below(keys.len() as u64 + 1) as usize;
-            keys.insert(place, Key::bomb(&self.stage.books, true));
+            keys.insert(place, Key::bomb(&self.stage.accounts, true));
         }
         numbers.extend(bomb);
-        let mut temper = Temper::random(self.random);
+        let mut misbehaviour = Misbehaviour::random(self.random);
         let depth = self.callback.map_or(0, |depth| depth + 1);
         if depth >= DEPTH {
-            temper.reenters = None;
+            misbehaviour.reenters = None;
         }
-        let first_look_panics = temper.panics == Some(At::Look(1));
+        let first_look_panics = misbehaviour.panics == Some(At::Examination(1));
         let timeout = timeout(self.random);
         let record = Arc::new(Record::new(&numbers, wait, self.stage.deadline(timeout)));
         self.stage.remember(&record, self.random);
-        let op = Operation::new(record.clone(), self.stage, temper, timeout, depth);
+        let op = Operation::new(record.clone(), self.stage, misbehaviour, timeout, depth);
         let closed = self.stage.shutdown_over.load(Ordering::SeqCst);
         match self.purgatory.try_complete_else_watch(op, keys) {
             Ok(Admission::Ended) => self.must_end(&record, "Admission::Ended"),
@@ -72,7 +72,7 @@ impl Hand<'_> {
                 self.stage.post(Some(Entry { handle, record }), self.random);
             }
             Err(rejected) => {
-                self.stage.books.refused.add(1);
+                self.stage.accounts.refused.add(1);
                 let panicked = first_look_panics || bomb.is_some() || !record.is_open();
                 self.refused(rejected, &record, panicked);
             }
@@ -111,16 +111,20 @@ impl Hand<'_> {
     }
 
     /// Parks an operation that waits for ever and for nothing. `None` if there was no room.
-    pub(crate) fn park_calmly(&mut self, key: u32, temper: Temper) -> Option<Arc<Record>> {
+    pub(crate) fn park_calmly(
+        &mut self,
+        key: u32,
+        misbehaviour: Misbehaviour,
+    ) -> Option<Arc<Record>> {
         let timeout = Duration::MAX;
         let deadline = self.stage.deadline(timeout);
         let record = Arc::new(Record::new(&[key], None, deadline));
         self.stage.remember(&record, self.random);
-        let op = Operation::new(record.clone(), self.stage, temper, timeout, DEPTH);
+        let op = Operation::new(record.clone(), self.stage, misbehaviour, timeout, DEPTH);
         match self.purgatory.try_complete_else_watch(op, [Key::new(key)]) {
             Ok(_) => Some(record),
             Err(rejected) => {
-                self.stage.books.refused.add(1);
+                self.stage.accounts.refused.add(1);
                 self.refused(rejected, &record, false);
                 None
             }
