@@ -1,4 +1,4 @@
-//! The operation that is parked, checked and ended: it keeps its own record, and misbehaves as it was told when it was made.
+//! The operation that is parked, checked and ended: it keeps its own record, and misbehaves as decided when it was made.
 
 use crate::caller::Caller;
 use crate::key::Key;
