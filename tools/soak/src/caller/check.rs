@@ -3,6 +3,7 @@
 use super::Caller;
 use crate::key::{self, Key};
 use crate::panics;
+use crate::record::Record;
 use std::thread;
 
 /// The number of operations that are examined after an event on a key.
@@ -16,6 +17,14 @@ impl Caller<'_> {
 
     fn check_later(&mut self, key: Key) {
         self.behind_the_door(|| self.purgatory.check_later(key));
+    }
+
+    /// A check that came after the event was over at `now`. (Inside a `try_complete` it is made later, and the deadline
+    /// may come before.)
+    fn was_checked(&self, record: &Record, now: u64) {
+        if self.callback.is_none() {
+            record.was_checked(now);
+        }
     }
 
     /// An event on a key that many may wait for, and the check that must follow it.
@@ -37,7 +46,7 @@ impl Caller<'_> {
         self.check(key);
         let now = self.stage.now();
         for entry in satisfied {
-            entry.record.was_checked(now);
+            self.was_checked(&entry.record, now);
             self.must_end(&entry.record, "an event and a check of its key");
         }
     }
@@ -54,7 +63,7 @@ impl Caller<'_> {
         match self.random.below(8) {
             0..4 => {
                 self.check(key);
-                record.was_checked(self.stage.now());
+                self.was_checked(record, self.stage.now());
                 self.must_end(record, "an event and a check of its key");
             }
             4..6 => {
@@ -63,7 +72,7 @@ impl Caller<'_> {
                     self.must_have_ended(record, "Handle::check");
                     self.must_not_have_been_over(over, record, "Handle::check");
                 }
-                record.was_checked(self.stage.now());
+                self.was_checked(record, self.stage.now());
                 self.must_end(record, "an event and Handle::check");
             }
             _ => {
