@@ -12,7 +12,7 @@ pub(crate) mod endings;
 pub(crate) mod expire;
 pub(crate) mod handler;
 mod limit;
-mod passes;
+pub(crate) mod passes;
 pub(crate) mod reclaim;
 pub(crate) mod settings;
 pub(crate) mod shard;
@@ -38,7 +38,7 @@ use crate::sync::{
 };
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
-use crate::trampoline::{Examinee, Trampoline, run_later};
+use crate::trampoline::{Examinee, Trampoline};
 use crate::worker::Worker;
 use limit::Limit;
 use passes::Passes;
@@ -345,14 +345,6 @@ impl<P, W: Scheme> Engine<P, W> {
     /// run.
     pub(crate) fn reclaims_first(&self) -> bool {
         self.reclaim_first
-    }
-
-    /// The outermost call of this thread, which is about to expire a payload that it held when the deadline passed, is
-    /// a pass until it returns: by then it has handed the completion over.
-    #[cold]
-    pub(crate) fn count_call_as_pass(&self) {
-        let pass = self.passes.begin();
-        run_later(Box::new(move || drop(pass)));
     }
 
     /// Frees a place under the limit: the user's code for the payload has run, or the payload went back to the caller.

@@ -131,6 +131,13 @@ impl Observer {
         false
     }
 
+    /// It is not watched by all the keys with which it was parked.
+    #[inline]
+    pub(crate) fn unwatched(&self, watches: usize) {
+        #[cfg(feature = "metrics")]
+        self.meter(|it| it.unwatched(watches));
+    }
+
     /// It has ended. `watches` is the number of its watch entries; `now` reads the clock.
     #[inline]
     pub(crate) fn ended(

@@ -41,12 +41,6 @@ impl<T> Promise<T> {
         })
     }
 
-    /// Whether the value is there, or was handed out.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.0
-            .change(|state| (!matches!(state, State::Open), false))
-    }
-
     /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
     /// pending.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<T> {

@@ -1,6 +1,6 @@
 //! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
 
-// The life of an operation, file by file: `park` parks it; `check`, `revoke` and `expiry` find it again; `complete`
+// The life of an operation, file by file: `park` parks it; `check`, `revoke` and `as_handler` find it again; `complete`
 // examines it, ends it and calls its `on_complete`. `inner` has the state that all of them use, above the engine, which
 // keeps the slots.
 
@@ -40,7 +40,7 @@ use crate::error::Rejected;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::time::Timestamp;
-use crate::trampoline::Examining;
+use crate::trampoline::{Examining, UserValues};
 use crate::watch::bound::Bound;
 use deferred::Deferred;
 use inner::Inner;
@@ -252,8 +252,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// lock held. Its cost grows with the number of watched keys.
     pub fn check_where(&self, mut is_concerned: impl FnMut(&Op::Key) -> bool) -> usize {
         let inner = &self.shared.inner;
-        let keys = inner.watch.all_keys();
-        inner.check_keys(keys.iter().filter(|key| is_concerned(key)))
+        let keys = UserValues(inner.watch.all_keys());
+        inner.check_keys(keys.0.iter().filter(|key| is_concerned(key)))
     }
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next

@@ -336,6 +336,19 @@ pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) 
     panics.resume();
 }
 
+/// Several values whose destructors may be the user's, which are [dropped](drop_user_values) one after the other.
+#[derive(Debug)]
+pub(crate) struct UserValues<T: 'static>(pub(crate) Vec<T>);
+
+impl<T> Drop for UserValues<T> {
+    fn drop(&mut self) {
+        if std::mem::needs_drop::<T>() {
+            let _trampoline = Trampoline::enter();
+            drop_user_values(std::mem::take(&mut self.0));
+        }
+    }
+}
+
 fn drop_in_turn<T: 'static>(value: T) {
     struct Reset;
     impl Drop for Reset {

@@ -29,17 +29,17 @@ pub(crate) fn dispatch<H: Handler>(
     }
 }
 
-/// The same for several.
+/// The same for several. Those that other threads complete come first: they need not wait for what runs here.
 pub(crate) fn dispatch_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
     all: Vec<H::Ended>,
     run_on: RunOn,
 ) {
-    let mut for_thread = Vec::new();
+    let (mut for_thread, mut for_here) = (Vec::new(), Vec::new());
     for ended in all {
         if !goes_to_executor::<H>(handler, &ended, run_on) {
-            run_here(handler, trampoline, ended);
+            for_here.push(ended);
             continue;
         }
         match &handler.engine().dispatch {
@@ -63,6 +63,9 @@ pub(crate) fn dispatch_all<H: Handler>(
         if let Some(job) = refused {
             trampoline.run(job);
         }
+    }
+    for ended in for_here {
+        run_here(handler, trampoline, ended);
     }
 }
 

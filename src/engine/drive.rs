@@ -112,6 +112,17 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     }
 }
 
+/// Whether every payload has ended because of the shutdown and, but for jobs of an executor, been completed; and whether
+/// the threads have ended.
+pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
+    let engine = handler.engine();
+    // A payload that another thread holds is ended by that one, which is a pass meanwhile.
+    engine.is_emptied()
+        && engine.stats().parked == 0
+        && engine.passes.are_over()
+        && engine.threads.running().is_empty()
+}
+
 /// Lets a thread of its own shut the handler down. Returns a promise that is kept when the shutdown is over.
 pub(crate) fn shut_down_in_background<H: Handler>(
     handler: &Arc<H>,
@@ -128,7 +139,7 @@ pub(crate) fn shut_down_in_background<H: Handler>(
         // Also where another thread has closed it: that may have been a callback, which does not wait. If another
         // thread is joining them, this one waits as well.
         engine.stop_threads(Worker::join);
-        wait(Duration::MAX, || engine.threads.running().is_empty());
+        wait(Duration::MAX, || is_over(&handler));
         // A waker is the user's code.
         let _ = engine.guarded(|| promise.keep(()));
     })?;

@@ -12,8 +12,9 @@ pub(crate) struct Endings<'a, H: Handler> {
     trampoline: &'a Trampoline,
     run_on: RunOn,
     /// Most calls end one payload, or none.
-    first: Option<H::Ended>,
-    rest: Vec<H::Ended>,
+    only: Option<H::Ended>,
+    /// All of them, if there are several.
+    several: Vec<H::Ended>,
 }
 
 impl<'a, H: Handler> Endings<'a, H> {
@@ -23,36 +24,36 @@ impl<'a, H: Handler> Endings<'a, H> {
             handler,
             trampoline,
             run_on,
-            first: None,
-            rest: Vec::new(),
+            only: None,
+            several: Vec::new(),
         }
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, ended: H::Ended) {
-        if self.first.is_none() {
-            self.first = Some(ended);
+        if self.only.is_none() && self.several.is_empty() {
+            self.only = Some(ended);
         } else {
-            self.rest.push(ended);
+            self.several.extend(self.only.take());
+            self.several.push(ended);
         }
     }
 
     /// Takes them back: none of them is dispatched.
     pub(crate) fn into_all(mut self) -> impl Iterator<Item = H::Ended> {
-        let rest = std::mem::take(&mut self.rest);
-        self.first.take().into_iter().chain(rest)
+        let several = std::mem::take(&mut self.several);
+        self.only.take().into_iter().chain(several)
     }
 }
 
 impl<H: Handler> Drop for Endings<'_, H> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(first) = self.first.take() {
-            dispatch(self.handler, self.trampoline, first, self.run_on);
-        }
-        if !self.rest.is_empty() {
-            let rest = std::mem::take(&mut self.rest);
-            dispatch_all(self.handler, self.trampoline, rest, self.run_on);
+        if let Some(only) = self.only.take() {
+            dispatch(self.handler, self.trampoline, only, self.run_on);
+        } else if !self.several.is_empty() {
+            let several = std::mem::take(&mut self.several);
+            dispatch_all(self.handler, self.trampoline, several, self.run_on);
         }
     }
 }

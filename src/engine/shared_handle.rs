@@ -1,8 +1,8 @@
 //! Shared handles: a handler is shut down when its last strong handle is dropped.
 
 use super::drive::{
-    advance, completions_have_run, drain, rearm_for_caller, shut_down, shut_down_in_background,
-    shut_down_on_drop, start, wait,
+    advance, completions_have_run, drain, is_over, rearm_for_caller, shut_down,
+    shut_down_in_background, shut_down_on_drop, start, wait,
 };
 use super::handler::Handler;
 use crate::error::{ShutdownError, StillRunning};
@@ -77,9 +77,12 @@ impl<H: Handler> SharedHandle<H> {
 
     /// The same, and waits for the thread for at most `limit`.
     pub(crate) fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
-        let done = shut_down_in_background(&self.inner).map_err(ShutdownError::Thread)?;
         let engine = self.inner.engine();
-        let is_done = || done.is_kept() && completions_have_run(&self.inner);
+        // Where a thread in the background is at it, a second one would do nothing.
+        if !engine.is_closed_in_background() {
+            shut_down_in_background(&self.inner).map_err(ShutdownError::Thread)?;
+        }
+        let is_done = || is_over(&self.inner) && completions_have_run(&self.inner);
         if wait(limit, is_done) {
             return Ok(());
         }

@@ -149,7 +149,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// # Errors
     /// Once there are no more checks to wait for, every call returns the reason, at once: [`WaitError::Expired`] after
-    /// the timeout, also where the purgatory refused to park it. A check that came before that is reported first.
+    /// the timeout, also where the purgatory refused to park it. A check that was made before that is reported first. One
+    /// that was only [deferred](Purgatory::check_later) may come too late: evaluate the condition once more after
+    /// `Expired`, as [`until`](Self::until) does.
     pub async fn checked(&mut self) -> Result<(), WaitError> {
         poll_fn(|cx| self.poll_checked(cx)).await
     }

@@ -6,6 +6,7 @@ use super::wait_error::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::panics::Panics;
 use crate::purgatory::{Handle, Purgatory, Watch};
+use crate::trampoline::UserValues;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -98,14 +99,14 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     where
         T: 'static,
     {
-        let waits = self.downgrade();
+        let (waits, keys) = (self.downgrade(), UserValues(keys));
         move |value| {
             let given = Panics::contain(|| give_back(value));
             if let Some(waits) = waits.upgrade() {
                 if given.is_none() {
                     waits.count_panic();
                 }
-                for key in &keys {
+                for key in &keys.0 {
                     // `Hash` and `Eq` of a key may panic.
                     let checked = Panics::contain(|| waits.offer(key));
                     if checked.is_none() {

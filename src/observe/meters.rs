@@ -106,6 +106,10 @@ impl Meters {
         self.size.increment(watches as f64);
     }
 
+    pub(super) fn unwatched(&self, watches: usize) {
+        self.size.decrement(watches as f64);
+    }
+
     pub(super) fn ended(&self, end: &End, watches: usize) {
         self.delayed.decrement(1);
         self.size.decrement(watches as f64);

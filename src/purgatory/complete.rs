@@ -7,6 +7,7 @@ use crate::address::Address;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
+use crate::engine::passes::Pass;
 use crate::engine::reclaim::Unreclaimed;
 use crate::hash::KeyHasher;
 use crate::observe::End;
@@ -23,6 +24,8 @@ pub(crate) struct Ended<Op> {
     pub(crate) ending: Ending,
     /// Whether it was parked, and so has a place under the limit.
     pub(crate) was_parked: bool,
+    /// Until its completion has run, if this thread ended it because another one had left it to this one.
+    pub(crate) pass: Option<Pass>,
 }
 
 impl<Op> Ended<Op> {
@@ -109,7 +112,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         mut claim: Claim<'_, Op>,
         mut answer: Result<bool, UserPanic>,
     ) -> Examined<Op> {
-        let mut examinations = 0;
+        let (mut examinations, mut pass) = (0, None);
         let ending = loop {
             match answer {
                 Ok(true) => break Ending::Satisfied,
@@ -138,8 +141,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     unexamined,
                 } => {
                     claim = Claim { shard, held };
-                    if mark == Mark::Expire {
-                        self.engine.count_call_as_pass();
+                    // The thread that left it waits for the completion, or for those who do.
+                    if matches!(mark, Mark::Expire | Mark::ShutDown) {
+                        pass = Some(self.engine.passes.begin());
                     }
                     // The event may have been reported before the ending.
                     break match unexamined.then(|| self.ask_again(&mut claim)) {
@@ -150,7 +154,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             }
         };
-        Examined::Ended(self.end_and_reclaim(claim, ending))
+        let ended = self.end_and_reclaim(claim, ending);
+        Examined::Ended(Ended { pass, ..ended })
     }
 
     /// Ends an operation, and takes it off its watch lists and out of the timer.
@@ -210,6 +215,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             op,
             ending,
             was_parked: true,
+            pass: None,
         };
         let left = Unreclaimed {
             taken,
@@ -255,6 +261,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             op,
             ending,
             was_parked,
+            pass,
         } = ended;
         // A panic is counted, and concerns this operation only.
         let _ = self.engine.guarded(|| match ending.completion() {
@@ -264,6 +271,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if was_parked {
             self.engine.free_place();
         }
+        drop(pass);
     }
 
     /// Gives an ended operation to the caller: no user code runs for it.

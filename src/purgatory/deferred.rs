@@ -3,6 +3,7 @@
 use crate::address::Address;
 use crate::hash::KeyHasher;
 use crate::sync::{Arc, Mutex};
+use crate::trampoline::{Trampoline, drop_user_value};
 use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -48,7 +49,7 @@ struct Waiting<K, S> {
     closed: bool,
 }
 
-impl<K: Hash + Eq, S: KeyHasher> DeferredChecks<K, S> {
+impl<K: Hash + Eq + 'static, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
         Self(Mutex::new(Waiting {
             order: VecDeque::new(),
@@ -85,7 +86,10 @@ impl<K: Hash + Eq, S: KeyHasher> DeferredChecks<K, S> {
             }
         }
         drop(guard);
-        drop(spare);
+        if spare.is_some() {
+            let _trampoline = Trampoline::enter();
+            drop_user_value(spare);
+        }
         taken
     }
 

@@ -19,7 +19,8 @@ use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::{
-    Examination, Examinee, Examining, NestedChecks, is_in_nested_check, nested_checks,
+    Examination, Examinee, Examining, NestedChecks, drop_user_values, is_in_nested_check,
+    nested_checks,
 };
 use crate::watch::bound::Bound;
 use std::any::Any;
@@ -55,6 +56,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Nested<Op, S> {
         what = queue.order.pop_front()?;
         let waiting = queue.checks.get_mut(&what)?.waiting.take()?;
         Some((what, waiting))
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Drop for Nested<Op, S> {
+    fn drop(&mut self) {
+        let Queue { order, checks } = self.queue.get_mut();
+        let checks = checks.drain().map(|(check, _)| check);
+        drop_user_values(order.drain(..).chain(checks));
     }
 }
 

@@ -191,6 +191,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     op,
                     ending: Ending::Satisfied,
                     was_parked: false,
+                    pass: None,
                 }));
             }
             Err(UserPanic) => return Err(self.refuse(RejectReason::Panicked, op, Some(keys))),
@@ -269,6 +270,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     fn unregister(&self, mut claim: Claim<'_, Op>, watched: usize, ending: Ending) -> Ended<Op> {
         let others = claim.held.with(|parked| parked.keys.split_off(watched));
         self.engine.count_unwatched(others.len());
+        self.engine
+            .observe(|observer| observer.unwatched(others.len()));
         let ended = self.end_and_reclaim(claim, ending);
         self.discard(others);
         ended

@@ -4,6 +4,7 @@ use super::inner::Inner;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::time::ticks::NEVER;
+use crate::trampoline::UserValues;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -24,11 +25,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
         // stand in the way of its completion. No lock is held while the result grows.
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
-        for key in self.watch.all_keys() {
-            self.watch.visit_all(&key, |watcher| {
+        let all = UserValues(self.watch.all_keys());
+        for key in &all.0 {
+            self.watch.visit_all(key, |watcher| {
                 let known = keys.entry(watcher).or_default();
                 // A visit may meet an operation twice.
-                if known.last() != Some(&key) {
+                if known.last() != Some(key) {
                     known.push(key.clone());
                 }
             });

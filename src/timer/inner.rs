@@ -9,6 +9,7 @@ use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
 use crate::stats::Ending;
 use crate::sync::Arc;
+use crate::trampoline::drop_user_value;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,9 +35,9 @@ pub(crate) trait Extra<T>: Send + Sync + 'static {
     fn discard(&self, address: Address, payload: T);
 }
 
-impl<T> Extra<T> for () {
+impl<T: 'static> Extra<T> for () {
     fn discard(&self, _: Address, payload: T) {
-        drop(payload);
+        drop_user_value(payload);
     }
 }
 

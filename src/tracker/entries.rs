@@ -99,8 +99,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64> for Entries<K, V, S> {
     fn discard(&self, address: Address, hash: u64) {
         let (key, value) = self.take(address, hash);
         let mut panics = Panics::default();
-        panics.catch(|| drop(value));
-        panics.catch(|| drop(key));
+        panics.catch(|| drop_user_value(value));
+        panics.catch(|| drop_user_value(key));
         panics.resume();
     }
 }
@@ -158,7 +158,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         replace: bool,
     ) -> Result<Entered<'a, V>, Rejected<V>> {
         let engine = &timers.engine;
+        let trampoline = Trampoline::enter();
         if engine.is_closed() {
+            let _ = engine.guarded(|| drop_user_value(key));
+            engine.leave(trampoline);
             return Err(Rejected::new(RejectReason::ShutDown, value));
         }
         let mut value = Some(value);
@@ -176,11 +179,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             };
             let is_current = |entry: &Entry<V>| entry.is_current(engine);
             // The destructor of a spare key runs without the lock.
-            drop(
-                self.map
-                    .edit_current(hash, key, is_current, edit, |entry| entry.hash),
-            );
+            let hash_of = |entry: &Entry<V>| entry.hash;
+            let spare = self.map.edit_current(hash, key, is_current, edit, hash_of);
+            drop_user_value(spare);
         });
+        engine.leave(trampoline);
         match (entered, value) {
             // If the destructor of a spare key panicked, that is counted, and the value is kept.
             (Some(Ok((entered, _))), _) => Ok(entered),
@@ -382,6 +385,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         timeout: Duration,
     ) -> Result<(FencingToken, V), Rejected<V>> {
         let engine = &timers.engine;
+        let trampoline = Trampoline::enter();
         let mut value = Some(value);
         let mut replaced = None;
         let tried = engine.guarded(|| {
@@ -399,11 +403,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                 None
             };
             let is_it = |entry: &Entry<V>| entry.token == token.get() && entry.is_current(engine);
-            drop(
-                self.map
-                    .edit_current(hash, key, is_it, edit, |entry| entry.hash),
-            );
+            let hash_of = |entry: &Entry<V>| entry.hash;
+            drop_user_value(self.map.edit_current(hash, key, is_it, edit, hash_of));
         });
+        engine.leave(trampoline);
         match (replaced, value) {
             (Some((token, old, earlier)), _) => {
                 engine.announce(earlier);

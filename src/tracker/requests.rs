@@ -15,7 +15,7 @@ use crate::promise::{Promise, block_on};
 use crate::stats::{Count, Stats};
 use crate::sync::Arc;
 use crate::time::Timestamp;
-use crate::trampoline::Trampoline;
+use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
 use std::error::Error;
 use std::fmt;
@@ -286,7 +286,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 
     /// The counts so far: `parked` requests are pending now, `completed` were answered, `expired` timed out and
-    /// `cancelled` were dropped. Takes no lock.
+    /// `cancelled` were dropped or ended by [`fail_all`](Self::fail_all). Takes no lock.
     pub fn stats(&self) -> Stats {
         self.tracker.stats()
     }
@@ -388,17 +388,16 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         if self.answered {
             return;
         }
+        let _trampoline = Trampoline::enter();
         // The task that drops the future is not woken.
         let (response, waker) = self.promise.close();
         let mut panics = Panics::default();
-        panics.catch(|| {
-            if let Some(tracker) = self.tracker.upgrade() {
-                drop(tracker.withdraw(self.place));
-            }
-        });
+        let withdraw = || Some(self.tracker.upgrade()?.withdraw(self.place));
+        let withdrawn = panics.catch(withdraw);
         // Destructors of the user's, after the request has ended.
-        panics.catch(|| drop(response));
-        panics.catch(|| drop(waker));
+        panics.catch(|| drop_user_value(withdrawn));
+        panics.catch(|| drop_user_value(response));
+        panics.catch(|| drop_user_value(waker));
         panics.resume();
     }
 }

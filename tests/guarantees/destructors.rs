@@ -426,6 +426,74 @@ fn g05_a_park_that_is_refused_returns_the_operation_though_a_deferred_call_panic
     });
 }
 
+/// Each key is merged with a check that waits already, and its destructor defers a check of the next one.
+#[test]
+fn g14_a_chain_of_merged_checks_needs_no_stack() {
+    type Slot = Arc<Mutex<Option<Act>>>;
+
+    on_a_stack_of(256, || {
+        let (purgatory, _clock) = manual::<Acting>(|builder| builder);
+        (0..LINKS).for_each(|number| purgatory.check_later(Acting(number, None)));
+        let (slot, defers, made) = (Slot::default(), purgatory.clone(), Tally::new());
+        let (next, number) = (slot.clone(), made.clone());
+        let act: Act = Arc::new(move || {
+            if number.count() < LINKS {
+                let key = Acting(number.count(), lock(&next).clone());
+                number.add();
+                defers.check_later(key);
+            }
+        });
+        *lock(&slot) = Some(act.clone());
+        purgatory.check_later(Acting(0, Some(act)));
+        *lock(&slot) = None;
+        assert_eq!(made.count(), LINKS);
+    });
+}
+
+/// Keys that the library has collected are dropped one by one: of two panics together the process would die.
+#[test]
+fn g12_collected_keys_whose_destructors_panic_are_dropped_one_by_one() {
+    thread_local!(static LIT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    struct Bomb(u64);
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if LIT.get() {
+                resume_unwind(Box::new("intended"));
+            }
+        }
+    }
+
+    type Call = fn(&Waits<Bomb>);
+    let calls: [Call; 3] = [
+        |waits| _ = waits.check_where(|_| false),
+        |waits| drop(waits.snapshot()),
+        |waits| {
+            LIT.set(false);
+            let keys = [Bomb(5), Bomb(6)];
+            let take = waits.take(keys, NEVER_IN_A_TEST, || None::<()>, |()| ());
+            LIT.set(true);
+            drop(take);
+        },
+    ];
+    for call in calls {
+        within(PATIENCE, move || {
+            let waits = Waits::<Bomb>::builder("g12").reaper(Reaper::Manual);
+            let waits = waits.build().expect("no threads to refuse");
+            let listeners = (0..4).map(|key| waits.listen([Bomb(key)], NEVER_IN_A_TEST));
+            let listeners = listeners.collect::<Vec<_>>();
+            LIT.set(true);
+            let called = catch_unwind(AssertUnwindSafe(|| call(&waits)));
+            LIT.set(false);
+            assert!(called.is_err(), "no key has panicked");
+            drop(listeners);
+            assert!(waits.is_empty());
+        });
+    }
+}
+
 /// Checks that wait at the shutdown are not made. A key that panics when it is dropped then costs no other one its drop.
 #[test]
 fn g12_keys_of_deferred_checks_that_panic_at_the_shutdown_are_counted() {

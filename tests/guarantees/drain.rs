@@ -107,18 +107,18 @@ fn g15_a_drain_waits_for_the_completions_of_the_pass_in_progress() {
     });
 }
 
-/// A check examines an operation while its deadline passes, and expires it. Before it hands the completion over, it runs
-/// another one for long.
+/// A check examines an operation while its deadline passes, and expires it. It hands the completion over before it runs
+/// that of another one, which takes long.
 #[test]
 fn g15_a_drain_waits_for_what_a_check_found_expired() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g15-drain7");
         // Satisfied by the check, which runs its completion.
-        let (begun, has_begun) = channel();
+        let ((begun, has_begun), (end, ended)) = (channel(), channel::<()>());
         let slow = Probe::new();
         let op = slow.op(NEVER_IN_A_TEST).then(move |_| {
             begun.send(()).expect("the test waits");
-            thread::sleep(Duration::from_millis(100));
+            ended.recv().expect("the test says so, after the drain");
         });
         park(&purgatory, op, 1);
         slow.satisfy();
@@ -151,7 +151,9 @@ fn g15_a_drain_waits_for_what_a_check_found_expired() {
         go_on.send(()).expect("the check waits");
         has_begun.recv().expect("the completion begins");
         assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
+        // Which does not wait for what the check itself completes.
         assert_eq!(expired.ending(), Some(Completion::Expired));
+        end.send(()).expect("the completion waits");
         assert_eq!(check.join().expect("no panic"), 1);
     });
 }

@@ -196,6 +196,50 @@ fn g15_a_slow_callback_of_the_shutdown_does_not_hold_up_its_bound() {
     });
 }
 
+/// A thread is in the `try_complete` of an operation when the shutdown comes, and will end it.
+#[test]
+fn g15_a_shutdown_in_the_background_waits_for_an_operation_that_is_examined() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-held");
+        let ((entered, has_entered), (go_on, told)) = (channel(), channel::<()>());
+        let (probe, mut examinations) = (Probe::new(), 0);
+        let ending = probe.clone();
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations == 3 {
+                entered.send(()).expect("the test waits");
+                told.recv().expect("the test says so");
+            }
+            false
+        });
+        park(
+            &purgatory,
+            op.then(move |completion| ending.end(completion)),
+            1,
+        );
+        let check = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.check_and_complete(&1))
+        };
+        has_entered.recv().expect("the check examines it");
+        for _ in 0..20 {
+            match purgatory.shutdown_timeout(SOON) {
+                Err(ShutdownError::TimedOut(still)) => assert_eq!(still.parked, 1),
+                other => panic!("{other:?}"),
+            }
+        }
+        // One that waits in the background is enough.
+        assert_eq!(threads_named("g15-held-shut").len(), 1);
+        let mut over = pin!(purgatory.shutdown_async().expect("a thread more"));
+        assert_eq!(poll(over.as_mut()), Poll::Pending);
+        go_on.send(()).expect("the check waits");
+        futures::executor::block_on(over);
+        assert_eq!(probe.ending(), Some(Completion::ShutDown));
+        assert_eq!(purgatory.shutdown_timeout(Duration::ZERO).ok(), Some(()));
+        assert_eq!(check.join().expect("no panic"), 0);
+    });
+}
+
 fn poll(future: impl Future<Output = ()>) -> Poll<()> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }

@@ -1,14 +1,15 @@
 //! A recorder of the `metrics` facade.
 
 use crate::scenario::{LATE, STAY, Scenario, TIMEOUT};
-use crate::support::{Op, PATIENCE, Probe, eventually, lock, quietly, within};
+use crate::support::keys::{Fragile, Hook, with_fuse};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, quietly, within};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
     SharedString, Unit, with_local_recorder,
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use request_purgatory::{Purgatory, Timer, purgatory::WeakPurgatory};
+use request_purgatory::{Purgatory, Timer, purgatory::WeakPurgatory, threads::Reaper};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -114,6 +115,29 @@ fn the_gauges_are_kafkas() {
     assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -3.0)]);
     drop(scenario);
     assert_eq!(changes(&snapshotter, ["fetch"]), [(-1.0, -1.0)]);
+}
+
+/// A park that is refused by its second key, or by a key that panics, leaves the gauges as they were.
+#[test]
+fn a_park_that_is_refused_half_way_leaves_no_entry_in_the_gauges() {
+    let build = || {
+        let builder = Purgatory::<Op<Fragile>>::builder("fetch").reaper(Reaper::Manual);
+        builder.max_watchers_per_key(1).build()
+    };
+    let (purgatory, snapshotter) = recorded(build);
+    let purgatory = purgatory.expect("no threads to refuse");
+    let park = |keys: [u32; 3]| {
+        let op = Op::new(NEVER_IN_A_TEST);
+        purgatory.try_complete_else_watch(op, keys.map(Fragile))
+    };
+    assert!(park([1, 2, 3]).is_ok());
+    assert_eq!(changes(&snapshotter, ["fetch"]), [(1.0, 3.0)]);
+    assert!(park([4, 1, 5]).is_err());
+    let panicked = with_fuse(5, Hook::Hash, || park([4, 5, 6]).is_err());
+    assert_eq!(panicked.ok(), Some(true));
+    let stats = purgatory.stats();
+    assert_eq!((stats.parked, stats.watched), (1, 3));
+    assert_eq!(changes(&snapshotter, ["fetch"]), [(0.0, 0.0)]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chains;
 mod endings;
 mod futures;
 mod keys;

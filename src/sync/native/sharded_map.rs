@@ -134,8 +134,6 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         place: impl FnOnce(Option<&mut V>) -> Option<V>,
     ) -> Option<K> {
         let (hash, shard) = self.locate(&key);
-        // Dropped after the lock is released, if `Hash` of another key panics while the map grows.
-        let unplaced;
         let mut shard = self.0.shards()[shard].write();
         if let Some((_, value)) = shard.get_mut(hash, |(other, _)| *other == key) {
             let value = value.get_mut();
@@ -144,17 +142,24 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             }
             return Some(key);
         }
+        // There is no entry yet: `Hash` of other keys may panic. If it does while a table is hashed anew in place, entries
+        // are dropped under the lock, and their destructors are the user's; a table that moves loses none. So one whose
+        // places are taken by removed entries moves to half its size, if its entries fit there, and to a larger one as
+        // soon as that is full.
+        if shard.capacity() == shard.len() {
+            let hash_of = |(other, _): &(K, _)| self.0.hasher().hash_one(other);
+            let half = shard.buckets() * 7 / 16;
+            if shard.len() < half {
+                shard.shrink_to(half, hash_of);
+            }
+            shard.reserve(1, hash_of);
+        }
         let value = match place(None) {
             Some(value) => value,
             None => return Some(key),
         };
-        if let Err(entry) = shard.try_insert_no_grow(hash, (key, SharedValue::new(value))) {
-            unplaced = entry;
-            shard.reserve(1, |(other, _)| self.0.hasher().hash_one(other));
-            if shard.try_insert_no_grow(hash, unplaced).is_err() {
-                unreachable!("the shard has just grown");
-            }
-        }
+        let entry = (key, SharedValue::new(value));
+        shard.insert(hash, entry, |_| unreachable!("there is room"));
         None
     }
 

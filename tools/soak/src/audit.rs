@@ -42,11 +42,14 @@ fn handles_tell_the_truth(stage: &Stage) {
 }
 
 fn what_is_parked_is_what_is_open(stage: &Stage, purgatory: &Purgatory<Operation>) {
-    let open = stage.open();
-    let watched = open.iter().map(|record| record.keys.len()).sum::<usize>();
-    let keys = open.iter().flat_map(|record| &record.keys);
-    let keys = keys.collect::<HashSet<_>>().len();
-    let ours = (open.len(), watched, keys, open.len(), open.len() as u64);
+    // A callback of a neighbour may still end some of them: so both sides are read anew each time.
+    let ours = || {
+        let open = stage.open();
+        let watched = open.iter().map(|record| record.keys.len()).sum::<usize>();
+        let keys = open.iter().flat_map(|record| &record.keys);
+        let keys = keys.collect::<HashSet<_>>().len();
+        (open.len(), watched, keys, open.len(), open.len() as u64)
+    };
     let theirs = || {
         (
             purgatory.len(),
@@ -56,10 +59,11 @@ fn what_is_parked_is_what_is_open(stage: &Stage, purgatory: &Purgatory<Operation
             stage.accounts.open(),
         )
     };
-    if !eventually(stage, || theirs() == ours) {
+    if !eventually(stage, || theirs() == ours()) {
         stage.ledger.discrepancy(format!(
-            "(delayed, watched, watched keys, snapshot, open) are {:?}, and should be {ours:?}, in {:?}",
+            "(delayed, watched, watched keys, snapshot, open) are {:?}, and should be {:?}, in {:?}",
             theirs(),
+            ours(),
             stage.plan
         ));
     }
