@@ -38,7 +38,7 @@ use crate::sync::{
 };
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
-use crate::trampoline::{Examinee, Trampoline};
+use crate::trampoline::{Examinee, Trampoline, drop_user_value};
 use crate::worker::Worker;
 use limit::Limit;
 use passes::Passes;
@@ -538,6 +538,16 @@ impl<P, W: Scheme> Engine<P, W> {
             self.count_event(|events| &events.panics, 1);
             UserPanic
         })
+    }
+
+    /// Drops a value whose destructor may be the user's, where no call has begun yet that waits for its end.
+    #[inline(always)]
+    pub(crate) fn drop_user_value<T: 'static>(&self, value: Option<T>) {
+        if value.is_some() {
+            let trampoline = Trampoline::enter();
+            drop_user_value(value);
+            self.leave(trampoline);
+        }
     }
 
     /// Ends a call that returns an operation or has more to do: panics of the calls that waited for its end are counted

@@ -36,6 +36,10 @@ pub(crate) fn dispatch_all<H: Handler>(
     all: Vec<H::Ended>,
     run_on: RunOn,
 ) {
+    let mut here = |ended| run_here(handler, trampoline, ended);
+    if matches!(handler.engine().dispatch, Dispatch::Inline) {
+        return all.into_iter().for_each(here);
+    }
     let (mut for_thread, mut for_here) = (Vec::new(), Vec::new());
     for ended in all {
         if !goes_to_executor::<H>(handler, &ended, run_on) {
@@ -64,9 +68,7 @@ pub(crate) fn dispatch_all<H: Handler>(
             trampoline.run(job);
         }
     }
-    for ended in for_here {
-        run_here(handler, trampoline, ended);
-    }
+    for_here.into_iter().for_each(&mut here);
 }
 
 #[inline(always)]

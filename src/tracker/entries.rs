@@ -158,10 +158,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         replace: bool,
     ) -> Result<Entered<'a, V>, Rejected<V>> {
         let engine = &timers.engine;
-        let trampoline = Trampoline::enter();
         if engine.is_closed() {
-            let _ = engine.guarded(|| drop_user_value(key));
-            engine.leave(trampoline);
+            let _ = engine.guarded(|| engine.drop_user_value(Some(key)));
             return Err(Rejected::new(RejectReason::ShutDown, value));
         }
         let mut value = Some(value);
@@ -181,9 +179,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             // The destructor of a spare key runs without the lock.
             let hash_of = |entry: &Entry<V>| entry.hash;
             let spare = self.map.edit_current(hash, key, is_current, edit, hash_of);
-            drop_user_value(spare);
+            engine.drop_user_value(spare);
         });
-        engine.leave(trampoline);
         match (entered, value) {
             // If the destructor of a spare key panicked, that is counted, and the value is kept.
             (Some(Ok((entered, _))), _) => Ok(entered),
@@ -385,7 +382,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         timeout: Duration,
     ) -> Result<(FencingToken, V), Rejected<V>> {
         let engine = &timers.engine;
-        let trampoline = Trampoline::enter();
         let mut value = Some(value);
         let mut replaced = None;
         let tried = engine.guarded(|| {
@@ -404,9 +400,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             };
             let is_it = |entry: &Entry<V>| entry.token == token.get() && entry.is_current(engine);
             let hash_of = |entry: &Entry<V>| entry.hash;
-            drop_user_value(self.map.edit_current(hash, key, is_it, edit, hash_of));
+            let spare = self.map.edit_current(hash, key, is_it, edit, hash_of);
+            engine.drop_user_value(spare);
         });
-        engine.leave(trampoline);
         match (replaced, value) {
             (Some((token, old, earlier)), _) => {
                 engine.announce(earlier);

@@ -14,6 +14,7 @@ use request_purgatory::{
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -423,6 +424,58 @@ fn g05_a_park_that_is_refused_returns_the_operation_though_a_deferred_call_panic
         let refused = parked.ok().and_then(Result::err).expect("it is refused");
         assert_eq!(refused.reason(), RejectReason::KeyFull);
         assert_eq!(purgatory.len(), 1);
+    });
+}
+
+/// A check finds that the deadline of the operation has passed. Between the count of its end and the hand-over of its
+/// completion, a key takes its time to be dropped.
+#[test]
+fn g15_a_drain_waits_while_the_keys_of_an_expired_operation_are_dropped() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op<Acting>>::new("g15-keys");
+        let ((entered, has_entered), (go_on, told)) = (channel(), channel::<()>());
+        let ((dropping, is_dropping), (drop_it, may_drop)) = (channel(), channel::<()>());
+        let may_drop = Mutex::new(may_drop);
+        let slow: Act = Arc::new(move || {
+            dropping.send(()).expect("the test waits");
+            lock(&may_drop).recv().expect("the test says so");
+        });
+        let (probe, mut examinations) = (Probe::new(), 0);
+        let ending = probe.clone();
+        let op = Op::new(5 * TICK).when(move || {
+            examinations += 1;
+            if examinations == 3 {
+                entered.send(()).expect("the test waits");
+                told.recv().expect("the test says so");
+            }
+            false
+        });
+        let op = op.then(move |completion| ending.end(completion));
+        assert!(
+            purgatory
+                .try_complete_else_watch(op, [Acting(1, Some(slow))])
+                .is_ok()
+        );
+        let check = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.check_and_complete(&Acting(1, None)))
+        };
+        has_entered.recv().expect("the check examines it");
+        // The reaper finds it held, and leaves a mark.
+        thread::sleep(20 * TICK);
+        go_on.send(()).expect("the check waits");
+        is_dropping.recv().expect("its key is dropped");
+        assert!(purgatory.is_empty(), "it has ended");
+        let drain = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.drain(NEVER_IN_A_TEST))
+        };
+        thread::sleep(20 * TICK);
+        assert!(!drain.is_finished(), "its completion has not run");
+        drop_it.send(()).expect("the key waits");
+        assert_eq!(drain.join().expect("no panic"), 0);
+        assert_eq!(probe.ending(), Some(Completion::Expired));
+        assert_eq!(check.join().expect("no panic"), 0);
     });
 }
 
