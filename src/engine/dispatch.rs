@@ -96,9 +96,10 @@ struct Delivery<H: Handler> {
 }
 
 impl<H: Handler> Delivery<H> {
-    fn new(handler: &Arc<H>, ended: Vec<H::Ended>, by_executor: bool) -> Self {
+    fn new(handler: &Arc<H>, mut ended: Vec<H::Ended>, by_executor: bool) -> Self {
         let engine = handler.engine();
         engine.count_event(|events| &events.handed_over, ended.len());
+        ended.iter_mut().for_each(H::on_hand_over);
         Self {
             handler: handler.clone(),
             ended,

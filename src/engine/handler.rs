@@ -45,6 +45,9 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// Whether the payload expired (and was not aborted by a panic).
     fn has_expired(ended: &Self::Ended) -> bool;
 
+    /// The payload is counted among those whose completion is pending.
+    fn on_hand_over(_ended: &mut Self::Ended) {}
+
     /// Runs the user's code for a payload that has ended.
     fn complete(&self, ended: Self::Ended);
 

@@ -3,7 +3,7 @@
 //! A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no
 //! payload parked, and waits for the completions, asks first whether every pass is over. A thread that held a payload
 //! when its deadline passed, or at the shutdown, ends that payload in the place of the pass: that is a pass of its own,
-//! until the completion has run.
+//! until the completion is handed over or has run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};

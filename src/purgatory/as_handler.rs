@@ -76,6 +76,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         ended.ending == Ending::Expired
     }
 
+    fn on_hand_over(ended: &mut Ended<Op>) {
+        ended.pass = None;
+    }
+
     #[inline(always)]
     fn complete(&self, ended: Ended<Op>) {
         self.run_on_complete(ended);

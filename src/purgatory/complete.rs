@@ -24,7 +24,7 @@ pub(crate) struct Ended<Op> {
     pub(crate) ending: Ending,
     /// Whether it was parked, and so has a place under the limit.
     pub(crate) was_parked: bool,
-    /// Until its completion has run, if this thread ended it because another one had left it to this one.
+    /// Until its completion is handed over or has run, if this thread ended it because another one had left it to it.
     pub(crate) pass: Option<Pass>,
 }
 

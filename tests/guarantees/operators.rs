@@ -196,6 +196,44 @@ fn g15_a_slow_callback_of_the_shutdown_does_not_hold_up_its_bound() {
     });
 }
 
+/// An operation expires in the hands of a checking thread, and the executor keeps its job for ever.
+#[test]
+fn g15_an_async_shutdown_does_not_wait_for_the_jobs_of_an_executor() {
+    within(PATIENCE, || {
+        let jobs = Arc::<Mutex<Vec<Job>>>::default();
+        let keeps = jobs.clone();
+        let executor = Dispatch::Executor(Arc::new(move |job| lock(&keeps).push(job)));
+        let purgatory = Purgatory::<Op>::builder("g15-jobs").dispatch(executor);
+        let purgatory = purgatory.build().expect("threads are to be had");
+        let ((entered, has_entered), (go_on, told)) = (channel(), channel::<()>());
+        let mut examinations = 0;
+        let op = Op::new(SOON).when(move || {
+            examinations += 1;
+            if examinations == 3 {
+                entered.send(()).expect("the test waits");
+                told.recv().expect("the test says so");
+            }
+            false
+        });
+        park(&purgatory, op, 1);
+        let check = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.check_and_complete(&1))
+        };
+        has_entered.recv().expect("the check examines it");
+        // The reaper finds it held, and leaves a mark.
+        thread::sleep(4 * SOON);
+        go_on.send(()).expect("the check waits");
+        assert_eq!(check.join().expect("no panic"), 0);
+        eventually("the job", || lock(&jobs).len() == 1);
+        assert_eq!(purgatory.stats().completions_pending, 1);
+        futures::executor::block_on(purgatory.shutdown_async().expect("a thread more"));
+        assert_eq!(purgatory.stats().completions_pending, 1);
+        lock(&jobs).drain(..).for_each(|job| job());
+        assert_eq!(purgatory.stats().completions_pending, 0);
+    });
+}
+
 /// A thread is in the `try_complete` of an operation when the shutdown comes, and will end it.
 #[test]
 fn g15_a_shutdown_in_the_background_waits_for_an_operation_that_is_examined() {
