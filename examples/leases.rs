@@ -20,7 +20,7 @@ type Acquire = TakeFuture<Resource, FencingToken>;
 struct Leases {
     /// The holder of each resource, until its lease expires.
     held: Tracker<Resource, &'static str>,
-    /// Those who wait for a resource, first come, first served.
+    /// The waits for a resource, first come, first served.
     free: Waits<Resource>,
 }
 

@@ -540,12 +540,13 @@ impl<P, W: Scheme> Engine<P, W> {
         })
     }
 
-    /// Drops a value whose destructor may be the user's, where no call has begun yet that waits for its end.
+    /// Drops a value of the user's that a call does not need, if there is one. The caller need not be inside a
+    /// [`Trampoline`]; it catches a panic of the destructor.
     #[inline(always)]
-    pub(crate) fn drop_user_value<T: 'static>(&self, value: Option<T>) {
-        if value.is_some() {
+    pub(crate) fn drop_spare<T: 'static>(&self, spare: Option<T>) {
+        if spare.is_some() {
             let trampoline = Trampoline::enter();
-            drop_user_value(value);
+            drop_user_value(spare);
             self.leave(trampoline);
         }
     }

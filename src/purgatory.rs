@@ -41,7 +41,7 @@ use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::time::Timestamp;
 use crate::trampoline::{Examining, UserValues};
-use crate::watch::bound::Bound;
+use crate::watch::bound::{Bound, Rank};
 use deferred::Deferred;
 use inner::Inner;
 use keys::Keys;
@@ -209,13 +209,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        match count {
-            0 => 0,
-            _ => {
-                let bound = Bound::NONE.at_most(count);
-                self.shared.inner.check_key(key, bound, RunOn::Caller)
-            }
-        }
+        self.check_and_complete_up_to_at_most(key, Rank::MAX, count)
     }
 
     /// The same for watches at a rank: examines those up to `rank`, then those without, and stops after `count`
@@ -262,8 +256,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
-    /// it is safe under any lock of yours that these do not take. After
-    /// the shutdown it drops the key.
+    /// it is safe under any lock of yours that these do not take. After the shutdown it drops the key.
     pub fn check_later(&self, key: Op::Key) {
         self.shared.inner.defer(Deferred::key(key), Bound::NONE);
     }
@@ -395,8 +388,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.shutdown_async()
     }
 
-    /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries
-    /// they count for a moment longer, until their watch entries are reclaimed.
+    /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries they
+    /// count for a moment longer, until their watch entries are reclaimed.
     ///
     /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
     pub fn watchers<Q>(&self, key: &Q) -> usize

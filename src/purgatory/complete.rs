@@ -24,7 +24,7 @@ pub(crate) struct Ended<Op> {
     pub(crate) ending: Ending,
     /// Whether it was parked, and so has a place under the limit.
     pub(crate) was_parked: bool,
-    /// Until its completion is handed over or has run, if this thread ended it because another one had left it to it.
+    /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
     pub(crate) pass: Option<Pass>,
 }
 
@@ -141,7 +141,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     unexamined,
                 } => {
                     claim = Claim { shard, held };
-                    // The thread that left it waits for the completion, or for those who do.
+                    // A drain or a shutdown that finds this ending counted waits for its completion as well.
                     if matches!(mark, Mark::Expire | Mark::ShutDown) {
                         pass = Some(self.engine.passes.begin());
                     }

@@ -5,7 +5,7 @@ use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
-use crate::watch::bound::Bound;
+use crate::watch::bound::{Bound, Rank};
 use crate::watch::resolved::{Number, Resolved, Seen};
 use std::fmt;
 
@@ -83,20 +83,18 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// [`Purgatory::check_and_complete_at_most`](crate::Purgatory::check_and_complete_at_most) does.
     #[inline]
     pub fn check_and_complete_at_most(&self, count: usize) -> usize {
-        self.check_bounded(Bound::NONE, count)
+        self.check_and_complete_up_to_at_most(Rank::MAX, count)
     }
 
     /// Both: examines operations up to `rank`, in that order, and stops after `count` completions.
     #[inline]
     pub fn check_and_complete_up_to_at_most(&self, rank: u64, count: usize) -> usize {
-        self.check_bounded(Bound::up_to(rank), count)
-    }
-
-    #[inline(always)]
-    fn check_bounded(&self, bound: Bound, count: usize) -> usize {
         match count {
             0 => 0,
-            _ => self.check(self.list.peek_published(), bound.at_most(count)),
+            _ => {
+                let bound = Bound::up_to(rank).at_most(count);
+                self.check(self.list.peek_published(), bound)
+            }
         }
     }
 

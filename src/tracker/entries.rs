@@ -159,7 +159,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     ) -> Result<Entered<'a, V>, Rejected<V>> {
         let engine = &timers.engine;
         if engine.is_closed() {
-            let _ = engine.guarded(|| engine.drop_user_value(Some(key)));
+            let _ = engine.guarded(|| engine.drop_spare(Some(key)));
             return Err(Rejected::new(RejectReason::ShutDown, value));
         }
         let mut value = Some(value);
@@ -176,10 +176,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                 }
             };
             let is_current = |entry: &Entry<V>| entry.is_current(engine);
-            // The destructor of a spare key runs without the lock.
-            let hash_of = |entry: &Entry<V>| entry.hash;
-            let spare = self.map.edit_current(hash, key, is_current, edit, hash_of);
-            engine.drop_user_value(spare);
+            self.edit(engine, (hash, key), is_current, edit);
         });
         match (entered, value) {
             // If the destructor of a spare key panicked, that is counted, and the value is kept.
@@ -191,6 +188,21 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             }
             (_, None) => unreachable!("a value is taken only to be entered"),
         }
+    }
+
+    /// Shows `edit` the entry of `key` that `is_current`, under the lock of the key's map shard, and adds the entry that
+    /// `edit` returns, if any. The destructor of a key that is not needed runs without the lock.
+    #[inline(always)]
+    fn edit(
+        &self,
+        engine: &Engine<u64, HierarchicalWheel>,
+        (hash, key): (u64, K),
+        is_current: impl Fn(&Entry<V>) -> bool,
+        edit: impl FnOnce(Option<&mut Entry<V>>) -> Option<Entry<V>>,
+    ) {
+        let hash_of = |entry: &Entry<V>| entry.hash;
+        let spare = self.map.edit_current(hash, key, is_current, edit, hash_of);
+        engine.drop_spare(spare);
     }
 
     /// Gives a value a slot, under the lock of the key's map shard: in the entry of the key's `occupant`, if that can
@@ -399,9 +411,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                 None
             };
             let is_it = |entry: &Entry<V>| entry.token == token.get() && entry.is_current(engine);
-            let hash_of = |entry: &Entry<V>| entry.hash;
-            let spare = self.map.edit_current(hash, key, is_it, edit, hash_of);
-            engine.drop_user_value(spare);
+            self.edit(engine, (hash, key), is_it, edit);
         });
         match (replaced, value) {
             (Some((token, old, earlier)), _) => {

@@ -122,33 +122,13 @@ fn g15_a_drain_waits_for_what_a_check_found_expired() {
         });
         park(&purgatory, op, 1);
         slow.satisfy();
-        // Its third examination is that of the check.
-        let (entered, has_entered) = channel();
-        let (go_on, told) = channel();
-        let mut examinations = 0;
         let expired = Probe::new();
-        let ending = expired.clone();
-        let op = Op::new(SOON).when(move || {
-            examinations += 1;
-            if examinations == 3 {
-                entered.send(()).expect("the test waits");
-                told.recv().expect("the test says so");
-            }
-            false
-        });
-        park(
-            &purgatory,
-            op.then(move |completion| ending.end(completion)),
-            1,
-        );
-        let check = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || purgatory.check_and_complete(&1))
-        };
-        has_entered.recv().expect("the check examines it");
+        let (op, stall) = expired.stalled_op(SOON);
+        park(&purgatory, op, 1);
+        let check = stall.check(&purgatory, 1);
         // The reaper finds it held, and leaves a mark.
         thread::sleep(4 * SOON);
-        go_on.send(()).expect("the check waits");
+        stall.end();
         has_begun.recv().expect("the completion begins");
         assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
         // Which does not wait for what the check itself completes.

@@ -205,25 +205,12 @@ fn g15_an_async_shutdown_does_not_wait_for_the_jobs_of_an_executor() {
         let executor = Dispatch::Executor(Arc::new(move |job| lock(&keeps).push(job)));
         let purgatory = Purgatory::<Op>::builder("g15-jobs").dispatch(executor);
         let purgatory = purgatory.build().expect("threads are to be had");
-        let ((entered, has_entered), (go_on, told)) = (channel(), channel::<()>());
-        let mut examinations = 0;
-        let op = Op::new(SOON).when(move || {
-            examinations += 1;
-            if examinations == 3 {
-                entered.send(()).expect("the test waits");
-                told.recv().expect("the test says so");
-            }
-            false
-        });
+        let (op, stall) = Probe::new().stalled_op(SOON);
         park(&purgatory, op, 1);
-        let check = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || purgatory.check_and_complete(&1))
-        };
-        has_entered.recv().expect("the check examines it");
+        let check = stall.check(&purgatory, 1);
         // The reaper finds it held, and leaves a mark.
         thread::sleep(4 * SOON);
-        go_on.send(()).expect("the check waits");
+        stall.end();
         assert_eq!(check.join().expect("no panic"), 0);
         eventually("the job", || lock(&jobs).len() == 1);
         assert_eq!(purgatory.stats().completions_pending, 1);
@@ -239,27 +226,10 @@ fn g15_an_async_shutdown_does_not_wait_for_the_jobs_of_an_executor() {
 fn g15_a_shutdown_in_the_background_waits_for_an_operation_that_is_examined() {
     within(PATIENCE, || {
         let purgatory = Purgatory::<Op>::new("g15-held");
-        let ((entered, has_entered), (go_on, told)) = (channel(), channel::<()>());
-        let (probe, mut examinations) = (Probe::new(), 0);
-        let ending = probe.clone();
-        let op = Op::new(NEVER_IN_A_TEST).when(move || {
-            examinations += 1;
-            if examinations == 3 {
-                entered.send(()).expect("the test waits");
-                told.recv().expect("the test says so");
-            }
-            false
-        });
-        park(
-            &purgatory,
-            op.then(move |completion| ending.end(completion)),
-            1,
-        );
-        let check = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || purgatory.check_and_complete(&1))
-        };
-        has_entered.recv().expect("the check examines it");
+        let probe = Probe::new();
+        let (op, stall) = probe.stalled_op(NEVER_IN_A_TEST);
+        park(&purgatory, op, 1);
+        let check = stall.check(&purgatory, 1);
         for _ in 0..20 {
             match purgatory.shutdown_timeout(SOON) {
                 Err(ShutdownError::TimedOut(still)) => assert_eq!(still.parked, 1),
@@ -270,7 +240,7 @@ fn g15_a_shutdown_in_the_background_waits_for_an_operation_that_is_examined() {
         assert_eq!(threads_named("g15-held-shut").len(), 1);
         let mut over = pin!(purgatory.shutdown_async().expect("a thread more"));
         assert_eq!(poll(over.as_mut()), Poll::Pending);
-        go_on.send(()).expect("the check waits");
+        stall.end();
         futures::executor::block_on(over);
         assert_eq!(probe.ending(), Some(Completion::ShutDown));
         assert_eq!(purgatory.shutdown_timeout(Duration::ZERO).ok(), Some(()));

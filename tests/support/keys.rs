@@ -50,6 +50,28 @@ impl Census {
 
 by_number!(Counted);
 
+/// What a key does when it is dropped.
+pub(crate) type Act = Arc<dyn Fn() + Send + Sync>;
+
+/// Keys that do something when they are dropped; those that are made by cloning do nothing.
+pub(crate) struct Acting(pub(crate) u64, pub(crate) Option<Act>);
+
+impl Clone for Acting {
+    fn clone(&self) -> Self {
+        Self(self.0, None)
+    }
+}
+
+by_number!(Acting);
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        if let Some(act) = self.1.take() {
+            act();
+        }
+    }
+}
+
 thread_local! {
     /// Keys with this number panic on this thread, in the hook that is named, once it has been called so often.
     static FUSE: Cell<Option<(u32, Hook, u32)>> = const { Cell::new(None) };

@@ -4,6 +4,7 @@
 pub(crate) mod bell;
 pub(crate) mod keys;
 pub(crate) mod spans;
+pub(crate) mod stall;
 
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, RejectReason, Rejected, purgatory::PurgatoryBuilder,

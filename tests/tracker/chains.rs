@@ -1,7 +1,7 @@
 //! G14: chains through what trackers, requests and timers drop need no stack, however long they are.
 
-use crate::support::keys::by_number;
-use crate::support::{lock, on_a_stack_of};
+use crate::support::keys::{Act, Acting};
+use crate::support::{Tally, lock, on_a_stack_of};
 use request_purgatory::tracker::{Requests, ResponseFuture};
 use request_purgatory::{RejectReason, Timer, Tracker, threads::Reaper};
 use std::any::Any;
@@ -69,25 +69,6 @@ fn g14_a_chain_of_tasks_that_wait_needs_no_stack() {
     });
 }
 
-/// Keys that do something when they are dropped; those that are made by cloning do nothing.
-struct Acting(u64, Option<Arc<dyn Fn(u64) + Send + Sync>>);
-
-impl Clone for Acting {
-    fn clone(&self) -> Self {
-        Self(self.0, None)
-    }
-}
-
-by_number!(Acting);
-
-impl Drop for Acting {
-    fn drop(&mut self) {
-        if let Some(act) = self.1.take() {
-            act(self.0);
-        }
-    }
-}
-
 fn tracker() -> Tracker<Acting, ()> {
     let builder = Tracker::builder("chain").reaper(Reaper::Manual);
     builder.build(|_, ()| ()).expect("no threads to refuse")
@@ -96,7 +77,7 @@ fn tracker() -> Tracker<Acting, ()> {
 /// Each key is refused as a duplicate, and its destructor tracks the next one.
 #[test]
 fn g14_a_chain_of_spare_keys_needs_no_stack() {
-    type Slot = Arc<Mutex<Option<Arc<dyn Fn(u64) + Send + Sync>>>>;
+    type Slot = Arc<Mutex<Option<Act>>>;
 
     on_a_stack_of(STACK, || {
         let tracker = tracker();
@@ -104,11 +85,12 @@ fn g14_a_chain_of_spare_keys_needs_no_stack() {
             let tracked = tracker.track(Acting(number, None), (), Duration::MAX);
             assert!(tracked.is_ok());
         }
-        let (slot, tracks) = (Slot::default(), tracker.clone());
+        let (slot, tracks, refusals) = (Slot::default(), tracker.clone(), Tally::new());
         let next = slot.clone();
-        let act = Arc::new(move |number| {
-            if number < LINKS {
-                let key = Acting(number + 1, lock(&next).clone());
+        let act: Act = Arc::new(move || {
+            if refusals.count() < LINKS {
+                refusals.add();
+                let key = Acting(refusals.count(), lock(&next).clone());
                 let refused = tracks.try_track(key, (), Duration::MAX);
                 assert!(refused.is_err_and(|it| it.reason() == RejectReason::Duplicate));
             }
@@ -149,7 +131,7 @@ fn g14_a_chain_of_timers_needs_no_stack() {
 fn g12_a_value_that_is_refused_comes_back_though_its_key_panics() {
     let tracker = tracker();
     tracker.shutdown();
-    let panics = Arc::new(|_| resume_unwind(Box::new("intended")));
+    let panics: Act = Arc::new(|| resume_unwind(Box::new("intended")));
     let track = || tracker.track(Acting(1, Some(panics)), (), Duration::MAX);
     let refused = catch_unwind(AssertUnwindSafe(track)).ok();
     let refused = refused.and_then(Result::err).map(|it| it.reason());

@@ -1,5 +1,6 @@
 //! G5, G6, G16 under load: many threads on few keys, and ten thousand calls at once.
 
+use crate::support::keys::by_number;
 use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
 use request_purgatory::{
     RejectReason, Rejected, Tracker, threads::Reaper, time::ManualClock, tracker::RequestError,
@@ -151,17 +152,7 @@ fn g06_no_key_is_left_in_the_map() {
             self.1.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    impl PartialEq for Key {
-        fn eq(&self, other: &Self) -> bool {
-            self.0 == other.0
-        }
-    }
-    impl Eq for Key {}
-    impl std::hash::Hash for Key {
-        fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-            self.0.hash(state);
-        }
-    }
+    by_number!(Key);
 
     let living = Arc::new(AtomicU64::new(0));
     let clock = ManualClock::new();

@@ -42,8 +42,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
     }
 
     /// `report` is called with each response to a request that is not pending, on the thread that
-    /// [responds](super::Requests::respond). Default: late responses are counted and dropped.
-    /// A response that `report` gives to another late request nests in it.
+    /// [responds](super::Requests::respond). Default: late responses are counted and dropped. A response that `report`
+    /// gives to another late request nests in it.
     pub fn on_late(mut self, report: impl Fn(&K, R) + Send + Sync + 'static) -> Self {
         self.on_late = Some(Box::new(report));
         self

@@ -1,0 +1,58 @@
+//! An operation that a check examines for as long as the test wants.
+
+use super::{Op, Probe};
+use request_purgatory::Purgatory;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The check that examines the operation.
+pub(crate) struct Stall {
+    entered: Receiver<()>,
+    go_on: Sender<()>,
+}
+
+impl Probe {
+    /// An operation that never completes by itself, and whose end this probe sees. Its third examination, which is that
+    /// of the first check, lasts until the [`Stall`] ends.
+    pub(crate) fn stalled_op<K>(self: &Arc<Self>, timeout: Duration) -> (Op<K>, Stall) {
+        let ((entered, has_entered), (go_on, told)) = (channel(), channel());
+        let (ending, mut examinations) = (self.clone(), 0);
+        let op = Op::new(timeout)
+            .when(move || {
+                examinations += 1;
+                if examinations == 3 {
+                    entered.send(()).expect("the test waits");
+                    told.recv().expect("the test says so");
+                }
+                false
+            })
+            .then(move |completion| ending.end(completion));
+        let stall = Stall {
+            entered: has_entered,
+            go_on,
+        };
+        (op, stall)
+    }
+}
+
+impl Stall {
+    /// Checks `key` on another thread, and returns when that thread examines the operation.
+    pub(crate) fn check<K: Eq + Hash + Clone + Send + Sync + 'static>(
+        &self,
+        purgatory: &Purgatory<Op<K>>,
+        key: K,
+    ) -> JoinHandle<usize> {
+        let purgatory = purgatory.clone();
+        let check = thread::spawn(move || purgatory.check_and_complete(&key));
+        self.entered.recv().expect("the check examines it");
+        check
+    }
+
+    /// The examination goes on, and says no.
+    pub(crate) fn end(self) {
+        self.go_on.send(()).expect("the check waits");
+    }
+}
