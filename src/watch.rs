@@ -101,19 +101,25 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         let mut added = true;
         match target {
             Target::Key(key) => {
-                let spare = self.lists.place(key.clone(), |location| {
-                    match location {
-                        None if max > 0 => {
-                            return Some(Location::Here(WatchList::new(watcher, rank)));
+                let spare = self.lists.place(
+                    key.clone(),
+                    #[inline(always)]
+                    |location| {
+                        match location {
+                            None if max > 0 => {
+                                return Some(Location::Here(WatchList::new(watcher, rank)));
+                            }
+                            None => added = false,
+                            Some(Location::Here(list)) => {
+                                added = list.add_up_to(max, watcher, rank)
+                            }
+                            Some(Location::Resolved(number)) => {
+                                added = self.resolved.get(*number).add(max, watcher, rank);
+                            }
                         }
-                        None => added = false,
-                        Some(Location::Here(list)) => added = list.add_up_to(max, watcher, rank),
-                        Some(Location::Resolved(number)) => {
-                            added = self.resolved.get(*number).add(max, watcher, rank);
-                        }
-                    }
-                    None
-                });
+                        None
+                    },
+                );
                 (added, spare)
             }
             Target::Resolved(number) => (self.resolved.get(number).add(max, watcher, rank), None),
@@ -150,13 +156,20 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         match target {
             Target::Key(key) => {
                 let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
-                let removed = self.lists.edit(key, goes, |location| match location {
-                    Location::Here(list) => Entry::remove_if(list.remove(watcher, rank, is_live)),
-                    Location::Resolved(number) => {
-                        orphan = self.remove_resolved(*number, rank, watcher, is_live);
-                        Entry::Keep
-                    }
-                });
+                let removed = self.lists.edit(
+                    key,
+                    goes,
+                    #[inline(always)]
+                    |location| match location {
+                        Location::Here(list) => {
+                            Entry::remove_if(list.remove(watcher, rank, is_live))
+                        }
+                        Location::Resolved(number) => {
+                            orphan = self.remove_resolved(*number, rank, watcher, is_live);
+                            Entry::Keep
+                        }
+                    },
+                );
                 drop_user_value(removed);
             }
             Target::Resolved(number) => {

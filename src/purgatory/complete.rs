@@ -228,10 +228,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Takes an operation that has ended off the lists of its keys.
     #[inline(always)]
     pub(crate) fn unwatch(&self, stale: &StaleWatches<Op::Key>) {
-        self.for_each_watch(stale, |target, rank| {
-            self.watch
-                .remove(target, rank, stale.watcher, |other| self.is_live(other));
-        });
+        self.for_each_watch(
+            stale,
+            #[inline(always)]
+            |target, rank| {
+                self.watch
+                    .remove(target, rank, stale.watcher, |other| self.is_live(other));
+            },
+        );
     }
 
     /// Calls `each` for every watch. If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others
@@ -246,10 +250,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut next = 0;
         while next < keys.len() {
             let _ = self.engine.guarded(|| {
-                keys.for_each(next, |target, rank| {
-                    next += 1;
-                    each(target, rank);
-                });
+                keys.for_each(
+                    next,
+                    #[inline(always)]
+                    |target, rank| {
+                        next += 1;
+                        each(target, rank);
+                    },
+                );
             });
         }
     }

@@ -115,7 +115,8 @@ impl<K: Eq + Hash> Keys<K> {
         }
     }
 
-    /// Calls `each` for all of them but the first `skipped`.
+    /// Calls `each` for all of them but the first `skipped`. A closure that is marked `inline(always)` becomes part of the
+    /// loop over plain keys.
     #[inline(always)]
     pub(crate) fn for_each<'k>(
         &'k self,
@@ -125,28 +126,34 @@ impl<K: Eq + Hash> Keys<K> {
         match self {
             Self::One(key) if skipped == 0 => each(Target::Key(key), None),
             Self::Resolved(number) if skipped == 0 => each(Target::Resolved(*number), None),
-            _ => self.for_each_of_several(skipped, &mut each),
+            Self::One(_) | Self::Resolved(_) => {}
+            Self::Two(keys) => for_each_key(keys.as_slice(), skipped, each),
+            Self::Three(keys) => for_each_key(keys.as_slice(), skipped, each),
+            Self::More(keys) => for_each_key(keys, skipped, each),
+            Self::Mixed(watches) => for_each_watch(watches, skipped, each),
         }
     }
+}
 
-    #[inline(never)]
-    fn for_each_of_several<'k>(
-        &'k self,
-        skipped: usize,
-        each: &mut impl FnMut(Target<&'k K>, Option<Rank>),
-    ) {
-        let keys = match self {
-            Self::One(_) | Self::Resolved(_) => return,
-            Self::Two(keys) => keys.as_slice(),
-            Self::Three(keys) => keys.as_slice(),
-            Self::More(keys) => keys,
-            Self::Mixed(watches) => {
-                let watches = watches.iter().skip(skipped);
-                return watches.for_each(|(target, rank)| each(target.as_ref(), *rank));
-            }
-        };
-        let keys = keys.iter().skip(skipped);
-        keys.for_each(|key| each(Target::Key(key), None));
+#[inline(never)]
+fn for_each_key<'k, K>(
+    keys: &'k [K],
+    skipped: usize,
+    mut each: impl FnMut(Target<&'k K>, Option<Rank>),
+) {
+    for key in keys.get(skipped..).unwrap_or_default() {
+        each(Target::Key(key), None);
+    }
+}
+
+#[inline(never)]
+fn for_each_watch<'k, K>(
+    watches: &'k [(Target<K>, Option<Rank>)],
+    skipped: usize,
+    mut each: impl FnMut(Target<&'k K>, Option<Rank>),
+) {
+    for (target, rank) in watches.get(skipped..).unwrap_or_default() {
+        each(target.as_ref(), *rank);
     }
 }
 

@@ -232,15 +232,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let examinee = claim.examinee();
         let answer = self.engine.guarded(|| {
             claim.held.with(|parked| {
-                parked.keys.for_each(0, |target, rank| {
-                    if full {
-                        return;
-                    }
-                    let (added, spare) = self.watch.add(target, rank, address);
-                    full = !added;
-                    watched += usize::from(added);
-                    drop_user_value(spare);
-                });
+                parked.keys.for_each(
+                    0,
+                    #[inline(always)]
+                    |target, rank| {
+                        if full {
+                            return;
+                        }
+                        let (added, spare) = self.watch.add(target, rank, address);
+                        full = !added;
+                        watched += usize::from(added);
+                        drop_user_value(spare);
+                    },
+                );
                 let _examining = Examining::enter(examinee, Why::Check);
                 !full && parked.op.try_complete()
             })

@@ -77,6 +77,27 @@ fn lives<const K: usize>(count: u64) {
     }
 }
 
+/// Each operation shares its keys with its neighbours, as in W1 with three keys: of the three that a check examines, one
+/// completes.
+fn lives_on_shared_keys(count: u64) {
+    let purgatory = purgatory();
+    let flags = [(); OTHERS as usize].map(|()| Arc::new(AtomicBool::new(false)));
+    let park = |number: u64| {
+        let keys = [number, number + 1, number + 2].map(|key| key % OTHERS);
+        let operation = Operation(flags[number as usize].clone());
+        drop(purgatory.try_complete_else_watch(operation, keys));
+    };
+    (0..OTHERS).for_each(park);
+    for life in 0..count {
+        let oldest = life % OTHERS;
+        let flag = &flags[oldest as usize];
+        flag.store(true, Ordering::Relaxed);
+        assert_eq!(purgatory.check_and_complete(&oldest), 1);
+        flag.store(false, Ordering::Relaxed);
+        park(oldest);
+    }
+}
+
 fn resolved_lives(count: u64) {
     let purgatory = purgatory();
     let ready = Arc::new(AtomicBool::new(false));
@@ -248,9 +269,10 @@ fn listened(count: u64) {
 type Work = fn(u64);
 
 /// Names of the hot calls, as the table of `.ci/instructions` has them.
-const WORK: [(&str, Work); 15] = [
+const WORK: [(&str, Work); 16] = [
     ("life-of-one-key", lives::<1>),
     ("life-of-three-keys", lives::<3>),
+    ("life-on-three-shared-keys", lives_on_shared_keys),
     ("life-on-a-resolved-key", resolved_lives),
     ("life-at-a-rank", ranked_lives),
     ("life-cancelled", cancelled_lives),
