@@ -105,18 +105,16 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                     key.clone(),
                     #[inline(always)]
                     |location| {
-                        match location {
+                        added = match location {
                             None if max > 0 => {
                                 return Some(Location::Here(WatchList::new(watcher, rank)));
                             }
-                            None => added = false,
-                            Some(Location::Here(list)) => {
-                                added = list.add_up_to(max, watcher, rank)
-                            }
+                            None => false,
+                            Some(Location::Here(list)) => list.add_up_to(max, watcher, rank),
                             Some(Location::Resolved(number)) => {
-                                added = self.resolved.get(*number).add(max, watcher, rank);
+                                self.resolved.get(*number).add(max, watcher, rank)
                             }
-                        }
+                        };
                         None
                     },
                 );

@@ -11,7 +11,8 @@
 //! the echo comes, it knows. Other servers of a cluster learn of it a little later, so there the watch is
 //! [not exact](crate::Interests::is_exact), and the cluster reads the keys once more.
 //!
-//! Reads ask the leader of the stream, one request per key. The epoch is the time at which the stream was created. A
+//! Reads ask the leader of the stream, one request per key; a stream with one replica had better allow direct requests,
+//! as one that [`NatsEngine::connect`] makes does, because the server answers these sooner. The epoch is the time at which the stream was created. A
 //! stream that is made anew, changed or deleted ends the session, which is what the permission to subscribe to
 //! `$JS.EVENT.ADVISORY.STREAM.*.STREAM` is needed for. A version of an earlier stream and one of a new stream look the
 //! same to this engine until then.
@@ -133,6 +134,7 @@ impl NatsEngine {
                 subjects: vec![subjects.all_events()],
                 num_replicas: config.replicas,
                 max_messages_per_subject: config.kept,
+                allow_direct: config.replicas == 1,
                 republish: Some(republish.clone()),
                 ..StreamConfig::default()
             })

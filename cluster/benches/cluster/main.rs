@@ -16,6 +16,7 @@ mod raw;
 mod support;
 
 use engine::{Kind, Site};
+use futures_util::{StreamExt, stream};
 use measure::{now, quantiles};
 use node_process::NodeProcess;
 use std::time::Duration;
@@ -26,6 +27,7 @@ const ROUNDS: u32 = 3_000;
 const WARM_UP: u32 = 200;
 const EVENTS: u32 = 20_000;
 const PARKED: u32 = 10_000;
+const IDLE: Duration = Duration::from_secs(5);
 const MANY: u32 = 100_000;
 
 /// From the commit on B to the wake-up on A, and from its acknowledgement. `command` says what listens there.
@@ -53,27 +55,37 @@ async fn latency(site: &Site, a: &mut NodeProcess, what: &str, command: &str) {
     );
 }
 
-/// 10,000 keys parked on A; of the events, which B makes one after the other, one in `part` concerns them. The CPU time
-/// of A's process per event, and beside it that of an audit, which is off meanwhile.
+/// 10,000 keys parked on A; of the events that B makes, one in `part` concerns them. The CPU time of A's process per
+/// event, without audits. Each event of a B that makes one after the other wakes a process that sleeps; what a B with
+/// several under way commits reaches A in batches.
 async fn cpu(site: &Site, a: &mut NodeProcess, what: &str) {
     a.say(&format!("watch {PARKED}")).await;
     a.expect("live").await;
+    let before = a.cpu().await;
+    tokio::time::sleep(IDLE).await;
+    println!(
+        "{what}: {PARKED} keys parked, no events: {:.0} us of A's CPU time per second",
+        (a.cpu().await - before) as f64 / 1e3 / IDLE.as_secs_f64()
+    );
     for part in [1, 10, 100] {
-        let before = a.cpu().await;
-        for event in 0..EVENTS {
-            site.commit(match event % part {
+        for at_once in [1, 64] {
+            let before = a.cpu().await;
+            let events = (0..EVENTS).map(|event| match event % part {
                 0 => event / part % PARKED,
                 _ => PARKED + event % PARKED,
-            })
-            .await;
+            });
+            stream::iter(events)
+                .for_each_concurrent(at_once, |event| site.commit(event))
+                .await;
+            // What was told last.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let used = a.cpu().await - before;
+            println!(
+                "{what}: {PARKED} keys parked, 1 in {part} events of interest, {at_once} at once: {:.2} us of A's CPU \
+                 time per event made",
+                used as f64 / 1e3 / f64::from(EVENTS)
+            );
         }
-        // What was told last.
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let used = a.cpu().await - before;
-        println!(
-            "{what}: {PARKED} keys parked, 1 in {part} events of interest: {:.2} us of A's CPU time per event made",
-            used as f64 / 1e3 / f64::from(EVENTS)
-        );
     }
 }
 
@@ -81,17 +93,18 @@ async fn cpu(site: &Site, a: &mut NodeProcess, what: &str) {
 async fn park(a: &mut NodeProcess, what: &str) {
     a.say(&format!("park {MANY}")).await;
     let figures = a.hear("parked").await;
-    let [called, cpu_called, read, cpu_read, bytes] = figures[..] else {
+    let [called, cpu_called, read, cpu_read, bytes, gaps] = figures[..] else {
         panic!("A said {figures:?}");
     };
     let ms = |nanos: u64| nanos / 1_000_000;
     println!(
-        "{what}: {MANY} waits parked in {} ms ({} ms of A's CPU time), all keys watched and read after {} ms ({} ms); \
-         {} MB more",
+        "{what}: {MANY} waits parked in {} ms ({} ms of A's CPU time), all keys watched and read after {} ms ({} ms) in \
+         {} sessions; {} MB more",
         ms(called),
         ms(cpu_called),
         ms(read),
         ms(cpu_read),
+        gaps + 1,
         bytes / 1_000_000
     );
 }
@@ -105,11 +118,11 @@ async fn rows(kind: Kind) {
         wanted.is_empty() || wanted.iter().any(|it| part == it)
     };
     if wants("latency") {
-        let mut raw = NodeProcess::start(&site, per_key, false, 2);
+        let mut raw = NodeProcess::start(&site, per_key, false);
         latency(&site, &mut raw, &format!("{kind}, raw client"), "raw").await;
         drop(raw);
         for (max_subscriptions, how) in kind.ways() {
-            let mut a = NodeProcess::start(&site, max_subscriptions, true, 2);
+            let mut a = NodeProcess::start(&site, max_subscriptions, true);
             latency(&site, &mut a, &format!("{kind}{how}"), "wait").await;
         }
     }
@@ -118,38 +131,33 @@ async fn rows(kind: Kind) {
             site.commit(number).await;
         }
         for (max_subscriptions, how) in kind.ways() {
-            let mut a = NodeProcess::start(&site, max_subscriptions, true, 2);
+            let mut a = NodeProcess::start(&site, max_subscriptions, true);
             park(&mut a, &format!("{kind}{how}")).await;
         }
     }
     if wants("cpu") {
         for (max_subscriptions, how) in kind.ways() {
-            for threads in [1, 2] {
-                let mut a = NodeProcess::start(&site, max_subscriptions, false, threads);
-                let what = format!("{kind}{how}, a runtime of {threads} threads");
-                cpu(&site, &mut a, &what).await;
-            }
+            let mut a = NodeProcess::start(&site, max_subscriptions, false);
+            cpu(&site, &mut a, &format!("{kind}{how}")).await;
         }
     }
 }
 
-fn runtime(threads: usize) -> Runtime {
-    let mut builder = match threads {
-        1 => Builder::new_current_thread(),
-        _ => Builder::new_multi_thread(),
-    };
-    let runtime = builder.worker_threads(threads).enable_all().build();
+fn runtime() -> Runtime {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("the system has threads")
 }
 
 fn main() {
     let arguments = std::env::args().collect::<Vec<_>>();
     if arguments.get(1).is_some_and(|it| it == node::ARGUMENT) {
-        let threads = arguments[2].parse().expect("a number");
-        return runtime(threads).block_on(node::run(&arguments[3..]));
+        return runtime().block_on(node::run(&arguments[2..]));
     }
     println!("load average: {}", measure::load());
-    runtime(2).block_on(async {
+    runtime().block_on(async {
         for kind in [Kind::RedisTracking, Kind::RedisPublished, Kind::Nats] {
             rows(kind).await;
         }

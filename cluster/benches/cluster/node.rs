@@ -131,6 +131,7 @@ async fn park(node: &ClusterWaits<Key>, keys: u32, before: u64) {
     }
     let (read, cpu_read) = (now() - start, cpu() - cpu_before);
     let bytes = memory().saturating_sub(before);
-    println!("parked {called} {cpu_called} {read} {cpu_read} {bytes}");
+    let gaps = node.cluster().stats().gaps;
+    println!("parked {called} {cpu_called} {read} {cpu_read} {bytes} {gaps}");
     drop(parked);
 }

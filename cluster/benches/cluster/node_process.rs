@@ -14,11 +14,11 @@ pub struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Without audits, a node only hears. `threads` are those of its runtime.
-    pub fn start(site: &Site, max_subscriptions: usize, audits: bool, threads: usize) -> Self {
+    /// Without audits, a node only hears.
+    pub fn start(site: &Site, max_subscriptions: usize, audits: bool) -> Self {
         let program = std::env::current_exe().expect("it is known");
         let mut child = Command::new(program)
-            .args([node::ARGUMENT, &threads.to_string()])
+            .arg(node::ARGUMENT)
             .args([&site.kind.number().to_string(), &site.url])
             .args([max_subscriptions.to_string(), audits.to_string()])
             .stdin(Stdio::piped())

@@ -133,7 +133,10 @@ async fn keys_of_any_bytes_round_trip<R: Rig>() {
 }
 
 async fn a_read_shows_what_was_committed_before<R: Rig>() {
-    let rig = R::start(CAPACITY).await;
+    reads_show_what_was_committed_before(&R::start(CAPACITY).await).await;
+}
+
+async fn reads_show_what_was_committed_before(rig: &impl Rig) {
     let engine = rig.engine();
     let absent = engine.versions(&[key(0)]).await.expect("it reads");
     assert_eq!(absent.versions, [Some(0)]);
@@ -316,4 +319,20 @@ conformance! {
     redis_tracking: RedisTracking;
     redis_published: RedisPublished;
     nats: NatsRig;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_reads_a_stream_that_allows_no_direct_requests() {
+    let rig = NatsRig::start(CAPACITY).await;
+    let client = async_nats::connect(rig.server.url()).await;
+    let context = async_nats::jetstream::new(client.expect("it accepts"));
+    let stream = context.get_stream("PURGATORY").await.expect("it is there");
+    let config = stream.cached_info().config.clone();
+    assert!(config.allow_direct);
+    let changed = context.update_stream(async_nats::jetstream::stream::Config {
+        allow_direct: false,
+        ..config
+    });
+    assert!(!changed.await.expect("it changes").config.allow_direct);
+    reads_show_what_was_committed_before(&rig).await;
 }

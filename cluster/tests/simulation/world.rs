@@ -27,6 +27,10 @@ const LATE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
     pub audit: Duration,
+    /// The longest pause between two commits, in milliseconds.
+    pub pause: u64,
+    /// How long the feed takes to watch, or to end that, at the most: milliseconds.
+    pub watch: u64,
     /// A wait that ends later than this after its event is lost.
     pub bound: Duration,
     /// Which part of the messages is lost.
@@ -213,7 +217,7 @@ impl World {
                 let key = self.random.usize(..KEYS);
                 self.commit(key);
                 if self.now < self.quiet {
-                    self.after(0..=25, Event::Commit);
+                    self.after(0..=self.scenario.pause, Event::Commit);
                 }
             }
             Event::Begin(client) => {
@@ -370,7 +374,10 @@ impl World {
             Tell::Watch(keys) => (keys, true),
             Tell::Unwatch(keys) => (keys, false),
         };
-        let told = self.after(1..=10, Event::Told(session, watches.then(|| keys.clone())));
+        let told = self.after(
+            1..=self.scenario.watch,
+            Event::Told(session, watches.then(|| keys.clone())),
+        );
         let spread = self.scenario.late_interest.as_micros() as u64;
         let on_the_way = self.random.u64(0..=(told - self.now).as_micros() as u64);
         let effective = match watches && spread > 0 {
