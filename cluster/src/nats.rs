@@ -11,10 +11,10 @@
 //! the echo comes, it knows. Other servers of a cluster learn of it a little later, so there the watch is
 //! [not exact](crate::Interests::is_exact), and the cluster reads the keys once more.
 //!
-//! Reads ask the leader of the stream, one request per key; a stream with one replica had better allow direct requests,
-//! as one that [`NatsEngine::connect`] makes does, because the server answers these sooner. The epoch is the time at which the stream was created. A
-//! stream that is made anew, changed or deleted ends the session, which is what the permission to subscribe to
-//! `$JS.EVENT.ADVISORY.STREAM.*.STREAM` is needed for. A version of an earlier stream and one of a new stream look the
+//! Reads ask the leader of the stream, one request per key. A stream with one replica had better allow direct requests, as
+//! one that [`NatsEngine::connect`] makes does: the server answers these sooner. The epoch is the time at which the stream
+//! was created. A stream that is made anew, changed or deleted ends the session, which is what the permission to subscribe
+//! to `$JS.EVENT.ADVISORY.STREAM.*.STREAM` is needed for. A version of an earlier stream and one of a new stream look the
 //! same to this engine until then.
 //!
 //! Give the stream no limits that drop the last event of a key (age, bytes, number of messages); a limit per subject is

@@ -1,5 +1,5 @@
-//! What the destructor of a key may do, whichever call drops the key: panic (G12), end other operations, or take long. It
-//! costs no operation its ending (G05), no thread its way out of the library, and no drain or shutdown its end (G15).
+//! What the destructor of a key may do, whichever call drops the key: panic (G12), end other operations, or take long.
+//! It costs no operation its ending (G05), no thread its way out of the library, and no drain or shutdown its end (G15).
 
 use crate::support::keys::{Act, Acting, by_number};
 use crate::support::{
