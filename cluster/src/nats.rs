@@ -11,11 +11,11 @@
 //! the echo comes, it knows. Other servers of a cluster learn of it a little later, so there the watch is
 //! [not exact](crate::Interests::is_exact), and the cluster reads the keys once more.
 //!
-//! Reads ask the leader of the stream, one request per key. A stream with one replica had better allow direct requests, as
-//! one that [`NatsEngine::connect`] makes does: the server answers these sooner. The epoch is the time at which the stream
-//! was created. A stream that is made anew, changed or deleted ends the session, which is what the permission to subscribe
-//! to `$JS.EVENT.ADVISORY.STREAM.*.STREAM` is needed for. A version of an earlier stream and one of a new stream look the
-//! same to this engine until then.
+//! Reads ask the leader of the stream, one request per key. A stream with one replica had better allow direct
+//! requests, as one that [`NatsEngine::connect`] makes does: the server answers these sooner. The epoch is the time
+//! at which the stream was created. A stream that is made anew, changed or deleted ends the session, which is what
+//! the permission to subscribe to `$JS.EVENT.ADVISORY.STREAM.*.STREAM` is needed for. A version of an earlier stream
+//! and one of a new stream look the same to this engine until then.
 //!
 //! Give the stream no limits that drop the last event of a key (age, bytes, number of messages); a limit per subject is
 //! fine. Where there are such limits, a key whose last event was removed has no known version: nothing is lost, but a
