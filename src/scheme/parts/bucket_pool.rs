@@ -65,10 +65,16 @@ struct Block {
     ids: [u32; BLOCK],
     lows: [u16; BLOCK],
     len: u32,
-    /// The bucket that this block belongs to.
-    bucket: u32,
     /// The next block of the bucket, or of the pool's free list.
     below: u32,
+}
+
+#[derive(Debug)]
+struct Page {
+    /// The bucket that each block belongs to. They lie apart from the blocks, and so close together that the processor
+    /// keeps them in its cache: a removal does not wait for a block to find the bucket.
+    buckets: [u32; PAGE],
+    blocks: [Block; PAGE],
 }
 
 /// The blocks of all buckets of a wheel.
@@ -78,7 +84,7 @@ pub(crate) struct BucketPool {
         clippy::vec_box,
         reason = "pages stay where they are when the vector grows"
     )]
-    pages: Vec<Box<[Block; PAGE]>>,
+    pages: Vec<Box<Page>>,
     free: u32,
 }
 
@@ -95,7 +101,7 @@ impl BucketPool {
 
     #[inline(always)]
     fn block(&mut self, number: u32) -> &mut Block {
-        &mut self.pages[number as usize / PAGE][number as usize % PAGE]
+        &mut self.pages[number as usize / PAGE].blocks[number as usize % PAGE]
     }
 
     /// Adds `entry` to `bucket`, the one with this number.
@@ -122,16 +128,16 @@ impl BucketPool {
         let fresh = self.allocate();
         let block = self.block(fresh);
         block.len = 0;
-        block.bucket = number;
         block.below = bucket.top;
         bucket.top = fresh;
+        self.pages[fresh as usize / PAGE].buckets[fresh as usize % PAGE] = number;
     }
 
     /// The timers of `bucket`, in the order in which [`pop`](Self::pop) takes them.
     pub(crate) fn ids(&self, bucket: &Bucket) -> impl Iterator<Item = u32> {
         let block = |number: u32| {
             let page = self.pages.get(number as usize / PAGE)?;
-            Some(&page[number as usize % PAGE])
+            Some(&page.blocks[number as usize % PAGE])
         };
         let blocks = std::iter::successors(block(bucket.top), move |&above| block(above.below));
         blocks.flat_map(|block| block.ids[..block.len as usize].iter().rev().copied())
@@ -144,7 +150,7 @@ impl BucketPool {
         let block = position.number() as usize / BLOCK;
         self.pages
             .get(block / PAGE)
-            .map_or(NIL, |page| page[block % PAGE].bucket)
+            .map_or(NIL, |page| page.buckets[block % PAGE])
     }
 
     /// Takes the last timer of `bucket`. Returns it and its position.
@@ -206,10 +212,12 @@ impl BucketPool {
             ids: [0; BLOCK],
             lows: [0; BLOCK],
             len: 0,
-            bucket: NIL,
             below: NIL,
         };
-        self.pages.push(Box::new([empty; PAGE]));
+        self.pages.push(Box::new(Page {
+            buckets: [NIL; PAGE],
+            blocks: [empty; PAGE],
+        }));
         for number in (first..first + PAGE as u32).rev() {
             self.release(number);
         }
