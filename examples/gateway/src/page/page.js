@@ -91,7 +91,8 @@ async function turn() {
   peers.forEach(card); // in their order, whichever answers first
   await Promise.all([...peers].map(update));
   const gone = document.querySelectorAll("section.gone").length;
-  document.getElementById("state").textContent = gone ? `no answer from ${gone} of ${cards.size} nodes` : `${cards.size} nodes`;
+  const all = cards.size === 1 ? "1 node" : `${cards.size} nodes`;
+  document.getElementById("state").textContent = gone ? `no answer from ${gone} of ${all}` : all;
   setTimeout(turn, 1000);
 }
 turn();
