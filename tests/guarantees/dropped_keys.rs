@@ -77,17 +77,12 @@ fn g12_the_keys_of_one_operation_are_dropped_one_by_one_at_every_end() {
                 within(PATIENCE, move || {
                     let (purgatory, clock) = manual::<Bomb>(|builder| builder);
                     let probe = Probe::new();
-                    let watches = (0..keys).map(|number| match mixed {
-                        true => BombWatch::key(Bomb(number)).at_rank(number),
-                        false => BombWatch::key(Bomb(number)),
-                    });
                     let op = probe.op(SOON);
-                    match mixed {
-                        true => drop(purgatory.try_complete_else_watch_on(op, watches)),
-                        false => {
-                            drop(purgatory.try_complete_else_watch(op, (0..keys).map(Bomb)));
-                        }
-                    }
+                    let ranked = |number| BombWatch::key(Bomb(number)).at_rank(number);
+                    drop(match mixed {
+                        true => purgatory.try_complete_else_watch_on(op, (0..keys).map(ranked)),
+                        false => purgatory.try_complete_else_watch(op, (0..keys).map(Bomb)),
+                    });
                     clock.advance(2 * SOON);
                     probe.satisfy();
                     let key = Bomb(0);
@@ -121,6 +116,12 @@ fn g12_a_resolved_key_whose_destructor_panics_costs_no_process() {
 /// An operation that never parks leaves its keys: it has its completion or its error all the same.
 #[test]
 fn g12_an_operation_that_does_not_park_outlives_its_keys() {
+    fn refused(purgatory: &Purgatory<Op<Bomb>>, keys: Vec<Bomb>) -> Option<RejectReason> {
+        let op = Op::new(SOON);
+        let refused = lit(|| purgatory.try_complete_else_watch(op, keys));
+        refused.ok().and_then(|refused| refusal(&refused))
+    }
+
     within(PATIENCE, || {
         for keys in 1..6 {
             let keys = || (0..keys).map(Bomb).collect::<Vec<_>>();
@@ -131,23 +132,15 @@ fn g12_an_operation_that_does_not_park_outlives_its_keys() {
             let at_once = lit(|| purgatory.try_complete_else_watch(op, watched));
             assert!(at_once.is_ok_and(|admitted| admitted.is_ok()));
             assert_eq!(probe.ending(), Some(Completion::Satisfied));
-            let (op, watched) = (Op::new(SOON), keys());
-            let refused = lit(|| purgatory.try_complete_else_watch(op, watched));
-            let reason = refused.ok().and_then(|refused| refusal(&refused));
-            assert_eq!(reason, Some(RejectReason::Full));
+            assert_eq!(refused(&purgatory, keys()), Some(RejectReason::Full));
             purgatory.shutdown();
-            let (op, watched) = (Op::new(SOON), keys());
-            let refused = lit(|| purgatory.try_complete_else_watch(op, watched));
-            let reason = refused.ok().and_then(|refused| refusal(&refused));
-            assert_eq!(reason, Some(RejectReason::ShutDown));
+            assert_eq!(refused(&purgatory, keys()), Some(RejectReason::ShutDown));
         }
         // The second key is full: the first one's list is left, and the others were never watched.
         let (purgatory, _clock) = manual::<Bomb>(|builder| builder.max_watchers_per_key(1));
         drop(purgatory.try_complete_else_watch(Op::new(SOON), [Bomb(2)]));
-        let (op, watched) = (Op::new(SOON), (1..6).map(Bomb).collect::<Vec<_>>());
-        let refused = lit(|| purgatory.try_complete_else_watch(op, watched));
-        let reason = refused.ok().and_then(|refused| refusal(&refused));
-        assert_eq!(reason, Some(RejectReason::KeyFull));
+        let keys = (1..6).map(Bomb).collect();
+        assert_eq!(refused(&purgatory, keys), Some(RejectReason::KeyFull));
         assert_eq!((purgatory.len(), purgatory.watched()), (1, 1));
         assert_eq!(purgatory.watched_keys(), 1);
     });
@@ -266,6 +259,23 @@ impl Drop for BadPayload {
     }
 }
 
+/// A key that panics with such a payload when it is dropped.
+fn bad(number: u64) -> Acting {
+    let panics: Act = Arc::new(|| resume_unwind(Box::new(BadPayload)));
+    Acting(number, Some(panics))
+}
+
+/// The handle of an operation that parks.
+fn park(
+    purgatory: &Purgatory<Op<Acting>>,
+    op: Op<Acting>,
+    keys: impl IntoIterator<Item = Acting>,
+) -> Handle<Op<Acting>> {
+    let parked = purgatory.try_complete_else_watch(op, keys);
+    let handle = parked.ok().and_then(|parked| parked.into_handle());
+    handle.expect("it is parked")
+}
+
 /// Two operations: a key of the first, when it is dropped, forces the second, whose two keys then panic when they are
 /// dropped as deferred calls. Returns the purgatory, the first one's handle, and how many were completed.
 fn two_with_bad_keys() -> (Purgatory<Op<Acting>>, Handle<Op<Acting>>, Arc<Tally>) {
@@ -275,19 +285,10 @@ fn two_with_bad_keys() -> (Purgatory<Op<Acting>>, Handle<Op<Acting>>, Arc<Tally>
         let ended = ended.clone();
         Op::new(NEVER_IN_A_TEST).then(move |_| ended.add())
     };
-    let bad = |number| {
-        Acting(
-            number,
-            Some(Arc::new(|| resume_unwind(Box::new(BadPayload)))),
-        )
-    };
-    let second = purgatory.try_complete_else_watch(op(), [bad(2), bad(3)]);
-    let second = second.ok().and_then(|second| second.into_handle());
-    let second = second.expect("it is parked");
+    let second = park(&purgatory, op(), [bad(2), bad(3)]);
     let force: Act = Arc::new(move || _ = second.force_complete());
-    let first = purgatory.try_complete_else_watch(op(), [Acting(1, Some(force))]);
-    let first = first.ok().and_then(|first| first.into_handle());
-    (purgatory, first.expect("it is parked"), ended)
+    let first = park(&purgatory, op(), [Acting(1, Some(force))]);
+    (purgatory, first, ended)
 }
 
 /// Between two examinations of a check its list is emptied, and another one of that key filled: the check does not go on
@@ -374,10 +375,7 @@ fn g05_a_park_that_is_refused_returns_the_operation_though_a_deferred_call_panic
         let occupied =
             purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [Acting(5, None)]);
         assert!(occupied.is_ok());
-        let bad = Acting(2, Some(Arc::new(|| resume_unwind(Box::new(BadPayload)))));
-        let second = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [bad]);
-        let second = second.ok().and_then(|second| second.into_handle());
-        let second = second.expect("it is parked");
+        let second = park(&purgatory, Op::new(NEVER_IN_A_TEST), [bad(2)]);
         let force: Act = Arc::new(move || _ = second.force_complete());
         let keys = [Acting(1, Some(force)), Acting(5, None)];
         let parked = catch_unwind(AssertUnwindSafe(|| {
@@ -447,10 +445,7 @@ fn g12_keys_of_deferred_checks_that_panic_at_the_shutdown_are_counted() {
 fn g15_a_shutdown_stops_its_threads_though_a_deferred_call_panics() {
     within(PATIENCE, || {
         let (other, _clock) = manual::<Acting>(|builder| builder);
-        let bad = Acting(2, Some(Arc::new(|| resume_unwind(Box::new(BadPayload)))));
-        let second = other.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [bad]);
-        let second = second.ok().and_then(|second| second.into_handle());
-        let second = second.expect("it is parked");
+        let second = park(&other, Op::new(NEVER_IN_A_TEST), [bad(2)]);
         let force: Act = Arc::new(move || _ = second.force_complete());
         let purgatory = Purgatory::<Op<Acting>>::new("g15-badkey");
         let first =

@@ -93,7 +93,7 @@ async fn cpu(site: &Site, a: &mut NodeProcess, what: &str) {
 async fn park(a: &mut NodeProcess, what: &str) {
     a.say(&format!("park {MANY}")).await;
     let figures = a.hear("parked").await;
-    let [called, cpu_called, read, cpu_read, bytes, gaps] = figures[..] else {
+    let [called, cpu_called, read, cpu_read, bytes, sessions] = figures[..] else {
         panic!("A said {figures:?}");
     };
     let ms = |nanos: u64| nanos / 1_000_000;
@@ -104,7 +104,7 @@ async fn park(a: &mut NodeProcess, what: &str) {
         ms(cpu_called),
         ms(read),
         ms(cpu_read),
-        gaps + 1,
+        sessions,
         bytes / 1_000_000
     );
 }

@@ -131,7 +131,7 @@ async fn park(node: &ClusterWaits<Key>, keys: u32, before: u64) {
     }
     let (read, cpu_read) = (now() - start, cpu() - cpu_before);
     let bytes = memory().saturating_sub(before);
-    let gaps = node.cluster().stats().gaps;
-    println!("parked {called} {cpu_called} {read} {cpu_read} {bytes} {gaps}");
+    let sessions = node.cluster().stats().sessions;
+    println!("parked {called} {cpu_called} {read} {cpu_read} {bytes} {sessions}");
     drop(parked);
 }

@@ -324,8 +324,7 @@ conformance! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_reads_a_stream_that_allows_no_direct_requests() {
     let rig = NatsRig::start(CAPACITY).await;
-    let client = async_nats::connect(rig.server.url()).await;
-    let context = async_nats::jetstream::new(client.expect("it accepts"));
+    let context = rig.context().await;
     let stream = context.get_stream("PURGATORY").await.expect("it is there");
     let config = stream.cached_info().config.clone();
     assert!(config.allow_direct);

@@ -3,6 +3,7 @@
 use super::nats_server::NatsServer;
 use super::proxy::{Proxy, Upstream};
 use super::redis_server::RedisServer;
+use async_nats::jetstream;
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{News, RedisConfig, RedisEngine};
@@ -156,6 +157,12 @@ pub struct NatsRig {
 }
 
 impl NatsRig {
+    /// Of a connection that no fault touches.
+    pub async fn context(&self) -> jetstream::Context {
+        let client = async_nats::connect(self.server.url()).await;
+        jetstream::new(client.expect("it accepts"))
+    }
+
     pub fn config(servers: Vec<String>, capacity: usize) -> NatsConfig {
         NatsConfig {
             servers,
@@ -205,10 +212,7 @@ impl Rig for NatsRig {
     }
 
     async fn flush(&self) {
-        let client = async_nats::connect(self.server.url())
-            .await
-            .expect("it accepts");
-        let context = async_nats::jetstream::new(client);
+        let context = self.context().await;
         context
             .delete_stream("PURGATORY")
             .await

@@ -88,6 +88,12 @@ pub(crate) struct BucketPool {
     free: u32,
 }
 
+/// The page of the block with this number, and the index of the block in it.
+#[inline(always)]
+fn split(number: u32) -> (usize, usize) {
+    (number as usize / PAGE, number as usize % PAGE)
+}
+
 /// The timer that a removal moved, and its new position.
 pub(crate) type Moved = Option<(u32, Position)>;
 
@@ -101,7 +107,8 @@ impl BucketPool {
 
     #[inline(always)]
     fn block(&mut self, number: u32) -> &mut Block {
-        &mut self.pages[number as usize / PAGE].blocks[number as usize % PAGE]
+        let (page, index) = split(number);
+        &mut self.pages[page].blocks[index]
     }
 
     /// Adds `entry` to `bucket`, the one with this number.
@@ -130,14 +137,15 @@ impl BucketPool {
         block.len = 0;
         block.below = bucket.top;
         bucket.top = fresh;
-        self.pages[fresh as usize / PAGE].buckets[fresh as usize % PAGE] = number;
+        let (page, index) = split(fresh);
+        self.pages[page].buckets[index] = number;
     }
 
     /// The timers of `bucket`, in the order in which [`pop`](Self::pop) takes them.
     pub(crate) fn ids(&self, bucket: &Bucket) -> impl Iterator<Item = u32> {
         let block = |number: u32| {
-            let page = self.pages.get(number as usize / PAGE)?;
-            Some(&page.blocks[number as usize % PAGE])
+            let (page, index) = split(number);
+            Some(&self.pages.get(page)?.blocks[index])
         };
         let blocks = std::iter::successors(block(bucket.top), move |&above| block(above.below));
         blocks.flat_map(|block| block.ids[..block.len as usize].iter().rev().copied())
@@ -147,10 +155,8 @@ impl BucketPool {
     /// number of any bucket, or of none.
     #[inline(always)]
     pub(crate) fn bucket_of(&self, position: Position) -> u32 {
-        let block = position.number() as usize / BLOCK;
-        self.pages
-            .get(block / PAGE)
-            .map_or(NIL, |page| page.buckets[block % PAGE])
+        let (page, index) = split(position.number() / BLOCK as u32);
+        self.pages.get(page).map_or(NIL, |page| page.buckets[index])
     }
 
     /// Takes the last timer of `bucket`. Returns it and its position.
