@@ -24,7 +24,10 @@ use crate::sync::{Arc, Parker, set_timer_shards};
 use crate::time::ticks::NEVER;
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{self, Resolved};
+use crate::watch::turn::{Ticket, Turn};
 use crate::watch::{Copied, Target, WatchMap};
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::task::{Context, Poll};
@@ -228,6 +231,8 @@ impl State {
 /// The watcher map. It counts its keys, so that a model sees whether any is left behind.
 pub struct Watchers {
     map: WatchMap<Key, RandomState>,
+    /// Each watcher keeps its own, as a slot does. (The lock is not the model's.)
+    tickets: std::sync::Mutex<HashMap<(By, u32), Ticket>>,
     census: Arc<()>,
 }
 
@@ -278,20 +283,21 @@ impl Resolution {
 }
 
 /// How a watcher names what it watches.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum By {
     Key(u64),
     Number(Number),
 }
 
 /// The number of a resolved key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Number(resolved::Number);
 
 impl Watchers {
     pub fn new() -> Self {
         Self {
             map: WatchMap::new(RandomState::default(), 1, usize::MAX),
+            tickets: std::sync::Mutex::default(),
             census: Arc::new(()),
         }
     }
@@ -301,30 +307,32 @@ impl Watchers {
     }
 
     pub fn add(&self, by: By, rank: Option<u64>, id: u32) {
-        match by {
-            By::Key(key) => {
-                let key = self.key(key);
-                let (_, spare) = self.map.add(Target::Key(&key), rank, watcher(id));
-                drop(spare);
-            }
-            By::Number(Number(number)) => {
-                let (_, spare) = self.map.add(Target::Resolved(number), rank, watcher(id));
-                drop(spare);
-            }
-        }
+        let ticket = Cell::default();
+        self.on_target(by, |target| {
+            let (_, spare) = self.map.add(target, Turn::new(rank, &ticket), watcher(id));
+            drop(spare);
+        });
+        let mut tickets = self.tickets.lock().expect("no thread panics under it");
+        tickets.insert((by, id), ticket.get());
     }
 
-    pub fn remove(&self, by: By, rank: Option<u64>, id: u32, is_live: impl Fn(u32) -> bool) {
-        let key;
-        let target = match by {
-            By::Key(number) => {
-                key = self.key(number);
-                Target::Key(&key)
-            }
-            By::Number(Number(number)) => Target::Resolved(number),
+    /// Removes a watcher that was added with these arguments.
+    pub fn remove(&self, by: By, rank: Option<u64>, id: u32) {
+        let ticket = {
+            let mut tickets = self.tickets.lock().expect("no thread panics under it");
+            Cell::new(tickets.remove(&(by, id)).expect("it was added"))
         };
-        self.map
-            .remove(target, rank, watcher(id), |other| is_live(other.index()));
+        self.on_target(by, |target| {
+            self.map
+                .remove(target, Turn::new(rank, &ticket), watcher(id));
+        });
+    }
+
+    fn on_target(&self, by: By, act: impl FnOnce(Target<&Key>)) {
+        match by {
+            By::Key(key) => act(Target::Key(&self.key(key))),
+            By::Number(Number(number)) => act(Target::Resolved(number)),
+        }
     }
 
     pub fn on(&self, key: u64, up_to: u64) -> Vec<u32> {

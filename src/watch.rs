@@ -1,6 +1,6 @@
 //! The watch lists: which operations wait for which key.
 //!
-//! This module does not know operations: an [`Address`] is a number, and callers say whether its operation is alive.
+//! This module does not know operations: an [`Address`] is a number.
 //! The list of a key lies in the map, under the lock of the key's shard: adding to it and removing it when it is empty
 //! happen under the same lock, so a watch can never be added to a list that is about to vanish. The list of a key that
 //! is [resolved] lies in a place of its own, where it is found without the map.
@@ -12,16 +12,18 @@ pub(crate) mod bound;
 pub(crate) mod list;
 pub(crate) mod resolved;
 pub(crate) mod sweep;
+pub(crate) mod turn;
 
 use crate::address::Address;
 use crate::sync::{Arc, COPIED, Entry, ShardedMap};
 use crate::trampoline::{drop_user_value, drop_user_values};
-use bound::{Bound, Rank};
+use bound::Bound;
 use equivalent::Equivalent;
 use list::{Walk, WatchList};
 use resolved::{Number, Resolved, ResolvedLists, Unwatched};
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
+use turn::Turn;
 
 /// What an operation watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +88,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, at `rank` if there is one. `false` if the list has `max_watchers`
+    /// Adds `watcher` to the list of `target`, with its turn. `false` if the list has `max_watchers`
     /// already. Also returns a copy of the key that was not needed, if any: its destructor may panic, and the caller
     /// drops it.
     #[inline(always)]
@@ -94,7 +96,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     pub(crate) fn add(
         &self,
         target: Target<&K>,
-        rank: Option<Rank>,
+        turn: Turn<'_>,
         watcher: Address,
     ) -> (bool, Option<K>) {
         let max = self.max_watchers;
@@ -107,12 +109,12 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                     |location| {
                         added = match location {
                             None if max > 0 => {
-                                return Some(Location::Here(WatchList::new(watcher, rank)));
+                                return Some(Location::Here(WatchList::new(watcher, turn)));
                             }
                             None => false,
-                            Some(Location::Here(list)) => list.add_up_to(max, watcher, rank),
+                            Some(Location::Here(list)) => list.add_up_to(max, watcher, turn),
                             Some(Location::Resolved(number)) => {
-                                self.resolved.get(*number).add(max, watcher, rank)
+                                self.resolved.get(*number).add(max, watcher, turn)
                             }
                         };
                         None
@@ -120,11 +122,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 );
                 (added, spare)
             }
-            Target::Resolved(number) => (self.resolved.get(number).add(max, watcher, rank), None),
+            Target::Resolved(number) => (self.resolved.get(number).add(max, watcher, turn), None),
         }
     }
 
-    /// How many watchers `key` has: those that were added and not removed.
+    /// How many watchers `key` has.
     pub(crate) fn count<Q>(&self, key: &Q) -> usize
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -140,16 +142,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         count
     }
 
-    /// Removes a watcher that was added with these arguments. `is_live` says whether the operation of another watcher
-    /// has not ended; it is called under the lock of the list.
+    /// Removes a watcher that was added with these arguments.
     #[inline(always)]
-    pub(crate) fn remove(
-        &self,
-        target: Target<&K>,
-        rank: Option<Rank>,
-        watcher: Address,
-        is_live: impl Fn(Address) -> bool,
-    ) {
+    pub(crate) fn remove(&self, target: Target<&K>, turn: Turn<'_>, watcher: Address) {
         let mut orphan = None;
         match target {
             Target::Key(key) => {
@@ -159,11 +154,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                     goes,
                     #[inline(always)]
                     |location| match location {
-                        Location::Here(list) => {
-                            Entry::remove_if(list.remove(watcher, rank, is_live))
-                        }
+                        Location::Here(list) => Entry::remove_if(list.remove(watcher, turn)),
                         Location::Resolved(number) => {
-                            orphan = self.remove_resolved(*number, rank, watcher, is_live);
+                            orphan = self.remove_resolved(*number, turn, watcher);
                             Entry::Keep
                         }
                     },
@@ -171,7 +164,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 drop_user_value(removed);
             }
             Target::Resolved(number) => {
-                orphan = self.remove_resolved(number, rank, watcher, is_live);
+                orphan = self.remove_resolved(number, turn, watcher);
             }
         }
         if let Some((key, number)) = orphan {
@@ -184,11 +177,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     fn remove_resolved(
         &self,
         number: Number,
-        rank: Option<Rank>,
+        turn: Turn<'_>,
         watcher: Address,
-        is_live: impl Fn(Address) -> bool,
     ) -> Option<(Arc<K>, Number)> {
-        match self.resolved.get(number).remove(watcher, rank, is_live) {
+        match self.resolved.get(number).remove(watcher, turn) {
             Unwatched::Kept => None,
             Unwatched::Orphaned(key) => Some((key, number)),
         }

@@ -155,7 +155,7 @@ fn leaver_adder_checker(leaver_rank: Option<u64>, rank: Option<u64>) {
         watchers.add(by, leaver_rank, 0);
         let leaver = {
             let watchers = watchers.clone();
-            thread::spawn(move || watchers.remove(by, leaver_rank, 0, |id| id != 0))
+            thread::spawn(move || watchers.remove(by, leaver_rank, 0))
         };
         let adder = {
             let (watchers, event) = (watchers.clone(), event.clone());
@@ -170,7 +170,7 @@ fn leaver_adder_checker(leaver_rank: Option<u64>, rank: Option<u64>) {
         let seen = adder.join().unwrap();
         assert!(seen || found, "the event is lost");
         assert_eq!(resolution.on(u64::MAX), [1]);
-        watchers.remove(by, rank, 1, |_| false);
+        watchers.remove(by, rank, 1);
         assert_eq!(resolution.on(u64::MAX), []);
         watchers.release(Arc::into_inner(resolution).unwrap());
         assert_eq!((watchers.keys(), watchers.keys_kept()), (0, 0));
@@ -209,7 +209,7 @@ fn g02_two_come_while_one_leaves() {
         };
         let leaver = {
             let watchers = watchers.clone();
-            thread::spawn(move || watchers.remove(by, None, 0, |id| id != 0))
+            thread::spawn(move || watchers.remove(by, None, 0))
         };
         watchers.add(by, None, 2);
         adder.join().unwrap();
@@ -217,9 +217,9 @@ fn g02_two_come_while_one_leaves() {
         let mut found = resolution.on(u64::MAX);
         found.sort_unstable();
         assert_eq!(found, [1, 2]);
-        watchers.remove(by, None, 1, |id| id == 2);
+        watchers.remove(by, None, 1);
         assert_eq!(resolution.on(u64::MAX), [2]);
-        watchers.remove(by, None, 2, |_| false);
+        watchers.remove(by, None, 2);
         watchers.release(resolution);
         assert_eq!((watchers.keys(), watchers.keys_kept()), (0, 0));
     });
@@ -241,7 +241,7 @@ fn last_of_both_leave<R>(
     };
     let leaver = {
         let watchers = watchers.clone();
-        thread::spawn(move || watchers.remove(by, rank, 0, |id| id != 0))
+        thread::spawn(move || watchers.remove(by, rank, 0))
     };
     let result = meanwhile(watchers);
     releaser.join().unwrap();
@@ -283,7 +283,7 @@ fn g02_one_comes_by_the_plain_key_while_the_place_is_retired() {
             assert!(watchers.on(KEY, u64::MAX).contains(&1));
         });
         assert_eq!(watchers.on(KEY, u64::MAX), [1]);
-        watchers.remove(By::Key(KEY), None, 1, |_| false);
+        watchers.remove(By::Key(KEY), None, 1);
         assert_nothing_is_left(&watchers);
     });
 }
@@ -302,7 +302,7 @@ fn g02_the_key_is_resolved_again_while_the_place_is_retired() {
         let by = By::Number(again.number());
         assert_eq!(again.on(u64::MAX), [1]);
         assert_eq!(watchers.on(KEY, u64::MAX), [1]);
-        watchers.remove(by, None, 1, |_| false);
+        watchers.remove(by, None, 1);
         assert_eq!(again.on(u64::MAX), []);
         watchers.release(again);
         assert_nothing_is_left(&watchers);
@@ -316,7 +316,7 @@ fn g18_a_place_has_one_key_at_a_time() {
         let watchers = Arc::new(Watchers::new());
         let other = last_of_both_leave(&watchers, None, |watchers| {
             watchers.add(By::Key(KEY), None, 1);
-            watchers.remove(By::Key(KEY), None, 1, |_| true);
+            watchers.remove(By::Key(KEY), None, 1);
             let other = watchers.resolve(OTHER);
             watchers.add(By::Number(other.number()), None, 2);
             other
@@ -327,7 +327,7 @@ fn g18_a_place_has_one_key_at_a_time() {
         // If the place was retired once, it is given away once.
         let third = watchers.resolve(OTHER + 1);
         assert_ne!(third.number(), other.number());
-        watchers.remove(By::Number(other.number()), None, 2, |_| false);
+        watchers.remove(By::Number(other.number()), None, 2);
         watchers.release(other);
         watchers.release(third);
         assert_nothing_is_left(&watchers);
@@ -351,7 +351,7 @@ fn g02_a_list_is_resolved_while_one_comes_and_one_leaves() {
         };
         let leaver = {
             let watchers = watchers.clone();
-            thread::spawn(move || watchers.remove(By::Key(KEY), None, 0, |id| id != 0))
+            thread::spawn(move || watchers.remove(By::Key(KEY), None, 0))
         };
         watchers.add(By::Key(KEY), Some(1), 1);
         assert!(watchers.on(KEY, 1).contains(&1));
@@ -359,7 +359,7 @@ fn g02_a_list_is_resolved_while_one_comes_and_one_leaves() {
         leaver.join().unwrap();
         assert_eq!(watchers.on(KEY, 1), [1]);
         assert_eq!(watchers.on(KEY, 0), []);
-        watchers.remove(By::Key(KEY), Some(1), 1, |_| false);
+        watchers.remove(By::Key(KEY), Some(1), 1);
         assert_nothing_is_left(&watchers);
     });
 }
@@ -383,7 +383,7 @@ fn g01_a_visit_up_to_a_rank_meets_every_watcher_that_stays() {
         let others = {
             let watchers = watchers.clone();
             thread::spawn(move || {
-                watchers.remove(by, Some(1), 0, |id| id != 0);
+                watchers.remove(by, Some(1), 0);
                 watchers.add(by, Some(0), 5);
                 watchers.add(by, None, 6);
             })
@@ -401,7 +401,7 @@ fn g01_a_visit_up_to_a_rank_meets_every_watcher_that_stays() {
             (5, Some(0)),
             (6, None),
         ] {
-            watchers.remove(by, rank, id, |_| true);
+            watchers.remove(by, rank, id);
         }
         watchers.release(resolution);
         assert_nothing_is_left(&watchers);

@@ -16,7 +16,7 @@ fn g02_a_watch_is_not_added_to_a_list_that_is_being_removed() {
         watchers.add(By::Key(KEY), None, 0);
         let leaver = {
             let watchers = watchers.clone();
-            thread::spawn(move || watchers.remove(By::Key(KEY), None, 0, |id| id != 0))
+            thread::spawn(move || watchers.remove(By::Key(KEY), None, 0))
         };
         let adder = {
             let watchers = watchers.clone();
@@ -25,7 +25,7 @@ fn g02_a_watch_is_not_added_to_a_list_that_is_being_removed() {
         leaver.join().unwrap();
         adder.join().unwrap();
         assert_eq!(watchers.on(KEY, u64::MAX), [1]);
-        watchers.remove(By::Key(KEY), None, 1, |_| true);
+        watchers.remove(By::Key(KEY), None, 1);
         assert_eq!(watchers.keys(), 0);
     });
 }
@@ -39,15 +39,15 @@ fn g02_a_visit_meets_every_watcher_that_stays() {
         let leavers = {
             let watchers = watchers.clone();
             thread::spawn(move || {
-                watchers.remove(By::Key(KEY), None, 0, |id| id != 0);
-                watchers.remove(By::Key(KEY), None, 1, |id| id > 1);
+                watchers.remove(By::Key(KEY), None, 0);
+                watchers.remove(By::Key(KEY), None, 1);
             })
         };
         let found = watchers.on(KEY, u64::MAX);
         assert!(found.contains(&2) && found.contains(&3), "{found:?}");
         leavers.join().unwrap();
         for last in [2, 3] {
-            watchers.remove(By::Key(KEY), None, last, |id| id > last);
+            watchers.remove(By::Key(KEY), None, last);
         }
         assert_eq!(watchers.keys(), 0);
     });

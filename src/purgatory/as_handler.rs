@@ -48,18 +48,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         if let [Unreclaimed { stale, .. }] = batch {
             return self.unwatch(stale);
         }
-        let is_live = |other| self.is_live(other);
         let watches = batch.iter().map(|left| left.watches).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
         for Unreclaimed { stale, .. } in batch {
-            self.for_each_watch(stale, |target, rank| {
-                sweep.add(target, rank, stale.watcher, is_live);
+            self.for_each_watch(stale, |target, turn| {
+                sweep.add(target, turn, stale.watcher);
             });
         }
         sweep.sort();
         while !sweep.is_done() {
             // `Eq` of a key may panic.
-            let _ = self.engine.guarded(|| sweep.step(is_live));
+            let _ = self.engine.guarded(|| sweep.step());
         }
     }
 

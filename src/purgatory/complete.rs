@@ -16,7 +16,8 @@ use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::trampoline::{Examining, Why};
 use crate::watch::Target;
-use crate::watch::bound::{Bound, Rank};
+use crate::watch::bound::Bound;
+use crate::watch::turn::Turn;
 
 /// An operation that has ended, on its way to [`run_on_complete`](Inner::run_on_complete).
 pub(crate) struct Ended<Op> {
@@ -231,10 +232,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.for_each_watch(
             stale,
             #[inline(always)]
-            |target, rank| {
-                self.watch
-                    .remove(target, rank, stale.watcher, |other| self.is_live(other));
-            },
+            |target, turn| self.watch.remove(target, turn, stale.watcher),
         );
     }
 
@@ -244,7 +242,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn for_each_watch<'k>(
         &self,
         stale: &'k StaleWatches<Op::Key>,
-        mut each: impl FnMut(Target<&'k Op::Key>, Option<Rank>),
+        mut each: impl FnMut(Target<&'k Op::Key>, Turn<'k>),
     ) {
         let keys = &stale.keys;
         let mut next = 0;
@@ -253,9 +251,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 keys.for_each(
                     next,
                     #[inline(always)]
-                    |target, rank| {
+                    |target, turn| {
                         next += 1;
-                        each(target, rank);
+                        each(target, turn);
                     },
                 );
             });

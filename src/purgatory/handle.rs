@@ -52,7 +52,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Whether the operation is parked and has not ended. Takes no lock.
     pub fn is_parked(&self) -> bool {
-        self.with(|inner| inner.is_live(self.address)) == Some(true)
+        self.with(|inner| inner.engine.is_parked(self.address)) == Some(true)
     }
 
     /// The time until the deadline, zero if it has passed. `None` if the operation has ended or never expires.

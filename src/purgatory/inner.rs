@@ -72,9 +72,4 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.engine.announce(Some(0));
         }
     }
-
-    #[inline(always)]
-    pub(crate) fn is_live(&self, watcher: Address) -> bool {
-        self.engine.is_parked(watcher)
-    }
 }

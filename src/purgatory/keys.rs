@@ -5,13 +5,15 @@ use crate::trampoline::{drop_user_value, drop_user_values};
 use crate::watch::Target;
 use crate::watch::bound::Rank;
 use crate::watch::resolved::Number;
+use crate::watch::turn::{Ticket, Turn};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::Hash;
 
 /// Up to this many keys, duplicates are found by comparing; beyond, by hashing.
 const COMPARED: usize = 16;
 
-/// What one operation watches, each key once.
+/// What one operation watches, each key once, with the ticket that the watcher draws at its list.
 ///
 /// It lies in every slot, so it is small: two words for a key of one. Two or three keys cost one allocation, more of
 /// them two.
@@ -21,13 +23,28 @@ const COMPARED: usize = 16;
     reason = "a vector in place would make every slot larger"
 )]
 pub(crate) enum Keys<K> {
-    One(K),
-    Two(Box<[K; 2]>),
-    Three(Box<[K; 3]>),
-    More(Box<Vec<K>>),
-    Resolved(Number),
+    One(K, Cell<Ticket>),
+    Two(Box<Several<K, 2>>),
+    Three(Box<Several<K, 3>>),
+    More(Box<Vec<(K, Cell<Ticket>)>>),
+    Resolved(Number, Cell<Ticket>),
     /// Resolved keys among them, or some at a rank.
-    Mixed(Box<Vec<(Target<K>, Option<Rank>)>>),
+    Mixed(Box<Vec<Watched<K>>>),
+}
+
+/// A few keys. (The tickets stand together, so that they take fewer bytes.)
+#[derive(Debug)]
+pub(crate) struct Several<K, const N: usize> {
+    keys: [K; N],
+    tickets: [Cell<Ticket>; N],
+}
+
+/// One key of any kind.
+#[derive(Debug)]
+pub(crate) struct Watched<K> {
+    target: Target<K>,
+    rank: Option<Rank>,
+    ticket: Cell<Ticket>,
 }
 
 impl<K: Eq + Hash> Keys<K> {
@@ -40,30 +57,60 @@ impl<K: Eq + Hash> Keys<K> {
         let mut keys = keys.into_iter();
         let first = keys.next()?;
         let Some(second) = keys.next() else {
-            return Some(Self::One(first));
+            return Some(Self::one(first));
         };
         let Some(third) = keys.next() else {
             return Some(match first == second {
-                true => Self::One(first),
-                false => Self::Two(Box::new([first, second])),
+                true => Self::one(first),
+                false => Self::Two(Several::of([first, second])),
             });
         };
         let fourth = keys.next();
         if fourth.is_none() && first != second && first != third && second != third {
-            return Some(Self::Three(Box::new([first, second, third])));
+            return Some(Self::Three(Several::of([first, second, third])));
         }
         let all = [first, second, third].into_iter().chain(fourth).chain(keys);
         let all = distinct(all, |one, other| one == other, |key| key, hasher);
         Some(match <[K; 1]>::try_from(all) {
-            Ok([only]) => Self::One(only),
+            Ok([only]) => Self::one(only),
             Err(all) => match <[K; 2]>::try_from(all) {
-                Ok(two) => Self::Two(Box::new(two)),
+                Ok(two) => Self::Two(Several::of(two)),
                 Err(all) => match <[K; 3]>::try_from(all) {
-                    Ok(three) => Self::Three(Box::new(three)),
-                    Err(all) => Self::More(Box::new(all)),
+                    Ok(three) => Self::Three(Several::of(three)),
+                    Err(all) => Self::more(all),
                 },
             },
         })
+    }
+
+    #[inline(always)]
+    pub(crate) fn of_watch(target: Target<K>, rank: Option<Rank>) -> Self {
+        match (target, rank) {
+            (Target::Key(key), None) => Self::one(key),
+            (Target::Resolved(number), None) => Self::Resolved(number, Cell::default()),
+            ranked => Self::of_watches([ranked]),
+        }
+    }
+
+    /// None of these is covered by another.
+    pub(crate) fn of_watches(watches: impl IntoIterator<Item = (Target<K>, Option<Rank>)>) -> Self {
+        let watches = watches.into_iter();
+        let watches = watches.map(|(target, rank)| Watched {
+            target,
+            rank,
+            ticket: Cell::default(),
+        });
+        Self::Mixed(Box::new(watches.collect()))
+    }
+
+    #[inline(always)]
+    fn one(key: K) -> Self {
+        Self::One(key, Cell::default())
+    }
+
+    fn more(keys: Vec<K>) -> Self {
+        let keys = keys.into_iter().map(|key| (key, Cell::default()));
+        Self::More(Box::new(keys.collect()))
     }
 
     /// Keeps the first `len` of them, and returns the others.
@@ -74,15 +121,15 @@ impl<K: Eq + Hash> Keys<K> {
                 *self = Self::Mixed(watches);
                 return Self::Mixed(Box::new(others));
             }
-            Self::Resolved(number) if len > 0 => {
-                *self = Self::Resolved(number);
+            resolved @ Self::Resolved(..) if len > 0 => {
+                *self = resolved;
                 return Self::More(Box::default());
             }
-            Self::Resolved(number) => return Self::Resolved(number),
+            resolved @ Self::Resolved(..) => return resolved,
             Self::More(keys) => *keys,
-            Self::One(key) => vec![key],
-            Self::Two(keys) => (*keys).into(),
-            Self::Three(keys) => (*keys).into(),
+            Self::One(key, ticket) => vec![(key, ticket)],
+            Self::Two(keys) => keys.into_vec(),
+            Self::Three(keys) => keys.into_vec(),
         };
         let others = all.split_off(len.min(all.len()));
         *self = Self::More(Box::new(all));
@@ -95,10 +142,10 @@ impl<K: Eq + Hash> Keys<K> {
         K: 'static,
     {
         match self {
-            Self::Resolved(_) => {}
-            Self::One(key) => drop_user_value(key),
-            Self::Two(keys) => drop_user_values(*keys),
-            Self::Three(keys) => drop_user_values(*keys),
+            Self::Resolved(..) => {}
+            Self::One(key, _) => drop_user_value(key),
+            Self::Two(keys) => drop_user_values(keys.keys),
+            Self::Three(keys) => drop_user_values(keys.keys),
             Self::More(keys) => drop_user_values(*keys),
             Self::Mixed(watches) => drop_user_values(*watches),
         }
@@ -107,7 +154,7 @@ impl<K: Eq + Hash> Keys<K> {
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::One(_) | Self::Resolved(_) => 1,
+            Self::One(..) | Self::Resolved(..) => 1,
             Self::Two(_) => 2,
             Self::Three(_) => 3,
             Self::More(keys) => keys.len(),
@@ -121,39 +168,61 @@ impl<K: Eq + Hash> Keys<K> {
     pub(crate) fn for_each<'k>(
         &'k self,
         skipped: usize,
-        mut each: impl FnMut(Target<&'k K>, Option<Rank>),
+        mut each: impl FnMut(Target<&'k K>, Turn<'k>),
     ) {
         match self {
-            Self::One(key) if skipped == 0 => each(Target::Key(key), None),
-            Self::Resolved(number) if skipped == 0 => each(Target::Resolved(*number), None),
-            Self::One(_) | Self::Resolved(_) => {}
-            Self::Two(keys) => for_each_key(keys.as_slice(), skipped, each),
-            Self::Three(keys) => for_each_key(keys.as_slice(), skipped, each),
-            Self::More(keys) => for_each_key(keys, skipped, each),
+            Self::One(key, ticket) if skipped == 0 => each(Target::Key(key), Turn::Arrived(ticket)),
+            Self::Resolved(number, ticket) if skipped == 0 => {
+                each(Target::Resolved(*number), Turn::Arrived(ticket));
+            }
+            Self::One(..) | Self::Resolved(..) => {}
+            Self::Two(keys) => for_each_key(&keys.keys, &keys.tickets, skipped, each),
+            Self::Three(keys) => for_each_key(&keys.keys, &keys.tickets, skipped, each),
+            Self::More(keys) => {
+                for (key, ticket) in keys.get(skipped..).unwrap_or_default() {
+                    each(Target::Key(key), Turn::Arrived(ticket));
+                }
+            }
             Self::Mixed(watches) => for_each_watch(watches, skipped, each),
         }
+    }
+}
+
+impl<K, const N: usize> Several<K, N> {
+    #[inline(always)]
+    fn of(keys: [K; N]) -> Box<Self> {
+        let tickets = [const { Cell::new(0) }; N];
+        Box::new(Self { keys, tickets })
+    }
+
+    fn into_vec(self) -> Vec<(K, Cell<Ticket>)> {
+        self.keys.into_iter().zip(self.tickets).collect()
     }
 }
 
 #[inline(never)]
 fn for_each_key<'k, K>(
     keys: &'k [K],
+    tickets: &'k [Cell<Ticket>],
     skipped: usize,
-    mut each: impl FnMut(Target<&'k K>, Option<Rank>),
+    mut each: impl FnMut(Target<&'k K>, Turn<'k>),
 ) {
-    for key in keys.get(skipped..).unwrap_or_default() {
-        each(Target::Key(key), None);
+    let keys = keys.get(skipped..).unwrap_or_default();
+    let tickets = tickets.get(skipped..).unwrap_or_default();
+    for (key, ticket) in keys.iter().zip(tickets) {
+        each(Target::Key(key), Turn::Arrived(ticket));
     }
 }
 
 #[inline(never)]
 fn for_each_watch<'k, K>(
-    watches: &'k [(Target<K>, Option<Rank>)],
+    watches: &'k [Watched<K>],
     skipped: usize,
-    mut each: impl FnMut(Target<&'k K>, Option<Rank>),
+    mut each: impl FnMut(Target<&'k K>, Turn<'k>),
 ) {
-    for (target, rank) in watches.get(skipped..).unwrap_or_default() {
-        each(target.as_ref(), *rank);
+    for watched in watches.get(skipped..).unwrap_or_default() {
+        let turn = Turn::new(watched.rank, &watched.ticket);
+        each(watched.target.as_ref(), turn);
     }
 }
 
@@ -208,14 +277,14 @@ mod tests {
                 return Ok(());
             };
             let mut found = Vec::new();
-            collected.for_each(0, |target, rank| match (target, rank) {
-                (Target::Key(key), None) => found.push(*key),
+            collected.for_each(0, |target, turn| match (target, turn) {
+                (Target::Key(key), Turn::Arrived(_)) => found.push(*key),
                 other => panic!("{other:?}"),
             });
             prop_assert_eq!(collected.len(), found.len());
             prop_assert_eq!(found.len(), distinct.len());
             prop_assert_eq!(found.iter().copied().collect::<BTreeSet<_>>(), distinct);
-            prop_assert_eq!(matches!(collected, Keys::One(_)), found.len() == 1);
+            prop_assert_eq!(matches!(collected, Keys::One(..)), found.len() == 1);
         }
     }
 

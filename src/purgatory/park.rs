@@ -235,11 +235,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 parked.keys.for_each(
                     0,
                     #[inline(always)]
-                    |target, rank| {
+                    |target, turn| {
                         if full {
                             return;
                         }
-                        let (added, spare) = self.watch.add(target, rank, address);
+                        let (added, spare) = self.watch.add(target, turn, address);
                         full = !added;
                         watched += usize::from(added);
                         drop_user_value(spare);

@@ -99,14 +99,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut watches = watches.into_iter();
         let first = watches.next()?;
         let Some(second) = watches.next() else {
-            return Some(match target(first) {
-                (Target::Key(key), None) => Keys::One(key),
-                (Target::Resolved(number), None) => Keys::Resolved(number),
-                ranked => Keys::Mixed(Box::new(vec![ranked])),
-            });
+            let (target, rank) = target(first);
+            return Some(Keys::of_watch(target, rank));
         };
         let all = [first, second].into_iter().chain(watches);
         let all = distinct(all, Watch::covers, Watch::name, &self.hasher);
-        Some(Keys::Mixed(Box::new(all.into_iter().map(target).collect())))
+        Some(Keys::of_watches(all.into_iter().map(target)))
     }
 }

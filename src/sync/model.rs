@@ -31,7 +31,6 @@ pub(crate) const FIRST_CHUNK: u32 = 1;
 pub(crate) const BLOCK: usize = 1;
 pub(crate) const PLACES: usize = 1;
 pub(crate) const LIST_CHUNK: usize = 1;
-pub(crate) const SHORT_LIST: usize = 1;
 pub(crate) const COPIED: usize = 1;
 pub(crate) const SLICE: usize = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;

@@ -20,9 +20,7 @@ pub(crate) const BLOCK: usize = 60;
 /// Watchers in the one allocation of a list of few.
 pub(crate) const PLACES: usize = 3;
 /// Watchers in a chunk of a long list.
-pub(crate) const LIST_CHUNK: usize = 256;
-/// Watch lists up to this length are searched, longer ones count their dead.
-pub(crate) const SHORT_LIST: usize = 256;
+pub(crate) const LIST_CHUNK: usize = 32;
 /// Watchers of a short list that a check copies to the stack.
 pub(crate) const COPIED: usize = 16;
 /// Watchers examined, and timers drained, per hold of a lock.

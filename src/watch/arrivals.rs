@@ -1,82 +1,141 @@
 //! Watchers without a rank, in the order of their arrival.
 //!
 //! Each has a number, in the order of arrival, by which a walk that has released the list finds its place again. The
-//! watchers lie in chunks, so no addition copies more than a chunk.
+//! number also says where the watcher lies: in which chunk, and at which place of it. The low bits of the number are the
+//! watcher's [ticket](Ticket), with which it is found when it leaves.
 //!
-//! A watcher may leave from any place. The first of the list is removed, and a short list is searched. In a long list a
-//! search would take as long as the list is, so a watcher that leaves is only counted as dead, and a few places are
-//! swept: the watchers at the front of `unswept` move to the back of `swept` if they live, and are dropped if not. The
-//! order does not change. For each death four places are swept, so at most half of a long list is dead, and no removal
-//! takes long.
+//! A watcher that leaves makes its place vacant, and no other watcher moves. So a processor that adds or removes a
+//! watcher takes few cache lines from the other processors, however long the list is. A chunk whose watchers have all
+//! left is removed; one is kept, so that a list of steady length allocates nothing.
 
+use super::turn::Ticket;
 use crate::address::Address;
-use crate::sync::{LIST_CHUNK, SHORT_LIST, SLICE};
+use crate::sync::{LIST_CHUNK, PLACES, SLICE};
 use std::collections::VecDeque;
+use std::iter::successors;
 
-/// Places swept for each watcher that leaves a long list.
-const SWEEP: usize = 4;
+/// In place of a watcher. No operation has this address.
+pub(super) const VACANT: Address = Address::LAST;
 
-/// One watcher, with its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Arrival {
-    number: u64,
-    watcher: Address,
-}
+/// Numbers that are this far apart have the same ticket.
+const SPAN: u64 = 1 << Ticket::BITS;
 
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// Before all in `unswept`.
-    swept: Chunks,
-    unswept: Chunks,
-    /// Watchers that have left but are still in the list, less those that were swept out before they left.
-    dead: isize,
+    /// The number of the next watcher.
+    next: u64,
+    len: usize,
+    /// Where the next watchers are added. Here, not in `full`: an addition finds it without a further load.
+    last: Option<Chunk>,
+    /// The chunks before it that have a watcher.
+    full: VecDeque<Chunk>,
+    /// For the next chunk.
+    spare: Option<Box<Places>>,
+}
+
+/// `LIST_CHUNK` consecutive numbers. Chunk `c` has the watchers from number `c * LIST_CHUNK` on.
+#[derive(Debug)]
+struct Chunk {
+    number: u64,
+    places: Box<Places>,
+}
+
+#[derive(Debug)]
+struct Places {
+    watchers: [Address; LIST_CHUNK],
+    /// How many have left. (Counted instead of those that are there, so that an addition does not write it.)
+    left: usize,
 }
 
 impl Arrivals {
-    /// Watchers in the list, the dead among them.
     pub(super) fn len(&self) -> usize {
-        self.swept.len + self.unswept.len
+        self.len
     }
 
-    /// Watchers that were added and not removed.
-    pub(super) fn count(&self) -> usize {
-        (self.len() as isize - self.dead) as usize
+    /// The number of the next watcher.
+    pub(super) fn next(&self) -> u64 {
+        self.next
     }
 
-    /// Whether all have left.
-    pub(super) fn have_left(&self) -> bool {
-        self.count() == 0
+    pub(super) fn add(&mut self, watcher: Address) -> Ticket {
+        let number = self.next;
+        let (chunk, place) = split(number);
+        let last = match &mut self.last {
+            Some(last) if last.number == chunk => last,
+            _ => self.begin(chunk),
+        };
+        last.places.watchers[place] = watcher;
+        self.next += 1;
+        self.len += 1;
+        number as Ticket
     }
 
-    /// `number` is higher than all before.
-    pub(super) fn add(&mut self, number: u64, watcher: Address) {
-        self.unswept.push(Arrival { number, watcher });
-    }
-
-    pub(super) fn remove(&mut self, watcher: Address, is_live: impl Fn(Address) -> bool) {
-        let removed = self.swept.pop_if(watcher)
-            || self.swept.is_empty() && self.unswept.pop_if(watcher)
-            || self.len() <= SHORT_LIST
-                && (self.swept.search_and_remove(watcher)
-                    || self.unswept.search_and_remove(watcher));
-        if !removed {
-            self.dead += 1;
+    /// The last chunk is full, or there is none.
+    fn begin(&mut self, chunk: u64) -> &mut Chunk {
+        let fresh = Chunk::new(chunk, self.spare.take());
+        match self.last.take() {
+            Some(full) if full.places.left < LIST_CHUNK => self.full.push_back(full),
+            Some(vacant) => self.spare = Some(vacant.places),
+            None => {}
         }
-        if self.dead != 0 {
-            self.sweep(is_live);
+        self.last.insert(fresh)
+    }
+
+    pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
+        // From the last number with this ticket on down.
+        let behind = (self.next as Ticket).wrapping_sub(ticket);
+        let last = self.next.checked_sub(behind.into());
+        let numbers = successors(last, |number| number.checked_sub(SPAN));
+        // The first few may have drawn no ticket.
+        for number in numbers.chain(0..PLACES as u64) {
+            if self.remove_at(number, watcher) {
+                return;
+            }
         }
     }
 
-    fn sweep(&mut self, is_live: impl Fn(Address) -> bool) {
-        for _ in 0..SWEEP {
-            if self.unswept.is_empty() {
-                std::mem::swap(&mut self.swept, &mut self.unswept);
-            }
-            match self.unswept.pop() {
-                Some(arrival) if is_live(arrival.watcher) => self.swept.push(arrival),
-                Some(_) => self.dead -= 1,
-                None => return,
-            }
+    /// Returns whether `watcher` has this number.
+    fn remove_at(&mut self, number: u64, watcher: Address) -> bool {
+        let (number, place) = split(number);
+        let index = self.index_in_full(number);
+        let chunk = match (index, &mut self.last) {
+            (Some(index), _) => &mut self.full[index],
+            (None, Some(last)) if last.number == number => last,
+            _ => return false,
+        };
+        let places = &mut chunk.places;
+        if places.watchers[place] != watcher {
+            return false;
+        }
+        places.watchers[place] = VACANT;
+        places.left += 1;
+        self.len -= 1;
+        if let Some(index) = index.filter(|_| places.left == LIST_CHUNK) {
+            self.remove_chunk(index);
+        }
+        true
+    }
+
+    /// Moves the chunks on one side of it, 16 bytes for each.
+    fn remove_chunk(&mut self, index: usize) {
+        self.spare = self.full.remove(index).map(|chunk| chunk.places);
+        // A key that was hot once does not keep its memory.
+        if self.full.capacity() > 4 * self.full.len().max(SLICE) {
+            self.full.shrink_to(2 * self.full.len());
+        }
+    }
+
+    fn index_in_full(&self, number: u64) -> Option<usize> {
+        let last = self.last.as_ref()?;
+        let behind = last.number.checked_sub(number).filter(|&n| n > 0)?;
+        // Where it is if each chunk behind it still has a watcher.
+        let index = self.full.len().wrapping_sub(behind as usize);
+        match self.full.get(index) {
+            Some(chunk) if chunk.number == number => Some(index),
+            _ => self
+                .full
+                .binary_search_by_key(&number, |chunk| chunk.number)
+                .ok(),
         }
     }
 
@@ -89,96 +148,65 @@ impl Arrivals {
         limit: usize,
         slice: &mut Vec<Address>,
     ) -> Option<u64> {
-        if self.len() == 0 {
-            return None;
-        }
-        let all = self.swept.from(from).chain(self.unswept.from(from));
         let mut next = None;
-        for arrival in all.take_while(|arrival| arrival.number < to).take(limit) {
-            slice.push(arrival.watcher);
-            next = Some(arrival.number + 1);
+        let watchers = self.from(from).take_while(|(number, _)| *number < to);
+        for (number, watcher) in watchers.take(limit) {
+            slice.push(watcher);
+            next = Some(number + 1);
         }
         next
     }
 
-    /// All watchers, the dead among them.
+    /// All watchers.
     pub(super) fn iter(&self) -> impl Iterator<Item = Address> + '_ {
-        let all = self.swept.from(0).chain(self.unswept.from(0));
-        all.map(|arrival| arrival.watcher)
+        self.from(0).map(|(_, watcher)| watcher)
+    }
+
+    /// Those numbered from `from` on, with their numbers.
+    fn from(&self, from: u64) -> impl Iterator<Item = (u64, Address)> + '_ {
+        let is_before = |chunk: &Chunk| chunk.number < split(from).0;
+        let full = self.full.range(self.full.partition_point(is_before)..);
+        let places = full.chain(&self.last).flat_map(|chunk| {
+            let first = chunk.number * LIST_CHUNK as u64;
+            (first..).zip(chunk.places.watchers.iter().copied())
+        });
+        places.filter(move |(number, watcher)| *number >= from && *watcher != VACANT)
     }
 }
 
-/// A queue in chunks.
-#[derive(Debug, Default)]
-struct Chunks {
-    chunks: VecDeque<VecDeque<Arrival>>,
-    len: usize,
+impl Chunk {
+    /// All `places` are vacant.
+    fn new(number: u64, places: Option<Box<Places>>) -> Self {
+        let fresh = || {
+            let watchers = [VACANT; LIST_CHUNK];
+            Box::new(Places { watchers, left: 0 })
+        };
+        let mut places = places.unwrap_or_else(fresh);
+        places.left = 0;
+        Self { number, places }
+    }
 }
 
-impl Chunks {
-    fn is_empty(&self) -> bool {
-        self.len == 0
+/// The number of the chunk in which the watcher with this number lies, and its place there.
+fn split(number: u64) -> (u64, usize) {
+    let chunk = LIST_CHUNK as u64;
+    (number / chunk, (number % chunk) as usize)
+}
+
+#[cfg(all(test, not(loom)))]
+impl Arrivals {
+    /// Chunks with watchers and others that are kept, and for how many chunks there is room.
+    pub(super) fn kept(&self) -> (usize, usize) {
+        let others = usize::from(self.last.is_some()) + usize::from(self.spare.is_some());
+        (self.full.len() + others, self.full.capacity())
     }
 
-    fn push(&mut self, arrival: Arrival) {
-        self.len += 1;
-        if let Some(last) = self.chunks.back_mut() {
-            if last.len() < LIST_CHUNK {
-                return last.push_back(arrival);
-            }
+    /// As if this many chunks of watchers had come and left.
+    pub(super) fn skip(&mut self, chunks: u64) {
+        let (number, used) = split(self.next);
+        if let Some(last) = self.last.as_mut().filter(|_| used > 0) {
+            last.places.left += LIST_CHUNK - used;
         }
-        self.chunks.push_back(VecDeque::from([arrival]));
-    }
-
-    fn pop(&mut self) -> Option<Arrival> {
-        let popped = self.chunks.front_mut()?.pop_front();
-        self.len -= 1;
-        self.drop_empty(0);
-        popped
-    }
-
-    /// Takes `watcher` off if it is the first.
-    fn pop_if(&mut self, watcher: Address) -> bool {
-        let first = self.chunks.front().and_then(VecDeque::front);
-        let is_first = first.is_some_and(|first| first.watcher == watcher);
-        if is_first {
-            self.pop();
-        }
-        is_first
-    }
-
-    fn search_and_remove(&mut self, watcher: Address) -> bool {
-        for (number, chunk) in self.chunks.iter_mut().enumerate() {
-            let place = chunk.iter().position(|other| other.watcher == watcher);
-            if let Some(place) = place {
-                chunk.remove(place);
-                self.len -= 1;
-                self.drop_empty(number);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Drops the chunk if it is empty, so that a key that was hot once does not keep its memory.
-    fn drop_empty(&mut self, number: usize) {
-        if self.chunks[number].is_empty() {
-            self.chunks.remove(number);
-            if self.chunks.capacity() > 4 * self.chunks.len().max(SLICE) {
-                self.chunks.shrink_to(2 * self.chunks.len());
-            }
-        }
-    }
-
-    /// Those numbered from `number` on.
-    fn from(&self, number: u64) -> impl Iterator<Item = &Arrival> {
-        let is_before = |arrival: &Arrival| arrival.number < number;
-        let before = |chunk: &VecDeque<Arrival>| chunk.back().is_some_and(is_before);
-        let first = self.chunks.partition_point(before);
-        let skipped = self
-            .chunks
-            .get(first)
-            .map_or(0, |chunk| chunk.partition_point(is_before));
-        self.chunks.range(first..).flatten().skip(skipped)
+        self.next = (number + 1 + chunks) * LIST_CHUNK as u64;
     }
 }

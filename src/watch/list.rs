@@ -9,10 +9,12 @@
 //! that comes to a key; its identity tells a walk that it is another one: all watchers that the walk had to meet have
 //! left.
 
-use super::arrivals::Arrivals;
+use super::arrivals::{Arrivals, VACANT};
 use super::bound::{Bound, Rank};
+use super::turn::Turn;
 use crate::address::Address;
 use crate::sync::{PLACES, SLICE, unique_number};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound as End, ControlFlow};
 
@@ -35,60 +37,59 @@ pub(crate) struct Few(Box<[Address; PLACES]>);
 pub(crate) struct Many {
     /// No other list of the key has it.
     identity: u64,
-    /// The number of the next watcher.
-    next: u64,
     unranked: Arrivals,
-    /// Each with its number.
+    /// Each with its number, in the order of arrival.
     ranked: BTreeMap<(Rank, Address), u64>,
+    /// The number of the next watcher with a rank.
+    next_ranked: u64,
 }
 
 impl WatchList {
     #[inline(always)]
-    pub(crate) fn new(watcher: Address, rank: Option<Rank>) -> Self {
-        match rank {
-            None => Self::One(watcher),
-            Some(rank) => Self::ranked(watcher, rank),
+    pub(crate) fn new(watcher: Address, turn: Turn<'_>) -> Self {
+        match turn {
+            Turn::Arrived(_) => Self::One(watcher),
+            Turn::Ranked(_) => Self::ranked(watcher, turn),
         }
     }
 
     #[cold]
-    fn ranked(watcher: Address, rank: Rank) -> Self {
+    fn ranked(watcher: Address, turn: Turn<'_>) -> Self {
         let mut many = Box::new(Many::new());
-        many.add(watcher, Some(rank));
+        many.add(watcher, turn);
         Self::Many(many)
     }
 
     #[inline(always)]
-    pub(crate) fn add(&mut self, watcher: Address, rank: Option<Rank>) {
+    pub(crate) fn add(&mut self, watcher: Address, turn: Turn<'_>) {
         let added = match self {
-            Self::One(first) if rank.is_none() && PLACES > 1 => {
+            Self::One(first) if !turn.is_ranked() && PLACES > 1 => {
                 *self = Self::Few(Few::of(*first, watcher));
                 true
             }
-            Self::Few(few) if rank.is_none() => few.add(watcher),
+            Self::Few(few) if !turn.is_ranked() => few.add(watcher),
             _ => false,
         };
         if !added {
-            self.make_many().add(watcher, rank);
+            self.make_many().add(watcher, turn);
         }
     }
 
     /// The same, unless the list has `max` watchers already. Returns whether it was added.
     #[inline(always)]
-    pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
+    pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
         let room = max == usize::MAX || self.count() < max;
         if room {
-            self.add(watcher, rank);
+            self.add(watcher, turn);
         }
         room
     }
 
-    /// How many watchers were added and not removed.
     pub(crate) fn count(&self) -> usize {
         match self {
             Self::One(_) => 1,
             Self::Few(few) => few.watchers().len(),
-            Self::Many(many) => many.unranked.count() + many.ranked.len(),
+            Self::Many(many) => many.unranked.len() + many.ranked.len(),
         }
     }
 
@@ -96,7 +97,7 @@ impl WatchList {
     fn make_many(&mut self) -> &mut Many {
         if !matches!(self, Self::Many(_)) {
             let mut many = Box::new(Many::new());
-            self.for_each(|watcher| many.add(watcher, None));
+            self.for_each(|watcher| many.add(watcher, Turn::Arrived(&Cell::default())));
             *self = Self::Many(many);
         }
         match self {
@@ -124,18 +125,13 @@ impl WatchList {
         matches!(self, Self::One(only) if *only == watcher)
     }
 
-    /// `watcher`, which was added with `rank`, leaves. Returns whether the list is empty now.
+    /// `watcher`, which was added with this turn, leaves. Returns whether the list is empty now.
     #[inline(always)]
-    pub(crate) fn remove(
-        &mut self,
-        watcher: Address,
-        rank: Option<Rank>,
-        is_live: impl Fn(Address) -> bool,
-    ) -> bool {
+    pub(crate) fn remove(&mut self, watcher: Address, turn: Turn<'_>) -> bool {
         match self {
             Self::One(only) => *only == watcher,
             Self::Few(few) => few.remove(watcher),
-            Self::Many(many) => many.remove(watcher, rank, is_live),
+            Self::Many(many) => many.remove(watcher, turn),
         }
     }
 
@@ -144,7 +140,7 @@ impl WatchList {
         std::mem::replace(self, Self::One(Address::default()))
     }
 
-    /// Calls `each` for all watchers, the dead among them.
+    /// Calls `each` for all watchers.
     pub(crate) fn for_each(&self, mut each: impl FnMut(Address)) {
         match self {
             Self::One(watcher) => each(*watcher),
@@ -173,8 +169,8 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 pub(crate) struct Walk {
     /// Of the list that it walks over. `None` before it has seen it.
     identity: Option<u64>,
-    /// It meets watchers with lower numbers than this.
-    end: u64,
+    /// It meets watchers with lower numbers than these: with a rank, and without.
+    ends: [u64; 2],
     /// Watchers with a rank come first, in that order, from the end of this to `last`.
     after: End<(Rank, Address)>,
     last: (Rank, Address),
@@ -188,7 +184,7 @@ impl Walk {
     pub(crate) fn new(bound: Bound) -> Self {
         Self {
             identity: None,
-            end: 0,
+            ends: [0; 2],
             after: End::Unbounded,
             last: (bound.up_to, Address::LAST),
             next: 0,
@@ -227,36 +223,36 @@ impl Walk {
             return false;
         };
         match self.identity {
-            None => (self.identity, self.end) = (Some(many.identity), many.next),
+            None => {
+                self.identity = Some(many.identity);
+                self.ends = [many.next_ranked, many.unranked.next()];
+            }
             Some(identity) if identity != many.identity => return false,
             Some(_) => {}
         }
-        let size = self.size;
+        let ([end_ranked, end], size) = (self.ends, self.size);
         self.size = (2 * size).min(SLICE);
         let ranked = many.ranked.range((self.after, End::Included(self.last)));
         let mut seen = false;
         for (&(rank, watcher), number) in ranked.take(size) {
             seen = true;
             self.after = End::Excluded((rank, watcher));
-            if *number < self.end {
+            if *number < end_ranked {
                 slice.push(watcher);
             }
         }
         if seen {
             return true;
         }
-        let next = many.unranked.copy(self.next, self.end, size, slice);
+        let next = many.unranked.copy(self.next, end, size, slice);
         self.next = next.unwrap_or(self.next);
         next.is_some()
     }
 }
 
 impl Few {
-    /// No watcher has this address.
-    const VACANT: Address = Address::LAST;
-
     fn of(first: Address, second: Address) -> Self {
-        let mut places = [Self::VACANT; PLACES];
+        let mut places = [VACANT; PLACES];
         for (place, watcher) in places.iter_mut().zip([first, second]) {
             *place = watcher;
         }
@@ -265,14 +261,14 @@ impl Few {
 
     #[inline(always)]
     fn watchers(&self) -> &[Address] {
-        let taken = self.0.iter().take_while(|place| **place != Self::VACANT);
+        let taken = self.0.iter().take_while(|place| **place != VACANT);
         &self.0[..taken.count()]
     }
 
     /// `false` if there is no place.
     #[inline(always)]
     fn add(&mut self, watcher: Address) -> bool {
-        match self.0.iter_mut().find(|place| **place == Self::VACANT) {
+        match self.0.iter_mut().find(|place| **place == VACANT) {
             Some(vacant) => {
                 *vacant = watcher;
                 true
@@ -287,9 +283,9 @@ impl Few {
         if let Some(left) = self.0.iter().position(|place| *place == watcher) {
             // Those behind it close up: their order stays.
             self.0[left..].rotate_left(1);
-            self.0[PLACES - 1] = Self::VACANT;
+            self.0[PLACES - 1] = VACANT;
         }
-        self.0[0] == Self::VACANT
+        self.0[0] == VACANT
     }
 }
 
@@ -297,32 +293,28 @@ impl Many {
     fn new() -> Self {
         Self {
             identity: unique_number(),
-            next: 0,
             unranked: Arrivals::default(),
             ranked: BTreeMap::new(),
+            next_ranked: 0,
         }
     }
 
-    fn add(&mut self, watcher: Address, rank: Option<Rank>) {
-        let number = self.next;
-        self.next += 1;
-        match rank {
-            None => self.unranked.add(number, watcher),
-            Some(rank) => drop(self.ranked.insert((rank, watcher), number)),
+    fn add(&mut self, watcher: Address, turn: Turn<'_>) {
+        match turn {
+            Turn::Ranked(rank) => {
+                self.ranked.insert((rank, watcher), self.next_ranked);
+                self.next_ranked += 1;
+            }
+            Turn::Arrived(ticket) => ticket.set(self.unranked.add(watcher)),
         }
     }
 
-    fn remove(
-        &mut self,
-        watcher: Address,
-        rank: Option<Rank>,
-        is_live: impl Fn(Address) -> bool,
-    ) -> bool {
-        match rank {
-            Some(rank) => drop(self.ranked.remove(&(rank, watcher))),
-            None => self.unranked.remove(watcher, is_live),
+    fn remove(&mut self, watcher: Address, turn: Turn<'_>) -> bool {
+        match turn {
+            Turn::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
+            Turn::Arrived(ticket) => self.unranked.remove(ticket.get(), watcher),
         }
-        self.ranked.is_empty() && self.unranked.have_left()
+        self.ranked.is_empty() && self.unranked.len() == 0
     }
 }
 

@@ -16,15 +16,16 @@
 //! key, another resolution) or from a thread that has the key resolved; so a thread that has that lock and finds
 //! neither retires it.
 
-use super::bound::{Bound, Rank};
+use super::bound::Bound;
 use super::list::{Walk, WatchList};
+use super::turn::Turn;
 use crate::address::Address;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
 /// Names a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Number(u32);
 
 /// There is no watcher. No address has the low 32 bits all set.
@@ -87,23 +88,23 @@ impl<K> Resolved<K> {
 
     /// From now on, a visit finds `watcher`, unless there are `max` watchers already. Returns whether it was added.
     #[inline(always)]
-    pub(crate) fn add(&self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
-        let only = rank.is_none() && max > 0 && self.swap(EMPTY, watcher.to_bits());
-        only || self.add_locked(max, watcher, rank)
+    pub(crate) fn add(&self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
+        let only = !turn.is_ranked() && max > 0 && self.swap(EMPTY, watcher.to_bits());
+        only || self.add_locked(max, watcher, turn)
     }
 
     #[cold]
-    fn add_locked(&self, max: usize, watcher: Address, rank: Option<Rank>) -> bool {
+    fn add_locked(&self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
         if max == 0 {
             return false;
         }
         let mut locked = self.locked.lock();
         // Without a rank and on an empty list, the word is enough.
-        while rank.is_some() || !self.swap(EMPTY, watcher.to_bits()) {
+        while turn.is_ranked() || !self.swap(EMPTY, watcher.to_bits()) {
             if self.gather(&mut locked) {
                 match &mut locked.list {
-                    Some(list) => return list.add_up_to(max, watcher, rank),
-                    none => *none = Some(WatchList::new(watcher, rank)),
+                    Some(list) => return list.add_up_to(max, watcher, turn),
+                    none => *none = Some(WatchList::new(watcher, turn)),
                 }
                 return true;
             }
@@ -125,22 +126,17 @@ impl<K> Resolved<K> {
         }
     }
 
-    /// Takes `watcher` off, which was added with `rank`.
+    /// Takes `watcher` off, which was added with this turn.
     #[inline(always)]
-    pub(crate) fn remove(
-        &self,
-        watcher: Address,
-        rank: Option<Rank>,
-        is_live: impl Fn(Address) -> bool,
-    ) -> Unwatched<K> {
-        if rank.is_none() && self.swap(watcher.to_bits(), EMPTY) {
+    pub(crate) fn remove(&self, watcher: Address, turn: Turn<'_>) -> Unwatched<K> {
+        if !turn.is_ranked() && self.swap(watcher.to_bits(), EMPTY) {
             return Unwatched::Kept;
         }
         let mut locked = self.locked.lock();
         let Some(list) = &mut locked.list else {
             return Unwatched::Kept;
         };
-        if !list.remove(watcher, rank, is_live) {
+        if !list.remove(watcher, turn) {
             return Unwatched::Kept;
         }
         locked.list = None;

@@ -4,8 +4,8 @@
 //! million times. Sorted by shard, the watches of one shard are removed under one hold of its lock, and their entries
 //! are close together.
 
-use super::bound::Rank;
 use super::resolved::Number;
+use super::turn::Turn;
 use super::{Location, Target, WatchMap};
 use crate::address::Address;
 use crate::sync::{Arc, Edit, Entry, SLICE};
@@ -14,9 +14,9 @@ use std::hash::{BuildHasher, Hash};
 
 /// One watch that ends.
 #[derive(Debug, Clone, Copy)]
-struct Leaving {
+struct Leaving<'m> {
     watcher: Address,
-    rank: Option<Rank>,
+    turn: Turn<'m>,
 }
 
 /// The watches to be taken off.
@@ -26,7 +26,7 @@ struct Leaving {
 /// would abort the process.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
-    edits: Vec<Edit<'m, K, Leaving>>,
+    edits: Vec<Edit<'m, K, Leaving<'m>>>,
     done: usize,
     /// Entries of keys without watchers, to be dropped.
     removed: Vec<(K, Location)>,
@@ -47,19 +47,13 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
     }
 
     /// One more watch. (On a resolved key, it is taken off at once: there is nothing to look up.)
-    pub(crate) fn add(
-        &mut self,
-        target: Target<&'m K>,
-        rank: Option<Rank>,
-        watcher: Address,
-        is_live: impl Fn(Address) -> bool,
-    ) {
+    pub(crate) fn add(&mut self, target: Target<&'m K>, turn: Turn<'m>, watcher: Address) {
         match target {
             Target::Key(key) => {
-                let leaving = Leaving { watcher, rank };
+                let leaving = Leaving { watcher, turn };
                 self.edits.push(self.map.lists.prepare(key, leaving));
             }
-            Target::Resolved(_) => self.map.remove(target, rank, watcher, is_live),
+            Target::Resolved(_) => self.map.remove(target, turn, watcher),
         }
     }
 
@@ -75,8 +69,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
 
     /// Removes the watches of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), also
     /// after a panic.
-    pub(crate) fn step(&mut self, is_live: impl Fn(Address) -> bool) {
-        self.take_off(is_live);
+    pub(crate) fn step(&mut self) {
+        self.take_off();
         // No lock is held. A value that panics is out of its vector already, and the others wait for the next step.
         while let Some(entry) = self.removed.pop() {
             drop_user_value(entry);
@@ -86,21 +80,21 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         }
     }
 
-    fn take_off(&mut self, is_live: impl Fn(Address) -> bool) {
+    fn take_off(&mut self) {
         let left = &self.edits[self.done..];
         let Some(first) = left.first() else {
             return;
         };
-        let same = |edit: &&Edit<'_, K, Leaving>| edit.shard() == first.shard();
+        let same = |edit: &&Edit<'_, K, Leaving<'_>>| edit.shard() == first.shard();
         let together = left.iter().take(SLICE).take_while(same).count();
         let (map, orphans) = (self.map, &mut self.orphans);
         map.lists.edit_all(
             &left[..together],
             |location| matches!(location, Location::Here(_)),
-            |location, Leaving { watcher, rank }| match location {
-                Location::Here(list) => Entry::remove_if(list.remove(watcher, rank, &is_live)),
+            |location, Leaving { watcher, turn }| match location {
+                Location::Here(list) => Entry::remove_if(list.remove(watcher, turn)),
                 Location::Resolved(number) => {
-                    orphans.extend(map.remove_resolved(*number, rank, watcher, &is_live));
+                    orphans.extend(map.remove_resolved(*number, turn, watcher));
                     Entry::Keep
                 }
             },
@@ -113,6 +107,7 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::hash::{BuildHasherDefault, Hasher};
 
     /// All keys are in one shard.
@@ -134,14 +129,16 @@ mod tests {
         let keys = (0..10 * SLICE as u32).collect::<Vec<_>>();
         let watcher = |key: &u32| Address::new(0, *key, 0);
         let mut sweep = Sweep::of(&map, keys.len());
+        let ticket = Cell::default();
         for key in &keys {
-            assert_eq!(map.add(Target::Key(key), None, watcher(key)), (true, None));
-            sweep.add(Target::Key(key), None, watcher(key), |_| false);
+            let (target, turn) = (Target::Key(key), Turn::Arrived(&ticket));
+            assert_eq!(map.add(target, turn, watcher(key)), (true, None));
+            sweep.add(target, turn, watcher(key));
         }
         sweep.sort();
         let mut done = 0;
         while !sweep.is_done() {
-            sweep.step(|_| false);
+            sweep.step();
             let together = sweep.done - done;
             assert!(together <= SLICE, "{together} in one hold");
             done = sweep.done;

@@ -167,7 +167,6 @@ fn g20_no_departure_from_a_hot_key_clears_it_for_all() {
         };
         let crowd = (0..CROWD).map(park).collect::<Vec<_>>();
         let (begin, mut longest) = (worked(), Duration::ZERO);
-        // The youngest first: the oldest need not be searched for, and leaves no dead entry.
         for handle in crowd.iter().rev() {
             let start = worked();
             assert!(handle.force_complete());

@@ -1,68 +1,97 @@
 //! The list of one key against sorted sets, and walks over lists that change meanwhile.
 
 use super::*;
-use crate::sync::SHORT_LIST;
+use crate::sync::LIST_CHUNK;
+use crate::watch::turn::Ticket;
 use proptest::prelude::*;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 fn watcher(id: u32) -> Address {
     Address::new(0, id, 0)
 }
 
-fn watchers_of(list: Option<&WatchList>) -> Vec<Address> {
-    let mut watchers = Vec::new();
-    list.into_iter()
-        .for_each(|list| list.for_each(|watcher| watchers.push(watcher)));
-    watchers
+/// A list, and what its watchers keep of it.
+#[derive(Default)]
+struct Listed {
+    list: Option<WatchList>,
+    /// By the watcher's number.
+    tickets: Vec<(Option<Rank>, Cell<Ticket>)>,
 }
 
-fn add(list: &mut Option<WatchList>, id: u32, rank: Option<Rank>) {
-    match list {
-        None => *list = Some(WatchList::new(watcher(id), rank)),
-        Some(list) => list.add(watcher(id), rank),
+impl Listed {
+    fn of(count: u32) -> Self {
+        let mut listed = Self::default();
+        (0..count).for_each(|_| listed.add(None));
+        listed
+    }
+
+    fn add(&mut self, rank: Option<Rank>) {
+        let ticket = Cell::default();
+        let (id, turn) = (self.tickets.len() as u32, Turn::new(rank, &ticket));
+        match &mut self.list {
+            None => self.list = Some(WatchList::new(watcher(id), turn)),
+            Some(list) => list.add(watcher(id), turn),
+        }
+        self.tickets.push((rank, ticket));
+    }
+
+    /// The watcher is in the list.
+    fn remove(&mut self, id: u32) {
+        let (rank, ticket) = &self.tickets[id as usize];
+        let turn = Turn::new(*rank, ticket);
+        if let Some(list) = &mut self.list {
+            let empty = list.remove(watcher(id), turn);
+            if empty {
+                self.list = None;
+            }
+        }
+    }
+
+    fn ids(&self) -> Vec<u32> {
+        let mut ids = Vec::new();
+        self.list
+            .iter()
+            .for_each(|list| list.for_each(|watcher| ids.push(watcher.index())));
+        ids
+    }
+
+    /// Chunks with watchers and others that are kept, and for how many chunks there is room.
+    fn kept(&self) -> (usize, usize) {
+        match &self.list {
+            Some(WatchList::Many(many)) => many.unranked.kept(),
+            _ => (0, 0),
+        }
     }
 }
 
+/// In chunks: watchers that are this far apart have the same ticket.
+const SPAN: u64 = (1 << Ticket::BITS) / LIST_CHUNK as u64;
+
 proptest! {
-    /// Watchers end first (so that sweeps may meet them) and leave later, in another order. Those that live are in
-    /// the list, in the order of their arrival.
+    /// Watchers leave in another order. The others are in the list, in the order of their arrival.
     #[test]
-    fn g22_a_list_holds_the_living_in_the_order_of_arrival(
-        // Without its watchers, a list of many stays one.
-        before in prop_oneof![Just(0), SHORT_LIST as u32 - 2..SHORT_LIST as u32 + 40],
-        steps in prop::collection::vec((0..3_u8, any::<prop::sample::Index>()), 1..400),
+    fn g22_a_list_holds_its_watchers_in_the_order_of_arrival(
+        before in prop_oneof![Just(0), 0..4 * LIST_CHUNK as u32],
+        steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..400),
+        passed in prop_oneof![Just(0), SPAN - 2..SPAN + 3, 3 * SPAN - 2..3 * SPAN + 3],
     ) {
-        let mut list = None;
-        (0..before).for_each(|id| add(&mut list, id, None));
-        let mut live = BTreeSet::from_iter(0..before);
-        let (mut ending, mut next) = (Vec::new(), before);
-        for (step, pick) in steps {
-            match step {
-                0 => {
-                    add(&mut list, next, None);
-                    live.insert(next);
-                    next += 1;
-                }
-                1 if !live.is_empty() => {
-                    let id = *live.iter().nth(pick.index(live.len())).unwrap();
-                    live.remove(&id);
-                    ending.push(id);
-                }
-                2 if !ending.is_empty() => {
-                    let id = ending.swap_remove(pick.index(ending.len()));
-                    let is_live = |other: Address| live.contains(&other.index());
-                    let empty = list.as_mut().unwrap().remove(watcher(id), None, is_live);
-                    prop_assert_eq!(empty, live.is_empty() && ending.is_empty());
-                    if empty {
-                        list = None;
-                    }
-                }
-                _ => {}
+        let mut listed = Listed::of(before);
+        if let Some(WatchList::Many(many)) = &mut listed.list {
+            many.unranked.skip(passed);
+        }
+        let mut present = BTreeSet::from_iter(0..before);
+        for (arrives, pick) in steps {
+            if arrives || present.is_empty() {
+                present.insert(listed.tickets.len() as u32);
+                listed.add(None);
+            } else {
+                let id = *present.iter().nth(pick.index(present.len())).unwrap();
+                present.remove(&id);
+                listed.remove(id);
             }
-            let mut held = watchers_of(list.as_ref());
-            held.retain(|watcher| live.contains(&watcher.index()));
-            prop_assert!(held.iter().map(|watcher| watcher.index()).eq(live.iter().copied()));
+            prop_assert!(listed.ids().iter().eq(&present));
+            prop_assert_eq!(listed.list.as_ref().map_or(0, WatchList::count), present.len());
         }
     }
 
@@ -75,35 +104,26 @@ proptest! {
         at_most in 1..100_usize,
         leaving in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
     ) {
-        let list = std::cell::RefCell::new(None);
-        for (id, rank) in (0..).zip(&ranks) {
-            add(&mut list.borrow_mut(), id, *rank);
-        }
+        let listed = RefCell::new(Listed::default());
+        ranks.iter().for_each(|rank| listed.borrow_mut().add(*rank));
         let mut left = BTreeSet::new();
-        let mut leaving = leaving.iter().map(|pick| pick.index(ranks.len()));
-        let mut newcomer = ranks.len() as u32;
+        let mut leaving = leaving.iter().map(|pick| pick.index(ranks.len()) as u32);
         let mut met = Vec::new();
         let bound = Bound::up_to(up_to).at_most(at_most);
         Walk::new(bound).visit(
             |watcher| {
                 met.push(watcher.index());
                 // One leaves, and one arrives.
-                let mut list = list.borrow_mut();
-                if let Some(id) = leaving.next().filter(|id| left.insert(*id as u32)) {
-                    let is_live = |other: Address| !left.contains(&other.index());
-                    let emptied = list
-                        .as_mut()
-                        .is_some_and(|list| list.remove(self::watcher(id as u32), ranks[id], is_live));
-                    if emptied {
-                        *list = None;
-                    }
+                let mut listed = listed.borrow_mut();
+                if let Some(id) = leaving.next().filter(|id| left.insert(*id)) {
+                    listed.remove(id);
                 }
-                add(&mut list, newcomer, (newcomer % 2 == 0).then_some(0));
-                newcomer += 1;
+                let newcomer = listed.tickets.len();
+                listed.add((newcomer % 2 == 0).then_some(0));
                 ControlFlow::Continue(())
             },
             || (),
-            |read| list.borrow().iter().for_each(&mut *read),
+            |read| listed.borrow().list.iter().for_each(&mut *read),
         );
         let distinct = met.iter().collect::<BTreeSet<_>>();
         prop_assert_eq!(distinct.len(), met.len(), "met twice");
@@ -117,46 +137,36 @@ proptest! {
     }
 }
 
+/// A watcher that stays for long does not keep the memory of those that come and leave meanwhile.
 #[test]
-fn the_dead_are_never_more_than_half_of_a_long_list() {
-    let count = 10_000;
-    let mut list = None;
-    (0..count).for_each(|id| add(&mut list, id, None));
-    let mut list = list.expect("there are watchers");
-    // In the worst order for the sweep: what it has just passed dies next.
-    for left in 0..count {
-        let gone = count - 1 - left;
-        let empty = list.remove(watcher(gone), None, |other| other.index() < gone);
-        assert_eq!(empty, gone == 0);
-        let held = watchers_of(Some(&list)).len() as u32;
-        assert!(held <= 2 * gone.max(SHORT_LIST as u32), "{held} for {gone}");
+fn g06_a_list_keeps_no_chunk_without_watchers_but_one() {
+    let mut listed = Listed::of(10 * LIST_CHUNK as u32);
+    for id in 1..100_000 {
+        listed.add(None);
+        listed.remove(id);
     }
+    assert_eq!(listed.ids().len(), 10 * LIST_CHUNK);
+    // The first watcher's, ten or eleven others, and the spare one.
+    assert!(listed.kept().0 <= 1 + 11 + 1, "{:?}", listed.kept());
 }
 
 #[test]
-fn g20_no_removal_examines_more_than_a_few() {
-    const SWEEP: usize = 4;
-    let count = 10_000;
-    let mut list = None;
-    (0..count).for_each(|id| add(&mut list, id, None));
-    let mut list = list.expect("there are watchers");
-    for gone in (0..count).rev() {
-        let asked = Cell::new(0);
-        list.remove(watcher(gone), None, |other| {
-            asked.set(asked.get() + 1);
-            other.index() < gone
-        });
-        assert!(asked.get() <= SWEEP, "{} examined", asked.get());
-    }
+fn g06_a_list_that_was_long_once_does_not_keep_its_room() {
+    const COUNT: u32 = 100_000;
+    let mut listed = Listed::of(COUNT);
+    assert!(listed.kept().1 >= COUNT as usize / LIST_CHUNK - 1);
+    (1..COUNT).for_each(|id| listed.remove(id));
+    assert_eq!(listed.ids(), [0]);
+    assert!(listed.kept().1 <= 4 * SLICE, "{:?}", listed.kept());
 }
 
 /// What is copied in one hold of the lock does not depend on how many watch, with a rank or without.
 #[test]
 fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     let count = 10_000;
-    let mut list = None;
-    (0..count).for_each(|id| add(&mut list, id, (id % 2 == 0).then(|| Rank::from(id))));
-    let list = list.expect("there are watchers");
+    let mut listed = Listed::default();
+    (0..count).for_each(|id| listed.add((id % 2 == 0).then_some(id)));
+    let list = listed.list.expect("there are watchers");
     let (met, copied) = (Cell::new(0), Cell::new(0));
     Walk::new(Bound::NONE).visit(
         |_| {
@@ -178,8 +188,7 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
 /// A check for one of 10,000 copies few.
 #[test]
 fn g22_a_walk_that_breaks_has_copied_little() {
-    let mut list = None;
-    (0..10_000).for_each(|id| add(&mut list, id, None));
+    let list = Listed::of(10_000).list;
     let reads = Cell::new(0);
     Walk::new(Bound::NONE.at_most(1)).visit(
         |first| {

@@ -1,0 +1,29 @@
+//! The order in which a check examines the watchers of a key.
+
+use super::bound::Rank;
+use std::cell::Cell;
+
+/// The low bits of the number of a watcher without a rank, by which it is found when it leaves. Drawn when it is added;
+/// 0 if it was among the first few.
+pub(crate) type Ticket = u32;
+
+/// The place of a watcher in the order in which a check examines them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Turn<'t> {
+    /// In the order of the ranks.
+    Ranked(Rank),
+    /// In the order of arrival, behind all with a rank.
+    Arrived(&'t Cell<Ticket>),
+}
+
+impl<'t> Turn<'t> {
+    #[inline(always)]
+    pub(crate) fn new(rank: Option<Rank>, ticket: &'t Cell<Ticket>) -> Self {
+        rank.map_or(Self::Arrived(ticket), Self::Ranked)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_ranked(self) -> bool {
+        matches!(self, Self::Ranked(_))
+    }
+}
