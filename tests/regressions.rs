@@ -19,7 +19,7 @@ use support::{
 /// list believe that it was empty one watcher too early.
 #[test]
 fn a_key_whose_clone_panics_costs_no_other_operation_its_watch() {
-    // Lists of each kind: of one, of few, of many, and of more than are kept without sweeping.
+    // Lists of each kind: of one, of few, of many, and of several chunks.
     for leaves in [0, 1, 5, 300] {
         let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
         let park = |probe: &Arc<Probe>| {
