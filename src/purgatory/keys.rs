@@ -15,8 +15,8 @@ const COMPARED: usize = 16;
 
 /// What one operation watches, each key once, with the ticket that the watcher draws at its list.
 ///
-/// It lies in every slot, so it is small: 16 bytes for one key of up to 8. Two or three keys cost one allocation, more of
-/// them two.
+/// It lies in every slot, so it is small: 16 bytes for one key of up to 8. Two or three keys cost one allocation, more
+/// of them two.
 #[derive(Debug)]
 #[expect(
     clippy::box_collection,
