@@ -1,9 +1,9 @@
 //! The watch lists: which operations wait for which key.
 //!
-//! This module does not know operations: an [`Address`] is a number.
-//! The list of a key lies in the map, under the lock of the key's shard: adding to it and removing it when it is empty
-//! happen under the same lock, so a watch can never be added to a list that is about to vanish. The list of a key that
-//! is [resolved] lies in a place of its own, where it is found without the map.
+//! This module does not know operations: an [`Address`] is a number. The list of a key lies in the map, under the lock
+//! of the key's shard: adding to it and removing it when it is empty happen under the same lock, so a watch can never be
+//! added to a list that is about to vanish. The list of a key that is [resolved] lies in a place of its own, where it is
+//! found without the map.
 //!
 //! The lock of a resolved list may be taken within that of a shard, never the other way round.
 
@@ -88,9 +88,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// Adds `watcher` to the list of `target`, with its turn. `false` if the list has `max_watchers`
-    /// already. Also returns a copy of the key that was not needed, if any: its destructor may panic, and the caller
-    /// drops it.
+    /// Adds `watcher` to the list of `target`, with its turn. `false` if the list has `max_watchers` already. Also
+    /// returns a copy of the key that was not needed, if any: its destructor may panic, and the caller drops it.
     #[inline(always)]
     #[must_use]
     pub(crate) fn add(

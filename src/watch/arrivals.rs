@@ -72,13 +72,12 @@ impl Arrivals {
 
     /// The last chunk is full, or there is none.
     fn begin(&mut self, chunk: u64) -> &mut Chunk {
-        let fresh = Chunk::new(chunk, self.spare.take());
         match self.last.take() {
             Some(full) if full.places.left < LIST_CHUNK => self.full.push_back(full),
             Some(vacant) => self.spare = Some(vacant.places),
             None => {}
         }
-        self.last.insert(fresh)
+        self.last.insert(Chunk::new(chunk, self.spare.take()))
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
