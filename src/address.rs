@@ -11,8 +11,8 @@ pub(crate) const SHARD_BITS: u32 = 6;
 pub(crate) const SLOTS: u32 = (1 << (u32::BITS - SHARD_BITS)) - 1;
 
 impl Address {
-    /// The last one in their order.
-    pub(crate) const LAST: Self = Self(u64::MAX);
+    /// Names no payload: the low 32 bits of an address are never all set.
+    pub(crate) const NONE: Self = Self(u64::MAX);
 
     #[inline(always)]
     pub(crate) fn new(shard: usize, index: u32, generation: u32) -> Self {

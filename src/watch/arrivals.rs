@@ -14,8 +14,8 @@ use crate::sync::{LIST_CHUNK, PLACES, SLICE};
 use std::collections::VecDeque;
 use std::iter::successors;
 
-/// In place of a watcher. No operation has this address.
-pub(super) const VACANT: Address = Address::LAST;
+/// In place of a watcher.
+pub(super) const VACANT: Address = Address::NONE;
 
 /// Numbers that are this far apart have the same ticket.
 const SPAN: u64 = 1 << Ticket::BITS;
@@ -38,14 +38,12 @@ pub(super) struct Arrivals {
 struct Chunk {
     number: u64,
     places: Box<Places>,
-}
-
-#[derive(Debug)]
-struct Places {
-    watchers: [Address; LIST_CHUNK],
-    /// How many have left. (Counted instead of those that are there, so that an addition does not write it.)
+    /// How many watchers have left. Counted instead of those that are there, so that an addition does not write it; and
+    /// here instead of beside the places, which would be one more cache line for each removal.
     left: usize,
 }
+
+type Places = [Address; LIST_CHUNK];
 
 impl Arrivals {
     pub(super) fn len(&self) -> usize {
@@ -64,7 +62,7 @@ impl Arrivals {
             Some(last) if last.number == chunk => last,
             _ => self.begin(chunk),
         };
-        last.places.watchers[place] = watcher;
+        last.places[place] = watcher;
         self.next += 1;
         self.len += 1;
         number as Ticket
@@ -73,7 +71,7 @@ impl Arrivals {
     /// The last chunk is full, or there is none.
     fn begin(&mut self, chunk: u64) -> &mut Chunk {
         match self.last.take() {
-            Some(full) if full.places.left < LIST_CHUNK => self.full.push_back(full),
+            Some(full) if full.left < LIST_CHUNK => self.full.push_back(full),
             Some(vacant) => self.spare = Some(vacant.places),
             None => {}
         }
@@ -102,20 +100,19 @@ impl Arrivals {
             (None, Some(last)) if last.number == number => last,
             _ => return false,
         };
-        let places = &mut chunk.places;
-        if places.watchers[place] != watcher {
+        if chunk.places[place] != watcher {
             return false;
         }
-        places.watchers[place] = VACANT;
-        places.left += 1;
+        chunk.places[place] = VACANT;
+        chunk.left += 1;
         self.len -= 1;
-        if let Some(index) = index.filter(|_| places.left == LIST_CHUNK) {
+        if let Some(index) = index.filter(|_| chunk.left == LIST_CHUNK) {
             self.remove_chunk(index);
         }
         true
     }
 
-    /// Moves the chunks on one side of it, 16 bytes for each.
+    /// Moves the chunks on one side of it, 24 bytes for each.
     fn remove_chunk(&mut self, index: usize) {
         self.spare = self.full.remove(index).map(|chunk| chunk.places);
         // A key that was hot once does not keep its memory.
@@ -139,7 +136,7 @@ impl Arrivals {
     }
 
     /// Copies the watchers numbered from `from` to before `to`, at most `limit` of them. Returns the number to go on
-    /// from, or `None` if there are no more.
+    /// from if there may be more.
     pub(super) fn copy(
         &self,
         from: u64,
@@ -147,13 +144,17 @@ impl Arrivals {
         limit: usize,
         slice: &mut Vec<Address>,
     ) -> Option<u64> {
-        let mut next = None;
-        let watchers = self.from(from).take_while(|(number, _)| *number < to);
-        for (number, watcher) in watchers.take(limit) {
-            slice.push(watcher);
-            next = Some(number + 1);
+        if self.len == 0 {
+            return None;
         }
-        next
+        let watchers = self.from(from).take_while(|(number, _)| *number < to);
+        for ((number, watcher), room) in watchers.zip((0..limit).rev()) {
+            slice.push(watcher);
+            if room == 0 {
+                return Some(number + 1);
+            }
+        }
+        None
     }
 
     /// All watchers.
@@ -167,7 +168,7 @@ impl Arrivals {
         let full = self.full.range(self.full.partition_point(is_before)..);
         let places = full.chain(&self.last).flat_map(|chunk| {
             let first = chunk.number * LIST_CHUNK as u64;
-            (first..).zip(chunk.places.watchers.iter().copied())
+            (first..).zip(chunk.places.iter().copied())
         });
         places.filter(move |(number, watcher)| *number >= from && *watcher != VACANT)
     }
@@ -176,13 +177,11 @@ impl Arrivals {
 impl Chunk {
     /// All `places` are vacant.
     fn new(number: u64, places: Option<Box<Places>>) -> Self {
-        let fresh = || {
-            let watchers = [VACANT; LIST_CHUNK];
-            Box::new(Places { watchers, left: 0 })
-        };
-        let mut places = places.unwrap_or_else(fresh);
-        places.left = 0;
-        Self { number, places }
+        Self {
+            number,
+            places: places.unwrap_or_else(|| Box::new([VACANT; LIST_CHUNK])),
+            left: 0,
+        }
     }
 }
 
@@ -204,7 +203,7 @@ impl Arrivals {
     pub(super) fn skip(&mut self, chunks: u64) {
         let (number, used) = split(self.next);
         if let Some(last) = self.last.as_mut().filter(|_| used > 0) {
-            last.places.left += LIST_CHUNK - used;
+            last.left += LIST_CHUNK - used;
         }
         self.next = (number + 1 + chunks) * LIST_CHUNK as u64;
     }

@@ -32,8 +32,10 @@ pub(crate) enum WatchList {
 #[derive(Debug)]
 pub(crate) struct Few(Box<[Address; PLACES]>);
 
-/// Several watchers, or some with a rank.
+/// Several watchers, or some with a rank. (It takes two cache lines, and not parts of three: another processor has
+/// mostly written them.)
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Many {
     /// No other list of the key has it.
     identity: u64,
@@ -169,13 +171,14 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 pub(crate) struct Walk {
     /// Of the list that it walks over. `None` before it has seen it.
     identity: Option<u64>,
-    /// It meets watchers with lower numbers than these: with a rank, and without.
-    ends: [u64; 2],
-    /// Watchers with a rank come first, in that order, from the end of this to `last`.
+    /// Watchers with a rank up to this come first, in that order, behind `after`. It meets those with numbers before
+    /// `end_ranked`.
+    up_to: Rank,
     after: End<(Rank, Address)>,
-    last: (Rank, Address),
-    /// Then those without, from this number on.
+    end_ranked: u64,
+    /// Then come those without, from number `next` to before `end`.
     next: u64,
+    end: u64,
     /// The size of the next slice. It grows: a check that stops after one completion copies few.
     size: usize,
 }
@@ -184,10 +187,11 @@ impl Walk {
     pub(crate) fn new(bound: Bound) -> Self {
         Self {
             identity: None,
-            ends: [0; 2],
+            up_to: bound.up_to,
             after: End::Unbounded,
-            last: (bound.up_to, Address::LAST),
+            end_ranked: 0,
             next: 0,
+            end: 0,
             size: bound.at_most.clamp(1, SLICE),
         }
     }
@@ -225,26 +229,28 @@ impl Walk {
         match self.identity {
             None => {
                 self.identity = Some(many.identity);
-                self.ends = [many.next_ranked, many.unranked.next()];
+                self.end_ranked = many.next_ranked;
+                self.end = many.unranked.next();
             }
             Some(identity) if identity != many.identity => return false,
             Some(_) => {}
         }
-        let ([end_ranked, end], size) = (self.ends, self.size);
+        let size = self.size;
         self.size = (2 * size).min(SLICE);
-        let ranked = many.ranked.range((self.after, End::Included(self.last)));
-        let mut seen = false;
+        let ranked = many.ranked.range((self.after, End::Unbounded));
+        let ranked = ranked.take_while(|((rank, _), _)| *rank <= self.up_to);
+        let mut room = size;
         for (&(rank, watcher), number) in ranked.take(size) {
-            seen = true;
+            room -= 1;
             self.after = End::Excluded((rank, watcher));
-            if *number < end_ranked {
+            if *number < self.end_ranked {
                 slice.push(watcher);
             }
         }
-        if seen {
+        if room == 0 {
             return true;
         }
-        let next = many.unranked.copy(self.next, end, size, slice);
+        let next = many.unranked.copy(self.next, self.end, room, slice);
         self.next = next.unwrap_or(self.next);
         next.is_some()
     }

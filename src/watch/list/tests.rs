@@ -168,6 +168,11 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     (0..count).for_each(|id| listed.add((id % 2 == 0).then_some(id)));
     let list = listed.list.expect("there are watchers");
     let (met, copied) = (Cell::new(0), Cell::new(0));
+    // All that was copied so far has been met, and the lock was not held meanwhile.
+    let count_slice = || {
+        let together = met.get() - copied.replace(met.get());
+        assert!(together <= SLICE, "{together} at once");
+    };
     Walk::new(Bound::NONE).visit(
         |_| {
             met.set(met.get() + 1);
@@ -175,13 +180,11 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
         },
         || (),
         |read| {
-            // All that was copied so far has been met, and the lock was not held meanwhile.
-            let together = met.get() - copied.get();
-            assert!(together <= SLICE, "{together} at once");
-            copied.set(met.get());
+            count_slice();
             read(&list);
         },
     );
+    count_slice();
     assert_eq!(met.get(), count as usize);
 }
 
