@@ -1,11 +1,13 @@
 //! The library's single calls, each by itself. The comparison with other designs is in `compare`.
 
 use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, purgatory::Admission, threads::Reaper,
+    Completion, DelayedOperation, Handle, Purgatory, purgatory::Admission, threads::Reaper,
     time::ManualClock,
 };
 
@@ -36,9 +38,14 @@ const OTHER_KEYS: u64 = 1 << 32;
 
 /// With the defaults, and with others parked.
 fn occupied() -> Purgatory<Waiting> {
+    occupied_by(1)
+}
+
+/// The same with several of them under each of their keys.
+fn occupied_by(watchers: u64) -> Purgatory<Waiting> {
     let purgatory = Purgatory::new("bench");
-    for other in 0..OTHERS {
-        park(&purgatory, LONG, OTHER_KEYS + other);
+    for other in 0..watchers * OTHERS {
+        park(&purgatory, LONG, OTHER_KEYS + other % OTHERS);
     }
     purgatory
 }
@@ -75,16 +82,81 @@ fn check_unwatched(criterion: &mut Criterion) {
     });
 }
 
-fn check_unready(criterion: &mut Criterion) {
-    let purgatory = occupied();
-    criterion.bench_function("check that finds an operation not ready", |bencher| {
-        let mut key = 0;
-        bencher.iter(|| {
-            key = (key + 1) % OTHERS;
-            purgatory.check_and_complete(black_box(&(OTHER_KEYS + key)))
+fn check_in_vain(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("check that finds no operation ready");
+    for watchers in [1, 10] {
+        let purgatory = occupied_by(watchers);
+        group.bench_function(format!("of {watchers}"), |bencher| {
+            let mut key = 0;
+            bencher.iter(|| {
+                key = (key + 1) % OTHERS;
+                purgatory.check_and_complete(black_box(&(OTHER_KEYS + key)))
+            });
         });
+        assert_eq!(purgatory.len() as u64, watchers * OTHERS);
+    }
+    group.finish();
+}
+
+/// The calls of a handle alone, made by one thread, and by two at the same time with operations of their own.
+fn handles(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("handle");
+    for threads in [1, 2] {
+        let purgatory = occupied();
+        group.bench_function(format!("cancel, {threads} at a time"), |bencher| {
+            bencher.iter_custom(|calls| {
+                on_handles(&purgatory, threads, calls, |handle| {
+                    assert!(handle.cancel().is_some(), "no other thread ends it");
+                })
+            });
+        });
+        group.bench_function(format!("is_parked, {threads} at a time"), |bencher| {
+            bencher.iter_custom(|calls| {
+                on_handles(&purgatory, threads, calls, |handle| {
+                    assert!(black_box(handle.is_parked()));
+                })
+            });
+        });
+        assert_eq!(purgatory.len() as u64, OTHERS);
+    }
+    group.finish();
+}
+
+/// What a thread takes for `calls` calls, each on a handle of its own, while the other threads do the same.
+fn on_handles(
+    purgatory: &Purgatory<Waiting>,
+    threads: u64,
+    calls: u64,
+    call: impl Fn(&Handle<Waiting>) + Sync,
+) -> Duration {
+    /// Few enough to stay in the processor's cache.
+    const AT_ONCE: u64 = 1_000;
+    let barrier = Barrier::new(threads as usize);
+    let spend = |thread: u64| {
+        let mut spent = Duration::ZERO;
+        for begun in (0..calls).step_by(AT_ONCE as usize) {
+            let keys = begun..calls.min(begun + AT_ONCE);
+            let park = |key| park(purgatory, LONG, thread * AT_ONCE + key % AT_ONCE);
+            let handles = keys.filter_map(|key| park(key).into_handle());
+            let handles = handles.collect::<Vec<_>>();
+            barrier.wait();
+            let started = Instant::now();
+            handles.iter().for_each(&call);
+            spent += started.elapsed();
+            // Where the call does not end it.
+            for handle in &handles {
+                handle.cancel();
+            }
+        }
+        spent
+    };
+    let spent = thread::scope(|scope| {
+        let threads = (0..threads).map(|thread| scope.spawn(move || spend(thread)));
+        let threads = threads.collect::<Vec<_>>().into_iter();
+        let spent = threads.map(|thread| thread.join().expect("a call has failed"));
+        spent.sum::<Duration>()
     });
-    assert_eq!(purgatory.len() as u64, OTHERS);
+    spent / threads as u32
 }
 
 /// Driven by hand on a manual clock, so that the time is the calls' own and no thread's.
@@ -122,7 +194,8 @@ criterion_group!(
     benches,
     park_and_cancel,
     check_unwatched,
-    check_unready,
+    check_in_vain,
+    handles,
     park_and_expire
 );
 criterion_main!(benches);
