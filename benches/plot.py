@@ -54,7 +54,8 @@ COLOURS = {
     "hashed_wheel": "#1f77b4", "btree_map": "#2ca02c", "heap": "#2ca02c", "binary_heap": "#98c379",
     "delay_queue": "#9467bd", "sorted_hashed_wheel": "#9467bd", "straight_port": "#8c564b", "stepped_wheel": "#8c564b",
     "unpurged_port": "#c49c94", "tokio_idiom": "#e8a317", "simple_wheel": "#e8a317", "hash_wheel": "#17becf",
-    "nexus_wheel": "#e377c2", "unordered_list": "#c4c4c4", "ordered_list": "#8a8a8a",
+    "nexus_wheel": "#e377c2", "unordered_list": "#c4c4c4", "ordered_list": "#8a8a8a", "wait": "#7a1f12",
+    "event_listener": "#1f77b4", "tokio_notify": "#e8a317", "async_channel": "#2ca02c",
 }  # fmt: skip
 
 
