@@ -9,6 +9,7 @@ use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Job, threads::Reaper, threads::ReaperThread,
 };
 use std::future::Future;
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -356,7 +357,7 @@ fn g15_dropping_the_last_handle_does_not_wait_for_completions() {
     });
 }
 
-/// Parks and cancels on a key with a million watchers, while snapshots of it are taken.
+/// Parks and cancels on a key with many watchers, while snapshots of it are taken.
 #[test]
 fn g20_a_snapshot_of_a_hot_key_stalls_no_thread() {
     const WATCHERS: usize = if cfg!(debug_assertions) {
@@ -375,46 +376,48 @@ fn g20_a_snapshot_of_a_hot_key_stalls_no_thread() {
         let other = {
             let (purgatory, done) = (purgatory.clone(), done.clone());
             thread::spawn(move || {
-                let mut waits = Vec::new();
+                let mut calls = Vec::new();
                 while !done.load(Ordering::Relaxed) {
                     let begun = Instant::now();
                     let op = Op::new(NEVER_IN_A_TEST);
                     let parked = purgatory.try_complete_else_watch(op, [u64::MAX]);
                     let handle = parked.expect("room").into_handle().expect("parked");
                     assert!(handle.cancel().is_some());
-                    waits.push(begun.elapsed());
+                    calls.push(begun..Instant::now());
                     thread::sleep(Duration::from_micros(50));
                 }
-                waits
+                calls
             })
         };
-        for _ in 0..3 {
+        let snapshots = (0..5).map(|_| {
             let begun = Instant::now();
             let parked = purgatory.snapshot();
-            println!("snapshot of {}: {:?}", parked.len(), begun.elapsed());
+            let snapshot = begun..Instant::now();
             assert!((WATCHERS..=WATCHERS + 1).contains(&parked.len()));
-            assert!(
-                parked
-                    .iter()
-                    .filter(|operation| operation.keys.len() == 2)
-                    .count()
-                    == WATCHERS
-            );
-            assert!((1_001..=1_001).contains(&purgatory.watched_keys()));
+            let with_two_keys = parked.iter().filter(|operation| operation.keys.len() == 2);
+            assert_eq!(with_two_keys.count(), WATCHERS);
+            assert_eq!(purgatory.watched_keys(), 1_001);
             assert!((WATCHERS..=WATCHERS + 1).contains(&purgatory.watchers(&u64::MAX)));
-        }
+            snapshot
+        });
+        let snapshots = snapshots.collect::<Vec<_>>();
         done.store(true, Ordering::Relaxed);
-        let mut waits = other.join().expect("no panic");
-        waits.sort_unstable();
-        let p99 = waits[waits.len() * 99 / 100];
-        println!(
-            "{} parks and cancels: p50 {:?}, p99 {p99:?}, worst {:?}",
-            waits.len(),
-            waits[waits.len() / 2],
-            waits[waits.len() - 1]
-        );
-        // The worst is the scheduler's on a loaded machine; before, each snapshot stalled for its whole length.
-        assert!(p99 < Duration::from_millis(1), "{p99:?}");
+        let calls = other.join().expect("no panic");
+        let length = |period: &Range<Instant>| period.end - period.start;
+        let shares = snapshots.iter().map(|snapshot| {
+            let meanwhile =
+                |call: &&Range<Instant>| call.start < snapshot.end && snapshot.start < call.end;
+            let longest = calls.iter().filter(meanwhile).map(length).max();
+            let longest = longest.expect("the other thread has run");
+            println!(
+                "a call of {longest:?} in a snapshot of {:?}",
+                length(snapshot)
+            );
+            longest.as_secs_f64() / length(snapshot).as_secs_f64()
+        });
+        // A loaded machine stops a thread now and then, but not for so long in each of them.
+        let least = shares.fold(f64::INFINITY, f64::min);
+        assert!(least < 0.1, "{least} of a snapshot");
     });
 }
 
