@@ -148,9 +148,9 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         match target {
             Target::Key(key) => {
                 let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
-                let removed = self.lists.edit(
+                let removed = self.lists.edit_or_remove(
                     key,
-                    goes,
+                    turn.came_first().then_some(goes),
                     #[inline(always)]
                     |location| match location {
                         Location::Here(list) => Entry::remove_if(list.remove(watcher, turn)),
@@ -306,8 +306,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         retire: impl FnOnce() -> Option<Arc<K>>,
     ) -> [Option<Arc<K>>; 2] {
         let mut retired = None;
-        let goes = |_: &Location| false;
-        let removed = self.lists.edit(key, goes, |location| {
+        let removed = self.lists.edit(key, |location| {
             if matches!(location, Location::Resolved(other) if *other == number) {
                 retired = retire();
             }

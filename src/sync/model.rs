@@ -354,10 +354,17 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
-    pub(crate) fn edit<Q>(
+    pub(crate) fn edit<Q>(&self, key: &Q, edit: impl FnOnce(&mut V) -> Entry) -> Option<K>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.edit_or_remove(key, None::<fn(&V) -> bool>, edit)
+    }
+
+    pub(crate) fn edit_or_remove<Q>(
         &self,
         key: &Q,
-        goes: impl Fn(&V) -> bool,
+        goes: Option<impl Fn(&V) -> bool>,
         edit: impl FnOnce(&mut V) -> Entry,
     ) -> Option<K>
     where
@@ -368,7 +375,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
             .iter()
             .position(|(other, _)| key.equivalent(other))?;
         let value = &mut entries[place].1;
-        match goes(value) || edit(value) == Entry::Remove {
+        match goes.is_some_and(|goes| goes(value)) || edit(value) == Entry::Remove {
             true => Some(entries.remove(place).0),
             false => None,
         }

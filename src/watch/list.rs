@@ -11,7 +11,7 @@
 
 use super::arrivals::{Arrivals, VACANT};
 use super::bound::{Bound, Rank};
-use super::turn::Turn;
+use super::turn::{JOINED, Turn};
 use crate::address::Address;
 use crate::sync::{PLACES, SLICE, unique_number};
 use std::cell::Cell;
@@ -64,12 +64,16 @@ impl WatchList {
 
     #[inline(always)]
     pub(crate) fn add(&mut self, watcher: Address, turn: Turn<'_>) {
-        let added = match self {
-            Self::One(first) if !turn.is_ranked() && PLACES > 1 => {
+        let added = match (&mut *self, turn) {
+            (Self::One(first), Turn::Arrived(ticket)) if PLACES > 1 => {
                 *self = Self::Few(Few::of(*first, watcher));
+                ticket.set(JOINED);
                 true
             }
-            Self::Few(few) if !turn.is_ranked() => few.add(watcher),
+            (Self::Few(few), Turn::Arrived(ticket)) => {
+                ticket.set(JOINED);
+                few.add(watcher)
+            }
             _ => false,
         };
         if !added {
@@ -286,10 +290,13 @@ impl Few {
     /// Returns whether this was the last one.
     #[inline(always)]
     fn remove(&mut self, watcher: Address) -> bool {
-        if let Some(left) = self.0.iter().position(|place| *place == watcher) {
-            // Those behind it close up: their order stays.
-            self.0[left..].rotate_left(1);
-            self.0[PLACES - 1] = VACANT;
+        // Those behind it close up: their order stays. (Place by place, without a call of `memmove`.)
+        let mut left = false;
+        for place in 0..PLACES {
+            left |= self.0[place] == watcher;
+            if left {
+                self.0[place] = self.0.get(place + 1).copied().unwrap_or(VACANT);
+            }
         }
         self.0[0] == VACANT
     }

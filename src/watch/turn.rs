@@ -3,9 +3,11 @@
 use super::bound::Rank;
 use std::cell::Cell;
 
-/// The low bits of the number of a watcher without a rank, by which it is found when it leaves. Drawn when it is added;
-/// 0 if it was among the first few.
+/// The low bits of the number of a watcher without a rank, by which it is found when it leaves. Drawn when it is added.
+/// The first few have no numbers yet: the first has 0, those that join it have [`JOINED`].
 pub(crate) type Ticket = u32;
+
+pub(crate) const JOINED: Ticket = 1;
 
 /// The place of a watcher in the order in which a check examines them.
 #[derive(Debug, Clone, Copy)]
@@ -25,5 +27,11 @@ impl<'t> Turn<'t> {
     #[inline(always)]
     pub(crate) fn is_ranked(self) -> bool {
         matches!(self, Self::Ranked(_))
+    }
+
+    /// Whether the watcher came first. (Others may have come since, so this is a guess that it is alone.)
+    #[inline(always)]
+    pub(crate) fn came_first(self) -> bool {
+        matches!(self, Self::Arrived(ticket) if ticket.get() == 0)
     }
 }

@@ -163,14 +163,22 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         None
     }
 
-    /// Removes the entry of `key` if it `goes`; if there is another one, changes it, and removes it if so told. All of
-    /// it happens under one hold of the exclusive lock of its shard. Returns what was removed: destructors of keys are
-    /// the user's.
+    /// Changes the entry of `key`, if there is one, and removes it if so told, under one hold of the exclusive lock of
+    /// its shard. Returns what was removed: destructors of keys are the user's.
+    pub(crate) fn edit<Q>(&self, key: &Q, edit: impl FnOnce(&mut V) -> Entry) -> Option<K>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        self.edit_or_remove(key, None::<fn(&V) -> bool>, edit)
+    }
+
+    /// The same; if it is told which entry `goes` without an edit, it looks for that first: one look instead of two where
+    /// the entry goes, and two instead of one where it stays.
     #[inline(always)]
-    pub(crate) fn edit<Q>(
+    pub(crate) fn edit_or_remove<Q>(
         &self,
         key: &Q,
-        goes: impl Fn(&V) -> bool,
+        goes: Option<impl Fn(&V) -> bool>,
         edit: impl FnOnce(&mut V) -> Entry,
     ) -> Option<K>
     where
@@ -178,8 +186,10 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     {
         let (hash, shard) = self.locate(key);
         let mut shard = self.0.shards()[shard].write();
-        let mut removed = shard.remove_entry(hash, |(other, value)| {
-            key.equivalent(other) && goes(value.get())
+        let mut removed = goes.and_then(|goes| {
+            shard.remove_entry(hash, |(other, value)| {
+                key.equivalent(other) && goes(value.get())
+            })
         });
         if removed.is_none() {
             let entry = shard.get_mut(hash, |(other, _)| key.equivalent(other));
