@@ -26,7 +26,7 @@ impl<Op: DelayedOperation> PurgatoryBuilder<Op> {
         Self {
             settings: Settings::new(name),
             hasher: RandomState::default(),
-            map_shards: (64 * cores()).clamp(256, 4096),
+            map_shards: (64 * cores()).clamp(1024, 4096),
             max_watchers: usize::MAX,
             operation: PhantomData,
         }
@@ -37,8 +37,8 @@ impl<Op: DelayedOperation, S: KeyHasher> PurgatoryBuilder<Op, S> {
     setters!();
 
     /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of
-    /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 256 and at
-    /// most 4,096. Choose fewer if a process has hundreds of purgatories.
+    /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 1,024 and
+    /// at most 4,096. Choose fewer if a process has hundreds of purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
         self.map_shards = shards;
         self
