@@ -148,7 +148,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         match target {
             Target::Key(key) => {
                 let goes = |location: &Location| matches!(location, Location::Here(list) if list.is_only(watcher));
-                let removed = self.lists.edit_or_remove(
+                let removed = self.lists.edit(
                     key,
                     turn.came_first().then_some(goes),
                     #[inline(always)]
@@ -306,7 +306,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         retire: impl FnOnce() -> Option<Arc<K>>,
     ) -> [Option<Arc<K>>; 2] {
         let mut retired = None;
-        let removed = self.lists.edit(key, |location| {
+        let goes = None::<fn(&Location) -> bool>;
+        let removed = self.lists.edit(key, goes, |location| {
             if matches!(location, Location::Resolved(other) if *other == number) {
                 retired = retire();
             }

@@ -354,14 +354,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
-    pub(crate) fn edit<Q>(&self, key: &Q, edit: impl FnOnce(&mut V) -> Entry) -> Option<K>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.edit_or_remove(key, None::<fn(&V) -> bool>, edit)
-    }
-
-    pub(crate) fn edit_or_remove<Q>(
+    pub(crate) fn edit<Q>(
         &self,
         key: &Q,
         goes: Option<impl Fn(&V) -> bool>,

@@ -148,6 +148,8 @@ fn expired_lives(count: u64) {
         .reaper(Reaper::Manual)
         .dispatch(Dispatch::Inline)
         .hasher(Hasher::default())
+        // The default depends on the number of processors, and how many watches of a batch share a lock on this.
+        .map_shards(1024)
         .build()
         .expect("the settings are sound");
     for key in 0..count {

@@ -165,17 +165,11 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
 
     /// Changes the entry of `key`, if there is one, and removes it if so told, under one hold of the exclusive lock of
     /// its shard. Returns what was removed: destructors of keys are the user's.
-    pub(crate) fn edit<Q>(&self, key: &Q, edit: impl FnOnce(&mut V) -> Entry) -> Option<K>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.edit_or_remove(key, None::<fn(&V) -> bool>, edit)
-    }
-
-    /// The same; if it is told which entry `goes` without an edit, it looks for that first: one look instead of two where
-    /// the entry goes, and two instead of one where it stays.
+    ///
+    /// If it is told which entry `goes` without an edit, it looks for that first: one look instead of two where the entry
+    /// goes, and two instead of one where it stays.
     #[inline(always)]
-    pub(crate) fn edit_or_remove<Q>(
+    pub(crate) fn edit<Q>(
         &self,
         key: &Q,
         goes: Option<impl Fn(&V) -> bool>,
