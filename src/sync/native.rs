@@ -18,7 +18,9 @@ pub(crate) const FIRST_CHUNK: u32 = 64;
 /// Timers in a block of a bucket.
 pub(crate) const BLOCK: usize = 60;
 /// Watchers in the one allocation of a list of few.
-pub(crate) const PLACES: usize = 3;
+pub(crate) const FEW: usize = 3;
+/// Watchers in the one allocation of a list of several.
+pub(crate) const SEVERAL: usize = 7;
 /// Watchers in a chunk of a long list.
 pub(crate) const LIST_CHUNK: usize = 32;
 /// Watchers of a short list that a check copies to the stack.

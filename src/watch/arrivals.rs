@@ -10,7 +10,7 @@
 
 use super::turn::Ticket;
 use crate::address::Address;
-use crate::sync::{LIST_CHUNK, PLACES, SLICE};
+use crate::sync::{LIST_CHUNK, SEVERAL, SLICE};
 use std::collections::VecDeque;
 use std::iter::successors;
 
@@ -84,7 +84,7 @@ impl Arrivals {
         let last = self.next.checked_sub(behind.into());
         let numbers = successors(last, |number| number.checked_sub(SPAN));
         // The first few may have drawn no ticket.
-        for number in numbers.chain(0..PLACES as u64) {
+        for number in numbers.chain(0..SEVERAL as u64) {
             if self.remove_at(number, watcher) {
                 return;
             }

@@ -1,7 +1,7 @@
 //! The watchers of one key.
 //!
-//! A single watcher lies inline, and a few lie in one small allocation. More are kept in the order of their
-//! [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are
+//! A single watcher lies inline, and up to [`SEVERAL`] lie in one small allocation. More are kept in chunks in the order of
+//! their [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are
 //! found without a visit to the rest.
 //!
 //! Watchers arrive while a check walks over a list, and a walk that met all of them might never end. So each watcher
@@ -13,24 +13,26 @@ use super::arrivals::{Arrivals, VACANT};
 use super::bound::{Bound, Rank};
 use super::turn::{JOINED, Turn};
 use crate::address::Address;
-use crate::sync::{PLACES, SLICE, unique_number};
+use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound as End, ControlFlow};
+use std::slice::from_ref;
 
 /// The watchers of one key. An empty list does not exist.
 #[derive(Debug)]
 pub(crate) enum WatchList {
     /// One without a rank.
     One(Address),
-    /// Several without a rank.
-    Few(Few),
+    /// More without a rank: half a cache line, and a whole one.
+    Few(Short<FEW>),
+    Several(Short<SEVERAL>),
     Many(Box<Many>),
 }
 
-/// At most [`PLACES`] watchers in the order of their arrival, before all vacant places.
+/// At most `N` watchers in the order of their arrival, before all vacant places.
 #[derive(Debug)]
-pub(crate) struct Few(Box<[Address; PLACES]>);
+pub(crate) struct Short<const N: usize>(Box<[Address; N]>);
 
 /// Several watchers, or some with a rank. (It takes two cache lines, and not parts of three: another processor has
 /// mostly written them.)
@@ -65,14 +67,18 @@ impl WatchList {
     #[inline(always)]
     pub(crate) fn add(&mut self, watcher: Address, turn: Turn<'_>) {
         let added = match (&mut *self, turn) {
-            (Self::One(first), Turn::Arrived(ticket)) if PLACES > 1 => {
-                *self = Self::Few(Few::of(*first, watcher));
+            (Self::One(first), Turn::Arrived(ticket)) if FEW > 1 => {
                 ticket.set(JOINED);
+                *self = Self::Few(Short::of([*first, watcher]));
                 true
             }
             (Self::Few(few), Turn::Arrived(ticket)) => {
                 ticket.set(JOINED);
-                few.add(watcher)
+                few.add(watcher) || self.make_several(watcher)
+            }
+            (Self::Several(several), Turn::Arrived(ticket)) => {
+                ticket.set(JOINED);
+                several.add(watcher)
             }
             _ => false,
         };
@@ -91,12 +97,30 @@ impl WatchList {
         room
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// The watchers of a short list, or the long one.
+    #[inline(always)]
+    fn watchers(&self) -> Result<&[Address], &Many> {
         match self {
-            Self::One(_) => 1,
-            Self::Few(few) => few.watchers().len(),
-            Self::Many(many) => many.unranked.len() + many.ranked.len(),
+            Self::One(watcher) => Ok(from_ref(watcher)),
+            Self::Few(few) => Ok(few.watchers()),
+            Self::Several(several) => Ok(several.watchers()),
+            Self::Many(many) => Err(many),
         }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        match self.watchers() {
+            Ok(watchers) => watchers.len(),
+            Err(many) => many.unranked.len() + many.ranked.len(),
+        }
+    }
+
+    /// Adds `watcher` to few that are as many as they can be.
+    #[inline(never)]
+    fn make_several(&mut self, watcher: Address) -> bool {
+        let Self::Few(few) = self else { return false };
+        *self = Self::Several(Short::of(few.watchers().iter().copied().chain([watcher])));
+        true
     }
 
     #[inline(never)]
@@ -108,20 +132,19 @@ impl WatchList {
         }
         match self {
             Self::Many(many) => many,
-            Self::One(_) | Self::Few(_) => unreachable!("it was made many"),
+            _ => unreachable!("it was made many"),
         }
     }
 
     /// Copies the watchers, if none has a rank and there is room for all. Returns how many.
     #[inline(always)]
     pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
-        match self {
-            Self::One(watcher) => copy([*watcher], room),
-            Self::Few(few) => copy(few.watchers().iter().copied(), room),
-            Self::Many(many) if many.ranked.is_empty() && many.unranked.len() <= room.len() => {
+        match self.watchers() {
+            Ok(watchers) => copy(watchers.iter().copied(), room),
+            Err(many) if many.ranked.is_empty() && many.unranked.len() <= room.len() => {
                 copy(many.unranked.iter(), room)
             }
-            Self::Many(_) => None,
+            Err(_) => None,
         }
     }
 
@@ -137,6 +160,7 @@ impl WatchList {
         match self {
             Self::One(only) => *only == watcher,
             Self::Few(few) => few.remove(watcher),
+            Self::Several(several) => several.remove(watcher),
             Self::Many(many) => many.remove(watcher, turn),
         }
     }
@@ -148,10 +172,9 @@ impl WatchList {
 
     /// Calls `each` for all watchers.
     pub(crate) fn for_each(&self, mut each: impl FnMut(Address)) {
-        match self {
-            Self::One(watcher) => each(*watcher),
-            Self::Few(few) => few.watchers().iter().copied().for_each(each),
-            Self::Many(many) => {
+        match self.watchers() {
+            Ok(watchers) => watchers.iter().copied().for_each(each),
+            Err(many) => {
                 many.ranked.keys().for_each(|&(_, watcher)| each(watcher));
                 many.unranked.iter().for_each(each);
             }
@@ -260,10 +283,11 @@ impl Walk {
     }
 }
 
-impl Few {
-    fn of(first: Address, second: Address) -> Self {
-        let mut places = [VACANT; PLACES];
-        for (place, watcher) in places.iter_mut().zip([first, second]) {
+impl<const N: usize> Short<N> {
+    /// There are places for all `watchers`.
+    fn of(watchers: impl IntoIterator<Item = Address>) -> Self {
+        let mut places = [VACANT; N];
+        for (place, watcher) in places.iter_mut().zip(watchers) {
             *place = watcher;
         }
         Self(Box::new(places))
@@ -292,7 +316,7 @@ impl Few {
     fn remove(&mut self, watcher: Address) -> bool {
         // Those behind it close up: their order stays. (Place by place, without a call of `memmove`.)
         let mut left = false;
-        for place in 0..PLACES {
+        for place in 0..N {
             left |= self.0[place] == watcher;
             if left {
                 self.0[place] = self.0.get(place + 1).copied().unwrap_or(VACANT);

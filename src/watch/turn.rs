@@ -7,7 +7,7 @@ use std::cell::Cell;
 /// The first few have no numbers yet: the first has 0, those that join it have [`JOINED`].
 pub(crate) type Ticket = u32;
 
-/// The ticket of a watcher that found one or two before it.
+/// The ticket of a watcher that found a few before it.
 pub(crate) const JOINED: Ticket = 1;
 
 /// The place of a watcher in the order in which a check examines them.
