@@ -159,7 +159,10 @@ impl Arrivals {
 
     /// All watchers.
     pub(super) fn iter(&self) -> impl Iterator<Item = Address> + '_ {
-        self.from(0).map(|(_, watcher)| watcher)
+        let chunks = self.full.iter().chain(&self.last);
+        let places = chunks.flat_map(|chunk| chunk.places.iter().copied());
+        // Most places are behind the last watcher.
+        places.filter(|watcher| *watcher != VACANT).take(self.len)
     }
 
     /// Those numbered from `from` on, with their numbers.
