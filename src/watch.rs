@@ -50,8 +50,8 @@ enum Location {
     Resolved(Number),
 }
 
-/// The watchers of a short list.
-pub(crate) type Copied = [Address; COPIED];
+/// Room for the watchers of a short list. Most checks find none, so it is made when it is needed.
+pub(crate) type Copied = Option<[Address; COPIED]>;
 
 /// The watchers of a key, as a check first finds them.
 pub(crate) enum Found {
@@ -67,7 +67,8 @@ impl Found {
         if let WatchList::One(watcher) = list {
             return Self::One(*watcher);
         }
-        list.copy_few(copied).map_or(Self::Many, Self::Few)
+        let room = copied.insert(Default::default());
+        list.copy_few(room).map_or(Self::Many, Self::Few)
     }
 }
 
@@ -228,7 +229,10 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         match found {
             // It was the only one, so there is nothing to break off.
             Found::One(watcher) => _ = each(watcher),
-            Found::Few(count) => _ = copied[..count].iter().copied().try_for_each(each),
+            Found::Few(count) => {
+                let copied = copied.as_ref().map_or(&[][..], |copied| &copied[..count]);
+                _ = copied.iter().copied().try_for_each(each);
+            }
             Found::Many => Walk::new(bound).visit(each, pause, |read| {
                 self.lists.read(key, |location| match location {
                     Location::Here(list) => read(list),
