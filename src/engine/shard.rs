@@ -6,11 +6,11 @@
 use super::tally::Tallies;
 use super::timing::Timing;
 use crate::address::Address;
-use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef};
+use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef, Vacant};
 use crate::cell::state::Mark;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Ending};
-use crate::sync::{CachePadded, SLICE};
+use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
 use crate::time::ticks::NEVER;
 
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
@@ -18,6 +18,8 @@ pub(crate) struct Schedule<W> {
     timer: W,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
     refuses: Option<Refusal>,
+    /// Until one of them looks for slots that other threads have freed.
+    parks_to_look: u32,
 }
 
 impl<W: Scheme> Schedule<W> {
@@ -91,6 +93,7 @@ impl<P, W: Scheme> Shard<P, W> {
             slab: Slab::new(Schedule {
                 timer: W::new(slots, 0),
                 refuses: None,
+                parks_to_look: 1,
             }),
             locked_counters: CachePadded::default(),
             tallies: Tallies::default(),
@@ -124,11 +127,10 @@ impl<P, W: Scheme> Shard<P, W> {
         timing: Timing,
         limit: u32,
     ) -> Result<(Held<'a, P>, Option<Tick>), (Refusal, P)> {
-        self.free_remote(guard);
         if let Some(refusal) = guard.split().0.refuses {
             return Err((refusal, payload));
         }
-        let Some(vacant) = guard.take_vacant(limit) else {
+        let Some(vacant) = self.take_vacant(guard, limit) else {
             return Err((Refusal::Full, payload));
         };
         let (schedule, mut records) = guard.split();
@@ -151,6 +153,33 @@ impl<P, W: Scheme> Shard<P, W> {
                 Err((Refusal::TooLong, payload))
             }
         }
+    }
+
+    /// Takes a vacant slot. `None` if there are `limit` slots, and all are in use.
+    ///
+    /// It does not always look for slots that other threads have freed: each look takes the cache line of their list from
+    /// the processor of such a thread, which then has to take it back.
+    #[inline(always)]
+    fn take_vacant<'a>(&'a self, guard: &mut Guard<'a, P, W>, limit: u32) -> Option<Vacant<'a, P>> {
+        let schedule = guard.split().0;
+        schedule.parks_to_look -= 1;
+        if schedule.parks_to_look > 0 {
+            if let Some(vacant) = guard.take_vacant(limit) {
+                return Some(vacant);
+            }
+        }
+        self.look_and_take(guard, limit)
+    }
+
+    #[inline(never)]
+    fn look_and_take<'a>(
+        &'a self,
+        guard: &mut Guard<'a, P, W>,
+        limit: u32,
+    ) -> Option<Vacant<'a, P>> {
+        guard.split().0.parks_to_look = PARKS_PER_LOOK;
+        self.free_remote(guard);
+        guard.take_vacant(limit)
     }
 
     /// Frees an ended slot, stops its timer, and counts the ending; `watches` entries are gone from the lists.

@@ -34,6 +34,7 @@ pub(crate) const SEVERAL: usize = 1;
 pub(crate) const LIST_CHUNK: usize = 1;
 pub(crate) const COPIED: usize = 1;
 pub(crate) const SLICE: usize = 1;
+pub(crate) const PARKS_PER_LOOK: u32 = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;
 pub(crate) const LAST_GENERATION: u32 = 1;
 

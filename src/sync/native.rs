@@ -27,6 +27,8 @@ pub(crate) const LIST_CHUNK: usize = 32;
 pub(crate) const COPIED: usize = 16;
 /// Watchers examined, and timers drained, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
+/// Of this many parks, one looks for slots that other threads have freed, if there is room without.
+pub(crate) const PARKS_PER_LOOK: u32 = 16;
 /// How often in a row a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
 /// The last generation of a slot: after it, the slot is retired.

@@ -1,8 +1,12 @@
 //! W5: the tail of the park call, while what was parked long ago expires.
 //!
-//! The given number are parked at once, then 100,000 come each second, evenly, for longer than their
-//! constant timeout; nothing completes. Each call is timed. (Where an executor shares the thread,
-//! its turn counts with the call that it delays.)
+//! The given number are parked at once, then 100,000 come each second for longer than their constant
+//! timeout; nothing completes. Each call is timed. (Where an executor shares the thread, its turn
+//! counts with the call that it delays.)
+//!
+//! One comes in every 10 µs, at a random moment. If they came evenly, the system's timer tick, whose
+//! period is a multiple of 10 µs, would fall into no park call of one run and into each 400th of
+//! another: a tick takes 15 to 30 µs, so the 99.9th percentile would show the phase of the tick.
 //!
 //! Between the calls the thread does nothing but read the clock, and what it misses then is what
 //! the machine does to any thread: the same percentiles of windows as long as a park call.
@@ -19,6 +23,7 @@ use crate::contest::{Case, Contender, contenders};
 use crate::histogram::Histogram;
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
+use crate::random::Random;
 use crate::request::{Flag, Request};
 
 /// An idle thread's windows: about as long as a park call.
@@ -79,9 +84,11 @@ impl W5 {
         };
         let start = Instant::now();
         let gap = Duration::from_secs(1) / self.rate as u32;
+        let mut random = Random::new(1987);
         let mut now = start;
         for (number, index) in (self.parked..flags.len()).enumerate() {
-            let due = start + gap * number as u32;
+            let moment = Duration::from_nanos(random.below(gap.as_nanos() as u64));
+            let due = start + gap * number as u32 + moment;
             let mut window = now;
             while now < due {
                 now = Instant::now();
