@@ -1,8 +1,11 @@
 //! W1x: one thread parks, another completes.
 //!
-//! The requests pass from one to the other in their order: what the parker says is how many it has
-//! parked, once per burst, and the completer follows at a distance of `parked`. The parker waits
-//! where the next flag is still in use. The same for every candidate.
+//! The requests pass from one to the other in their order. Each says once per burst how many it has
+//! parked or completed. The completer follows at a distance of `parked`, and the parker waits where
+//! an eighth more are parked, or 1,000 more. The same for every candidate.
+//!
+//! (If it waited for the flags, it would take their cache lines from a completer that is slower. If
+//! twice as many could be parked, a fast parker would double the memory and the watchers of a key.)
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -28,9 +31,12 @@ pub(crate) struct W1x(W1);
 /// Looks for the other thread's progress before the core is offered to it.
 const SPINS: usize = 100;
 
-/// How many requests the parker has parked, as far as the completer knows.
+/// How many requests each thread has done, as far as the other knows.
 #[derive(Default)]
-struct Progress(CachePadded<AtomicUsize>);
+struct Progress {
+    parked: CachePadded<AtomicUsize>,
+    completed: CachePadded<AtomicUsize>,
+}
 
 impl W1x {
     fn round<C: Candidate>(&self) -> Values {
@@ -53,12 +59,21 @@ impl W1x {
         self.0.shape.parked() + self.0.warm_up + self.0.lives
     }
 
+    /// How many are parked at most.
+    fn most(&self) -> usize {
+        let parked = self.0.shape.parked();
+        (parked + (parked / 8).max(1_000)).min(self.0.shape.flags())
+    }
+
     fn park_all<C: Candidate>(&self, candidate: &C, flags: &'static [Flag], progress: &Progress) {
         candidate.drive(async {
             let mut ring = Ring::new(candidate, self.0.shape, flags);
+            let most = self.most();
+            let mut completed = 0;
             for parked in 1..=self.total() {
                 let mut spins = 0;
-                while !ring.next_flag().has_ended() {
+                while parked > completed + most || !ring.next_flag().has_ended() {
+                    completed = progress.completed.load(Ordering::Acquire);
                     spins += 1;
                     if spins % SPINS == 0 {
                         thread::yield_now();
@@ -67,7 +82,7 @@ impl W1x {
                 }
                 ring.park();
                 if parked % BURST == 0 || parked == self.total() {
-                    progress.0.store(parked, Ordering::Release);
+                    progress.parked.store(parked, Ordering::Release);
                     candidate.turn().await;
                 }
             }
@@ -104,13 +119,16 @@ impl W1x {
                 let needed = (completed + self.0.shape.parked()).min(self.total());
                 let mut spins = 0;
                 while parked < needed {
-                    parked = progress.0.load(Ordering::Acquire);
+                    parked = progress.parked.load(Ordering::Acquire);
                     spins += 1;
                     if spins % SPINS == 0 {
                         thread::yield_now();
                     }
                 }
                 ring.end_oldest();
+                if completed % BURST == 0 {
+                    progress.completed.store(completed, Ordering::Release);
+                }
             }
             (started, ended)
         })
