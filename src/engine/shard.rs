@@ -184,8 +184,8 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// Frees an ended slot, stops its timer, and counts the ending; `watches` entries are gone from the lists.
     ///
-    /// Never waits: if another thread has the lock, this calls `count` for the count, and the next thread that gets the
-    /// lock does the rest.
+    /// Never waits: if another thread has the lock, this calls `count` for the count, and a thread that gets the lock
+    /// later does the rest.
     #[inline(always)]
     pub(crate) fn free(
         &self,
@@ -211,7 +211,7 @@ impl<P, W: Scheme> Shard<P, W> {
     /// Frees a slot whose ending is counted, for a thread of another shard.
     ///
     /// It does not even try to take the lock, but once for every slice of slots: the memory under the lock would move
-    /// between the two processors with every life. The next thread that parks here, or drives the timer, does the rest.
+    /// between the two processors with every life. A thread that parks here, or drives the timer, does the rest.
     pub(crate) fn free_from_other_shard(&self, ended: EndedSlot) {
         if self.slab.free_remotely(ended) >= SLICE {
             self.try_free_remote();

@@ -2,7 +2,7 @@
 
 use super::reclaim::{ReclaimQueue, Unreclaimed};
 use super::settings::Settings;
-use super::shard::{Rescheduled, Shard};
+use super::shard::{Refusal, Rescheduled, Shard};
 use super::timing::Timing;
 use super::{Engine, Taken};
 use crate::address::SLOTS;
@@ -11,7 +11,8 @@ use crate::observe::Since;
 use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, Tick, reference::SimpleWheel};
 use crate::stats::Ending;
-use crate::sync::SLICE;
+use crate::sync::{PARKS_PER_LOOK, SLICE};
+use std::collections::VecDeque;
 
 /// From `present` to `deadline`.
 fn timing(deadline: Tick, present: Tick) -> Timing {
@@ -98,6 +99,41 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
     assert_eq!(shard.begin_pass(0), count - SLICE);
     held.for_each(|ended| shard.free_from_other_shard(ended));
     assert_eq!(shard.begin_pass(0), 2);
+    assert_eq!(shard.next_deadline(), None);
+    assert_eq!(shard.begin_pass(0), 0);
+}
+
+/// Parks do not always look for them, but often enough, and before they are refused.
+#[test]
+fn g06_parks_take_slots_that_other_threads_have_freed() {
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let park = |limit| match shard.park(&mut shard.lock(), (), 0, timing(1_000, 0), limit) {
+        Ok((held, _)) => Ok(held.end().1),
+        Err((refusal, ())) => Err(refusal),
+    };
+    let few = 2 * PARKS_PER_LOOK;
+    for _ in 0..1_000 {
+        let ended = park(SLOTS).expect("there is room");
+        assert!(ended.index() < few, "slot {}", ended.index());
+        shard.free_from_other_shard(ended);
+        let timers = shard.begin_pass(0);
+        assert!(timers <= few as usize, "{timers} timers");
+    }
+    // All are vacant now.
+    assert_eq!(shard.next_deadline(), None);
+    let mut ended: VecDeque<_> = (0..few)
+        .map(|_| park(few).expect("there is room"))
+        .collect();
+    assert!(matches!(park(few), Err(Refusal::Full)));
+    for _ in 0..3 {
+        if let Some(ended) = ended.pop_front() {
+            shard.free_from_other_shard(ended);
+        }
+        ended.push_back(park(few).expect("another thread has freed one"));
+    }
+    ended
+        .into_iter()
+        .for_each(|ended| shard.free_from_other_shard(ended));
     assert_eq!(shard.next_deadline(), None);
     assert_eq!(shard.begin_pass(0), 0);
 }

@@ -1,8 +1,8 @@
 //! The watchers of one key.
 //!
-//! A single watcher lies inline, and up to [`SEVERAL`] lie in one small allocation. More are kept in chunks in the order of
-//! their [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank are
-//! found without a visit to the rest.
+//! A single watcher lies inline, and up to [`SEVERAL`] lie in one small allocation. More are kept in chunks, in order
+//! of [arrival](super::arrivals). Watchers with a rank stand in an ordered map instead, so that those up to a rank
+//! are found without a visit to the rest.
 //!
 //! Watchers arrive while a check walks over a list, and a walk that met all of them might never end. So each watcher
 //! has a number, and a walk meets only the watchers that arrived before it began. The numbers start anew with each list
