@@ -18,7 +18,7 @@ pub(crate) struct Schedule<W> {
     timer: W,
     /// Set by a drain and by the shutdown: the shard takes no more payloads.
     refuses: Option<Refusal>,
-    /// Until one of them looks for slots that other threads have freed.
+    /// How many parks until one looks for slots that other threads have freed.
     parks_to_look: u32,
 }
 
