@@ -66,24 +66,28 @@ impl WatchList {
 
     #[inline(always)]
     pub(crate) fn add(&mut self, watcher: Address, turn: Turn<'_>) {
-        let added = match (&mut *self, turn) {
-            (Self::One(first), Turn::Arrived(ticket)) if FEW > 1 => {
-                ticket.set(JOINED);
+        match turn {
+            Turn::Arrived(ticket) if self.add_to_short(watcher) => ticket.set(JOINED),
+            _ => self.make_many().add(watcher, turn),
+        }
+    }
+
+    /// Returns whether it was added: a short list stays one, or is made one of the next size.
+    #[inline(always)]
+    fn add_to_short(&mut self, watcher: Address) -> bool {
+        match self {
+            Self::One(first) if FEW > 1 => {
                 *self = Self::Few(Short::of([*first, watcher]));
                 true
             }
-            (Self::Few(few), Turn::Arrived(ticket)) => {
-                ticket.set(JOINED);
-                few.add(watcher) || self.make_several(watcher)
+            Self::Few(few) => {
+                if !few.add(watcher) {
+                    *self = Self::Several(few.grown(watcher));
+                }
+                true
             }
-            (Self::Several(several), Turn::Arrived(ticket)) => {
-                ticket.set(JOINED);
-                several.add(watcher)
-            }
+            Self::Several(several) => several.add(watcher),
             _ => false,
-        };
-        if !added {
-            self.make_many().add(watcher, turn);
         }
     }
 
@@ -113,14 +117,6 @@ impl WatchList {
             Ok(watchers) => watchers.len(),
             Err(many) => many.unranked.len() + many.ranked.len(),
         }
-    }
-
-    /// Adds `watcher` to few that are as many as they can be.
-    #[inline(never)]
-    fn make_several(&mut self, watcher: Address) -> bool {
-        let Self::Few(few) = self else { return false };
-        *self = Self::Several(Short::of(few.watchers().iter().copied().chain([watcher])));
-        true
     }
 
     #[inline(never)]
@@ -297,6 +293,12 @@ impl<const N: usize> Short<N> {
     fn watchers(&self) -> &[Address] {
         let taken = self.0.iter().take_while(|place| **place != VACANT);
         &self.0[..taken.count()]
+    }
+
+    /// The same watchers, and one more behind them.
+    #[inline(never)]
+    fn grown<const M: usize>(&self, watcher: Address) -> Short<M> {
+        Short::of(self.watchers().iter().copied().chain([watcher]))
     }
 
     /// `false` if there is no place.
