@@ -568,10 +568,7 @@ pub(crate) struct UserPanic;
 
 #[inline(always)]
 fn slot_of(address: Address) -> SlotRef {
-    SlotRef {
-        index: address.index(),
-        generation: address.generation(),
-    }
+    SlotRef::new(address.index(), address.generation())
 }
 
 /// Processors that this process may use.

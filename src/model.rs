@@ -216,7 +216,7 @@ impl State {
     }
 
     pub fn release(&self) -> Release {
-        match self.0.release(true) {
+        match self.0.release(0, true) {
             state::Release::Parked | state::Release::ParkedUnexamined => Release::Parked,
             state::Release::Recheck => Release::Recheck,
             state::Release::End { .. } => Release::End,
@@ -224,7 +224,7 @@ impl State {
     }
 
     pub fn end(&self) {
-        self.0.end();
+        self.0.end(0);
     }
 }
 

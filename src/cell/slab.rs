@@ -27,11 +27,34 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::AtomicU32 as Link;
 
-/// Names one occupant of one slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SlotRef {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
+/// Names one occupant of one slot. (One word: read back whole, two halves that were written apart are waited for.)
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct SlotRef(u64);
+
+impl SlotRef {
+    #[inline(always)]
+    pub(crate) fn new(index: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    #[inline(always)]
+    pub(crate) fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl std::fmt::Debug for SlotRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SlotRef")
+            .field("index", &self.index())
+            .field("generation", &self.generation())
+            .finish()
+    }
 }
 
 /// The timer's fields of each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
@@ -121,8 +144,8 @@ impl<P, G> Slab<P, G> {
     /// now, and will act on it.
     #[inline(always)]
     pub(crate) fn claim(&self, at: SlotRef, mark: Mark) -> Option<Held<'_, P>> {
-        let slot = self.slots.get(at.index)?;
-        match slot.state.claim(at.generation, mark) {
+        let slot = self.slots.get(at.index())?;
+        match slot.state.claim(at.generation(), mark) {
             Claimed::Held => Some(Held { slot, at }),
             Claimed::Marked | Claimed::Stale => None,
         }
@@ -132,14 +155,14 @@ impl<P, G> Slab<P, G> {
     #[inline(always)]
     pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
         self.slots
-            .get(at.index)
-            .is_some_and(|slot| slot.state.is_parked(at.generation))
+            .get(at.index())
+            .is_some_and(|slot| slot.state.is_parked(at.generation()))
     }
 
     /// The operation in the slot at `index`, if it has not ended.
     pub(crate) fn occupant(&self, index: u32) -> Option<SlotRef> {
         let generation = self.slots.get(index)?.state.occupant()?;
-        Some(SlotRef { index, generation })
+        Some(SlotRef::new(index, generation))
     }
 
     /// Loads the slots at `indices`, which the caller is about to work on one after the other. They lie far apart; in a
@@ -217,7 +240,7 @@ impl<'a, P> Held<'a, P> {
     /// The address of the slot in memory, and which occupant this is: no other operation of this process has both.
     #[inline(always)]
     pub(crate) fn identity(&self) -> (usize, u32) {
-        (ptr::from_ref(self.slot).addr(), self.at.generation)
+        (ptr::from_ref(self.slot).addr(), self.at.generation())
     }
 
     #[inline(always)]
@@ -233,7 +256,7 @@ impl<'a, P> Held<'a, P> {
     /// releases it as well, unless the caller will `examine_again`.
     #[inline(always)]
     pub(crate) fn release(self, examine_again: bool) -> Released<'a, P> {
-        match self.slot.state.release(examine_again) {
+        match self.slot.state.release(self.at.generation(), examine_again) {
             Release::Parked => {
                 self.defuse();
                 Released::Parked { unexamined: false }
@@ -269,8 +292,8 @@ impl<'a, P> Held<'a, P> {
             // PARKED below, so no thread reads it again.
             unsafe { payload.cast::<P>().read() }
         });
-        self.slot.state.end();
-        let index = self.at.index;
+        self.slot.state.end(self.at.generation());
+        let index = self.at.index();
         self.defuse();
         (payload, EndedSlot { index })
     }
@@ -282,7 +305,7 @@ impl<P> Drop for Held<'_, P> {
         assert!(
             std::thread::panicking(),
             "an operation in slot {} was neither released nor ended",
-            self.at.index
+            self.at.index()
         );
     }
 }
@@ -364,7 +387,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             unsafe { (*place).write(payload) };
         });
         let generation = slot.state.occupy();
-        let at = SlotRef { index, generation };
+        let at = SlotRef::new(index, generation);
         Held { slot, at }
     }
 

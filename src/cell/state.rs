@@ -138,11 +138,9 @@ impl State {
         Self(AtomicU64::new(0))
     }
 
-    /// The only compare-and-swap loop on the word.
+    /// The only compare-and-swap loop on the word, which was `now`.
     #[inline(always)]
-    fn transition<A>(&self, step: impl Fn(Snapshot) -> Next<A>) -> A {
-        // ORDERING: Acquire, so that a stale answer (`Stale`) is as good as having seen the ending; pairs with `end`.
-        let mut now = self.0.load(Ordering::Acquire);
+    fn transition_from<A>(&self, mut now: u64, step: impl Fn(Snapshot) -> Next<A>) -> A {
         loop {
             let (next, answer) = match step(Snapshot(now)) {
                 Next::To(next, answer) => (next, answer),
@@ -177,7 +175,24 @@ impl State {
     /// parked -> held, or held -> held with `mark`: the holder will act on that.
     #[inline(always)]
     pub(crate) fn claim(&self, generation: u32, mark: Mark) -> Claimed {
-        self.transition(|now| {
+        // Most are parked and not held. A load before would bring the line from another processor first to be read, and
+        // then once more to be written.
+        let parked = Snapshot::of(generation, PARKED);
+        // ORDERING: as in `transition_from`.
+        match self.0.compare_exchange(
+            parked.0,
+            parked.with(HELD).0,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => Claimed::Held,
+            Err(found) => self.claim_from(found, generation, mark),
+        }
+    }
+
+    #[cold]
+    fn claim_from(&self, found: u64, generation: u32, mark: Mark) -> Claimed {
+        self.transition_from(found, |now| {
             if !now.is(generation) {
                 Next::Stay(Claimed::Stale)
             } else if !now.has(HELD) {
@@ -197,8 +212,24 @@ impl State {
     /// ([`Release::ParkedUnexamined`]): it must arrange for another examination. If there is an ending mark as well, it
     /// does not let go: it makes that examination, and ends the operation.
     #[inline(always)]
-    pub(crate) fn release(&self, examine_again: bool) -> Release {
-        self.transition(|now| {
+    pub(crate) fn release(&self, generation: u32, examine_again: bool) -> Release {
+        // Most have no mark.
+        let held = Snapshot::of(generation, PARKED | HELD);
+        // ORDERING: as in `transition_from`.
+        match self.0.compare_exchange(
+            held.0,
+            held.without(HELD).0,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => Release::Parked,
+            Err(found) => self.release_from(found, examine_again),
+        }
+    }
+
+    #[cold]
+    fn release_from(&self, found: u64, examine_again: bool) -> Release {
+        self.transition_from(found, |now| {
             debug_assert!(now.has(PARKED) && now.has(HELD));
             let asked = now.has(RECHECK);
             // A recheck comes first: an event that was reported before the ending is examined before it.
@@ -218,10 +249,8 @@ impl State {
 
     /// held -> vacant, whatever marks there are. Only the holder calls this.
     #[inline(always)]
-    pub(crate) fn end(&self) {
-        // ORDERING: Relaxed: between `claim` and here no thread but the holder changes the generation.
-        let generation = Snapshot(self.0.load(Ordering::Relaxed)).generation();
-        // ORDERING: Release pairs with the Acquire in `transition` and `is_parked`: a thread that sees the end also
+    pub(crate) fn end(&self, generation: u32) {
+        // ORDERING: Release pairs with the Acquire in `transition_from` and `is_parked`: a thread that sees the end also
         // sees what the holder did before. A plain store may overwrite a mark just being left; the end answers every
         // mark.
         let next = match generation {

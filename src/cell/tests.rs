@@ -39,7 +39,7 @@ fn slots_are_reused_and_chunks_added() {
     for round in 0..3 {
         let parked = (0..1_000_u32).map(|number| {
             let at = insert(&cells, Arc::new(number), u32::MAX).expect("no limit");
-            assert_eq!(at.generation, round);
+            assert_eq!(at.generation(), round);
             (number, at)
         });
         let parked = parked.collect::<Vec<_>>();
@@ -67,15 +67,15 @@ fn a_slot_whose_generations_are_used_up_has_no_other_occupant() {
     let cells = Cells::new(());
     let first = insert(&cells, Arc::new(0), u32::MAX).expect("no limit");
     end(&cells, first);
-    cells.age(first.index, LAST_GENERATION);
+    cells.age(first.index(), LAST_GENERATION);
     let last = insert(&cells, Arc::new(1), u32::MAX).expect("no limit");
     assert_eq!(
-        (last.index, last.generation),
-        (first.index, LAST_GENERATION)
+        (last.index(), last.generation()),
+        (first.index(), LAST_GENERATION)
     );
     end(&cells, last);
     let next = insert(&cells, Arc::new(2), u32::MAX).expect("no limit");
-    assert_ne!(next.index, first.index);
+    assert_ne!(next.index(), first.index());
     assert!(hold(&cells, first).is_none() && hold(&cells, last).is_none());
 }
 

@@ -103,7 +103,7 @@ impl<P, W: Scheme> Shard<P, W> {
     /// The name of the payload in a slot of this shard.
     #[inline(always)]
     pub(crate) fn address(&self, at: SlotRef) -> Address {
-        Address::new(self.number, at.index, at.generation)
+        Address::new(self.number, at.index(), at.generation())
     }
 
     #[inline(always)]
@@ -312,10 +312,10 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn reschedule(&self, at: SlotRef, timing: Timing) -> Rescheduled {
         let mut guard = self.slab.lock();
         let (schedule, mut fields) = guard.split();
-        if fields.occupant(at.index) != Some(at) {
+        if fields.occupant(at.index()) != Some(at) {
             return Rescheduled::Ended;
         }
-        let before = fields.read(at.index);
+        let before = fields.read(at.index());
         let fired = before.position == Position::NONE.number() && before.deadline != NEVER;
         if fired {
             return Rescheduled::Ended;
@@ -328,10 +328,10 @@ impl<P, W: Scheme> Shard<P, W> {
             .timer
             .stop(&mut fields, Position::new(before.position));
         // INVARIANT: a scheme starts every deadline up to `latest`.
-        let Ok((position, earlier)) = schedule.start(&mut fields, at.index, timing) else {
+        let Ok((position, earlier)) = schedule.start(&mut fields, at.index(), timing) else {
             unreachable!("a deadline up to `latest` was refused");
         };
-        fields.update(at.index, |fields| {
+        fields.update(at.index(), |fields| {
             fields.deadline = timing.deadline;
             fields.position = position.number();
         });
@@ -342,8 +342,8 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn times(&self, at: SlotRef) -> Option<(Tick, Tick)> {
         let mut guard = self.slab.lock();
         let (_, fields) = guard.split();
-        (fields.occupant(at.index) == Some(at)).then(|| {
-            let fields = fields.read(at.index);
+        (fields.occupant(at.index()) == Some(at)).then(|| {
+            let fields = fields.read(at.index());
             (fields.parked_at, fields.deadline)
         })
     }

@@ -24,13 +24,22 @@ const COMPARED: usize = 16;
 )]
 pub(crate) enum Keys<K> {
     One(K, Cell<Ticket>),
-    Two(Box<Several<K, 2>>),
-    Three(Box<Several<K, 3>>),
+    Two(
+        Box<Several<K, 2>>,
+        #[expect(dead_code, reason = "it fills the word of the tag")] Filler,
+    ),
+    Three(
+        Box<Several<K, 3>>,
+        #[expect(dead_code, reason = "it fills the word of the tag")] Filler,
+    ),
     More(Box<Vec<(K, Cell<Ticket>)>>),
     Resolved(Number, Cell<Ticket>),
     /// Resolved keys among them, or some at a rank.
     Mixed(Box<Vec<Watched<K>>>),
 }
+
+/// Beside the tag, where other kinds have a ticket: a word is read back at once only if it was written whole.
+type Filler = u32;
 
 /// A few keys. (The tickets stand together, so that they take fewer bytes.)
 #[derive(Debug)]
@@ -62,21 +71,21 @@ impl<K: Eq + Hash> Keys<K> {
         let Some(third) = keys.next() else {
             return Some(match first == second {
                 true => Self::one(first),
-                false => Self::Two(Several::of([first, second])),
+                false => Self::Two(Several::of([first, second]), 0),
             });
         };
         let fourth = keys.next();
         if fourth.is_none() && first != second && first != third && second != third {
-            return Some(Self::Three(Several::of([first, second, third])));
+            return Some(Self::Three(Several::of([first, second, third]), 0));
         }
         let all = [first, second, third].into_iter().chain(fourth).chain(keys);
         let all = distinct(all, |one, other| one == other, |key| key, hasher);
         Some(match <[K; 1]>::try_from(all) {
             Ok([only]) => Self::one(only),
             Err(all) => match <[K; 2]>::try_from(all) {
-                Ok(two) => Self::Two(Several::of(two)),
+                Ok(two) => Self::Two(Several::of(two), 0),
                 Err(all) => match <[K; 3]>::try_from(all) {
-                    Ok(three) => Self::Three(Several::of(three)),
+                    Ok(three) => Self::Three(Several::of(three), 0),
                     Err(all) => Self::more(all),
                 },
             },
@@ -128,8 +137,8 @@ impl<K: Eq + Hash> Keys<K> {
             resolved @ Self::Resolved(..) => return resolved,
             Self::More(keys) => *keys,
             Self::One(key, ticket) => vec![(key, ticket)],
-            Self::Two(keys) => keys.into_vec(),
-            Self::Three(keys) => keys.into_vec(),
+            Self::Two(keys, _) => keys.into_vec(),
+            Self::Three(keys, _) => keys.into_vec(),
         };
         let others = all.split_off(len.min(all.len()));
         *self = Self::More(Box::new(all));
@@ -144,8 +153,8 @@ impl<K: Eq + Hash> Keys<K> {
         match self {
             Self::Resolved(..) => {}
             Self::One(key, _) => drop_user_value(key),
-            Self::Two(keys) => drop_user_values(keys.keys),
-            Self::Three(keys) => drop_user_values(keys.keys),
+            Self::Two(keys, _) => drop_user_values(keys.keys),
+            Self::Three(keys, _) => drop_user_values(keys.keys),
             Self::More(keys) => drop_user_values(*keys),
             Self::Mixed(watches) => drop_user_values(*watches),
         }
@@ -155,8 +164,8 @@ impl<K: Eq + Hash> Keys<K> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::One(..) | Self::Resolved(..) => 1,
-            Self::Two(_) => 2,
-            Self::Three(_) => 3,
+            Self::Two(..) => 2,
+            Self::Three(..) => 3,
             Self::More(keys) => keys.len(),
             Self::Mixed(watches) => watches.len(),
         }
@@ -176,8 +185,8 @@ impl<K: Eq + Hash> Keys<K> {
                 each(Target::Resolved(*number), Turn::Arrived(ticket));
             }
             Self::One(..) | Self::Resolved(..) => {}
-            Self::Two(keys) => for_each_key(&keys.keys, &keys.tickets, skipped, each),
-            Self::Three(keys) => for_each_key(&keys.keys, &keys.tickets, skipped, each),
+            Self::Two(keys, _) => for_each_key(keys, skipped, &mut each),
+            Self::Three(keys, _) => for_each_key(keys, skipped, &mut each),
             Self::More(keys) => {
                 for (key, ticket) in keys.get(skipped..).unwrap_or_default() {
                     each(Target::Key(key), Turn::Arrived(ticket));
@@ -201,16 +210,18 @@ impl<K, const N: usize> Several<K, N> {
 }
 
 #[inline(never)]
-fn for_each_key<'k, K>(
-    keys: &'k [K],
-    tickets: &'k [Cell<Ticket>],
+fn for_each_key<'k, K, const N: usize>(
+    several: &'k Several<K, N>,
     skipped: usize,
-    mut each: impl FnMut(Target<&'k K>, Turn<'k>),
+    each: &mut impl FnMut(Target<&'k K>, Turn<'k>),
 ) {
-    let keys = keys.get(skipped..).unwrap_or_default();
-    let tickets = tickets.get(skipped..).unwrap_or_default();
-    for (key, ticket) in keys.iter().zip(tickets) {
-        each(Target::Key(key), Turn::Arrived(ticket));
+    let mut place = skipped;
+    while place < N {
+        each(
+            Target::Key(&several.keys[place]),
+            Turn::Arrived(&several.tickets[place]),
+        );
+        place += 1;
     }
 }
 

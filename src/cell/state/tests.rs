@@ -87,10 +87,10 @@ proptest! {
                 }
                 Step::Release(examine_again) if table.held => {
                     let expected = table.release(examine_again);
-                    prop_assert_eq!(word.release(examine_again), expected);
+                    prop_assert_eq!(word.release(table.generation, examine_again), expected);
                 }
                 Step::End if table.held => {
-                    word.end();
+                    word.end(table.generation);
                     // The one after the last is 0.
                     let generation = table.generation.wrapping_add(1);
                     table = Table { generation, ..Table::default() };
