@@ -86,7 +86,7 @@ fn main() -> io::Result<()> {
     thread::spawn(move || client.receive(server));
     let call = |number| match client.square(number, Duration::from_secs(2)) {
         Ok(square) => assert_eq!(square, number * number),
-        Err(error) => assert_eq!((error, number % 10), (RequestError::TimedOut, 0)),
+        Err(error) => assert_eq!((error, number % 10), (WaitError::Expired, 0)),
     };
     let calls = |caller: u64| (10 * caller..10 * (caller + 1)).for_each(call);
     thread::scope(|all| (0..200).for_each(|caller| _ = all.spawn(move || calls(caller))));

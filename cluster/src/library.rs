@@ -7,9 +7,7 @@ pub(crate) use request_purgatory::{
     DelayedOperation, Purgatory, Waits, purgatory::BuildError as PurgatoryError,
     purgatory::KeyHasher,
 };
-use request_purgatory::{
-    Watch, future::WaitError as LibraryError, future::WaitFuture, purgatory::WeakPurgatory,
-};
+use request_purgatory::{Watch, WeakRef, future::WaitError as LibraryError, future::WaitFuture};
 use std::time::Duration;
 
 /// A parked predicate: the library's future.
@@ -45,7 +43,7 @@ pub(crate) fn translate(error: LibraryError) -> WaitError {
 
 /// A purgatory of the user's.
 pub(crate) struct Attached<Op: DelayedOperation, S: KeyHasher> {
-    purgatory: WeakPurgatory<Op, S>,
+    purgatory: WeakRef<Purgatory<Op, S>>,
     /// Whether the cluster's shutdown shuts it down.
     is_ours: bool,
 }

@@ -5,8 +5,8 @@
 use loom::thread;
 use loom_tests::bounded;
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, threads::Dispatch, threads::Reaper, time::ManualClock,
-    tracker::RequestError, tracker::Requests,
+    RejectReason, Rejected, Requests, Tracker, WaitError, threads::Dispatch, threads::Reaper,
+    time::ManualClock,
 };
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -56,7 +56,7 @@ impl World {
             .clock(clock.clone())
             .reaper(Reaper::Manual)
             .dispatch(Dispatch::Inline)
-            .build(move |_, value| log.lock().unwrap().push(value));
+            .build(move |_, value, _| log.lock().unwrap().push(value));
         Self {
             tracker: tracker.expect("the settings are sound"),
             clock,
@@ -212,7 +212,7 @@ fn g05_a_response_races_the_timeout() {
         let taken = responder.join().unwrap();
         let expected = match taken {
             true => (Ok(7), 0, 0),
-            false => (Err(RequestError::TimedOut), 1, 1),
+            false => (Err(WaitError::Expired), 1, 1),
         };
         let Poll::Ready(answer) = poll(&mut request) else {
             panic!("it has ended");

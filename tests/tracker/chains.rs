@@ -1,5 +1,6 @@
 //! G14: chains through what trackers, requests and timers drop need no stack, however long they are.
 
+use crate::delivered;
 use crate::support::keys::{Act, Acting};
 use crate::support::{Tally, lock, on_a_stack_of};
 use request_purgatory::tracker::{Requests, ResponseFuture};
@@ -34,7 +35,7 @@ fn g14_a_chain_of_responses_needs_no_stack() {
         let mut next = None;
         for id in 0..LINKS {
             let response = requests.request(id, Duration::MAX).expect("a new id");
-            assert!(requests.respond(&id, Response(next.take())));
+            assert!(delivered(requests.respond(&id, Response(next.take()))));
             next = Some(response);
         }
         drop(next);
@@ -71,7 +72,7 @@ fn g14_a_chain_of_tasks_that_wait_needs_no_stack() {
 
 fn tracker() -> Tracker<Acting, ()> {
     let builder = Tracker::builder("chain").reaper(Reaper::Manual);
-    builder.build(|_, ()| ()).expect("no threads to refuse")
+    builder.build(|_, (), _| ()).expect("no threads to refuse")
 }
 
 /// Each key is refused as a duplicate, and its destructor tracks the next one.

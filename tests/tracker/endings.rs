@@ -2,8 +2,8 @@
 
 use crate::support::{Mint, PATIENCE, Token, eventually, lock, quietly, within};
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, purgatory::BuildError, threads::Reaper, time::ManualClock,
-    tracker::WeakTracker,
+    RejectReason, Rejected, Tracker, WeakRef, purgatory::BuildError, threads::Reaper,
+    time::ManualClock,
 };
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn manual() -> (Tracker<u32, Token>, ManualClock, Log) {
     let tracker = Tracker::builder("manual")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .build(move |key, value: Token| lock(&log).push((key, value.number)));
+        .build(move |key, value: Token, _| lock(&log).push((key, value.number)));
     (tracker.expect("no threads to refuse"), clock, expired)
 }
 
@@ -66,7 +66,7 @@ fn g05_each_value_ends_in_one_way() {
 fn keys_are_asked_for_in_a_borrowed_form() {
     let tracker = Tracker::<String, u32>::builder("borrowed")
         .reaper(Reaper::Manual)
-        .build(|_, _| ())
+        .build(|_, _, _| ())
         .expect("no threads to refuse");
     tracker.track("ann".into(), 1, Duration::MAX).expect("room");
     assert!(tracker.contains("ann") && tracker.touch("ann", TICK));
@@ -86,7 +86,7 @@ fn g17_the_bound_is_exact() {
         .clock(clock.clone())
         .reaper(Reaper::Manual)
         .max_parked(2)
-        .build(|_, _| ())
+        .build(|_, _, _| ())
         .expect("no threads to refuse");
     for round in 0..20 {
         assert!(tracker.track(1, 1, TICK).is_ok() && tracker.track(2, 2, TICK).is_ok());
@@ -113,7 +113,7 @@ fn g17_the_bound_is_exact() {
 /// A callback that tracks its key again, completes another, and drives the tracker.
 #[test]
 fn a_callback_may_track_again_and_complete_others() {
-    let place = Arc::new(OnceLock::<WeakTracker<u32, u32>>::new());
+    let place = Arc::new(OnceLock::<WeakRef<Tracker<u32, u32>>>::new());
     let found = place.clone();
     let clock = ManualClock::new();
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -121,8 +121,8 @@ fn a_callback_may_track_again_and_complete_others() {
     let tracker = Tracker::builder("again")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .build(move |key: u32, value: u32| {
-            let tracker = found.get().and_then(WeakTracker::upgrade);
+        .build(move |key: u32, value: u32, _| {
+            let tracker = found.get().and_then(WeakRef::upgrade);
             let tracker = tracker.expect("it lives while it is driven");
             // The key is free before its callback runs.
             assert!(!tracker.contains(&key));
@@ -160,7 +160,7 @@ fn g12_a_panic_of_the_callback_ends_that_value_only() {
         quietly();
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
-        let tracker = Tracker::new("g12", move |key: u64, (): ()| {
+        let tracker = Tracker::new("g12", move |key: u64, (): (), _| {
             if key % 7 == 0 {
                 std::panic::panic_any("intended");
             }
@@ -184,7 +184,7 @@ fn g12_a_panic_of_the_callback_ends_that_value_only() {
 fn absurd_settings_are_refused() {
     let build = |tick, slots| {
         let builder = Tracker::<u32, u32>::builder("absurd");
-        builder.tick(tick).wheel_size(slots).build(|_, _| ())
+        builder.tick(tick).wheel_size(slots).build(|_, _, _| ())
     };
     for tick in [Duration::ZERO, Duration::MAX] {
         assert!(matches!(build(tick, 64), Err(BuildError::Tick)));
@@ -200,7 +200,7 @@ fn g07_a_renewal_and_a_replacement_wake_the_reaper() {
     within(PATIENCE, || {
         let expired = Arc::<Mutex<Vec<u64>>>::default();
         let log = expired.clone();
-        let tracker = Tracker::new("g07", move |_: u32, value: u64| lock(&log).push(value));
+        let tracker = Tracker::new("g07", move |_: u32, value: u64, _| lock(&log).push(value));
         let asleep = || std::thread::sleep(Duration::from_millis(20));
         assert!(tracker.track(1, 1, Duration::MAX).is_ok());
         asleep();
