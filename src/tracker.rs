@@ -62,7 +62,8 @@ pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<K, V, S>>,
 }
 
-type Inner<K, V, S> = timer::inner::Inner<u64, HierarchicalWheel, Entries<K, V, S>>;
+type Inner<K, V, S> =
+    timer::inner::Inner<u64, HierarchicalWheel, Entries<K, V, S>, (K, V, FencingToken)>;
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     shared_methods!("values kept");

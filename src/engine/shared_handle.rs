@@ -11,9 +11,11 @@ use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -121,18 +123,26 @@ pub(crate) trait Shared: Sized {
 
 /// A reference to a [`Purgatory`](crate::Purgatory), a [`Timer`](crate::Timer), a [`Tracker`](crate::Tracker) or
 /// [`Requests`](crate::Requests) that does not keep it running. `downgrade` of the type makes it.
-#[expect(private_bounds, reason = "the four types are all that it can refer to")]
-pub struct WeakRef<T: Shared>(Weak<ShutdownOnDrop<T::Handler>>);
+pub struct WeakRef<T> {
+    /// Any [`ShutdownOnDrop`]: so an operation, or a key, may have a reference to its own purgatory or tracker, and the
+    /// compiler need not know of the one whether it is [`Send`] to know it of the other.
+    shutdown: Weak<dyn Any + Send + Sync>,
+    to: PhantomData<fn() -> T>,
+}
 
 #[expect(private_bounds, reason = "the four types are all that it can refer to")]
 impl<T: Shared> WeakRef<T> {
     pub(crate) fn to(shared: &SharedHandle<T::Handler>) -> Self {
-        Self(Arc::downgrade(&shared.shutdown))
+        let shutdown: Arc<dyn Any + Send + Sync> = shared.shutdown.clone();
+        Self {
+            shutdown: Arc::downgrade(&shutdown),
+            to: PhantomData,
+        }
     }
 
-    /// The type itself, if it is not shut down by the drop of its last clone.
+    /// What it refers to, if that is not shut down by the drop of its last clone.
     pub fn upgrade(&self) -> Option<T> {
-        let shutdown = self.0.upgrade()?;
+        let shutdown: Arc<ShutdownOnDrop<T::Handler>> = self.shutdown.upgrade()?.downcast().ok()?;
         Some(T::over(SharedHandle {
             inner: shutdown.inner.clone(),
             shutdown,
@@ -140,16 +150,19 @@ impl<T: Shared> WeakRef<T> {
     }
 }
 
-impl<T: Shared> Clone for WeakRef<T> {
+impl<T> Clone for WeakRef<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            shutdown: self.shutdown.clone(),
+            to: PhantomData,
+        }
     }
 }
 
-impl<T: Shared> fmt::Debug for WeakRef<T> {
+impl<T> fmt::Debug for WeakRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WeakRef")
-            .field("alive", &(self.0.strong_count() > 0))
+            .field("alive", &(self.shutdown.strong_count() > 0))
             .finish()
     }
 }

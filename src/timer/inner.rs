@@ -14,33 +14,30 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub(crate) struct Inner<T, W, X: Extra<T> = ()> {
+/// (The payload that has left, `L`, is a parameter and no type of [`Extra`]: so keys may have the tracker that they are in,
+/// see [`WeakRef`](crate::WeakRef).)
+pub(crate) struct Inner<T, W, X = (), L = T> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
-    on_expiry: Box<dyn Fn(X::Left) + Send + Sync>,
+    on_expiry: Box<dyn Fn(L) + Send + Sync>,
     /// Data beside the payloads.
     pub(crate) extra: X,
     unreclaimed: ReclaimQueue<()>,
     /// Payloads that had not expired at the shutdown.
-    remains: Mutex<Vec<X::Left>>,
+    remains: Mutex<Vec<L>>,
 }
 
 /// Data beside the payloads `T`.
-pub(crate) trait Extra<T>: Send + Sync + 'static {
-    /// A payload that has left its slot, with the data that belongs to it.
-    type Left: Send + 'static;
-
-    /// Takes the data of a payload that the calling thread has ended. Runs no code of the user's.
-    fn leave(&self, address: Address, payload: T) -> Self::Left;
+pub(crate) trait Extra<T, L>: Send + Sync + 'static {
+    /// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
+    fn leave(&self, address: Address, payload: T) -> L;
 
     /// Drops a payload that no caller has asked for. May panic.
-    fn discard(&self, left: Self::Left);
+    fn discard(&self, left: L);
 }
 
-impl<T: Send + 'static> Extra<T> for () {
-    type Left = T;
-
+impl<T: 'static> Extra<T, T> for () {
     fn leave(&self, _: Address, payload: T) -> T {
         payload
     }
@@ -50,11 +47,11 @@ impl<T: Send + 'static> Extra<T> for () {
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T>> Inner<T, W, X> {
+impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W, X, L> {
     pub(crate) fn new(
         engine: Engine<T, W>,
         extra: X,
-        on_expiry: impl Fn(X::Left) + Send + Sync + 'static,
+        on_expiry: impl Fn(L) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
@@ -88,22 +85,24 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T>> Inner<T, W, X> {
     }
 
     /// Ends a timer. `None` if it has ended, or is expiring.
-    pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<X::Left> {
+    pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<L> {
         let claim = self.engine.claim(address, Mark::Cancel)?;
         let payload = self.engine.withdraw(claim, ending);
         Some(self.extra.leave(address, payload))
     }
 
     /// Payloads that had not expired at the shutdown; empty at the second call.
-    pub(crate) fn take_remains(&self) -> Vec<X::Left> {
+    pub(crate) fn take_remains(&self) -> Vec<L> {
         std::mem::take(&mut *self.remains.lock())
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T>> Handler for Inner<T, W, X> {
+impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
+    for Inner<T, W, X, L>
+{
     type Payload = T;
     type Scheme = W;
-    type Ended = X::Left;
+    type Ended = L;
     type Stale = ();
 
     #[inline(always)]
@@ -115,7 +114,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T>> Handler for Inner<T, W, X> {
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (X::Left, Unreclaimed<()>) {
+    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (L, Unreclaimed<()>) {
         let address = claim.address();
         let (payload, taken) = self.engine.take(claim);
         let unreclaimed = Unreclaimed {
@@ -126,7 +125,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T>> Handler for Inner<T, W, X> {
         (self.extra.leave(address, payload), unreclaimed)
     }
 
-    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<X::Left> {
+    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<L> {
         let address = claim.address();
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
         let left = self.extra.leave(address, payload);
@@ -141,12 +140,12 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T>> Handler for Inner<T, W, X> {
         }
     }
 
-    fn has_expired(_: &X::Left) -> bool {
+    fn has_expired(_: &L) -> bool {
         true
     }
 
     /// The one place that calls the callback.
-    fn complete(&self, left: X::Left) {
+    fn complete(&self, left: L) {
         // A panic is counted, and concerns this payload only.
         let _ = self.engine.guarded(|| (self.on_expiry)(left));
         self.engine.free_place();

@@ -97,9 +97,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
     }
 }
 
-impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64> for Entries<K, V, S> {
-    type Left = (K, V, FencingToken);
-
+impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64, (K, V, FencingToken)>
+    for Entries<K, V, S>
+{
     fn leave(&self, address: Address, hash: u64) -> (K, V, FencingToken) {
         self.take(address, hash)
     }

@@ -17,7 +17,7 @@ use crate::sync::Arc;
 use crate::timer;
 use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
-use pending::{Caller, Pending};
+use pending::{Caller, Failed, Pending};
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
@@ -102,7 +102,7 @@ pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<K, R, S>>,
 }
 
-type Inner<K, R, S> = timer::inner::Inner<u64, HierarchicalWheel, Pending<K, R, S>>;
+type Inner<K, R, S> = timer::inner::Inner<u64, HierarchicalWheel, Pending<K, R, S>, Failed<K, R>>;
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     shared_methods!("requests that are pending");

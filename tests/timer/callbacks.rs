@@ -3,7 +3,8 @@
 use crate::support::{PATIENCE, Tally, eventually, lock, quietly, within};
 use crate::{Tested, builder, manual};
 use request_purgatory::{
-    WeakRef, threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock, time::WakeFn,
+    Timer, WeakRef, threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock,
+    time::WakeFn,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;

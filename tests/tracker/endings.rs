@@ -1,10 +1,14 @@
 //! G5, G12, G17: how a value ends, one at a time, and what the callback may do.
 
 use crate::support::{Mint, PATIENCE, Token, eventually, lock, quietly, within};
+use request_purgatory::threads::{Dispatch, Job};
 use request_purgatory::{
     RejectReason, Rejected, Tracker, WeakRef, purgatory::BuildError, threads::Reaper,
     time::ManualClock,
 };
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -152,6 +156,116 @@ fn a_callback_may_track_again_and_complete_others() {
         assert_eq!(tracker.len(), 100);
     }
     assert_eq!(tracker.stats().panicked, 0);
+}
+
+/// What a call on a key costs, in comparisons of keys, does not grow with the expired values of that key whose callback
+/// has not run yet.
+#[test]
+fn g20_values_that_wait_for_their_callback_do_not_slow_down_their_key() {
+    thread_local!(static COMPARED: Cell<usize> = const { Cell::new(0) });
+
+    #[derive(Clone, Copy)]
+    struct Counted;
+    impl PartialEq for Counted {
+        fn eq(&self, _: &Self) -> bool {
+            COMPARED.set(COMPARED.get() + 1);
+            true
+        }
+    }
+    impl Eq for Counted {}
+    impl Hash for Counted {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            state.write_u8(0);
+        }
+    }
+
+    let (clock, jobs) = (ManualClock::new(), Arc::new(Mutex::new(Vec::<Job>::new())));
+    let (queue, expired) = (jobs.clone(), Arc::new(Mutex::new(Vec::new())));
+    let log = expired.clone();
+    let tracker = Tracker::builder("g20")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::Executor(Arc::new(move |job| {
+            lock(&queue).push(job)
+        })))
+        .build(move |_: Counted, value: u32, token| lock(&log).push((value, token.get())))
+        .expect("no threads to refuse");
+    let cost = || {
+        COMPARED.set(0);
+        assert!(tracker.touch(&Counted, TICK) && tracker.contains(&Counted));
+        assert!(tracker.track(Counted, 0, TICK).is_ok());
+        assert_eq!(tracker.complete(&Counted), Some(0));
+        COMPARED.get()
+    };
+    assert!(tracker.track(Counted, 0, TICK).is_ok());
+    let alone = cost();
+    for value in 1..=500 {
+        assert!(tracker.try_track(Counted, value, TICK).is_ok());
+        clock.advance(TICK);
+        assert_eq!(tracker.advance(), 1);
+    }
+    assert!(tracker.track(Counted, 0, TICK).is_ok());
+    assert_eq!((cost(), lock(&expired).len()), (alone, 0));
+    // Each callback gets its own value, with the token of that.
+    let jobs = std::mem::take(&mut *lock(&jobs));
+    jobs.into_iter().for_each(|job| job());
+    let expected = (1..=500).map(|value| (value, u64::from(value) + 2));
+    assert!(lock(&expired).iter().copied().eq(expected));
+}
+
+/// A callback that has waited can tell the value that has expired from the one that its key has now.
+#[test]
+fn g18_a_late_callback_knows_that_its_key_has_another_value() {
+    let (clock, jobs) = (ManualClock::new(), Arc::new(Mutex::new(Vec::<Job>::new())));
+    let (queue, ended) = (jobs.clone(), Arc::new(Mutex::new(None)));
+    let log = ended.clone();
+    let leases = Tracker::builder("g18")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::Executor(Arc::new(move |job| {
+            lock(&queue).push(job)
+        })))
+        .build(move |_: u32, _: u32, token| *lock(&log) = Some(token))
+        .expect("no threads to refuse");
+    let first = leases.try_track(1, 1, TICK).expect("room");
+    let second = leases.replace_if(1, first, 2, TICK).expect("it is mine");
+    clock.advance(TICK);
+    assert_eq!(leases.advance(), 1);
+    let third = leases.try_track(1, 3, TICK).expect("the key is free");
+    let jobs = std::mem::take(&mut *lock(&jobs));
+    jobs.into_iter().for_each(|job| job());
+    assert_eq!(*lock(&ended), Some(second.token));
+    assert!(leases.token(&1) == Some(third) && third > second.token);
+}
+
+/// A closure that picks values by key and value; one that panics has ended none.
+#[test]
+fn g05_values_are_withdrawn_without_the_callback() {
+    quietly();
+    let (tracker, clock, expired) = manual();
+    let mint = Mint::default();
+    for key in 0..100 {
+        let value = mint.token(u64::from(key / 10));
+        assert!(tracker.track(key, value, TICK).is_ok());
+    }
+    let panics = || tracker.withdraw_where(|key, _| *key != 50 || panic!("intended"));
+    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    assert_eq!(tracker.len(), 100);
+    let withdrawn = tracker.withdraw_where(|key, value| key % 2 == 0 && value.number == 7);
+    let mut keys = withdrawn.iter().map(|(key, _)| *key).collect::<Vec<_>>();
+    keys.sort_unstable();
+    assert_eq!(keys, [70, 72, 74, 76, 78]);
+    drop(withdrawn);
+    assert_eq!((tracker.len(), mint.living()), (95, 95));
+    let mut keys = tracker.keys();
+    keys.sort_unstable();
+    assert!(
+        keys.into_iter()
+            .eq((0..100).filter(|key| key / 10 != 7 || key % 2 == 1))
+    );
+    clock.advance(TICK);
+    assert_eq!((tracker.advance(), lock(&expired).len()), (95, 95));
+    assert_eq!((tracker.stats().cancelled, tracker.keys().len()), (5, 0));
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn a_request_dropped_by_its_task_wakes_no_task() {
 fn poll(
     request: Pin<&mut ResponseFuture<u32, u32>>,
     waker: &Waker,
-) -> Poll<Result<u32, RequestError>> {
+) -> Poll<Result<u32, WaitError>> {
     request.poll(&mut Context::from_waker(waker))
 }
 

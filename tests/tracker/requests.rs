@@ -2,11 +2,13 @@
 
 use crate::delivered;
 use crate::support::{PATIENCE, eventually, lock, quietly, threads_named, within};
+use request_purgatory::tracker::Responded::{Delivered, Late, Unknown};
 use request_purgatory::{
-    Builder, RejectReason, Rejected, Requests, WaitError, threads::Reaper, threads::ReaperThread,
+    RejectReason, Rejected, Requests, WaitError, threads::Reaper, threads::ReaperThread,
     time::ManualClock, tracker::ResponseFuture,
 };
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -15,7 +17,7 @@ use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(1);
 
-fn manual() -> (Builder<Requests<u32, String>>, ManualClock) {
+fn manual() -> (Requests<u32, String>, ManualClock) {
     let clock = ManualClock::new();
     let builder = Requests::builder("manual").clock(clock.clone());
     let calls = builder.reaper(Reaper::Manual).build();
@@ -28,7 +30,7 @@ fn g05_each_request_is_answered_or_times_out() {
     let answered = calls.request(1, TICK).expect("room");
     let silent = calls.request(2, TICK).expect("room");
     assert_eq!((*answered.id(), calls.len()), (1, 2));
-    let respond = |id| calls.respond(&id, id.to_string());
+    let respond = |id: u32| calls.respond(&id, id.to_string());
     assert_eq!(respond(1), Delivered);
     // It has its response.
     assert_eq!(respond(1), Unknown("1".into()));

@@ -199,6 +199,7 @@ fn g06_no_key_is_left_in_the_map() {
     let calls = Requests::<Key, u64>::builder("g06")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
+        .remembered_ids(5)
         .build()
         .expect("no threads to refuse");
     for number in 0..300 {
@@ -213,7 +214,10 @@ fn g06_no_key_is_left_in_the_map() {
             _ => {}
         }
     }
-    assert_eq!((calls.len(), living.load(Ordering::SeqCst)), (0, 0));
+    // Those that are remembered, and no more.
+    assert_eq!((calls.len(), living.load(Ordering::SeqCst)), (0, 5));
+    drop(calls);
+    assert_eq!(living.load(Ordering::SeqCst), 0);
 }
 
 /// Answers from several threads around the timeouts: each call has one of a response, or a timeout and a late response.

@@ -3,6 +3,7 @@
 //! `instructions NAME COUNT` makes one call COUNT times; `instructions` alone lists the names. Everything that could
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
+use request_purgatory::tracker::Responded;
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, Requests, Timer, Tracker, Waits, Watch,
     threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,

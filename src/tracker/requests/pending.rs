@@ -67,9 +67,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
     }
 }
 
-impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64> for Pending<K, R, S> {
-    type Left = Failed<K, R>;
-
+impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pending<K, R, S> {
     /// Every id is either in the map or among the ended, for a thread that looks in the map first: the lock of the ended
     /// is held from before it leaves the one until it is in the other.
     fn leave(&self, address: Address, hash: u64) -> Failed<K, R> {

@@ -33,7 +33,7 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(settings: &Settings) -> Result<Self, BuildError> {
-        let expire = |of: Of, session: Session| {
+        let expire = |of: Of, session: Session, _| {
             // Without a coordinator, or without the group, there is no member left either.
             if let (Some(coordinator), Some(group)) =
                 (session.coordinator.upgrade(), session.group.upgrade())
