@@ -138,8 +138,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let completed = self.entries().complete(self.timers(), key, Which::Any);
-        completed.ok()
+        self.entries().complete(self.timers(), key, Which::Any)
     }
 
     /// [Completes](Self::complete) only if the value still has `token`: a holder that has lost its lease does not end the next lease.
@@ -147,8 +146,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let which = Which::Only(token);
-        self.entries().complete(self.timers(), key, which).ok()
+        self.entries()
+            .complete(self.timers(), key, Which::Only(token))
     }
 
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is

@@ -189,7 +189,7 @@ fn requests() -> (Requests<Key, u32>, ManualClock, Key) {
     let requests = Requests::builder("model")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .remembered_ids(1)
+        .remembered_ids(2)
         .build();
     let key = Key(1, Arc::new(()));
     (requests.expect("the settings are sound"), clock, key)

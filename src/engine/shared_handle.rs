@@ -133,9 +133,9 @@ pub struct WeakRef<T> {
 #[expect(private_bounds, reason = "the four types are all that it can refer to")]
 impl<T: Shared> WeakRef<T> {
     pub(crate) fn to(shared: &SharedHandle<T::Handler>) -> Self {
-        let shutdown: Arc<dyn Any + Send + Sync> = shared.shutdown.clone();
+        let shutdown: Weak<ShutdownOnDrop<T::Handler>> = Arc::downgrade(&shared.shutdown);
         Self {
-            shutdown: Arc::downgrade(&shutdown),
+            shutdown,
             to: PhantomData,
         }
     }

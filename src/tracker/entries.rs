@@ -102,14 +102,6 @@ impl Which {
     }
 }
 
-/// Why a call has ended no value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
-    /// One is there, which another thread is just ending.
-    Ending,
-    None,
-}
-
 impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// The first token is one above `before`.
     pub(super) fn new(hasher: S, before: u64) -> Self {
@@ -258,7 +250,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     }
 
     /// Ends the value for `key`, and returns it.
-    pub(super) fn complete<Q>(&self, timers: &Timers, key: &Q, which: Which) -> Result<V, Missing>
+    pub(super) fn complete<Q>(&self, timers: &Timers, key: &Q, which: Which) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
@@ -270,14 +262,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             let _ = timers.guarded(|| drop_user_value(stored));
             timers.leave(trampoline);
         }
-        Ok(value)
+        Some(value)
     }
 
     /// Ends the value at `place`, if it is still the one with that token.
     pub(super) fn withdraw(&self, timers: &Timers, place: Place) -> Option<(K, V)> {
-        let token = place.token.get();
-        self.end(timers, place.hash, Ending::Cancelled, |_, it| it == token)
-            .ok()
+        let is_it = |_: &K, token| token == place.token.get();
+        self.end(timers, place.hash, Ending::Cancelled, is_it)
     }
 
     /// Ends a value with this hash, which `is_it` knows by its key and its token.
@@ -288,18 +279,30 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         hash: u64,
         ending: Ending,
         is_it: impl Fn(&K, u64) -> bool,
-    ) -> Result<(K, V), Missing> {
-        let (mut claim, mut missing) = (None, Missing::None);
+    ) -> Option<(K, V)> {
+        let mut claim = None;
         let entry = self.map.take_where(hash, |key, entry| {
             if is_it(key, entry.token) {
                 claim = timers.claim(entry.address, Mark::Cancel);
-                missing = Missing::Ending;
+                return claim.is_some();
             }
-            claim.is_some()
+            false
         });
-        timers.withdraw(claim.ok_or(missing)?, ending);
-        let (key, entry) = entry.ok_or(missing)?;
-        Ok((key, entry.value.into_inner()))
+        timers.withdraw(claim?, ending);
+        let (key, entry) = entry?;
+        Some((key, entry.value.into_inner()))
+    }
+
+    /// Whether a value for `key` is being ended by a thread that has not taken it out yet.
+    pub(super) fn is_ending<Q>(&self, timers: &Timers, key: &Q) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let is_it =
+            |other: &K, entry: &Entry<V>| key.equivalent(other) && !entry.is_current(timers);
+        self.map
+            .read_where(self.hash_of(key), is_it, |_| ())
+            .is_some()
     }
 
     /// Takes out the entry of a value that the calling thread has ended.

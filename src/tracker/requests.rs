@@ -3,7 +3,7 @@
 mod builder;
 mod pending;
 
-use super::entries::{Missing, Which};
+use super::entries::Which;
 use crate::address::Address;
 use crate::engine::shared_handle::{SharedHandle, WeakRef, shared_methods, shared_type};
 use crate::error::{RejectReason, Rejected};
@@ -127,7 +127,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
             engine.count_event(|events| &events.rejected, 1);
             return Err(Rejected::new(RejectReason::Panicked, id));
         };
-        let caller = Caller(promise.clone());
+        let caller = Caller::new(promise.clone());
         match extra.entries.track(engine, copy, caller, timeout, false) {
             Ok((place, _)) => Ok(ResponseFuture {
                 promise,
@@ -154,21 +154,20 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let Inner { engine, extra, .. } = &*self.shared.inner;
         match extra.entries.complete(engine, id, Which::Any) {
             // A waker that responds to the next request does not nest.
-            Ok(caller) if trampoline.is_outermost() => {
+            Some(caller) if trampoline.is_outermost() => {
                 caller.answer(Ok(response));
                 Responded::Delivered
             }
-            Ok(caller) => {
+            Some(caller) => {
                 trampoline.run(Box::new(move || caller.answer(Ok(response))));
                 Responded::Delivered
             }
-            Err(missing) => {
-                let ended = extra.forget(id);
-                let was_made = ended.is_some() || missing == Missing::Ending;
+            None => {
+                let (is_late, ended) = extra.answer_ended(engine, id);
                 // The destructor of an id is the user's, and its panic must not cost the response.
                 let _ = engine.guarded(|| drop_user_value(ended));
                 engine.leave(trampoline);
-                if was_made {
+                if is_late {
                     extra.late.add(1);
                     Responded::Late(response)
                 } else {

@@ -7,6 +7,7 @@ use request_purgatory::{
     RejectReason, Rejected, Requests, WaitError, threads::Reaper, threads::ReaperThread,
     time::ManualClock, tracker::ResponseFuture,
 };
+use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -363,23 +364,39 @@ fn g19_many_requests_share_two_threads() {
     });
 }
 
+thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
+
+/// An id that panics when it is dropped, once it is lit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Bomb(u32);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!LIT.get(), "an id");
+    }
+}
+
+/// With the requests go the ids that they remember.
+#[test]
+fn g12_remembered_ids_whose_destructors_panic_are_dropped_one_by_one() {
+    within(PATIENCE, || {
+        quietly();
+        let builder = Requests::<Bomb, u32>::builder("bombs").reaper(Reaper::Manual);
+        let requests = builder.build().expect("no threads to refuse");
+        for id in 0..5 {
+            drop(requests.request(Bomb(id), Duration::MAX).expect("room"));
+        }
+        LIT.set(true);
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(requests)));
+        LIT.set(false);
+        assert!(dropped.is_err());
+    });
+}
+
 /// Every request learns of the shutdown, though all ids panic when they are dropped. (Of two such panics at once, the
 /// process would die.)
 #[test]
 fn g12_ids_whose_destructors_panic_are_dropped_one_by_one_at_the_shutdown() {
-    use std::cell::Cell;
-
-    thread_local!(static LIT: Cell<bool> = const { Cell::new(false) });
-
-    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-    struct Bomb(u32);
-
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            assert!(!LIT.get(), "an id");
-        }
-    }
-
     within(PATIENCE, || {
         let builder = Requests::<Bomb, u32>::builder("bombs").reaper(Reaper::Manual);
         let requests = builder.remembered_ids(0).build();

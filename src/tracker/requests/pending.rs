@@ -8,20 +8,24 @@ use crate::promise::Promise;
 use crate::stats::Count;
 use crate::sync::{Arc, Mutex};
 use crate::timer::inner::Extra;
-use crate::tracker::entries::Entries;
+use crate::tracker::entries::{Entries, Timers};
 use crate::trampoline::{UserValues, drop_user_value};
 use equivalent::Equivalent;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
 
-/// The side of a promise that answers. Its destructor ends the request with a shutdown.
-pub(crate) struct Caller<R: 'static>(pub(super) Arc<Promise<Result<R, WaitError>>>);
+/// The side of a promise that answers, once. Its destructor ends a request without an answer with a shutdown.
+pub(crate) struct Caller<R: 'static>(Option<Arc<Promise<Result<R, WaitError>>>>);
 
 impl<R> Caller<R> {
-    pub(super) fn answer(self, answer: Result<R, WaitError>) {
-        // Nothing else keeps this promise while the caller exists. It refuses the answer if its future is just being
-        // dropped.
-        if let Err(unwanted) = self.0.keep(answer) {
+    pub(super) fn new(promise: Arc<Promise<Result<R, WaitError>>>) -> Self {
+        Self(Some(promise))
+    }
+
+    pub(super) fn answer(mut self, answer: Result<R, WaitError>) {
+        // The promise refuses the answer if its future is just being dropped.
+        let refused = self.0.take().map(|promise| promise.keep(answer));
+        if let Some(Err(unwanted)) = refused {
             drop_user_value(unwanted);
         }
     }
@@ -29,9 +33,11 @@ impl<R> Caller<R> {
 
 impl<R> Drop for Caller<R> {
     fn drop(&mut self) {
-        // The promise refuses this if there is an answer. A shutdown drops many callers, and the waker of one may
-        // panic: the others must be told all the same. The panic hook has reported it.
-        Panics::contain(|| drop(self.0.keep(Err(WaitError::ShutDown))));
+        // A shutdown drops many callers, and the waker of one may panic: the others must be told all the same. The panic
+        // hook has reported it.
+        if let Some(promise) = self.0.take() {
+            Panics::contain(|| drop(promise.keep(Err(WaitError::ShutDown))));
+        }
     }
 }
 
@@ -57,19 +63,24 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
         }
     }
 
-    /// Forgets an ended request, whose response has come, and returns its id. `None` if none is remembered.
-    pub(super) fn forget<Q>(&self, id: &Q) -> Option<Arc<K>>
+    /// Whether a request with this id, which is not pending, has ended without a response. From now on that one has its
+    /// response, and its id is returned if it was remembered.
+    pub(super) fn answer_ended<Q>(&self, timers: &Timers, id: &Q) -> (bool, Option<Arc<K>>)
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let hash = self.entries.hash_of(id);
-        self.ended.lock().take(hash, |ended| id.equivalent(ended))
+        let mut ended = self.ended.lock();
+        let found = ended.take(hash, |ended| id.equivalent(ended));
+        // While this thread has the lock, a request that is just ending does not leave the map.
+        let is_ended = found.is_some() || self.entries.is_ending(timers, id);
+        (is_ended, found)
     }
 }
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pending<K, R, S> {
-    /// Every id is either in the map or among the ended, for a thread that looks in the map first: the lock of the ended
-    /// is held from before it leaves the one until it is in the other.
+    /// The lock of the ended is held from before an id leaves the map until it is among them. So a thread with this lock
+    /// finds it in one of the two.
     fn leave(&self, address: Address, hash: u64) -> Failed<K, R> {
         let mut ended = self.ended.lock();
         let (id, caller, token) = self.entries.take(address, hash);
