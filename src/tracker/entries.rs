@@ -293,16 +293,14 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         Some((key, entry.value.into_inner()))
     }
 
-    /// Whether a value for `key` is being ended by a thread that has not taken it out yet.
-    pub(super) fn is_ending<Q>(&self, timers: &Timers, key: &Q) -> bool
+    /// Whether the map has an entry for `key`, whatever becomes of its value.
+    pub(super) fn has<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let is_it =
-            |other: &K, entry: &Entry<V>| key.equivalent(other) && !entry.is_current(timers);
-        self.map
-            .read_where(self.hash_of(key), is_it, |_| ())
-            .is_some()
+        let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
+        let found = self.map.read_where(self.hash_of(key), is_it, |_| ());
+        found.is_some()
     }
 
     /// Takes out the entry of a value that the calling thread has ended.

@@ -163,7 +163,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
                 Responded::Delivered
             }
             None => {
-                let (is_late, ended) = extra.answer_ended(engine, id);
+                let (is_late, ended) = extra.answer_ended(id);
                 // The destructor of an id is the user's, and its panic must not cost the response.
                 let _ = engine.guarded(|| drop_user_value(ended));
                 engine.leave(trampoline);

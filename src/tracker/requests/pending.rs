@@ -8,7 +8,7 @@ use crate::promise::Promise;
 use crate::stats::Count;
 use crate::sync::{Arc, Mutex};
 use crate::timer::inner::Extra;
-use crate::tracker::entries::{Entries, Timers};
+use crate::tracker::entries::Entries;
 use crate::trampoline::{UserValues, drop_user_value};
 use equivalent::Equivalent;
 use std::collections::{BTreeMap, VecDeque};
@@ -63,17 +63,18 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
         }
     }
 
-    /// Whether a request with this id, which is not pending, has ended without a response. From now on that one has its
-    /// response, and its id is returned if it was remembered.
-    pub(super) fn answer_ended<Q>(&self, timers: &Timers, id: &Q) -> (bool, Option<Arc<K>>)
+    /// Whether a request with this id, which just was not pending, has ended without a response. From now on that one has
+    /// its response, and its id is returned if it was remembered.
+    pub(super) fn answer_ended<Q>(&self, id: &Q) -> (bool, Option<Arc<K>>)
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let hash = self.entries.hash_of(id);
         let mut ended = self.ended.lock();
         let found = ended.take(hash, |ended| id.equivalent(ended));
-        // While this thread has the lock, a request that is just ending does not leave the map.
-        let is_ended = found.is_some() || self.entries.is_ending(timers, id);
+        // While this thread has the lock, a request that is just ending does not leave the map. (A request that another
+        // thread has made meanwhile is there as well. This response has come before it, and so is none to it.)
+        let is_ended = found.is_some() || self.entries.has(id);
         (is_ended, found)
     }
 }
