@@ -119,8 +119,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Parking then does not read the clock.
     ///
     /// The timeout counts from that reading. If it has passed already, the operation expires with the next tick. A
-    /// reading of the future makes the deadline later, also past [`max_timeout`](crate::Builder::max_timeout), and changes nothing
-    /// else.
+    /// reading of the future makes the deadline later, also past [`max_timeout`](crate::Builder::max_timeout), and changes
+    /// nothing else.
     pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
         Arrival {
             inner: &self.shared.inner,

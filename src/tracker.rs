@@ -52,12 +52,12 @@ use std::time::Duration;
 /// Cloning is cheap, and clones are the same tracker. When the last one is dropped, it is
 /// [shut down](Self::shutdown).
 ///
-/// The callback may call every method. It gets the [token](FencingToken) of the value that has expired beside the
-/// value: where its key has another value by now, that one has a [greater one](Self::token). No method holds a lock of
-/// the library while the callback runs; `Hash`, `Eq` and `Clone` of keys, `Clone` of a value, and what
-/// [`withdraw_where`](Self::withdraw_where) asks run under the lock of one map shard, and must not call the tracker. Of the methods,
-/// only [`advance`](Self::advance) runs the callback, so you may track, touch or complete a value under a lock that the
-/// callback takes.
+/// The callback may call every method. It gets the [token](FencingToken) of the value that has expired: where its key
+/// has another value by now, that one has a [greater token](Self::token). No method holds a lock of the library while
+/// the callback runs; `Hash`, `Eq` and `Clone` of keys, `Clone` of a value, and what
+/// [`withdraw_where`](Self::withdraw_where) asks run under the lock of one map shard, and must not call the tracker. Of
+/// the methods, only [`advance`](Self::advance) runs the callback, so you may track, touch or complete a value under a
+/// lock that the callback takes.
 pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<K, V, S>>,
 }
@@ -141,7 +141,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         self.entries().complete(self.timers(), key, Which::Any)
     }
 
-    /// [Completes](Self::complete) only if the value still has `token`: a holder that has lost its lease does not end the next lease.
+    /// [Completes](Self::complete) only if the value still has `token`: a holder that has lost its lease does not end the
+    /// next lease.
     pub fn complete_if<Q>(&self, key: &Q, token: FencingToken) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,

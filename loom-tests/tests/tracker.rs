@@ -236,7 +236,8 @@ fn g05_a_response_races_the_timeout() {
     });
 }
 
-/// Catches: a response to a request that is being forgotten, and is unknown; a forgotten request that stays, or that takes the entry of the next one with its id.
+/// Catches: a response to a request that is being forgotten, and is unknown; a forgotten request that stays, or that
+/// takes the entry of the next one with its id.
 #[test]
 fn g05_forgetting_races_the_timeout_and_a_response() {
     bounded(|| {

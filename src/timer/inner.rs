@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// (The payload that has left, `L`, is a parameter and no type of [`Extra`]: so keys may have the tracker that they are in,
-/// see [`WeakRef`](crate::WeakRef).)
+/// (What has left, `L`, is a parameter and no type of [`Extra`]: so a key may have the tracker that it is in, and the
+/// compiler need not know of the one whether it is [`Send`] to know it of the other.)
 pub(crate) struct Inner<T, W, X = (), L = T> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.

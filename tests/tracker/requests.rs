@@ -185,8 +185,8 @@ fn an_answer_is_handed_out_once() {
     assert!(request.as_mut().poll(&mut cx).is_pending());
 }
 
-/// The connection is lost: what is pending ends with a response that says so, and the next connection's requests are taken. A waker that
-/// panics, or asks again at once, disturbs no other.
+/// The connection is lost: what is pending ends with a response that says so, and the next connection's requests are
+/// taken. A waker that panics, or asks again at once, disturbs no other.
 #[test]
 fn requests_of_a_lost_connection_fail_together() {
     quietly();
