@@ -196,6 +196,10 @@ fn requests_of_a_lost_connection_fail_together() {
     );
     impl Wake for Again {
         fn wake(self: Arc<Self>) {
+            assert!(
+                self.0.is_empty(),
+                "one is pending, and another has been told"
+            );
             *lock(&self.1) = self.0.request(2, Duration::MAX).ok();
         }
     }
