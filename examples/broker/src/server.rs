@@ -1,18 +1,15 @@
 //! Accepts connections, and brings everything to an end in order.
 
-mod budget;
 mod connection;
 mod incoming;
 mod limits;
 
 use crate::broker::Broker;
 use crate::console::warn;
-use crate::endpoint::{Endpoint, Listeners};
-use crate::figures::metrics::Counter;
-use anyhow::Context as _;
-use budget::Share;
+use crate::figures::Counter;
+use crate::listen::Listeners;
 use connection::{Context, End};
-use limits::Limits;
+use limits::{Limits, Share};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -38,13 +35,12 @@ pub(crate) struct Server {
 impl Server {
     /// Listens on `endpoint`, and serves at most this many connections at a time.
     pub(crate) async fn bind(
-        endpoint: &Endpoint,
+        endpoint: &str,
         connections: usize,
         broker: Arc<Broker>,
     ) -> anyhow::Result<Self> {
-        let listening = endpoint.listen().await;
         Ok(Self {
-            listeners: listening.with_context(|| format!("cannot listen on {endpoint}"))?,
+            listeners: Listeners::bind(endpoint).await?,
             limits: Arc::new(Limits::new(connections)),
             broker,
         })
@@ -79,7 +75,11 @@ impl Server {
                     accepted = &mut accepting => {
                         match accepted {
                             Ok((socket, peer, place)) => {
-                                connections.spawn(serve(socket, peer, place, context.clone()));
+                                let serving = serve(socket, peer, context.clone());
+                                connections.spawn(async move {
+                                    serving.await;
+                                    drop(place);
+                                });
                             }
                             Err(error) => {
                                 warn(&format!("cannot accept a connection: {error}"));
@@ -107,23 +107,20 @@ impl Server {
 async fn accept(
     listeners: &Listeners,
     limits: &Limits,
-) -> io::Result<(TcpStream, SocketAddr, Share)> {
+) -> io::Result<(TcpStream, SocketAddr, Option<Share>)> {
     let (socket, peer) = listeners.accept().await?;
-    let mut place = limits.connections.share();
-    // An empty share cannot be revoked.
-    let _ = place.hold(1).await;
-    Ok((socket, peer, place))
+    Ok((socket, peer, limits.place().await))
 }
 
-async fn serve(socket: TcpStream, peer: SocketAddr, place: Share, context: Context) {
+async fn serve(socket: TcpStream, peer: SocketAddr, context: Context) {
     // Answers are written whole, so there is nothing to gather.
     if let Err(error) = socket.set_nodelay(true) {
         warn(&format!("{peer}: {error}"));
     }
-    let metrics = Arc::clone(&context.broker.metrics);
-    metrics.connections.increase();
-    let open = Open(&metrics.connections);
-    if let End::Dropped(reason) = connection::serve(socket, context, place).await {
+    let broker = Arc::clone(&context.broker);
+    broker.connections.increase();
+    let open = Open(&broker.connections);
+    if let Err(End::Dropped(reason)) = connection::serve(socket, context).await {
         warn(&format!("closed the connection of {peer}: {reason}"));
     }
     drop(open);

@@ -11,11 +11,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Partitions of a topic whose creator does not say how many.
-pub(crate) const DEFAULT_PARTITIONS: i32 = 1;
-
 /// Most partitions in all. Any client may create topics, so something has to bound them.
-pub(crate) const MAX_PARTITIONS: usize = 10_000;
+const MAX_PARTITIONS: usize = 10_000;
 
 /// Longest topic name, as in Kafka (names become directory names there).
 pub(crate) const MAX_NAME: usize = 249;
@@ -67,6 +64,8 @@ pub(crate) struct Topics {
     purgatories: Purgatories,
     /// Where topics are kept, if not in memory.
     folder: Option<Folder>,
+    /// Of a topic whose creator does not say how many.
+    pub(crate) default_partitions: i32,
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +76,11 @@ struct ByName {
 
 impl Topics {
     /// The topics that are kept in `folder`; without one there are none yet, and they are kept in memory.
-    pub(crate) fn open(purgatories: Purgatories, folder: Option<Folder>) -> io::Result<Self> {
+    pub(crate) fn open(
+        purgatories: Purgatories,
+        folder: Option<Folder>,
+        default_partitions: i32,
+    ) -> io::Result<Self> {
         let kept = folder.as_ref().map_or(Ok(Vec::new()), Folder::topics)?;
         let mut by_name = ByName::default();
         for (name, folders) in kept {
@@ -88,6 +91,7 @@ impl Topics {
             by_name: RwLock::new(by_name),
             purgatories,
             folder,
+            default_partitions,
         })
     }
 
@@ -109,11 +113,6 @@ impl Topics {
 
     pub(crate) fn all(&self) -> Vec<Arc<Topic>> {
         self.by_name.read().topics.values().cloned().collect()
-    }
-
-    /// How many partitions there are in all.
-    pub(crate) fn partitions(&self) -> usize {
-        self.by_name.read().partitions
     }
 
     pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
@@ -177,7 +176,7 @@ impl Topics {
         if let Some(topic) = self.topic(name) {
             return Ok(topic);
         }
-        match self.create(name, DEFAULT_PARTITIONS) {
+        match self.create(name, self.default_partitions) {
             // Another client came first.
             Err(ResponseError::TopicAlreadyExists) => self
                 .topic(name)

@@ -1,11 +1,9 @@
 //! What clients may take: each by itself without asking, and all of them together.
 
-use crate::server::budget::{Budget, Share};
-use std::num::NonZero;
 use std::sync::Arc;
-use std::thread::available_parallelism;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// Memory that each connection has for itself: a request or an answer of this many bytes never waits for others.
 pub(crate) const ALLOWANCE: usize = 32 * 1024;
@@ -25,96 +23,81 @@ const HEAVY: usize = 256 * 1024;
 /// How long a connection may be idle, as Kafka's `connections.max.idle.ms`.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
+/// How long it may be idle while others wait for a place.
+pub(crate) const IDLE_IN_A_CROWD: Duration = Duration::from_secs(1);
+
 /// How long a new connection may take until its first request.
 pub(crate) const FIRST: Duration = Duration::from_secs(10);
 
 /// How long a request may wait for memory before its connection is closed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 const MIB: usize = 1024 * 1024;
 const UNIT: usize = 1024;
 
-/// The budgets of one server.
+/// What there is for all connections of a server.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    pub(crate) connections: Arc<Budget>,
-    memory: Arc<Budget>,
-    parked: Arc<Budget>,
-    /// Turns at heavy work: half of the processors at most, so that light work always finds one.
-    turns: Semaphore,
+    places: Arc<Semaphore>,
+    /// Told while a new connection waits for a place.
+    pub(crate) crowd: Notify,
+    memory: Arc<Semaphore>,
+    parked: Arc<Semaphore>,
 }
+
+/// Memory beyond a connection's [`ALLOWANCE`], or a place for a connection. Given back when dropped.
+pub(crate) type Share = OwnedSemaphorePermit;
 
 impl Limits {
     pub(crate) fn new(connections: usize) -> Self {
-        let processors = available_parallelism().map_or(1, NonZero::get);
         Self {
-            connections: Budget::new(connections),
-            memory: Budget::new(IN_FLIGHT / UNIT),
-            parked: Budget::new(PARKED / UNIT),
-            turns: Semaphore::new((processors / 2).max(1)),
+            places: Arc::new(Semaphore::new(connections)),
+            crowd: Notify::new(),
+            memory: Arc::new(Semaphore::new(IN_FLIGHT / UNIT)),
+            parked: Arc::new(Semaphore::new(PARKED / UNIT)),
         }
     }
 
-    pub(crate) fn memory(&self) -> Memory {
-        Memory(self.memory.share())
-    }
-
-    pub(crate) fn parked(&self) -> Memory {
-        Memory(self.parked.share())
-    }
-
-    /// Runs `work` on about `bytes` bytes: here if that is little, else on a thread of its own when its turn comes.
-    pub(crate) async fn work<T: Send + 'static>(
-        &self,
-        bytes: usize,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, String> {
-        if bytes < HEAVY {
-            return Ok(work());
+    /// Waits until there is a place for a connection, and has idle ones make room.
+    pub(crate) async fn place(&self) -> Option<Share> {
+        loop {
+            let place = Arc::clone(&self.places).acquire_owned();
+            match timeout(IDLE_IN_A_CROWD / 4, place).await {
+                Ok(place) => return place.ok(),
+                Err(_) => self.crowd.notify_waiters(),
+            }
         }
-        // INVARIANT: nothing closes the semaphore.
-        let _turn = self
-            .turns
-            .acquire()
-            .await
-            .map_err(|error| error.to_string())?;
-        let worked = tokio::task::spawn_blocking(work).await;
-        worked.map_err(|error| format!("a request could not be worked on: {error}"))
     }
-}
 
-/// Bytes that a connection holds beyond its [`ALLOWANCE`].
-#[derive(Debug)]
-pub(crate) struct Memory(Share);
-
-impl Memory {
     /// Waits until there is room for `bytes`, of which the connection may then fill memory.
-    pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), String> {
-        match tokio::time::timeout(PATIENCE, self.0.hold(units(bytes))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(REVOKED.to_owned()),
-            Err(_) => Err(format!("no memory for {bytes} bytes in {PATIENCE:?}")),
+    pub(crate) async fn memory(&self, bytes: usize) -> Result<Share, String> {
+        let share = Arc::clone(&self.memory).acquire_many_owned(units(bytes));
+        match timeout(PATIENCE, share).await {
+            Ok(Ok(share)) => Ok(share),
+            _ => Err(format!("no memory for {bytes} bytes in {PATIENCE:?}")),
         }
     }
 
-    pub(crate) fn try_hold(&mut self, bytes: usize) -> bool {
-        self.0.try_hold(units(bytes))
-    }
-
-    /// Resolves, with the reason, when the connection has to go so that others have room.
-    pub(crate) async fn revoked(&self) -> String {
-        self.0.revoked().await;
-        REVOKED.to_owned()
+    /// Room for a request of `bytes` to be parked, if there is any.
+    pub(crate) fn try_park(&self, bytes: usize) -> Option<Share> {
+        let share = Arc::clone(&self.parked).try_acquire_many_owned(units(bytes));
+        share.ok()
     }
 }
 
-const REVOKED: &str = "too slow while other clients wait for memory";
+/// Does `work` on about `bytes` bytes. If that is much, the other tasks of this thread go on elsewhere.
+pub(crate) fn work<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    match bytes {
+        ..HEAVY => work(),
+        _ => tokio::task::block_in_place(work),
+    }
+}
 
 fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.saturating_sub(ALLOWANCE).div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
-/// How long `bytes` may take on their way, in or out: ten seconds, and one more for each 64 KiB.
+/// How long `bytes` may take on their way, in or out: ten seconds, and one more for each MiB.
 pub(crate) fn time_for(bytes: usize) -> Duration {
-    Duration::from_secs(10) + Duration::from_secs((bytes / (64 * 1024)) as u64)
+    Duration::from_secs(10) + Duration::from_secs((bytes / MIB) as u64)
 }
