@@ -49,8 +49,8 @@ pub(crate) struct Settings {
 pub(crate) struct Broker {
     pub(crate) purgatories: Purgatories,
     pub(crate) groups: Arc<Coordinator>,
-    /// Connections open now.
-    pub(crate) connections: Counter,
+    /// Each open connection has a clone of it.
+    pub(crate) connection: Arc<()>,
     topics: Topics,
     producer_ids: Counter,
     follower: Follower,
@@ -79,7 +79,7 @@ impl Broker {
         producer_ids.add(topics.greatest_producer().map_or(0, |id| id as u64 + 1));
         Ok(Self {
             follower: Follower::start(settings.replica_lag),
-            connections: Counter::default(),
+            connection: Arc::default(),
             topics,
             purgatories,
             groups: Coordinator::open(groups)?,

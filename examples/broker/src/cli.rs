@@ -53,9 +53,6 @@ pub(crate) struct ServeOptions {
     /// How long the first members of a consumer group wait for more
     #[arg(long, value_name = "N", default_value = "100", value_parser = milliseconds)]
     pub(crate) group_delay_ms: Duration,
-    /// Connections at a time; beyond it idle ones are closed
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) max_connections: u32,
     /// Print what is parked every N ms
     #[arg(long, value_name = "N", value_parser = milliseconds)]
     pub(crate) report_ms: Option<Duration>,

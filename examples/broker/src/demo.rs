@@ -22,9 +22,6 @@ pub(crate) const OPTIONS: DemoOptions = DemoOptions {
     metrics: None,
 };
 
-/// Connections that are served at a time.
-const CONNECTIONS: usize = 1_000;
-
 /// How long the last requests may take once no new ones are made.
 const DRAIN: Duration = Duration::from_secs(20);
 
@@ -39,7 +36,7 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
             group_delay: INITIAL_DELAY,
             data: None,
         })?);
-        let server = Server::bind("127.0.0.1:0", CONNECTIONS, Arc::clone(&broker)).await?;
+        let server = Server::bind("127.0.0.1:0", Arc::clone(&broker)).await?;
         let address = server.address()?;
         say(&format!("broker on {address}; {}", load::DESCRIPTION))?;
         if let Some(page) = page {

@@ -19,10 +19,6 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn decrease(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-
     pub(crate) fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

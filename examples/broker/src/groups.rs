@@ -85,10 +85,11 @@ impl Coordinator {
     /// A coordinator with the offsets that were kept.
     pub(crate) fn open(settings: Settings) -> anyhow::Result<Arc<Self>> {
         let purgatory = |name: &'static str| {
-            Purgatory::builder(name)
-                .clock(settings.clock.clone())
-                .reaper(settings.reaper.clone())
-                .build()
+            let mut builder = Purgatory::builder(name);
+            if let Some(clock) = &settings.clock {
+                builder = builder.clock(clock.clone());
+            }
+            builder.reaper(settings.reaper.clone()).build()
         };
         let coordinator = Self {
             joins: purgatory("joins")?,

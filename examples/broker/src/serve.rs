@@ -24,8 +24,7 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
             group_delay: options.group_delay_ms,
             data: options.data.clone(),
         })?);
-        let connections = options.max_connections as usize;
-        let server = Server::bind(&options.listen, connections, Arc::clone(&broker)).await?;
+        let server = Server::bind(&options.listen, Arc::clone(&broker)).await?;
         print(&format!("listening on {}", server.address()?));
         if let Some(page) = page {
             print(&format!("metrics on http://{}", page.address()?));
@@ -56,14 +55,10 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// Without a handler there is nothing to wait for: the process is ended.
 #[cfg(not(unix))]
 fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
-    Ok(async {
-        // Without a handler there is nothing to wait for: serve until the process is ended.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending().await
-        }
-    })
+    Ok(std::future::pending())
 }
 
 async fn report(broker: Arc<Broker>, interval: Duration) {
@@ -84,7 +79,7 @@ fn parked(broker: &Broker) -> String {
         fetch.len(),
         produce.len(),
         fetch.watched() + produce.watched(),
-        broker.connections.value(),
+        Arc::strong_count(&broker.connection) - 1,
         fetch.stats().missed_checks + produce.stats().missed_checks,
         groups.joins.len(),
         groups.syncs.len(),

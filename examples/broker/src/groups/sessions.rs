@@ -28,11 +28,11 @@ impl Sessions {
                 coordinator.session_expired(&group, &member);
             }
         };
-        let tracker = Tracker::builder("sessions")
-            .max_parked(settings.max_sessions)
-            .clock(settings.clock.clone())
-            .reaper(settings.reaper.clone())
-            .build(expire)?;
+        let mut builder = Tracker::builder("sessions").max_parked(settings.max_sessions);
+        if let Some(clock) = &settings.clock {
+            builder = builder.clock(clock.clone());
+        }
+        let tracker = builder.reaper(settings.reaper.clone()).build(expire)?;
         Ok(Self { tracker })
     }
 

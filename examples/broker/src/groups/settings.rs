@@ -1,9 +1,8 @@
 //! What an operator may choose, and what bounds the memory that clients may take.
 
 use request_purgatory::threads::{Reaper, ReaperThread};
-use request_purgatory::time::{Clock, SystemClock, Timestamp, WakeFn};
+use request_purgatory::time::ManualClock;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the first members of a group wait for more, unless the operator says otherwise.
@@ -45,7 +44,8 @@ pub(crate) struct Settings {
     pub(crate) max_bytes: usize,
     /// The file in which offsets are kept, if not in memory.
     pub(crate) offsets: Option<PathBuf>,
-    pub(crate) clock: SharedClock,
+    /// Moved by hand, in tests.
+    pub(crate) clock: Option<ManualClock>,
     pub(crate) reaper: Reaper,
 }
 
@@ -59,27 +59,9 @@ impl Settings {
             max_sessions: 100_000,
             max_bytes: 256 * 1024 * 1024,
             offsets: None,
-            clock: SharedClock(Arc::new(SystemClock::new())),
+            clock: None,
             // One thread for the deadlines of joins, syncs and sessions, one for what they lead to.
             reaper: Reaper::Shared(ReaperThread::spawn("groups")?),
         })
-    }
-}
-
-/// The clock that the two purgatories and the tracker have in common.
-#[derive(Clone)]
-pub(crate) struct SharedClock(pub(crate) Arc<dyn Clock>);
-
-impl Clock for SharedClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-
-    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
-        self.0.time_until(deadline)
-    }
-
-    fn subscribe(&self, waker: WakeFn) {
-        self.0.subscribe(waker);
     }
 }

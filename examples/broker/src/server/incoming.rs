@@ -1,7 +1,7 @@
 //! The requests of one client, frame by frame, within its limits.
 
 use crate::server::connection::End;
-use crate::server::limits::{ALLOWANCE, FIRST, IDLE, IDLE_IN_A_CROWD, Limits, Share, time_for};
+use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
 use crate::wire::too_long::{self, LONGEST, Refusal, START};
 use bytes::{Bytes, BytesMut};
@@ -9,7 +9,7 @@ use kafka_protocol::messages::ApiKey;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::tcp::ReadHalf;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// What a buffer grows by: little at first, since most requests are short.
 const FIRST_GROWTH: usize = 4 * 1024;
@@ -45,10 +45,10 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Waits for the next request. Closes a connection that is idle for too long: for less if others wait for its place.
+    /// Waits for the next request. Closes a connection that is idle for too long.
     pub(crate) async fn next(&mut self, limits: &Limits) -> Result<Sent, End> {
         if self.buffer.is_empty() {
-            self.begin(limits).await?;
+            self.begin().await?;
         }
         let too_slow = |_| End::because("a request took too long to arrive");
         let begun = Instant::now();
@@ -70,31 +70,17 @@ impl<'a> Incoming<'a> {
     }
 
     /// Waits for the first byte of a request.
-    async fn begin(&mut self, limits: &Limits) -> Result<(), End> {
-        let since = Instant::now();
-        let patience = if self.known { IDLE } else { FIRST };
+    async fn begin(&mut self) -> Result<(), End> {
         // Not to keep the memory of the request before.
         self.buffer = BytesMut::new();
-        loop {
-            tokio::select! {
-                read = self.fill(ALLOWANCE) => {
-                    return match read.map_err(End::because)? {
-                        0 => Err(End::Closed),
-                        _ => Ok(()),
-                    };
-                }
-                () = sleep_until(since + patience) => {
-                    return Err(match self.known {
-                        true => End::Closed,
-                        false => End::because("no request within 10 s"),
-                    });
-                }
-                () = limits.crowd.notified() => {
-                    if since.elapsed() >= IDLE_IN_A_CROWD {
-                        return Err(End::Closed);
-                    }
-                }
-            }
+        let (patience, end) = match self.known {
+            true => (IDLE, End::Closed),
+            false => (FIRST, End::because("no request within 10 s")),
+        };
+        match timeout(patience, self.fill(ALLOWANCE)).await {
+            Err(_) => Err(end),
+            Ok(Ok(0)) => Err(End::Closed),
+            Ok(read) => read.map(|_| ()).map_err(End::because),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 /// Memory that each connection has for itself: a request or an answer of this many bytes never waits for others.
@@ -23,9 +23,6 @@ const HEAVY: usize = 256 * 1024;
 /// How long a connection may be idle, as Kafka's `connections.max.idle.ms`.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
-/// How long it may be idle while others wait for a place.
-pub(crate) const IDLE_IN_A_CROWD: Duration = Duration::from_secs(1);
-
 /// How long a new connection may take until its first request.
 pub(crate) const FIRST: Duration = Duration::from_secs(10);
 
@@ -38,34 +35,18 @@ const UNIT: usize = 1024;
 /// What there is for all connections of a server.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    places: Arc<Semaphore>,
-    /// Told while a new connection waits for a place.
-    pub(crate) crowd: Notify,
     memory: Arc<Semaphore>,
     parked: Arc<Semaphore>,
 }
 
-/// Memory beyond a connection's [`ALLOWANCE`], or a place for a connection. Given back when dropped.
+/// Memory beyond a connection's [`ALLOWANCE`]. Given back when dropped.
 pub(crate) type Share = OwnedSemaphorePermit;
 
 impl Limits {
-    pub(crate) fn new(connections: usize) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            places: Arc::new(Semaphore::new(connections)),
-            crowd: Notify::new(),
             memory: Arc::new(Semaphore::new(IN_FLIGHT / UNIT)),
             parked: Arc::new(Semaphore::new(PARKED / UNIT)),
-        }
-    }
-
-    /// Waits until there is a place for a connection, and has idle ones make room.
-    pub(crate) async fn place(&self) -> Option<Share> {
-        loop {
-            let place = Arc::clone(&self.places).acquire_owned();
-            match timeout(IDLE_IN_A_CROWD / 4, place).await {
-                Ok(place) => return place.ok(),
-                Err(_) => self.crowd.notify_waiters(),
-            }
         }
     }
 

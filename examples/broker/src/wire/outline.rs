@@ -80,24 +80,6 @@ fn number(first: char, outline: &mut Peekable<Chars<'_>>) -> usize {
     number
 }
 
-/// Why bytes do not fit an outline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Misfit {
-    Truncated,
-    NegativeLength,
-    TooManyElements,
-}
-
-impl std::fmt::Display for Misfit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Truncated => "a field ends after the frame does",
-            Self::NegativeLength => "a length is negative",
-            Self::TooManyElements => "more array elements than a request may have",
-        })
-    }
-}
-
 /// What a walk along a request body found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extent {
@@ -107,13 +89,9 @@ pub struct Extent {
     pub left_over: usize,
 }
 
-/// Walks a request body, which has to be laid out as `fields` say. More may follow.
-pub(crate) fn check(
-    body: &[u8],
-    fields: &[Field],
-    version: i16,
-    flexible: bool,
-) -> Result<Extent, Misfit> {
+/// Walks a request body, which has to be laid out as `fields` say, with no more elements than a request may have; `None`
+/// if it is not. More may follow.
+pub(crate) fn check(body: &[u8], fields: &[Field], version: i16, flexible: bool) -> Option<Extent> {
     let mut walk = Walk {
         rest: body,
         version,
@@ -121,7 +99,7 @@ pub(crate) fn check(
         elements_left: MAX_ELEMENTS,
     };
     walk.structure(fields)?;
-    Ok(Extent {
+    Some(Extent {
         elements: MAX_ELEMENTS - walk.elements_left,
         left_over: walk.rest.len(),
     })
@@ -137,14 +115,14 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn structure(&mut self, fields: &[Field]) -> Result<(), Misfit> {
+    fn structure(&mut self, fields: &[Field]) -> Option<()> {
         fields.iter().try_for_each(|field| self.field(field))?;
         self.tagged_fields()
     }
 
-    fn field(&mut self, field: &Field) -> Result<(), Misfit> {
+    fn field(&mut self, field: &Field) -> Option<()> {
         if !(field.since..=field.until).contains(&self.version) {
-            return Ok(());
+            return Some(());
         }
         match &field.kind {
             Kind::Fixed(size) => self.take(*size).map(|_| ()),
@@ -166,43 +144,42 @@ impl<'a> Walk<'a> {
     }
 
     /// A string; empty for null.
-    pub(crate) fn text(&mut self) -> Result<&'a [u8], Misfit> {
+    pub(crate) fn text(&mut self) -> Option<&'a [u8]> {
         let length = self.length(2)?;
         self.take(length)
     }
 
     /// An element count, charged against what a request may hold.
-    pub(crate) fn elements(&mut self) -> Result<usize, Misfit> {
+    pub(crate) fn elements(&mut self) -> Option<usize> {
         let count = self.length(4)?;
         self.charge(count)?;
-        Ok(count)
+        Some(count)
     }
 
-    fn charge(&mut self, count: usize) -> Result<(), Misfit> {
-        let left = self.elements_left.checked_sub(count);
-        self.elements_left = left.ok_or(Misfit::TooManyElements)?;
-        Ok(())
+    fn charge(&mut self, count: usize) -> Option<()> {
+        self.elements_left = self.elements_left.checked_sub(count)?;
+        Some(())
     }
 
     /// A length or count: `width` bytes big-endian where -1 is null, or a varint of length plus one where 0 is.
-    fn length(&mut self, width: usize) -> Result<usize, Misfit> {
+    fn length(&mut self, width: usize) -> Option<usize> {
         if self.flexible {
-            return Ok((self.varint()? as usize).saturating_sub(1));
+            return Some((self.varint()? as usize).saturating_sub(1));
         }
         let length = match *self.take(width)? {
             [a, b] => i32::from(i16::from_be_bytes([a, b])),
             [a, b, c, d] => i32::from_be_bytes([a, b, c, d]),
-            _ => return Err(Misfit::Truncated),
+            _ => return None,
         };
         match length {
-            -1 => Ok(0),
-            _ => usize::try_from(length).map_err(|_| Misfit::NegativeLength),
+            -1 => Some(0),
+            _ => usize::try_from(length).ok(),
         }
     }
 
-    fn tagged_fields(&mut self) -> Result<(), Misfit> {
+    fn tagged_fields(&mut self) -> Option<()> {
         if !self.flexible {
-            return Ok(());
+            return Some(());
         }
         let count = self.varint()? as usize;
         self.charge(count)?;
@@ -211,24 +188,24 @@ impl<'a> Walk<'a> {
             let size = self.varint()? as usize;
             self.take(size)?;
         }
-        Ok(())
+        Some(())
     }
 
-    fn varint(&mut self) -> Result<u32, Misfit> {
+    fn varint(&mut self) -> Option<u32> {
         let mut value = 0;
         for shift in [0, 7, 14, 21, 28] {
             let byte = self.take(1)?[0];
             value |= u32::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
-                return Ok(value);
+                return Some(value);
             }
         }
-        Err(Misfit::NegativeLength)
+        None
     }
 
-    pub(crate) fn take(&mut self, size: usize) -> Result<&'a [u8], Misfit> {
-        let (taken, rest) = self.rest.split_at_checked(size).ok_or(Misfit::Truncated)?;
+    pub(crate) fn take(&mut self, size: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(size)?;
         self.rest = rest;
-        Ok(taken)
+        Some(taken)
     }
 }

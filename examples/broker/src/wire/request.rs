@@ -2,9 +2,10 @@
 
 use crate::wire::apis::Api;
 use crate::wire::outline;
-pub use crate::wire::outline::{Extent, Misfit};
+pub use crate::wire::outline::Extent;
 use bytes::Bytes;
-use kafka_protocol::messages::{ApiKey, RequestHeader, RequestKind};
+pub use kafka_protocol::messages::RequestKind;
+use kafka_protocol::messages::{ApiKey, RequestHeader};
 use kafka_protocol::protocol::{Decodable, StrBytes};
 
 /// A request that was understood.
@@ -25,7 +26,7 @@ pub enum Malformed {
     NoHeader,
     UnknownApi(i16),
     UnsupportedVersion(ApiKey, i16),
-    Layout(ApiKey, i16, Misfit),
+    Layout(ApiKey, i16),
     Content(ApiKey, i16, String),
 }
 
@@ -42,8 +43,11 @@ impl std::fmt::Display for Malformed {
             Self::NoHeader => write!(f, "frame too short for a request header"),
             Self::UnknownApi(key) => write!(f, "unknown API key {key}"),
             Self::UnsupportedVersion(key, version) => write!(f, "{key:?} v{version} not supported"),
-            Self::Layout(key, version, misfit) => {
-                write!(f, "malformed {key:?} v{version}: {misfit}")
+            Self::Layout(key, version) => {
+                write!(
+                    f,
+                    "malformed {key:?} v{version}: fields end after the frame, or too many"
+                )
             }
             Self::Content(key, version, error) => {
                 write!(f, "malformed {key:?} v{version}: {error}")
@@ -100,7 +104,7 @@ impl Envelope {
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
         envelope.extent = outline::check(&body, &api.body, version, header_version >= 2)
-            .map_err(|misfit| Malformed::Layout(api.key, version, misfit))?;
+            .ok_or(Malformed::Layout(api.key, version))?;
         envelope.body = Some(body);
         Ok(envelope)
     }

@@ -2,7 +2,7 @@
 //! send the request again and again if the connection were just closed.
 
 use crate::wire::apis::Api;
-use crate::wire::outline::{Misfit, Walk};
+use crate::wire::outline::Walk;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
 use kafka_protocol::messages::{ApiKey, ProduceResponse, TopicName};
@@ -37,8 +37,7 @@ pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
         flexible: false,
         elements_left: usize::MAX,
     };
-    let (topic, index) =
-        partition(&mut walk, api.key.request_header_version(version) >= 2).ok()??;
+    let (topic, index) = partition(&mut walk, api.key.request_header_version(version) >= 2)?;
     let partition = PartitionProduceResponse::default()
         .with_index(index)
         .with_error_code(ResponseError::MessageTooLarge.code())
@@ -54,7 +53,7 @@ pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
 }
 
 /// The one partition that the request is for.
-fn partition(walk: &mut Walk<'_>, flexible: bool) -> Result<Option<(TopicName, i32)>, Misfit> {
+fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
     // The client id is an old-style string in every header, and clients send no tagged fields behind it.
     walk.text()?;
     walk.flexible = flexible;
@@ -66,10 +65,10 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Result<Option<(TopicName, i
     let partitions = walk.elements()?;
     let index = walk.take(4)?;
     if acks_and_timeout[..2] == [0, 0] || topics != 1 || partitions != 1 {
-        return Ok(None);
+        return None;
     }
     let index = index
         .iter()
         .fold(0, |number, byte| number << 8 | i32::from(*byte));
-    Ok(Some((TopicName(StrBytes::from_string(topic)), index)))
+    Some((TopicName(StrBytes::from_string(topic)), index))
 }

@@ -27,7 +27,6 @@ fn the_command_line_is_explained_and_checked() {
         &["serve", "--listen"],
         &["serve", "--listen", "nowhere"],
         &["serve", "--listen", "::1:0"],
-        &[&serve[..], &["--max-connections", "0"]].concat(),
         &[&serve[..], &["--partitions", "0"]].concat(),
         &[&serve[..], &["--replica-lag-ms", "-1"]].concat(),
         &[&serve[..], &["--metrics", "nowhere"]].concat(),

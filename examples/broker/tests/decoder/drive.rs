@@ -2,9 +2,8 @@
 
 use broker::storage::batch::Batch;
 use broker::wire::frame::{self, MAX_FRAME};
-use broker::wire::request::{Envelope, Malformed};
+use broker::wire::request::{Envelope, Malformed, RequestKind};
 use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::RequestKind;
 
 /// Takes frame after frame from a connection on which `bytes` arrive, and decodes each. Nothing may panic, or hold more
 /// memory than the bytes justify; what is understood must agree with the bytes.

@@ -8,7 +8,6 @@ use kafka_protocol::messages::{GroupId, JoinGroupRequest};
 use std::time::Duration;
 
 const NOT_COORDINATOR: i16 = 16;
-const ILLEGAL_GENERATION: i16 = 22;
 const INCONSISTENT_GROUP_PROTOCOL: i16 = 23;
 const INVALID_GROUP_ID: i16 = 24;
 const UNKNOWN_MEMBER_ID: i16 = 25;
@@ -46,28 +45,6 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     assert_eq!(synced.assignment, share(&leader, 1));
     assert_eq!(sync.synced().assignment, share(&second, 1));
     assert_eq!((world.phase(), world.heartbeat(&second, 1)), ("Stable", 0));
-    world.check();
-}
-
-#[test]
-fn a_newcomer_makes_all_join_again() {
-    let world = World::new();
-    let ids = world.stable(2);
-    let (newcomer, mut join) = world.join();
-    assert_eq!(world.heartbeat(&ids[0], 1), REBALANCE_IN_PROGRESS);
-    let mut first = world.rejoin(&ids[0]);
-    assert!(first.waits() && join.waits());
-    world.check();
-    // The last one ends it, at once.
-    let mut second = world.rejoin(&ids[1]);
-    for answer in [first.joined(), second.joined(), join.joined()] {
-        assert_eq!((answer.generation_id, &*answer.leader), (2, &*ids[0]));
-    }
-    assert_eq!(
-        world.sync(&newcomer, 1, &[]).synced().error_code,
-        ILLEGAL_GENERATION
-    );
-    assert_eq!(world.heartbeat(&newcomer, 1), ILLEGAL_GENERATION);
     world.check();
 }
 
@@ -130,45 +107,6 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!(world.leave(&ids[0], None), 0);
     assert_eq!((world.phase(), world.coordinator.members()), ("Empty", 0));
     world.check();
-}
-
-/// A client that goes while it waits is waited for as long as its session lasts.
-#[test]
-fn a_client_that_goes_while_it_joins_is_forgotten() {
-    let world = World::new();
-    let ids = world.stable(1);
-    // Before version 4 a client is a member at once.
-    drop(world.ask(join_request(""), 3));
-    let mut again = world.rejoin(&ids[0]);
-    world.pass(SESSION - MS);
-    assert!(again.waits());
-    world.pass(MS);
-    assert_eq!(again.joined().members.len(), 1);
-    // A second request takes the place of the first, whose connection ends only then.
-    let mut first = world.rejoin(&ids[0]);
-    let (_, _newcomer) = world.join();
-    let mut second = world.rejoin(&ids[0]);
-    drop(first.poll());
-    drop(first);
-    assert!(second.poll().is_some());
-    world.check();
-}
-
-#[test]
-fn the_protocol_is_one_that_all_support_and_most_prefer() {
-    let world = World::new();
-    let offers = [&["a", "b", "c"][..], &["c", "b"], &["c", "b", "x"]];
-    let mut joins =
-        offers.map(|offer| world.ask(join_request("").with_protocols(protocols(offer)), 3));
-    let refused = join_request("").with_protocols(protocols(&["a", "x"]));
-    assert_eq!(
-        world.ask(refused, 3).joined().error_code,
-        INCONSISTENT_GROUP_PROTOCOL
-    );
-    world.pass(INITIAL_DELAY);
-    for join in &mut joins {
-        assert_eq!(join.joined().protocol_name.as_deref(), Some("c"));
-    }
 }
 
 #[test]
@@ -269,28 +207,6 @@ fn a_static_member_that_restarts_disturbs_nobody() {
         assert_eq!(world.phase(), "PreparingRebalance");
         world.check();
     }
-}
-
-/// A rebalance does not remove a static member that is restarting; its session does. Meanwhile another one leads.
-#[test]
-fn a_name_stays_until_its_session_expires() {
-    let world = World::new();
-    let ids = static_group(&world);
-    let changed = named("b").with_protocols(protocols(&["roundrobin"]));
-    let mut again = world.ask(changed.with_session_timeout_ms(600_000), 9);
-    world.pass(SESSION - MS);
-    assert!(again.waits());
-    world.pass(MS);
-    let joined = again.joined();
-    assert_eq!(
-        (joined.generation_id, &joined.leader),
-        (2, &joined.member_id)
-    );
-    assert_eq!(
-        (joined.members.len(), world.heartbeat(&ids[0], 2)),
-        (1, UNKNOWN_MEMBER_ID)
-    );
-    world.check();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::exchange::{Answer, Caller, Reply, Waiting};
 use crate::groups::group::Phase;
-use crate::groups::settings::{Settings, SharedClock};
+use crate::groups::settings::Settings;
 use crate::groups::{Coordinator, answers::text};
 use bytes::Bytes;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
@@ -126,7 +126,7 @@ impl World {
             max_sessions: 1_000,
             max_bytes: 1 << 20,
             offsets: None,
-            clock: SharedClock(Arc::new(clock.clone())),
+            clock: Some(clock.clone()),
             reaper: Reaper::Manual,
         };
         change(&mut settings);
