@@ -45,7 +45,6 @@ impl<R: Into<ResponseKind>> From<R> for Answer {
 }
 
 /// How a request is answered.
-#[derive(Debug)]
 pub(crate) enum Reply {
     Now(Answer),
     /// By a delayed operation, which may have ended already.
@@ -99,11 +98,5 @@ impl Drop for Waiting {
         if let Some(leave) = self.leave.take() {
             leave();
         }
-    }
-}
-
-impl fmt::Debug for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting").finish_non_exhaustive()
     }
 }

@@ -8,8 +8,8 @@ use crate::client::{frame, framed};
 use crate::process::Broker;
 use crate::programs::eventually;
 use crate::requests::{
-    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, create_topic, fetch, fetch_from, produce,
-    produce_request, produce_to, receive_fetched, run, text,
+    FETCH, UNKNOWN_TOPIC_OR_PARTITION, batch, create_topic, fetch, fetch_from, produce, produce_to,
+    receive_fetched, run, text,
 };
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{MetadataRequest, TopicName};
@@ -152,7 +152,6 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     }
     broker.wait_for_log("3 bytes after the last field of Fetch v11");
     assert_eq!(broker.log().len(), lines + 1, "said once");
-    mutated(&broker);
     let grown = broker.resident_memory().saturating_sub(memory);
     assert!(grown < 64 << 20, "memory grew by {grown}");
     broker.wait_for("only the witness", |report| report.get("connections") == 2);
@@ -160,37 +159,6 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     receive_fetched(&mut witness, parked);
     drop((stranger, witness));
     broker.assert_tidy();
-}
-
-/// Requests with some bytes changed at random.
-fn mutated(broker: &Broker) {
-    let one = batch(&[b"one", b"two"]);
-    let produce = produce_request(-1, 10, "no", &[(0, Some(&one))]);
-    let metadata = MetadataRequest::default();
-    let frames = [
-        frame(4, 1, &fetch("no", 1, 10)),
-        frame(12, 1, &fetch("no", 1, 10)),
-        frame(PRODUCE, 1, &produce),
-        frame(9, 1, &produce),
-        frame(9, 1, &metadata),
-    ];
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut next = move |below: usize| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random % below as u64) as usize
-    };
-    for _ in 0..2_000 {
-        let mut request = frames[next(frames.len())].clone();
-        for _ in 0..=next(4) {
-            // Past the length, so that the rest is read at all.
-            let at = 4 + next(request.len() - 4);
-            request[at] = [0, 1, 0x7f, 0x80, 0xff, next(256) as u8][next(6)];
-        }
-        // Answered, refused, or parked: in the end it leaves.
-        broker.client().send_raw(&request);
-    }
 }
 
 /// Threads that attack in several ways at once: frames that are sent but for their end, requests of as many names as there

@@ -7,7 +7,6 @@
 mod bad_input;
 mod client;
 mod data;
-mod groups;
 mod kcat;
 mod lifecycle;
 mod page;

@@ -16,7 +16,6 @@ const OFFSET_OUT_OF_RANGE: i16 = 1;
 const CORRUPT_MESSAGE: i16 = 2;
 const MESSAGE_TOO_LARGE: i16 = 10;
 const INVALID_TOPIC: i16 = 17;
-const INVALID_REQUIRED_ACKS: i16 = 21;
 const UNSUPPORTED_VERSION: i16 = 35;
 const TOPIC_ALREADY_EXISTS: i16 = 36;
 const INVALID_PARTITIONS: i16 = 37;
@@ -193,40 +192,6 @@ fn gzipped(batch: &[u8]) -> Vec<u8> {
     let packed = packed.finish().expect("pack");
     let length = (packed.len() as i32 - 12).to_be_bytes();
     patched(&patched(&packed, 22, &[1]), 8, &length)
-}
-
-#[test]
-fn produce_answers_per_partition_or_with_acks_0_not_at_all() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 2);
-    let one = batch(&[b"value"]);
-    let partitions = [0, 1, 2, -1].map(|index| (index, Some(&one[..])));
-    for (acks, errors) in [
-        (1, [0, 0, 3, 3]),
-        (-1, [0, 0, 3, 3]),
-        (2, [INVALID_REQUIRED_ACKS; 4]),
-    ] {
-        let request = produce_request(acks, 5_000, "t", &partitions);
-        let answer = produced(client.request(PRODUCE, &request));
-        assert!(
-            answer.iter().map(|(error, _)| *error).eq(errors),
-            "{acks}: {answer:?}"
-        );
-    }
-    for _ in 0..100 {
-        client.send(PRODUCE, &produce_request(0, 0, "t", &[(0, Some(&one))]));
-    }
-    // The next answer belongs to the next request that wants one.
-    assert_eq!(produce(&mut client, "t", b"last"), 102);
-    // A failure can only be told by closing the connection.
-    client.send(
-        PRODUCE,
-        &produce_request(0, 0, "missing", &[(0, Some(&one))]),
-    );
-    client.assert_closed();
-    broker.wait_for_log("produce with acks 0");
-    broker.assert_clean();
 }
 
 /// 120 MB: its bytes are read to the end and thrown away, and the connection goes on.

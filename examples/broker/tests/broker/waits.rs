@@ -110,34 +110,6 @@ fn min_bytes_are_counted_over_all_partitions() {
     broker.assert_clean();
 }
 
-/// As in Kafka's own broker, the next request of a connection is begun when the one before it is answered.
-#[test]
-fn a_connection_has_one_request_at_a_time() {
-    let broker = Broker::start();
-    let (mut client, mut producer) = (broker.client(), broker.client());
-    create_topic(&mut producer, "t", 1);
-    let first = client.send(FETCH, &fetch("t", 1, 60_000));
-    let second = client.send(0, &ApiVersionsRequest::default());
-    let third = client.send(FETCH, &fetch_from("t", &[1], 60_000));
-    for sent in [first, third] {
-        broker.wait_for_parked(1);
-        // Another connection is not held up by what is parked here.
-        produce(&mut producer, "t", b"value");
-        receive_fetched(&mut client, sent);
-        if sent == first {
-            client.receive::<ApiVersionsRequest>(0, second);
-        }
-    }
-    let sent: Vec<_> = (0..60)
-        .map(|_| client.send(FETCH, &fetch_from("t", &[2], 20)))
-        .collect();
-    for correlation in sent {
-        receive_fetched(&mut client, correlation);
-    }
-    drop((client, producer));
-    broker.assert_clean();
-}
-
 /// What is appended and not yet replicated is not there for a consumer, however it asks.
 #[test]
 fn consumers_see_nothing_beyond_the_high_watermark() {

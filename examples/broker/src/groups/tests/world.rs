@@ -153,7 +153,7 @@ impl World {
         {
             Reply::Later(waiting) => Asked(Ok(waiting)),
             Reply::Now(answer) => Asked(Err(Some(response(answer)))),
-            other => panic!("{other:?}"),
+            _ => panic!("no answer is to come"),
         }
     }
 
