@@ -4,7 +4,7 @@ use crate::broker::Broker;
 use crate::console::warn;
 use crate::exchange::{Answer, Caller, Reply};
 use crate::server::incoming::{Incoming, Sent};
-use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for, work};
+use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
 use crate::wire::request::Envelope;
 use crate::wire::response::encode;
 use bytes::{Bytes, BytesMut};
@@ -81,21 +81,30 @@ struct Connection<'a> {
     writer: WriteHalf<'a>,
 }
 
+/// A request that was taken up, short of waiting.
+struct TakenUp {
+    correlation_id: i32,
+    version: i16,
+    reply: Reply,
+    /// The memory of what waits, and of what is answered at once.
+    parked: Option<Share>,
+    answered: Option<[Share; 2]>,
+}
+
 impl Connection<'_> {
     /// Serves what the client sent. An error ends the connection.
     async fn answer(&mut self, sent: Sent) -> Result<(), End> {
         let (frame, memory) = match sent {
             Sent::Request(frame, memory) => (frame, memory),
             Sent::TooLong(refusal) => {
+                warn(&format!("{}: a request is too long: refused", self.client));
                 let response = refusal.response.into();
                 let bytes = encode(&response, refusal.correlation_id, refusal.version, 0);
-                self.write(&bytes.map_err(End::because)?).await?;
-                warn(&format!("{}: a request is too long: refused", self.client));
-                return Ok(());
+                return self.write(&bytes.map_err(End::because)?).await;
             }
         };
-        let (correlation_id, version, reply, parked) = self.take_up(frame, memory).await?;
-        let answer = match reply {
+        let taken_up = self.take_up(frame, memory).await?;
+        let answer = match taken_up.reply {
             Reply::Now(answer) => answer,
             Reply::Later(mut waiting) => {
                 let answer = tokio::select! {
@@ -107,26 +116,24 @@ impl Connection<'_> {
             Reply::Never => return Ok(()),
             Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
         };
-        drop(parked);
+        drop(taken_up.parked);
+        let (correlation_id, version) = (taken_up.correlation_id, taken_up.version);
         let (bytes, memory) = self.encode(answer, correlation_id, version).await?;
         self.write(&bytes).await?;
-        drop((bytes, memory));
+        drop((bytes, memory, taken_up.answered));
         Ok(())
     }
 
     /// Does what the request in `frame` asks, short of waiting.
-    async fn take_up(
-        &self,
-        frame: Bytes,
-        memory: Share,
-    ) -> Result<(i32, i16, Reply, Option<Share>), End> {
+    async fn take_up(&self, frame: Bytes, memory: Share) -> Result<TakenUp, End> {
         let envelope = Envelope::open(&frame).map_err(End::because)?;
         mention_left_over(&envelope);
         let elements = PER_ELEMENT * envelope.extent().elements;
         let weight = frame.len() + elements;
         drop(frame);
         let decoded = self.limits.memory(elements).await.map_err(End::Dropped)?;
-        let request = work(weight, || envelope.decode()).map_err(End::because)?;
+        let decoding = self.limits.work(weight, || envelope.decode());
+        let request = decoding.await.map_err(End::because)?;
         let (correlation_id, version) = (request.correlation_id, request.version);
 
         let parked = self.limits.try_park(weight);
@@ -137,9 +144,18 @@ impl Connection<'_> {
             version,
             may_wait: parked.is_some(),
         };
-        let reply = work(weight, || self.broker.handle(request, &caller));
-        drop((memory, decoded));
-        Ok((correlation_id, version, reply, parked))
+        let handling = self
+            .limits
+            .work(weight, || self.broker.handle(request, &caller));
+        let reply = handling.await;
+        let is_whole = matches!(reply, Reply::Now(Answer::Response(_)));
+        Ok(TakenUp {
+            correlation_id,
+            version,
+            reply,
+            parked,
+            answered: is_whole.then_some([memory, decoded]),
+        })
     }
 
     /// Reads what the answer is to hold, and puts it into bytes; the memory for these is to be kept as long as they are.
@@ -157,9 +173,8 @@ impl Connection<'_> {
                 let size = unread.size();
                 // As read, and as encoded.
                 let memory = self.limits.memory(2 * size).await.map_err(End::Dropped)?;
-                let bytes = work(size, || {
-                    encode(&unread.read(), correlation_id, version, size)
-                });
+                let encoding = || encode(&unread.read(), correlation_id, version, size);
+                let bytes = self.limits.work(size, encoding).await;
                 bytes.map(|bytes| (bytes, Some(memory)))
             }
         };

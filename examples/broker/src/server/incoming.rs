@@ -63,6 +63,9 @@ impl<'a> Incoming<'a> {
             return discarded.map_err(too_slow)?;
         }
         let memory = limits.memory(length).await.map_err(End::Dropped)?;
+        // At once: a buffer that grows bit by bit is copied, and has twice the room in the end.
+        let missing = (size_of::<i32>() + length).saturating_sub(self.buffer.len());
+        self.buffer.reserve(missing);
         let whole = self.read_up_to(size_of::<i32>() + length);
         timeout_at(arrival, whole).await.map_err(too_slow)??;
         self.known = true;

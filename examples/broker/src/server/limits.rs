@@ -9,7 +9,7 @@ use tokio::time::timeout;
 pub(crate) const ALLOWANCE: usize = 32 * 1024;
 
 /// Memory for the longer requests and answers of all connections, from the first byte that came to the last that went.
-const IN_FLIGHT: usize = 64 * MIB;
+const IN_FLIGHT: usize = 48 * MIB;
 
 /// Memory for what is parked of the longer requests. Past it they are answered at once, with what is there.
 const PARKED: usize = 32 * MIB;
@@ -19,6 +19,9 @@ pub(crate) const PER_ELEMENT: usize = 512;
 
 /// Work on this many bytes is done beside the threads that serve all clients.
 const HEAVY: usize = 256 * 1024;
+
+/// How much of such work goes on at once.
+const TURNS: usize = 1;
 
 /// How long a connection may be idle, as Kafka's `connections.max.idle.ms`.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
@@ -37,6 +40,8 @@ const UNIT: usize = 1024;
 pub(crate) struct Limits {
     memory: Arc<Semaphore>,
     parked: Arc<Semaphore>,
+    /// Turns at heavy work: few, since the threads that do it keep memory of their own.
+    turns: Semaphore,
 }
 
 /// Memory beyond a connection's [`ALLOWANCE`]. Given back when dropped.
@@ -47,6 +52,7 @@ impl Limits {
         Self {
             memory: Arc::new(Semaphore::new(IN_FLIGHT / UNIT)),
             parked: Arc::new(Semaphore::new(PARKED / UNIT)),
+            turns: Semaphore::new(TURNS),
         }
     }
 
@@ -59,18 +65,21 @@ impl Limits {
         }
     }
 
+    /// Does `work` on about `bytes` bytes. If that is much, it waits for its turn, and the other tasks of this thread go on
+    /// elsewhere.
+    pub(crate) async fn work<T>(&self, bytes: usize, work: impl FnOnce() -> T) -> T {
+        if bytes < HEAVY {
+            return work();
+        }
+        // INVARIANT: nothing closes the semaphore.
+        let _turn = self.turns.acquire().await;
+        tokio::task::block_in_place(work)
+    }
+
     /// Room for a request of `bytes` to be parked, if there is any.
     pub(crate) fn try_park(&self, bytes: usize) -> Option<Share> {
         let share = Arc::clone(&self.parked).try_acquire_many_owned(units(bytes));
         share.ok()
-    }
-}
-
-/// Does `work` on about `bytes` bytes. If that is much, the other tasks of this thread go on elsewhere.
-pub(crate) fn work<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
-    match bytes {
-        ..HEAVY => work(),
-        _ => tokio::task::block_in_place(work),
     }
 }
 

@@ -12,7 +12,9 @@ pub(crate) fn encode(
     room: usize,
 ) -> anyhow::Result<BytesMut> {
     const PREFIX: usize = size_of::<i32>();
-    let mut frame = BytesMut::with_capacity(PREFIX + room);
+    // What is around the data: if it did not fit, the buffer would grow to twice its size.
+    const ENVELOPE: usize = 1024;
+    let mut frame = BytesMut::with_capacity(ENVELOPE + room);
     frame.put_i32(0);
     let header = ResponseHeader::default().with_correlation_id(correlation_id);
     header.encode(&mut frame, response.header_version(version))?;

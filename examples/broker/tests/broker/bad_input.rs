@@ -192,7 +192,7 @@ fn attack(broker: &Broker, over: &AtomicBool, done: &AtomicU64, number: usize) {
     }
 }
 
-/// Whatever clients do together, the broker stays below 200 MB, and a client that behaves is answered soon.
+/// Whatever clients do together, the broker stays below 300 MB, and a client that behaves is answered soon.
 #[test]
 fn attacks_take_no_more_memory_than_there_is_for_all() {
     let times = std::env::var("ATTACK_TIMES").ok();
@@ -226,7 +226,7 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
     let p99 = waits[(waits.len() - 1) * 99 / 100];
     println!("{done:?} attacks; at most {most} bytes; p99 of the innocent {p99:.1?}");
     assert!(done.into_inner() > 0, "no attack was made");
-    assert!(most <= 200_000_000, "{most} bytes");
+    assert!(most <= 300_000_000, "{most} bytes");
     // The attackers and other tests have the same processors: only alone does the time say something of the broker.
     assert!(
         p99 <= Duration::from_millis(if times.is_some() { 50 } else { 2_000 }),
