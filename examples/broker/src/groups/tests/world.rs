@@ -23,7 +23,7 @@ pub(super) const GROUP: &str = "g";
 pub(super) const INITIAL_DELAY: Duration = Duration::from_millis(100);
 pub(super) const SESSION: Duration = Duration::from_secs(10);
 pub(super) const REBALANCE: Duration = Duration::from_secs(30);
-/// Partitions 0 to 99 of this exist.
+/// Partitions 0 to 999 of this exist.
 pub(super) const TOPIC: &str = "t";
 
 pub(super) struct World {
@@ -146,7 +146,7 @@ impl World {
             version,
             may_wait: true,
         };
-        let is_partition = |topic: &str, index| topic == TOPIC && (0..100).contains(&index);
+        let is_partition = |topic: &str, index| topic == TOPIC && (0..1_000).contains(&index);
         match self
             .coordinator
             .handle(request.into(), &caller, &is_partition)
