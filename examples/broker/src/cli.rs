@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A small Kafka broker: topics and their records are in memory, and gone with the process, unless `serve` has --data DIR.
+/// A small Kafka broker: topics and records are in memory, and gone with the process, unless `serve` has --data DIR
 #[derive(Debug, Parser)]
 #[command(name = "broker", max_term_width = 100)]
 pub(crate) struct Cli {

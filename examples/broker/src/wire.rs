@@ -1,4 +1,4 @@
-//! From the bytes of a connection to requests, and from answers to bytes. The messages themselves are `kafka-protocol`'s.
+//! From the bytes of a connection to requests, and from answers to bytes. The messages are those of `kafka-protocol`.
 
 pub(crate) mod apis;
 pub mod frame;

@@ -72,8 +72,8 @@ pub(crate) fn delete_topics(request: DeleteTopicsRequest, topics: &Topics) -> De
     DeleteTopicsResponse::default().with_responses(responses.collect())
 }
 
-/// A setting under Kafka's name for it, which cannot be changed: what kind of value it has, as the protocol numbers them,
-/// the value, and what it means.
+/// A setting under Kafka's name for it, which cannot be changed: what kind of value it has, as the protocol numbers
+/// them, the value, and what it means.
 type Config = (&'static str, i8, String, &'static str);
 
 const FLAG: i8 = 1;

@@ -161,8 +161,8 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     broker.assert_tidy();
 }
 
-/// Threads that attack in several ways at once: frames that are sent but for their end, requests of as many names as there
-/// may be, and fetches of much data that is never read.
+/// What a thread does that attacks, in one of several ways: frames that are sent but for their end, requests of as many
+/// names as there may be, and fetches of much data that is never read.
 fn attack(broker: &Broker, over: &AtomicBool, done: &AtomicU64, number: usize) {
     let mut half_sent = vec![0; 20_000_000];
     half_sent[..4].copy_from_slice(&20_000_000_i32.to_be_bytes());

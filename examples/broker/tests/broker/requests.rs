@@ -28,7 +28,7 @@ pub(crate) fn topic_name(name: &str) -> TopicName {
     TopicName(text(name))
 }
 
-/// A fetch from the start of the first `partitions` of a topic, waiting up to `max_wait` milliseconds for the first byte.
+/// A fetch from the start of the first `partitions` of a topic, which waits `max_wait` milliseconds for the first byte.
 pub(crate) fn fetch(topic: &str, partitions: i32, max_wait: i32) -> FetchRequest {
     fetch_from(topic, &vec![0; partitions as usize], max_wait)
 }
