@@ -178,20 +178,36 @@ fn produce_refuses_bad_batches() {
         [(INVALID_RECORD, -1)]
     );
     assert_eq!(produce_to(&mut client, 1, "t", 0, &gzipped(&good)), (0, 0));
-    // Nothing but the good one was appended.
-    assert_eq!(produce(&mut client, "t", b"three"), 2);
+    assert_eq!(produce_to(&mut client, 1, "t", 0, &snapped(&good)), (0, 2));
+    // Nothing but the good ones was appended.
+    assert_eq!(produce(&mut client, "t", b"three"), 4);
     drop(client);
     broker.assert_clean();
 }
 
-/// A batch with its records packed.
+/// A batch with its records packed by the codec of this number.
+fn packed(batch: &[u8], codec: u8, records: &[u8]) -> Vec<u8> {
+    let packed = [&batch[..61], records].concat();
+    let length = (packed.len() as i32 - 12).to_be_bytes();
+    patched(&patched(&packed, 22, &[codec]), 8, &length)
+}
+
 fn gzipped(batch: &[u8]) -> Vec<u8> {
     use std::io::Write;
-    let mut packed = flate2::write::GzEncoder::new(batch[..61].to_vec(), Default::default());
-    packed.write_all(&batch[61..]).expect("pack");
-    let packed = packed.finish().expect("pack");
-    let length = (packed.len() as i32 - 12).to_be_bytes();
-    patched(&patched(&packed, 22, &[1]), 8, &length)
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+    packer.write_all(&batch[61..]).expect("pack");
+    packed(batch, 1, &packer.finish().expect("pack"))
+}
+
+/// As the Java client has it: blocks behind their lengths.
+fn snapped(batch: &[u8]) -> Vec<u8> {
+    let mut records = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01".to_vec();
+    for part in batch[61..].chunks(50) {
+        let block = snap::raw::Encoder::new().compress_vec(part).expect("pack");
+        records.extend((block.len() as u32).to_be_bytes());
+        records.extend(block);
+    }
+    packed(batch, 2, &records)
 }
 
 /// 120 MB: its bytes are read to the end and thrown away, and the connection goes on.
