@@ -12,11 +12,9 @@ use kafka_protocol::messages::offset_commit_request::{
 use kafka_protocol::messages::{
     GroupId, InitProducerIdRequest, OffsetCommitRequest, OffsetFetchRequest,
 };
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const KAFKA_STORAGE_ERROR: i16 = 56;
 
@@ -288,10 +286,12 @@ fn commits_that_race_outlive_a_crash() {
 /// A limit on the size of files stands for a disk that is full: a write up to it is cut short, the next one fails. The
 /// process is told so with a signal, which is ignored.
 #[test]
+#[cfg(target_os = "linux")]
 fn a_full_disk_is_an_error_and_leaves_nothing_torn() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let folder = Folder::new("full");
     drop(folder.broker());
-    let mut limited = Command::new("sh");
+    let mut limited = std::process::Command::new("sh");
     let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
     limited.args(["-c", script]).arg(command().get_program());
     limited.args([

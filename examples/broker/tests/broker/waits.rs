@@ -113,7 +113,7 @@ fn min_bytes_are_counted_over_all_partitions() {
 /// What is appended and not yet replicated is not there for a consumer, however it asks.
 #[test]
 fn consumers_see_nothing_beyond_the_high_watermark() {
-    let broker = Broker::with(&["--replica-lag-ms", "2000"]);
+    let broker = Broker::with(&["--replica-lag-ms", "4000"]);
     let (mut consumer, mut producer) = (broker.client(), broker.client());
     create_topic(&mut producer, "t", 1);
     let one = batch(&[b"value"]);
@@ -137,12 +137,12 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let wants_both = other.send(FETCH, &both);
     broker.wait_for_parked(2);
     assert!(
-        begun.elapsed() < ms(1_900),
+        begun.elapsed() < ms(3_900),
         "too slow a machine for this test"
     );
     let fetched = receive_fetched(&mut consumer, parked);
     let waited = begun.elapsed();
-    assert!(waited >= ms(2_000), "seen {waited:?} after it was produced");
+    assert!(waited >= ms(4_000), "seen {waited:?} after it was produced");
     assert_eq!(
         (fetched[0].high_watermark, records(&fetched[0]).len()),
         (2, one.len())
@@ -155,16 +155,16 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
 
 #[test]
 fn produces_wait_for_the_follower_as_long_as_they_want_to() {
-    let broker = Broker::with(&["--replica-lag-ms", "1500"]);
+    let broker = Broker::with(&["--replica-lag-ms", "3000"]);
     let mut producer = broker.client();
     create_topic(&mut producer, "t", 1);
     let one = batch(&[b"value"]);
     for (acks, timeout, error, least, most) in [
-        (1, 10_000, 0, 0, 1_400),
-        (-1, 300, REQUEST_TIMED_OUT, 300, 1_400),
-        (-1, 0, REQUEST_TIMED_OUT, 0, 1_400),
-        (-1, -5, REQUEST_TIMED_OUT, 0, 1_400),
-        (-1, 10_000, 0, 1_500, 3_500),
+        (1, 10_000, 0, 0, 2_900),
+        (-1, 300, REQUEST_TIMED_OUT, 300, 2_900),
+        (-1, 0, REQUEST_TIMED_OUT, 0, 2_900),
+        (-1, -5, REQUEST_TIMED_OUT, 0, 2_900),
+        (-1, 10_000, 0, 3_000, 9_000),
     ] {
         let started = Instant::now();
         let request = produce_request(acks, timeout, "t", &[(0, Some(&one))]);
