@@ -5,7 +5,7 @@
 //! | `/` | the page, which reads the other three |
 //! | `/metrics` | what the purgatories told the recorder, as Prometheus reads it |
 //! | `/oldest` | the requests that have waited longest, as JSON |
-//! | `/load` | what the demonstration does to the broker; empty if clients of somebody's do it |
+//! | `/load` | what the demonstration does to the broker; empty for `serve` |
 
 use crate::broker::partition::TopicPartition;
 use crate::broker::purgatories::Purgatories;

@@ -95,88 +95,46 @@ fn produce_refuses_bad_batches() {
         let batch = patched(batch, 57, &count.to_be_bytes());
         patched(&batch, 23, &(count - 1).to_be_bytes())
     };
-    for (records, error, what) in [
-        (Vec::new(), CORRUPT_MESSAGE, "empty"),
-        (good[..60].to_vec(), CORRUPT_MESSAGE, "header cut short"),
-        (good[..last].to_vec(), CORRUPT_MESSAGE, "cut short"),
-        (with(last, &[good[last] ^ 1]), CORRUPT_MESSAGE, "bit flip"),
-        (with(17, &[good[17] ^ 1]), CORRUPT_MESSAGE, "wrong checksum"),
-        (with(8, &[0xff; 4]), CORRUPT_MESSAGE, "negative length"),
-        (with(8, &[0; 4]), CORRUPT_MESSAGE, "length 0"),
-        (with(16, &[1]), INVALID_RECORD, "old format"),
-        (
-            [good.clone(), good.clone()].concat(),
-            INVALID_RECORD,
-            "two batches",
-        ),
-        (vec![0; 17 << 20], MESSAGE_TOO_LARGE, "too long"),
-        (
-            patched(&good, 57, &[0, 0, 0, 3]),
-            INVALID_RECORD,
-            "record count",
-        ),
-        (
-            patched(&good, 23, &[0x7f, 0xff, 0xff, 0xfe]),
-            INVALID_RECORD,
-            "last offset",
-        ),
-        (counted(&good, 0), INVALID_RECORD, "no records"),
-        (
-            counted(&good, 1),
-            INVALID_RECORD,
-            "fewer records than there are",
-        ),
-        (
-            counted(&good, 3),
-            INVALID_RECORD,
-            "more records than there are",
-        ),
-        (
-            counted(&good, 15),
-            INVALID_RECORD,
-            "as many as there is room for",
-        ),
-        (
-            patched(&good, 22, &[1 << 5]),
-            INVALID_RECORD,
-            "control batch",
-        ),
-        (patched(&good, 22, &[1]), CORRUPT_MESSAGE, "no gzip"),
-        (patched(&good, 22, &[2]), CORRUPT_MESSAGE, "no snappy"),
-        (patched(&good, 22, &[3]), CORRUPT_MESSAGE, "no lz4"),
-        (patched(&good, 22, &[4]), CORRUPT_MESSAGE, "no zstd"),
-        (
-            patched(&good, 22, &[5]),
-            UNSUPPORTED_COMPRESSION_TYPE,
-            "unknown codec",
-        ),
-        (
-            patched(&good, 22, &[7]),
-            UNSUPPORTED_COMPRESSION_TYPE,
-            "unknown codec",
-        ),
-        (
-            counted(&gzipped(&good), 3),
-            INVALID_RECORD,
-            "more than are packed",
-        ),
-        (
-            counted(&gzipped(&good), 1),
-            INVALID_RECORD,
-            "fewer than are packed",
-        ),
-    ] {
-        assert_eq!(
-            produce_to(&mut client, 1, "t", 0, &records).0,
-            error,
-            "{what}"
-        );
-    }
+    let mut refused = |error: i16, batches: &[(&str, Vec<u8>)]| {
+        for (what, records) in batches {
+            let answer = produce_to(&mut client, 1, "t", 0, records);
+            assert_eq!(answer, (error, -1), "{what}");
+        }
+    };
+    let corrupt = [
+        ("empty", Vec::new()),
+        ("header cut short", good[..60].to_vec()),
+        ("cut short", good[..last].to_vec()),
+        ("bit flip", with(last, &[good[last] ^ 1])),
+        ("wrong checksum", with(17, &[good[17] ^ 1])),
+        ("negative length", with(8, &[0xff; 4])),
+        ("length 0", with(8, &[0; 4])),
+        ("no gzip", patched(&good, 22, &[1])),
+        ("no snappy", patched(&good, 22, &[2])),
+        ("no lz4", patched(&good, 22, &[3])),
+        ("no zstd", patched(&good, 22, &[4])),
+    ];
+    refused(CORRUPT_MESSAGE, &corrupt);
+    let wrong = [
+        ("old format", with(16, &[1])),
+        ("two batches", good.repeat(2)),
+        ("record count", patched(&good, 57, &[0, 0, 0, 3])),
+        ("last offset", patched(&good, 23, &[0x7f, 0xff, 0xff, 0xfe])),
+        ("no records", counted(&good, 0)),
+        ("fewer than there are", counted(&good, 1)),
+        ("more than there are", counted(&good, 3)),
+        ("as many as there is room for", counted(&good, 15)),
+        ("more than are packed", counted(&gzipped(&good), 3)),
+        ("fewer than are packed", counted(&gzipped(&good), 1)),
+        ("control batch", patched(&good, 22, &[1 << 5])),
+    ];
+    refused(INVALID_RECORD, &wrong);
+    refused(MESSAGE_TOO_LARGE, &[("too long", vec![0; 17 << 20])]);
+    let unknown = [5, 7].map(|codec| ("codec", patched(&good, 22, &[codec])));
+    refused(UNSUPPORTED_COMPRESSION_TYPE, &unknown);
     let nothing = produce_request(1, 0, "t", &[(0, None)]);
-    assert_eq!(
-        produced(client.request(PRODUCE, &nothing)),
-        [(INVALID_RECORD, -1)]
-    );
+    let nothing = produced(client.request(PRODUCE, &nothing));
+    assert_eq!(nothing, [(INVALID_RECORD, -1)]);
     assert_eq!(produce_to(&mut client, 1, "t", 0, &gzipped(&good)), (0, 0));
     assert_eq!(produce_to(&mut client, 1, "t", 0, &snapped(&good)), (0, 2));
     // Nothing but the good ones was appended.

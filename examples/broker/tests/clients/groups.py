@@ -101,7 +101,7 @@ class World:
             self.listen()
 
     def settle(self, repeats=0, patience=PATIENCE):
-        """Waits until the members share the partitions, each with some, and everything was read: once, but for so many."""
+        """Waits until the members share the partitions, each with some, and everything was read: once, but for `repeats`."""
         shared = lambda: sorted(index for member in self.members for index in member.assigned) == list(range(PARTITIONS))
         self.wait("shares", lambda: shared() and all(member.assigned for member in self.members), patience)
         self.produce()

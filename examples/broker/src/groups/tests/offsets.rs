@@ -73,7 +73,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
         (&*ids[0], 1, (0, 10), 0),
         (&ids[1], 1, (1, 20), 0),
         (&ids[0], 0, (0, 99), 22),    // ILLEGAL_GENERATION
-        ("nobody", 1, (0, 99), 25),   // UNKNOWN_MEMBER_ID
+        ("stranger", 1, (0, 99), 25), // UNKNOWN_MEMBER_ID
         ("", -1, (0, 99), 25),        // beside members
         (&ids[0], 1, (1_000, 99), 3), // UNKNOWN_TOPIC_OR_PARTITION
     ] {

@@ -4,7 +4,7 @@ use super::world::{
     GROUP, INITIAL_DELAY, REBALANCE, SESSION, World, join_request, protocols, share, sync_request,
 };
 use crate::groups::answers::text;
-use kafka_protocol::messages::{GroupId, JoinGroupRequest};
+use kafka_protocol::messages::{GroupId, JoinGroupRequest, SyncGroupRequest};
 use std::time::Duration;
 
 const NOT_COORDINATOR: i16 = 16;
@@ -119,62 +119,51 @@ fn what_makes_no_sense_is_refused() {
     let join = || join_request("");
     let group = |id: &str| GroupId(text(id));
     let heavy = join().with_protocols(protocols(&["range", &"x".repeat(2_000)]));
-    for (request, error) in [
-        (join().with_group_id(group("")), INVALID_GROUP_ID),
-        (
-            join().with_group_id(group(&"g".repeat(256))),
-            INVALID_GROUP_ID,
-        ),
-        (join().with_session_timeout_ms(-1), INVALID_SESSION_TIMEOUT),
-        (join().with_session_timeout_ms(499), INVALID_SESSION_TIMEOUT),
-        (
-            join().with_session_timeout_ms(i32::MAX),
+    let refused = |request: JoinGroupRequest, error| {
+        assert_eq!(world.ask(request, 9).joined().error_code, error);
+    };
+    refused(join().with_group_id(group("")), INVALID_GROUP_ID);
+    refused(
+        join().with_group_id(group(&"g".repeat(256))),
+        INVALID_GROUP_ID,
+    );
+    for milliseconds in [-1, 499, i32::MAX] {
+        refused(
+            join().with_session_timeout_ms(milliseconds),
             INVALID_SESSION_TIMEOUT,
-        ),
-        (
-            join().with_protocols(Vec::new()),
-            INCONSISTENT_GROUP_PROTOCOL,
-        ),
-        (
-            join().with_protocols(protocols(&["unknown"])),
-            INCONSISTENT_GROUP_PROTOCOL,
-        ),
-        (
-            join().with_protocol_type(text("connect")),
-            INCONSISTENT_GROUP_PROTOCOL,
-        ),
-        (heavy, GROUP_MAX_SIZE_REACHED),
-        (join_request("nobody"), UNKNOWN_MEMBER_ID),
-        (
-            join_request("nobody").with_group_instance_id(Some(text("x"))),
-            UNKNOWN_MEMBER_ID,
-        ),
-    ] {
-        assert_eq!(
-            world.ask(request.clone(), 9).joined().error_code,
-            error,
-            "{request:?}"
         );
     }
-    assert_eq!(
-        world.sync("nobody", 1, &[]).synced().error_code,
-        UNKNOWN_MEMBER_ID
+    for names in [&[][..], &["unknown"]] {
+        refused(
+            join().with_protocols(protocols(names)),
+            INCONSISTENT_GROUP_PROTOCOL,
+        );
+    }
+    refused(
+        join().with_protocol_type(text("connect")),
+        INCONSISTENT_GROUP_PROTOCOL,
     );
+    refused(heavy, GROUP_MAX_SIZE_REACHED);
+    refused(join_request("stranger"), UNKNOWN_MEMBER_ID);
+    let named = join_request("stranger").with_group_instance_id(Some(text("x")));
+    refused(named, UNKNOWN_MEMBER_ID);
+    let synced = |request| {
+        world
+            .ask::<SyncGroupRequest>(request, 5)
+            .synced()
+            .error_code
+    };
+    assert_eq!(synced(sync_request("stranger", 1, &[])), UNKNOWN_MEMBER_ID);
     let other = sync_request(&ids[0], 1, &[]).with_protocol_name(Some(text("roundrobin")));
-    assert_eq!(
-        world.ask(other, 5).synced().error_code,
-        INCONSISTENT_GROUP_PROTOCOL
-    );
-    assert_eq!(world.leave("nobody", None), UNKNOWN_MEMBER_ID);
-    assert_eq!(world.leave("", Some("nobody")), UNKNOWN_MEMBER_ID);
+    assert_eq!(synced(other), INCONSISTENT_GROUP_PROTOCOL);
+    assert_eq!(world.leave("stranger", None), UNKNOWN_MEMBER_ID);
+    assert_eq!(world.leave("", Some("stranger")), UNKNOWN_MEMBER_ID);
     // None of it did the group any harm.
     assert_eq!((world.phase(), world.heartbeat(&ids[0], 1)), ("Stable", 0));
     world.check();
     drop(world.ask(join(), 3));
-    assert_eq!(
-        world.ask(join(), 3).joined().error_code,
-        GROUP_MAX_SIZE_REACHED
-    );
+    let third = world.ask(join(), 3).joined();
+    assert_eq!(third.error_code, GROUP_MAX_SIZE_REACHED);
 }
 
 /// Two members "a", who leads, and "b".

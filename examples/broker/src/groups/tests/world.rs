@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    pub(super) fn ask(&self, request: impl Into<RequestKind>, version: i16) -> Asked {
+    pub(super) fn ask<R: Into<RequestKind>>(&self, request: R, version: i16) -> Asked {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
         let caller = Caller {
             address,
