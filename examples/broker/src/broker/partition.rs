@@ -13,7 +13,6 @@ use request_purgatory::{ResolvedKey, Watch};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What delayed requests are keyed by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -42,8 +41,6 @@ struct State {
     producers: Producers,
     /// The offset up to which every replica has the log. Consumers see nothing past it.
     high_watermark: i64,
-    /// When that moved last.
-    moved: Option<Instant>,
     /// Its topic was. Requests may still hold it.
     deleted: bool,
 }
@@ -174,7 +171,6 @@ impl Partition {
                 return;
             }
             state.high_watermark = offset;
-            state.moved = Some(Instant::now());
         }
         // Produces that need more than that are not even looked at.
         self.produces.check_and_complete_up_to(rank(offset));
@@ -187,12 +183,6 @@ impl Partition {
         let state = self.state.lock();
         state.check_offset(offset)?;
         Ok(state.log.bytes_between(offset, state.high_watermark))
-    }
-
-    /// Since when there is what a consumer at `offset` could be given, or a part of it.
-    pub(crate) fn readable_since(&self, offset: i64) -> Option<Instant> {
-        let state = self.state.lock();
-        state.moved.filter(|_| offset < state.high_watermark)
     }
 
     /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.
