@@ -267,6 +267,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, Some(&cause))
     }
 
+    /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
+    /// of [`PurgatoryBuilder::max_timeout`] applies. Returns how many got the new deadline.
+    ///
+    /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
+    /// each; if that panics, so does this call, and some operations have the new deadline.
+    pub fn reschedule_for_key<Q>(&self, key: &Q, timeout: Duration) -> usize
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        self.shared.inner.reschedule_key(key, timeout)
+    }
+
     /// Checks `key` for `count` completions, now; inside an examination, when the timer is driven next. (There the
     /// operation that is examined may have caused the same check before, and would cause no other one.)
     pub(crate) fn offer(&self, key: &Op::Key, count: usize) {

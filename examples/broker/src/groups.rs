@@ -205,10 +205,10 @@ impl Coordinator {
         let parked = match delayed.kind {
             Kind::Join => self
                 .joins
-                .try_complete_else_watch_on(delayed, [group.for_joins()]),
+                .try_complete_else_watch(delayed, [group.for_joins()]),
             Kind::Sync => self
                 .syncs
-                .try_complete_else_watch_on(delayed, [group.for_syncs()]),
+                .try_complete_else_watch(delayed, [group.for_syncs()]),
         };
         if let Err(rejected) = parked {
             match rejected.into_parts() {

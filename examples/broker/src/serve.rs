@@ -78,7 +78,7 @@ fn parked(broker: &Broker) -> String {
          groups: joins={} syncs={} members={} rebalances={}",
         fetch.len(),
         produce.len(),
-        fetch.watched() + produce.watched(),
+        fetch.stats().watched + produce.stats().watched,
         Arc::strong_count(&broker.connection) - 1,
         fetch.stats().missed_checks + produce.stats().missed_checks,
         groups.joins.len(),

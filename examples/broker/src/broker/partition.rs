@@ -9,7 +9,7 @@ use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
-use request_purgatory::{ResolvedKey, Watch};
+use request_purgatory::{Bound, ResolvedKey, Watch};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -97,13 +97,13 @@ impl Partition {
     }
 
     /// What a fetch waits on.
-    pub(crate) fn for_fetches(&self) -> Watch<'_, DelayedFetch> {
-        Watch::resolved(&self.fetches)
+    pub(crate) fn for_fetches(&self) -> Watch<'_, TopicPartition> {
+        self.fetches.watch()
     }
 
     /// What a produce waits on that needs the high watermark to reach `offset`.
-    pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, DelayedProduce> {
-        Watch::resolved(&self.produces).at_rank(rank(offset))
+    pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, TopicPartition> {
+        self.produces.watch().at_rank(rank(offset))
     }
 
     pub(crate) fn high_watermark(&self) -> i64 {
@@ -126,7 +126,8 @@ impl Partition {
     /// Marks it as deleted, and has what waits for it answered. To be called with no lock held.
     pub(crate) fn delete(&self) {
         self.state.lock().deleted = true;
-        self.produces.check_and_complete_up_to(u64::MAX);
+        self.produces
+            .check_and_complete_with(Bound::all().up_to(u64::MAX));
         self.fetches.check_and_complete_after_lock();
     }
 
@@ -173,7 +174,8 @@ impl Partition {
             state.high_watermark = offset;
         }
         // Produces that need more than that are not even looked at.
-        self.produces.check_and_complete_up_to(rank(offset));
+        self.produces
+            .check_and_complete_with(Bound::all().up_to(rank(offset)));
         // Fetches look at the high watermark under the lock under which it was moved.
         self.fetches.check_and_complete_after_lock();
     }

@@ -46,7 +46,7 @@ impl Purgatories {
 /// A client that goes away takes it out again.
 pub(crate) fn park<'a, Op>(
     purgatory: &Purgatory<Op>,
-    watches: impl Iterator<Item = Watch<'a, Op>>,
+    watches: impl Iterator<Item = Watch<'a, Op::Key>>,
     delayed: impl FnOnce(oneshot::Sender<Answer>) -> Op,
 ) -> Reply
 where
@@ -54,7 +54,7 @@ where
 {
     let (sender, receiver) = oneshot::channel();
     let waiting = Waiting::new(receiver);
-    match purgatory.try_complete_else_watch_on(delayed(sender), watches) {
+    match purgatory.try_complete_else_watch(delayed(sender), watches) {
         Ok(Admission::Parked(handle)) => {
             return Reply::Later(waiting.or_leave(move || drop(handle.cancel())));
         }

@@ -21,6 +21,7 @@ use kafka_protocol::ResponseError;
 use parking_lot::{Mutex, MutexGuard};
 use request_purgatory::{ResolvedKey, Watch};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A group. Its lock is never held across a check of a purgatory, nor while an operation is being parked: both run
@@ -109,13 +110,13 @@ impl Group {
     }
 
     /// What the join phase of the group waits on.
-    pub(super) fn for_joins(&self) -> Watch<'_, DelayedPhase> {
-        Watch::resolved(&self.joins)
+    pub(super) fn for_joins(&self) -> Watch<'_, Arc<str>> {
+        self.joins.watch()
     }
 
     /// What the sync phase of the group waits on.
-    pub(super) fn for_syncs(&self) -> Watch<'_, DelayedPhase> {
-        Watch::resolved(&self.syncs)
+    pub(super) fn for_syncs(&self) -> Watch<'_, Arc<str>> {
+        self.syncs.watch()
     }
 
     /// To be called without the lock. The state has been changed under the lock that `try_complete` takes.
