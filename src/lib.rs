@@ -43,7 +43,7 @@ pub use engine::settings::Builder;
 pub use engine::shared_handle::WeakRef;
 pub use error::{RejectReason, Rejected};
 pub use future::{WaitError, Waits};
-pub use operation::{Cause, Completion, DelayedOperation};
+pub use operation::{Completion, DelayedOperation};
 pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
 pub use timer::Timer;
 pub use tracker::{Requests, Tracker};

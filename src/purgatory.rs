@@ -26,6 +26,7 @@ mod watch;
 pub use crate::engine::shared_handle::ShutdownFuture;
 pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
 pub use crate::hash::{DefaultHasher, Key, KeyHasher, RandomState};
+pub use crate::operation::Cause;
 pub use crate::watch::bound::Bound;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
@@ -147,7 +148,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        self.shared.inner.check_key(key, Bound::NONE, RunOn::Caller)
+        self.shared
+            .inner
+            .check_key(key, &Bound::NONE, RunOn::Caller)
     }
 
     /// Examines operations that watch `key`, as far as `bound` goes: [at most](Bound::at_most) so many completions,
@@ -164,7 +167,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     {
         match bound.at_most {
             0 => 0,
-            _ => self.shared.inner.check_key(key, bound, RunOn::Caller),
+            _ => self.shared.inner.check_key(key, &bound, RunOn::Caller),
         }
     }
 
@@ -266,7 +269,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         let inner = &self.shared.inner;
         match Examining::current() {
             Some(_) => inner.defer(Deferred::key(key.clone()), bound),
-            None => _ = inner.check_key(key, bound, RunOn::Caller),
+            None => _ = inner.check_key(key, &bound, RunOn::Caller),
         }
     }
 
