@@ -73,7 +73,6 @@ fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>, fate
     }
     same.reschedule_for_key(&3, Duration::from_millis(1));
     same.len();
-    same.stats().watched;
     same.watched_keys();
     same.stats();
     same.snapshot();
