@@ -72,7 +72,6 @@ fn call_everything(weak: &WeakRef<Purgatory<Op>>, handle: &OnceLock<Handle<Op>>,
     }
     same.reschedule_for_key(&3, Duration::from_millis(1));
     same.len();
-    same.stats().watched;
     same.watched_keys();
     same.stats();
     same.snapshot();
