@@ -30,8 +30,8 @@ pub enum RejectReason {
     Draining,
     /// The purgatory (timer, tracker) is shut down.
     ShutDown,
-    /// The timeout is longer than the timer's scheme can hold. Only `SimpleWheel` of the feature `reference-schemes`
-    /// has such a bound.
+    /// The timeout is longer than the timer's scheme can hold. Only a [`SimpleWheel`](crate::scheme::SimpleWheel) has
+    /// such a bound.
     TooLong,
     /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was
     /// being parked. The operation watches no key any more. Its fields have the values at the moment of the panic.

@@ -23,8 +23,8 @@
 //! The examples are in the repository's `examples` folder: programs of at most 150 lines to copy from, and larger ones.
 //!
 //! Some pages are in the repository only, because they show plots or lists that a script generates: how to choose a
-//! timer scheme (`docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the tests
-//! and mutants of each promise (`docs/proofs.md`).
+//! timer scheme (`schemes/docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the
+//! tests and mutants of each promise (`docs/proofs.md`).
 
 /// A page of `docs`. Links inside the page lead to other files of the repository. The definitions in front of the page
 /// take precedence, and lead to pages and items of this documentation.

@@ -6,7 +6,7 @@ use std::process::Command;
 use parking_lot::Mutex;
 
 use crate::candidate::{ByHandle, Candidate};
-use crate::candidates::{Harness, Named};
+use crate::candidates::Harness;
 use crate::options::{Child, Options};
 use crate::outcome::{Outcome, Parameters, Values, label, short};
 use crate::self_check;
@@ -56,15 +56,6 @@ impl<W> Contender<W> {
     /// Enters one of another kind, which `check` holds to the rules of its workload.
     pub(crate) fn other(name: &'static str, check: fn(), round: fn(&W) -> Values) -> Self {
         Self { name, check, round }
-    }
-
-    /// Enters a timer scheme.
-    pub(crate) fn scheme<S: Named>(round: fn(&W) -> Values) -> Self {
-        Self {
-            name: S::NAME,
-            check: self_check::scheme::run::<S>,
-            round,
-        }
     }
 
     /// Enters a timer alone.

@@ -7,7 +7,6 @@
 //! | module | |
 //! |---|---|
 //! | `candidate`, `timer_queue` | what an implementation must offer, whole or as a timer alone |
-//! | `scheme_timers` | timers in a scheme of the library, with their records |
 //! | `candidates` | the library, its peers, and the floor under them all |
 //! | `self_check` | the ground rules, tried on each candidate before it is measured |
 //! | `workload` | what is measured, a file each |
@@ -15,8 +14,6 @@
 //! | `process`, `histogram`, `random` | processor time and memory, percentiles, chance |
 //! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
 //! | `report` | tables and JSON; `benches/plot.py` draws |
-//!
-//! With `--features reference-schemes` the reference schemes, which are not for deployment, take part too.
 //!
 //! A new workload is a file in `workload` and a line in its list.
 
@@ -30,7 +27,6 @@ mod process;
 mod random;
 mod report;
 mod request;
-mod scheme_timers;
 mod self_check;
 mod timer_queue;
 mod workload;

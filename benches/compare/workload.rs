@@ -1,8 +1,6 @@
 //! The workloads, one file each, and a line each in [`ALL`].
 
-mod idle;
 mod ring;
-mod schemes;
 mod w1;
 mod w10;
 mod w11;
@@ -23,7 +21,7 @@ use crate::outcome::{Metric, Outcome};
 use crate::report::Report;
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 15] = [
+pub(crate) const ALL: [Entry; 13] = [
     Entry::of::<w1::W1>(),
     Entry::of::<w1t::W1t>(),
     Entry::of::<w1x::W1x>(),
@@ -37,8 +35,6 @@ pub(crate) const ALL: [Entry; 15] = [
     Entry::of::<w9::W9>(),
     Entry::of::<w10::W10>(),
     Entry::of::<w11::W11>(),
-    Entry::of::<schemes::Schemes>(),
-    Entry::of::<idle::Idle>(),
 ];
 
 /// One setting of something to measure; the cases are its values.

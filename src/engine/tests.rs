@@ -9,7 +9,7 @@ use crate::address::SLOTS;
 use crate::cell::slab::{Held, Released};
 use crate::observe::Since;
 use crate::reaper::Reaper;
-use crate::scheme::{HierarchicalWheel, Scheme, Tick, reference::SimpleWheel};
+use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::{PARKS_PER_LOOK, SLICE};
 use std::collections::VecDeque;

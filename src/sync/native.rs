@@ -15,8 +15,6 @@ pub(crate) use std::thread_local;
 
 /// Slots in the first chunk of a slab; each further chunk doubles it.
 pub(crate) const FIRST_CHUNK: u32 = 64;
-/// Timers in a block of a bucket.
-pub(crate) const BLOCK: usize = 60;
 /// Watchers in the one allocation of a list of few.
 pub(crate) const FEW: usize = 3;
 /// Watchers in the one allocation of a list of several.

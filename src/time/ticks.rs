@@ -5,10 +5,8 @@
 //! is never early, and at most one tick late.
 
 use super::Timestamp;
+use crate::scheme::Tick;
 use std::time::Duration;
-
-/// A number of ticks since an origin: the building of a purgatory, or what the caller of a scheme chose.
-pub type Tick = u64;
 
 /// The deadline of a timer that never fires.
 pub(crate) const NEVER: Tick = Tick::MAX;

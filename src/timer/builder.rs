@@ -35,6 +35,17 @@ impl<T: Send + 'static> Timer<T> {
 impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
     /// How deadlines are kept; see [`scheme`](crate::scheme) for what each is good for. Default:
     /// [`HierarchicalWheel`](crate::scheme::HierarchicalWheel).
+    ///
+    /// ```
+    /// use request_purgatory::{Timer, scheme::HashedWheel};
+    ///
+    /// // Timeouts of up to 4 s fit one revolution: 4,096 slots of 1 ms.
+    /// let timer = Timer::builder("connections")
+    ///     .scheme::<HashedWheel>()
+    ///     .wheel_size(4096)
+    ///     .build(|connection: u64| println!("connection {connection} is idle"))?;
+    /// # Ok::<(), request_purgatory::purgatory::BuildError>(())
+    /// ```
     pub fn scheme<V: Scheme>(self) -> Builder<Timer<T, V>> {
         Builder {
             settings: self.settings,
