@@ -15,7 +15,7 @@
 //! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
 //! | `report` | tables and JSON; `benches/plot.py` draws |
 //!
-//! A new workload is a file in `workload` and a line in its list.
+//! A new workload is a file in `workload` and a line in the list of `contest`.
 
 mod candidate;
 mod candidates;
@@ -37,13 +37,13 @@ use report::machine::Machine;
 fn main() {
     let options = Options::from_arguments();
     if let Some(child) = &options.child {
-        let entry = workload::ALL
+        let entry = contest::ALL
             .iter()
             .find(|entry| entry.name == child.workload);
         (entry.expect("the parent knows the names").run_as_child)(child, &options);
         return;
     }
-    let wanted: Vec<_> = workload::ALL
+    let wanted: Vec<_> = contest::ALL
         .iter()
         .filter(|entry| options.wants(entry.name))
         .filter(|entry| (entry.candidates)().iter().any(|name| options.admits(name)))

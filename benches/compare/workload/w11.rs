@@ -19,8 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, futures::OwnedNotified};
 use tokio::time::{Sleep, sleep};
 
-use super::Workload;
-use crate::contest::{Case, Contender};
+use super::{Case, Contender, Workload};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 

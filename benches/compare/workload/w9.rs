@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use request_purgatory::{Purgatory, ResolvedKey, time::Clock, time::SystemClock, time::Timestamp};
 
-use super::Workload;
 use super::w1::W1;
+use super::{Case, Contender, Workload};
 use crate::candidate::Candidate;
 use crate::candidates::{Floor, Library};
-use crate::contest::{Case, Contender};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::request::Request;

@@ -9,7 +9,6 @@ mod slow_end;
 mod slow_look;
 mod storm;
 
-use crate::cli::Options;
 use crate::innocent::{self, Found, Innocents, Round};
 use crate::operation::{Kind, Operation};
 use crate::table;
@@ -96,18 +95,18 @@ impl Scenario {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(scenarios: &[Scenario], operations: u32) -> Result<()> {
     let is_sleeper = |scenario: &Scenario| *scenario == Scenario::Sleeper;
     let (sleeper, tables): (Vec<Scenario>, Vec<Scenario>) =
-        options.scenarios.iter().partition(|it| is_sleeper(it));
+        scenarios.iter().partition(|it| is_sleeper(it));
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    println!("{cores} cores, {} operations\n", options.operations);
+    println!("{cores} cores, {operations} operations\n");
     if !tables.is_empty() {
         table::head();
     }
     // The scenario of lateness has a table of its own.
     for scenario in tables.into_iter().chain(sleeper) {
-        scenario.measure(options.operations)?;
+        scenario.measure(operations)?;
     }
     Ok(())
 }

@@ -4,10 +4,10 @@ mod check;
 mod end;
 mod park;
 
-use crate::operation::Operation;
+use crate::panics::lock;
 use crate::random::Random;
 use crate::record::Record;
-use crate::stage::{Entry, Stage, lock};
+use crate::stage::{Entry, Operation, Stage};
 use request_purgatory::Purgatory;
 use std::sync::Arc;
 use std::thread;

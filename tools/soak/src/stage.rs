@@ -1,9 +1,14 @@
 //! One purgatory and all that is known about it.
 
-use crate::helpers::Helpers;
+mod helpers;
+mod operation;
+
+pub(crate) use helpers::Helpers;
+pub(crate) use operation::Operation;
+
 use crate::key::{OFFSETS, RESCHEDULED};
 use crate::ledger::{Accounts, Count, Ledger};
-use crate::operation::Operation;
+use crate::panics::lock;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::record::{NEVER, Record};
@@ -12,7 +17,7 @@ use request_purgatory::{
     time::SystemClock,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 const BOARD: usize = 1024;
@@ -34,6 +39,9 @@ struct Shelf {
     clean_at: usize,
 }
 
+/// Makes calls from inside a callback of an operation of this depth, at random from this seed.
+pub(crate) type Reenter = fn(&Arc<Stage>, u64, u32);
+
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
@@ -42,6 +50,7 @@ pub(crate) struct Stage {
     /// Weak, like all that callbacks have: an operation must not own the purgatory it waits in.
     purgatory: OnceLock<WeakRef<Purgatory<Operation>>>,
     neighbour: OnceLock<Weak<Stage>>,
+    reenter: Reenter,
     clock: SystemClock,
     offsets: Vec<AtomicU64>,
     board: Vec<Mutex<Option<Entry>>>,
@@ -56,16 +65,12 @@ pub(crate) struct Stage {
     pub(crate) shutdown_over: AtomicBool,
 }
 
-/// Locks, whatever an intended panic left behind.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Stage {
     pub(crate) fn build(
         plan: Plan,
         ledger: &Arc<Ledger>,
         shared: &ReaperThread,
+        reenter: Reenter,
     ) -> Result<(Arc<Self>, Purgatory<Operation>, Helpers), BuildError> {
         let clock = SystemClock::new();
         let stage = Arc::new(Self {
@@ -73,6 +78,7 @@ impl Stage {
             ledger: ledger.clone(),
             purgatory: OnceLock::new(),
             neighbour: OnceLock::new(),
+            reenter,
             clock,
             offsets: (0..OFFSETS).map(|_| AtomicU64::new(0)).collect(),
             board: (0..BOARD).map(|_| Mutex::new(None)).collect(),

@@ -1,9 +1,8 @@
 //! The threads that a purgatory leaves to its user: a reactor, an executor.
 
-use crate::operation::Operation;
-use crate::panics;
+use super::{Operation, Stage};
+use crate::panics::{self, lock};
 use crate::plan::{Driver, Place};
-use crate::stage::{Stage, lock};
 use request_purgatory::{
     Purgatory, WeakRef, purgatory::BuildError, threads::Dispatch, threads::Executor, threads::Job,
     threads::Reaper, threads::ReaperThread, time::Clock, time::SystemClock, time::WakeFn,

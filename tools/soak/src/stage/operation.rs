@@ -1,12 +1,11 @@
 //! The operation that is parked, checked and ended: it keeps its own record, and misbehaves as decided when it was made.
 
-use crate::caller::Caller;
+use super::Stage;
 use crate::key::Key;
 use crate::ledger::Ending;
 use crate::misbehaviour::{At, Misbehaviour};
-use crate::panics;
+use crate::panics::{self, lock};
 use crate::record::Record;
-use crate::stage::{Stage, lock};
 use request_purgatory::{Completion, DelayedOperation};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,7 +74,7 @@ impl Operation {
             _ => {}
         }
         match self.misbehaviour.reenters {
-            Some((when, seed)) if when == at => Caller::nested(&self.stage, seed, self.depth),
+            Some((when, seed)) if when == at => (self.stage.reenter)(&self.stage, seed, self.depth),
             _ => {}
         }
     }
