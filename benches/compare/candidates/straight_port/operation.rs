@@ -1,5 +1,5 @@
-//! `DelayedOperation`, `TimerTask` and `TimerTaskList`: a request with its lock and its place in the wheel, and the lists
-//! that the wheel is made of.
+//! `DelayedOperation`, `TimerTask` and `TimerTaskList`: a request with its lock and its place in the wheel, and the
+//! lists that the wheel is made of.
 
 use std::ptr;
 use std::sync::Arc;
