@@ -1,33 +1,38 @@
-//! A job queue with competing workers: each job goes to one worker, and a job that a worker dropped goes to another.
+//! A job queue with competing workers: each job goes to one worker, and a job whose worker dies in it goes to another.
 //!
 //! ```text
 //! cargo run --release -p examples --bin job_queue
 //! ```
 //!
-//! A worker waits by [`Waits`]' `take`: the job that a push took for a worker which was aborted before it saw the job
-//! goes back to the front of the queue, and to the next worker. No job is lost, and none is done twice.
+//! A worker waits by [`Waits`]' `take`, which gives it a guard of the job. While jobs are pushed, a hundred workers are
+//! aborted at random moments: while they wait, with a job that they never saw, or in the middle of one. Whichever guard
+//! is dropped puts its job back at the front of the queue, for the next worker. Between the effect of a job and its
+//! `done()` nothing is awaited, so no job is done twice.
 
-use request_purgatory::future::WaitError;
+use request_purgatory::future::{Taken, WaitError};
 use request_purgatory::{Bound, Waits};
 use std::collections::VecDeque;
 use std::error::Error;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::task::JoinSet;
 
-const JOBS: usize = 20_000;
+const JOBS: usize = 1_000;
 const WORKERS: usize = 8;
+const ABORTS: usize = 100;
 /// All workers wait for this key. With a queue for each tenant, the key would be the tenant.
 const QUEUE: &str = "jobs";
+
 /// Its number, and when it was pushed.
 type Job = (usize, Instant);
-/// Worker, number of the job, and how long that had been in the queue.
-type Done = (usize, usize, Duration);
 
 struct Queue {
     jobs: Arc<Mutex<VecDeque<Job>>>,
     idle: Waits<&'static str>,
+    /// How often each job was begun, and how often it was done.
+    begun: Vec<AtomicUsize>,
+    done: Vec<AtomicUsize>,
 }
 
 impl Queue {
@@ -37,69 +42,79 @@ impl Queue {
         self.idle.check_and_complete_with(QUEUE, Bound::at_most(1));
     }
 
-    /// Waits for a job for at most `timeout`. If the future is dropped, the job that it may have by then goes back.
-    async fn take(&self, timeout: Duration) -> Result<Job, WaitError> {
+    /// Waits for a job, for at most half a minute.
+    async fn take(&self) -> Result<Taken<Job>, WaitError> {
         let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
-        let take_back = move |job| returns.lock().unwrap().push_front(job);
         let take = self.idle.take(
             [QUEUE],
-            timeout,
+            Duration::from_secs(30),
             move |_| takes.lock().unwrap().pop_front(),
-            take_back,
+            move |job| returns.lock().unwrap().push_front(job),
         );
         take.await
     }
-}
 
-async fn work(worker: usize, queue: Arc<Queue>, results: UnboundedSender<Done>) {
-    for attempt in 1.. {
-        match queue.take(Duration::from_secs(30)).await {
-            Ok(job) if attempt % 100 == 0 => queue.push(job), // it failed
-            Ok((job, pushed)) => _ = results.send((worker, job, pushed.elapsed())),
-            Err(WaitError::Expired) => {} // no job for so long
-            Err(_) => return,             // shut down
+    async fn work(self: Arc<Self>) {
+        loop {
+            let job = match self.take().await {
+                Ok(job) => job,
+                Err(WaitError::Expired) => continue, // no job for so long
+                Err(_) => return,                    // shut down
+            };
+            self.begun[job.0].fetch_add(1, Relaxed);
+            tokio::time::sleep(Duration::from_millis(1)).await; // the work: an abort finds most workers here
+            self.done[job.0].fetch_add(1, Relaxed); // its effect
+            job.done();
         }
     }
+
+    fn total(counts: &[AtomicUsize]) -> usize {
+        counts.iter().map(|count| count.load(Relaxed)).sum()
+    }
+}
+
+/// Any number below `limit`.
+fn random(limit: u64) -> u64 {
+    RandomState::new().hash_one(limit) % limit
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (jobs, idle) = (Arc::default(), Waits::new("jobs"));
-    let queue = Arc::new(Queue { jobs, idle });
-    let (results, mut done) = unbounded_channel();
-    let (mut workers, start) = (JoinSet::new(), Instant::now());
-    for worker in 0..WORKERS {
-        workers.spawn(work(worker, queue.clone(), results.clone()));
-    }
-
+    let counts = || (0..JOBS).map(|_| AtomicUsize::new(0)).collect();
+    let queue = Arc::new(Queue {
+        jobs: Arc::default(),
+        idle: Waits::new("jobs"),
+        begun: counts(),
+        done: counts(),
+    });
+    let spawn = || tokio::spawn(queue.clone().work());
+    let mut workers = (0..WORKERS).map(|_| spawn()).collect::<Vec<_>>();
+    let start = Instant::now();
     for number in 0..JOBS {
         queue.push((number, Instant::now()));
-        if number % 50 == 0 {
-            // One more worker, which is aborted while it waits, or has a job already that it never sees.
-            let queue = queue.clone();
-            let take = async move { queue.push(queue.take(Duration::MAX).await.unwrap()) };
-            let unlucky = tokio::spawn(take);
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        if number % (JOBS / ABORTS) == 0 {
+            tokio::time::sleep(Duration::from_micros(random(2_000))).await;
+            let unlucky = &mut workers[random(WORKERS as u64) as usize];
             unlucky.abort();
+            *unlucky = spawn();
         }
     }
-    let (mut shares, mut numbers, mut waits) = ([0; WORKERS], Vec::new(), Vec::new());
-    while numbers.len() < JOBS {
-        let (worker, number, waited) = done.recv().await.ok_or("the workers have ended")?;
-        shares[worker] += 1;
-        numbers.push(number);
-        waits.push(waited);
+    while Queue::total(&queue.done) < JOBS {
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let took = start.elapsed(); // the unlucky workers take most of it
+    let took = start.elapsed();
     queue.idle.shutdown_async()?.await; // every worker ends
-    workers.join_all().await;
-    numbers.sort_unstable();
-    waits.sort_unstable();
-    println!("{JOBS} jobs, each done once by one of {WORKERS} workers, in {took:.1?}");
-    println!("jobs for each worker: {shares:?}");
-    let (p50, p99) = (waits[JOBS / 2], waits[JOBS * 99 / 100]);
-    println!("from push to worker: p50 {p50:.1?}, p99 {p99:.1?}");
-    assert!(numbers.into_iter().eq(0..JOBS), "each job is done once");
-    assert!(done.try_recv().is_err() && queue.jobs.lock().unwrap().is_empty());
+    for worker in workers {
+        worker.await?;
+    }
+    let begun = Queue::total(&queue.begun);
+    println!("{JOBS} jobs by {WORKERS} workers in {took:.1?}, {ABORTS} workers aborted");
+    println!(
+        "{} jobs were begun again, because their worker was aborted",
+        begun - JOBS
+    );
+    let once = queue.done.iter().all(|done| done.load(Relaxed) == 1);
+    println!("each job done once: {once}");
+    assert!(once && queue.jobs.lock().unwrap().is_empty());
     Ok(())
 }

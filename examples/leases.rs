@@ -8,14 +8,15 @@
 //! another has it by now. No lease service can prevent that; the *store* can: every write carries the token of the
 //! lease under which it is made, and the store refuses a token lower than the highest that it has seen.
 
-use request_purgatory::future::TakeFuture;
+use request_purgatory::future::{Taken, WaitFuture};
 use request_purgatory::tracker::FencingToken;
 use request_purgatory::{Bound, Tracker, Waits};
 use std::error::Error;
 use std::time::Duration;
 
 type Resource = &'static str;
-type Acquire = TakeFuture<Resource, FencingToken>;
+/// A guard: dropped, it releases the lease.
+type Lease = Taken<FencingToken>;
 
 struct Leases {
     /// The holder of each resource, until its lease expires.
@@ -37,14 +38,20 @@ impl Leases {
         Self { held, free }
     }
 
-    /// Waits until `resource` is free, for at most a minute, and holds it for `ttl` from then on. If the future is
-    /// dropped, the lease that it may have by then goes to the next one.
-    fn acquire(&self, resource: Resource, holder: &'static str, ttl: Duration) -> Acquire {
+    /// Waits until `resource` is free, for at most a minute, and holds it for `ttl` from then on. When the lease is
+    /// dropped, or the future that may have one by then, the resource goes to the next one that waits.
+    fn acquire(
+        &self,
+        resource: Resource,
+        holder: &'static str,
+        ttl: Duration,
+    ) -> WaitFuture<Resource, Lease> {
         let (takes, returns) = (self.held.clone(), self.held.clone());
         self.free.take(
             [resource],
             Duration::from_secs(60),
             move |_| takes.try_track(resource, holder, ttl).ok(),
+            // A lease that has expired is not this holder's any more, and nothing is released.
             move |token| _ = returns.complete_if(resource, token),
         )
     }
@@ -52,14 +59,6 @@ impl Leases {
     /// Holds it for another `ttl` from now. False if the lease has expired: it is lost.
     fn renew(&self, resource: Resource, token: FencingToken, ttl: Duration) -> bool {
         self.held.touch_if(resource, token, ttl)
-    }
-
-    fn release(&self, resource: Resource, token: FencingToken) {
-        // `None`: it has expired, and the resource is not this holder's to release.
-        if self.held.complete_if(resource, token).is_some() {
-            self.free
-                .check_and_complete_with(resource, Bound::at_most(1));
-        }
     }
 }
 
@@ -82,21 +81,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (leases, mut store) = (Leases::new(), Store::default());
     let (short, long) = (Duration::from_millis(300), Duration::from_secs(60));
     let stalled = leases.acquire("disk", "A", short).await?;
-    println!("A holds the lease with token {stalled}");
-    store.write(stalled, "by A")?;
+    println!("A holds the lease with token {}", *stalled);
+    store.write(*stalled, "by A")?;
 
     // A stalls; B waits until A's lease has expired.
     let second = leases.acquire("disk", "B", long).await?;
-    println!("B waited, and holds it with token {second}");
-    store.write(second, "by B")?;
-    println!("A writes again: {:?}", store.write(stalled, "late, by A"));
-    assert!(!leases.renew("disk", stalled, long));
-    leases.release("disk", stalled); // releases nothing: it is B's
+    println!("B waited, and holds it with token {}", *second);
+    store.write(*second, "by B")?;
+    println!("A writes again: {:?}", store.write(*stalled, "late, by A"));
+    assert!(!leases.renew("disk", *stalled, long));
+    drop(stalled); // releases nothing: it is B's
     let third = leases.acquire("disk", "C", long); // waits from now on
-    leases.release("disk", second); // B is done: C need not wait for the time to pass
+    drop(second); // B is done: C need not wait for the time to pass
     let third = third.await?;
-    println!("C holds it with token {third}, released by B");
-    assert!(leases.renew("disk", third, long) && leases.held.get("disk") == Some("C"));
-    store.write(third, "by C")?;
+    println!("C holds it with token {}, released by B", *third);
+    assert!(leases.renew("disk", *third, long) && leases.held.get("disk") == Some("C"));
+    store.write(*third, "by C")?;
     Ok(())
 }

@@ -9,7 +9,7 @@
 //! again on the next one with what is left of its time (so they must be idempotent). A frame is two numbers: id and
 //! argument. Threads, and no runtime.
 
-use request_purgatory::{Requests, WaitError, tracker::Responded};
+use request_purgatory::{Requests, WaitError, future::block_on, tracker::Responded};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
@@ -35,7 +35,7 @@ impl Client {
             let response = self.pending.request(id, left).expect("a new id");
             let _ = connection.write_all(&[id, number].map(u64::to_be_bytes).concat()); // the receiver sees why not
             drop(connection);
-            if let Some(square) = response.wait_blocking()? {
+            if let Some(square) = block_on(response)? {
                 return Ok(square);
             }
         }

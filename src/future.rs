@@ -1,10 +1,10 @@
-//! Futures over a purgatory. They need no runtime: any executor polls them, or a thread blocks on them.
+//! Futures over a purgatory. They need no runtime: any executor polls them, or a thread runs one by [`block_on`].
 //!
 //! | | parks | resolves to |
 //! |---|---|---|
 //! | [`wait`](crate::Purgatory::wait) | a predicate of the user's | what it finds |
 //! | [`listen`](crate::Purgatory::listen) | a listener; the condition stays with the waiter | checks, one by one; what the condition finds |
-//! | [`take`](crate::Purgatory::take) | a predicate that takes | what it took; what is not received goes back |
+//! | [`take`](crate::Purgatory::take) | a predicate that takes | a guard of what it took, which goes back unless it is done |
 //! | [`completion`](crate::Purgatory::completion) | an operation of the user's | its end |
 //!
 //! All of them are operations like any other. What ends one tells its future, and wakes the task that polled last.
@@ -15,13 +15,15 @@ mod operation;
 mod reply;
 mod signal;
 mod take;
+mod taken;
 mod wait;
 mod wait_error;
 
+pub use crate::promise::block_on;
 pub use completing::{Awaited, CompletionFuture};
 pub use listener::Listener;
 pub use operation::WaitOperation;
-pub use reply::CompletionError;
-pub use take::TakeFuture;
+pub use take::Attempt;
+pub use taken::Taken;
 pub use wait::{WaitFuture, Waits};
 pub use wait_error::WaitError;

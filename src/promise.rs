@@ -5,6 +5,7 @@ mod wake_cell;
 pub(crate) use wake_cell::{Look, WakeCell};
 
 use crate::sync::Arc;
+use crate::trampoline::Trampoline;
 use std::future::Future;
 use std::mem;
 use std::pin::pin;
@@ -69,8 +70,16 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs `future` to its end on this thread, which sleeps meanwhile.
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+/// Runs `future` to its end on this thread, which sleeps meanwhile: for programs without an async runtime.
+///
+/// # Panics
+/// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`): the call that ends the
+/// future may have to run on the thread that is blocked. A panic of `future` goes on.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    assert!(
+        !Trampoline::in_progress(),
+        "a callback of the library must not block in `block_on`"
+    );
     let waker = Arc::new(Unpark(thread::current())).into();
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);

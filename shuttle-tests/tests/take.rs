@@ -2,7 +2,7 @@
 //! passes.
 #![cfg(shuttle)]
 
-use request_purgatory::future::{TakeFuture, WaitOperation};
+use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::threads::{Dispatch, Reaper};
 use request_purgatory::{Bound, Purgatory, time::ManualClock};
 use shuttle::rand::{Rng, thread_rng};
@@ -47,7 +47,7 @@ impl Stage {
         }
     }
 
-    fn take(&self) -> TakeFuture<u64, u32, Hasher> {
+    fn take(&self) -> WaitFuture<u64, Taken<u32>, Hasher> {
         let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
         let timeout = Duration::from_millis(thread_rng().gen_range(0..4));
         self.waits.take(
@@ -67,7 +67,7 @@ impl Stage {
                 let at = thread_rng().gen_range(0..takes.len());
                 let polled = Pin::new(&mut takes[at]).poll(&mut Context::from_waker(Waker::noop()));
                 if let Poll::Ready(Ok(job)) = polled {
-                    self.received.lock().unwrap().push(job);
+                    self.received.lock().unwrap().push(job.done());
                 }
                 thread::yield_now();
             }

@@ -1,13 +1,13 @@
 //! Waiting for the end of an operation.
 
-use super::reply::{Awaiting, CompletionError, Reply};
+use super::reply::{Awaiting, Reply};
+use super::wait_error::WaitError;
 use crate::error::Rejected;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::{Cause, Completion, DelayedOperation};
-use crate::promise::{Promise, block_on};
+use crate::promise::Promise;
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -43,7 +43,7 @@ use std::time::Duration;
 ///
 /// end.store(10, Ordering::Release);
 /// fetches.check_and_complete(&7);
-/// # use futures::executor::block_on; // any executor
+/// # use request_purgatory::future::block_on; // or any executor
 /// let (fetch, completion) = block_on(fetch)?;
 /// assert_eq!((fetch.offset, completion), (10, Completion::Satisfied));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -54,7 +54,7 @@ pub struct Awaited<Op: 'static> {
 }
 
 /// What an operation and its future share.
-type End<Op> = Promise<Result<(Op, Completion), CompletionError>>;
+type End<Op> = Promise<Result<(Op, Completion), WaitError>>;
 
 impl<Op: 'static> Awaited<Op> {
     /// An operation that no task awaits, for [`Purgatory::try_complete_else_watch`].
@@ -63,7 +63,7 @@ impl<Op: 'static> Awaited<Op> {
     }
 
     /// The operation, for instance one that was cancelled. Its future, if there is one, resolves to
-    /// [`CompletionError::Cancelled`].
+    /// [`WaitError::Cancelled`].
     pub fn into_operation(self) -> Op {
         self.op
     }
@@ -160,26 +160,10 @@ impl<Op: DelayedOperation, S: KeyHasher> CompletionFuture<Op, S> {
     pub fn handle(&self) -> Option<&Handle<Awaited<Op>, S>> {
         self.0.handle()
     }
-
-    /// Blocks this thread until the operation has ended.
-    ///
-    /// # Errors
-    /// [`CompletionError`], if the operation was cancelled or panicked.
-    ///
-    /// # Panics
-    /// If it is called from a callback of the library: the call that ends the operation may have to run on the thread
-    /// that is blocked.
-    pub fn wait_blocking(self) -> Result<(Op, Completion), CompletionError> {
-        assert!(
-            !Trampoline::in_progress(),
-            "a callback of the purgatory must not block in `wait_blocking`"
-        );
-        block_on(self)
-    }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Future for CompletionFuture<Op, S> {
-    type Output = Result<(Op, Completion), CompletionError>;
+    type Output = Result<(Op, Completion), WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.get_mut().0.poll(cx)

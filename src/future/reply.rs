@@ -4,6 +4,7 @@
 //! Each end tells the other when it is dropped: the operation's end sets an error, the future's end cancels the
 //! operation.
 
+use super::wait_error::WaitError;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::panics::Panics;
@@ -11,31 +12,7 @@ use crate::promise::{Promise, State};
 use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use crate::trampoline::{Trampoline, drop_user_value};
-use std::error::Error;
-use std::fmt;
 use std::task::{Context, Poll, Waker};
-
-/// Why an awaited operation ended without a completion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CompletionError {
-    /// It was taken back: by [`Purgatory::cancel_for_key`](crate::Purgatory::cancel_for_key) or
-    /// [`Handle::cancel`].
-    Cancelled,
-    /// Its `try_complete` panicked, which drops it.
-    Panicked,
-}
-
-impl fmt::Display for CompletionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cancelled => "the operation was cancelled",
-            Self::Panicked => "`try_complete` of the operation panicked",
-        })
-    }
-}
-
-impl Error for CompletionError {}
 
 /// What lies between the two ends.
 pub(super) trait Shared {
@@ -43,19 +20,19 @@ pub(super) trait Shared {
     type Unreceived: 'static;
 
     /// The operation was dropped without a result.
-    fn lose(&self, lost: CompletionError);
+    fn lose(&self, lost: WaitError);
 
     /// The future was dropped: no result is kept and no task is woken from now on. Returns what was kept, because its
     /// destructors may be the user's.
     fn close(&self) -> (Self::Unreceived, Option<Waker>);
 }
 
-impl<T: 'static, E: From<CompletionError> + 'static> Shared for Promise<Result<T, E>> {
-    type Unreceived = State<Result<T, E>>;
+impl<T: 'static> Shared for Promise<Result<T, WaitError>> {
+    type Unreceived = State<Result<T, WaitError>>;
 
-    fn lose(&self, lost: CompletionError) {
+    fn lose(&self, lost: WaitError) {
         // If the future was dropped, this returns the error.
-        drop(self.keep(Err(lost.into())));
+        drop(self.keep(Err(lost)));
     }
 
     fn close(&self) -> (Self::Unreceived, Option<Waker>) {
@@ -101,8 +78,8 @@ impl<M: Shared> Drop for Reply<M> {
             return;
         }
         let lost = match self.asking {
-            true => CompletionError::Panicked,
-            false => CompletionError::Cancelled,
+            true => WaitError::Panicked,
+            false => WaitError::Cancelled,
         };
         // This may run while another destructor of the user's unwinds: a waker that panics too must not abort.
         Panics::contain(|| self.shared.lose(lost));
@@ -151,14 +128,10 @@ impl<M: Shared, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     }
 }
 
-impl<T, E, Op, S> Awaiting<Promise<Result<T, E>>, Op, S>
-where
-    T: 'static,
-    E: From<CompletionError> + 'static,
-    Op: DelayedOperation,
-    S: KeyHasher,
+impl<T: 'static, Op: DelayedOperation, S: KeyHasher>
+    Awaiting<Promise<Result<T, WaitError>>, Op, S>
 {
-    pub(super) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<T, E>> {
+    pub(super) fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<T, WaitError>> {
         let poll = self.shared.poll(cx);
         if poll.is_ready() {
             self.handle = None;

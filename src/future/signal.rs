@@ -1,6 +1,6 @@
 //! What a listener's operation tells the listener: that a key was checked, and that no more checks come.
 
-use super::reply::{CompletionError, Shared};
+use super::reply::Shared;
 use super::wait_error::WaitError;
 use crate::promise::{Look, WakeCell};
 use std::task::{Context, Poll, Waker};
@@ -66,8 +66,8 @@ impl Signal {
 impl Shared for Signal {
     type Unreceived = News;
 
-    fn lose(&self, lost: CompletionError) {
-        self.end(lost.into());
+    fn lose(&self, lost: WaitError) {
+        self.end(lost);
     }
 
     fn close(&self) -> (News, Option<Waker>) {

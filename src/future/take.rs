@@ -1,27 +1,22 @@
-//! Taking a value that only one waiter may have, so that the value is not lost if that waiter is dropped.
+//! Taking a value that only one waiter may have, so that the value is not lost if that waiter ends before its work does.
 
 use super::operation::WaitOperation;
+use super::taken::{Taken, Way};
 use super::wait::WaitFuture;
-use super::wait_error::WaitError;
-use crate::hash::{Key, KeyHasher, RandomState};
+use crate::hash::{Key, KeyHasher};
 use crate::operation::Cause;
-use crate::panics::Panics;
-use crate::purgatory::{Handle, Purgatory, Watch};
-use crate::trampoline::UserValues;
-use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use crate::purgatory::{Purgatory, Watch};
+use std::convert::Infallible;
 use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Waits until `take` takes a value, for at most `timeout` from this call on (`None`: without end). As
     /// [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a connection from a pool.
     ///
-    /// **A value that was taken is received or given back, never lost and never both.** It is received when a poll of
-    /// the future returns it. If the future is dropped before (its task was aborted, or another branch of a `select`
-    /// was first), the value goes to `give_back`; then the keys are checked again, each for one completion, so that
-    /// another waiter gets it.
+    /// **A value that was taken is done or given back, never lost and never both.** The future resolves to a guard,
+    /// [`Taken`]. [`Taken::done`] keeps the value. If the guard, or the future that has it, is dropped without that (the
+    /// worker's task was aborted, or panicked, or another branch of a `select` was first), the value goes to `give_back`;
+    /// then the keys are checked, each for one completion, so that another waiter gets the value.
     ///
     /// ```
     /// use request_purgatory::{Bound, Waits};
@@ -43,143 +38,148 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// let (first, second) = (worker(), worker());
     /// queue.lock().unwrap().push_back("job");
     /// waits.check_and_complete_with("jobs", Bound::at_most(1)); // the first worker has it
-    /// drop(first); // without a poll
-    /// # use futures::executor::block_on; // any executor
-    /// assert_eq!(block_on(second), Ok("job"));
+    /// # use request_purgatory::future::block_on; // or any executor
+    /// let job = block_on(first)?;
+    /// assert_eq!(*job, "job");
+    /// drop(job); // the first worker has not done it: the second gets it
+    /// assert_eq!(block_on(second)?.done(), "job");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// `take` answers `Option<T>`; or, if it can fail, `Result<Option<T>, E>` (see [`Attempt`]). An error ends this wait
+    /// only, and the future resolves to it: `let job = take.await??`. The check that met the error goes on to the next
+    /// waiter, or is made again when the timer is driven.
+    ///
+    /// **No newcomer overtakes.** Where other operations watch one of the keys already, what `take` has taken on arrival
+    /// goes back to `give_back` before this call returns, and the keys are checked in the order of arrival: those that
+    /// waited before get it first. A `timeout` of zero makes no exception.
     ///
     /// `take` is told the [cause](Cause) of each call. Where it watches **several keys** and a key is named, it must take
     /// only what belongs to that key: a check of a key for one completion is meant for an item of that key.
     ///
-    /// `take` runs where the predicate of [`wait`](Self::wait) does, and has its duties; after it has taken a value it
-    /// is not called again. `give_back` runs at most once: on the thread that drops the future, or, if another thread
-    /// was just taking the value or on its way to the future with it, on that one. No lock of the library is held then,
-    /// and checks and completions that it causes do not nest. Drop no future while you hold a lock that `take` or
-    /// `give_back` of any waiter takes. After a shutdown values are still given back, and no key is checked. (A `take`
-    /// that panics after it has taken something loses that by itself.)
+    /// `take` runs where the predicate of [`wait`](Self::wait) does, and has its duties; after it has taken a value that
+    /// did not go back it is not called again. `give_back` runs on the thread that drops the guard or the future; or, if
+    /// another thread was just taking the value or on its way to the future with it, on that one; or on this one, before
+    /// the call returns. No lock of the library is held then, and checks and completions that it causes do not nest.
+    /// Drop no future and no guard while you hold a lock that `take` or `give_back` of any waiter takes. After a shutdown
+    /// values are still given back, and no key is checked. (A `take` that panics after it has taken something loses that
+    /// by itself.)
     ///
     /// If `give_back` panics, the panic is caught and [counted](crate::stats::Stats::panicked), and the keys are
     /// checked.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation. No value was taken
-    /// then.
-    pub fn take<'a, T: Send + 'static>(
+    /// The future resolves to a [`WaitError`](super::WaitError), also if the purgatory refuses to park the operation. No
+    /// value was taken then.
+    pub fn take<'a, A: Attempt + 'static>(
         &self,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
         timeout: impl Into<Option<Duration>>,
-        take: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
-        give_back: impl FnOnce(T) + Send + 'static,
-    ) -> TakeFuture<K, T, S> {
+        take: impl FnMut(Cause<'_, K>) -> A + Send + 'static,
+        give_back: impl FnMut(A::Value) + Send + 'static,
+    ) -> WaitFuture<K, A::Found, S> {
         let watches = keys.into_iter().map(Into::into).collect::<Vec<_>>();
-        let keys = watches.iter().map(|watch| watch.name().clone()).collect();
-        let way_back = self.way_back(keys, give_back);
-        TakeFuture(self.wait_for(watches, timeout, guarded(take, way_back)))
+        let names = watches.iter().map(|watch| watch.name().clone()).collect();
+        let way = Way::new(self.downgrade(), names, give_back);
+        self.wait_for(watches, timeout, taker(take, way))
     }
+}
 
-    /// Gives a value back, and checks the keys. Catches all panics of the user's code.
-    fn way_back<T>(
-        &self,
-        keys: Vec<K>,
-        give_back: impl FnOnce(T) + Send + 'static,
-    ) -> impl FnOnce(T) + Send + 'static
-    where
-        T: 'static,
-    {
-        let (waits, keys) = (self.downgrade(), UserValues(keys));
-        move |value| {
-            let given = Panics::contain(|| give_back(value));
-            if let Some(waits) = waits.upgrade() {
-                if given.is_none() {
-                    waits.count_panic();
+/// The predicate that takes, and sees to it that no newcomer overtakes.
+fn taker<K: Key, A: Attempt>(
+    mut take: impl FnMut(Cause<'_, K>) -> A,
+    way: Way<A::Value>,
+) -> impl FnMut(Cause<'_, K>) -> Option<A::Found> {
+    let mut way = Some(way);
+    let mut watches = false;
+    move |cause| {
+        // The second examination on arrival is the first in which this operation watches its keys.
+        let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
+        // Nothing is taken that has no way back. (A predicate that has found something is not asked again.)
+        way.as_ref()?;
+        match take(cause).into_result() {
+            Ok(None) => None,
+            Ok(Some(value)) => {
+                // A guard from here on: a key that panics when its watchers are counted loses no value.
+                let mut taken = Taken::new(value, way.take()?);
+                if cause.is_parking() && taken.is_watched_by_others(own) {
+                    way = Some(taken.put_back());
+                    return None;
                 }
-                for key in &keys.0 {
-                    // `Hash` and `Eq` of a key may panic.
-                    let checked = Panics::contain(|| waits.offer(key, 1));
-                    if checked.is_none() {
-                        waits.count_panic();
-                    }
+                Some(A::found(Ok(taken)))
+            }
+            Err(error) => {
+                let way = way.take()?;
+                // The yes that this is may use up a check for one.
+                match cause.is_check() {
+                    true => way.offer(),
+                    false => way.close(),
                 }
+                Some(A::found(Err(error)))
             }
         }
     }
 }
 
-/// A predicate that finds what `take` takes, together with the call that gives it back.
-fn guarded<K, T: 'static>(
-    mut take: impl FnMut(Cause<'_, K>) -> Option<T>,
-    way_back: impl FnOnce(T) + Send + 'static,
-) -> impl FnMut(Cause<'_, K>) -> Option<Taken<T>> {
-    let mut way_back: Option<WayBack<T>> = Some(Box::new(way_back));
-    move |cause| {
-        // Nothing is taken that has no way back. (A predicate that has found something is not asked again.)
-        way_back.as_ref()?;
-        let value = take(cause)?;
-        way_back
-            .take()
-            .map(|way_back| Taken(Some((value, way_back))))
-    }
-}
-
-type WayBack<T> = Box<dyn FnOnce(T) + Send>;
-
-/// A value on its way to the future. However it is dropped on the way, it goes back.
-struct Taken<T>(Option<(T, WayBack<T>)>);
-
-impl<T> Taken<T> {
-    /// From here on it is the caller's.
-    fn receive(mut self) -> Option<T> {
-        self.0.take().map(|(value, _)| value)
-    }
-}
-
-impl<T> Drop for Taken<T> {
-    fn drop(&mut self) {
-        if let Some((value, way_back)) = self.0.take() {
-            way_back(value);
-        }
-    }
-}
-
-/// A take in [`Waits`](super::Waits): a [`Future`] of the value taken, or of the reason why none was. See
-/// [`take`](Purgatory::take).
+/// What the closure of a [`take`](Purgatory::take) answers: an `Option<T>`, or a `Result<Option<T>, E>` if it can fail.
+/// `None` waits on.
 ///
-/// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
-/// resolved, every poll is pending. Dropping it cancels the wait, and gives back a value that was taken and not
-/// received.
-#[must_use = "a take that is dropped is cancelled"]
-pub struct TakeFuture<K: Key, T: 'static, S: KeyHasher = RandomState>(WaitFuture<K, Taken<T>, S>);
-
-impl<K: Key, T: 'static, S: KeyHasher> TakeFuture<K, T, S> {
-    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the wait ended before
-    /// it was parked, or the future has resolved.
-    pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
-        self.0.handle()
-    }
+/// | it answers | the future resolves to |
+/// |---|---|
+/// | `Option<T>` | `Result<Taken<T>, WaitError>` |
+/// | `Result<Option<T>, E>` | `Result<Result<Taken<T>, E>, WaitError>` |
+pub trait Attempt: sealed::Attempt<Self::Value, Self::Found> {
+    /// What is taken.
+    type Value: Send + 'static;
+    /// What the future resolves to, if to no [`WaitError`](super::WaitError).
+    type Found: Send + 'static;
 }
 
-impl<K: Key, T: 'static, S: KeyHasher> Future for TakeFuture<K, T, S> {
-    type Output = Result<T, WaitError>;
+impl<T: Send + 'static> Attempt for Option<T> {
+    type Value = T;
+    type Found = Taken<T>;
+}
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match Pin::new(&mut self.get_mut().0).poll(cx) {
-            Poll::Ready(Ok(taken)) => match taken.receive() {
-                Some(value) => Poll::Ready(Ok(value)),
-                None => Poll::Pending,
-            },
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => Poll::Pending,
+impl<T: Send + 'static, E: Send + 'static> Attempt for Result<Option<T>, E> {
+    type Value = T;
+    type Found = Result<Taken<T>, E>;
+}
+
+mod sealed {
+    use super::{Infallible, Taken};
+
+    pub trait Attempt<T, F>: Sized {
+        type Error;
+
+        fn into_result(self) -> Result<Option<T>, Self::Error>;
+
+        fn found(taken: Result<Taken<T>, Self::Error>) -> F;
+    }
+
+    impl<T: Send + 'static> Attempt<T, Taken<T>> for Option<T> {
+        type Error = Infallible;
+
+        fn into_result(self) -> Result<Option<T>, Infallible> {
+            Ok(self)
+        }
+
+        fn found(taken: Result<Taken<T>, Infallible>) -> Taken<T> {
+            match taken {
+                Ok(taken) => taken,
+                Err(never) => match never {},
+            }
         }
     }
-}
 
-/// Nothing in it is ever pinned.
-impl<K: Key, T: 'static, S: KeyHasher> Unpin for TakeFuture<K, T, S> {}
+    impl<T: Send + 'static, E> Attempt<T, Result<Taken<T>, E>> for Result<Option<T>, E> {
+        type Error = E;
 
-impl<K: Key, T: 'static, S: KeyHasher> fmt::Debug for TakeFuture<K, T, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TakeFuture")
-            .field("handle", &self.handle())
-            .finish_non_exhaustive()
+        fn into_result(self) -> Self {
+            self
+        }
+
+        fn found(taken: Result<Taken<T>, E>) -> Result<Taken<T>, E> {
+            taken
+        }
     }
 }

@@ -5,10 +5,9 @@ use super::reply::Awaiting;
 use super::wait_error::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::Cause;
-use crate::promise::{Promise, block_on};
+use crate::promise::Promise;
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -27,7 +26,7 @@ use std::time::Duration;
 /// | [`take`](Purgatory::take) | workers compete for what they take |
 ///
 /// ```
-/// use request_purgatory::future::{WaitError, Waits};
+/// use request_purgatory::future::{WaitError, Waits, block_on};
 /// use std::sync::{Arc, Mutex};
 /// use std::thread;
 /// use std::time::Duration;
@@ -46,11 +45,10 @@ use std::time::Duration;
 ///         topics.check_and_complete("news"); // after every change, without the lock
 ///     }
 /// });
-/// # use futures::executor::block_on; // any executor
-/// assert_eq!(block_on(first), Ok("hello"));
+/// assert_eq!(block_on(first), Ok("hello")); // or any executor
 ///
-/// let never = topics.wait_blocking(["quiet"], Duration::from_millis(5), || None::<()>);
-/// assert_eq!(never, Err(WaitError::Expired));
+/// let never = topics.wait(["quiet"], Duration::from_millis(5), || None::<()>);
+/// assert_eq!(block_on(never), Err(WaitError::Expired));
 /// ```
 pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
 
@@ -102,27 +100,6 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         });
         WaitFuture(Awaiting::new(promise, admission))
     }
-
-    /// As [`wait`](Self::wait), but blocks this thread until the wait has ended.
-    ///
-    /// # Errors
-    /// As for [`wait`](Self::wait).
-    ///
-    /// # Panics
-    /// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`): the call that ends
-    /// the wait may have to run on the thread that is blocked.
-    pub fn wait_blocking<'a, T: Send + 'static>(
-        &self,
-        keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
-        timeout: impl Into<Option<Duration>>,
-        predicate: impl FnMut() -> Option<T> + Send + 'static,
-    ) -> Result<T, WaitError> {
-        assert!(
-            !Trampoline::in_progress(),
-            "a callback of the purgatory must not block in wait_blocking"
-        );
-        block_on(self.wait(keys, timeout, predicate))
-    }
 }
 
 /// A wait in [`Waits`]: a [`Future`] of what the predicate finds, or of why it found nothing.
@@ -133,7 +110,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 /// Dropping it cancels the wait: predicate, watches and timer are removed when `drop` returns. (If another thread is
 /// calling the predicate at that moment, `drop` does not wait for it; that thread removes them when the predicate
 /// returns.) A value that was found and not polled yet is dropped with the future: a predicate that takes its value
-/// from a queue, for instance, loses it then. [`take`](Purgatory::take) gives it back.
+/// from a queue, for instance, loses it then. What a [`take`](Purgatory::take) has taken goes back.
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<K: Key, T: 'static, S: KeyHasher = RandomState>(
     Awaiting<Promise<Result<T, WaitError>>, WaitOperation<K>, S>,

@@ -1,12 +1,14 @@
-//! Why a wait ended without a value.
+//! Why a future ended without a value.
 
-use super::reply::CompletionError;
 use crate::error::{RejectReason, Rejected};
 use crate::operation::Completion;
 use std::error::Error;
 use std::fmt;
 
-/// Why a wait ended without a value, or why a listener reports no more checks.
+/// Why a future of this crate ended without a value, or why a listener reports no more checks.
+///
+/// A [completion](crate::Purgatory::completion) ends with two of them only, `Cancelled` and `Panicked`: its value says
+/// how else the operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WaitError {
@@ -23,8 +25,8 @@ pub enum WaitError {
     Draining,
     /// There was no key to watch. The predicate of a wait was not called.
     NoKeys,
-    /// The predicate panicked, or the waker of a listener's task; or, while it was being parked, `Hash` or `Clone` of a
-    /// key, or the clock.
+    /// The predicate or `try_complete` panicked, or the waker of a listener's task; or, while it was being parked, `Hash`
+    /// or `Clone` of a key, or the clock.
     Panicked,
     /// It was forced to end, by key or handle, without a value: for instance the leader is lost, or the topic deleted.
     Forced,
@@ -46,7 +48,7 @@ impl fmt::Display for WaitError {
             Self::Draining => "the purgatory is being drained, and refuses every new wait",
             Self::Nested => "too many nested waits: more than eight, each inside the predicate of another",
             Self::NoKeys => "no key was given, and a wait needs at least one to watch",
-            Self::Panicked => "the predicate, a waker, a key or the clock panicked",
+            Self::Panicked => "the predicate (`try_complete`), a waker, a key or the clock panicked",
             Self::Forced => "the wait was forced to end before a value was found",
             Self::Cancelled => "the wait was cancelled before a value was found",
         })
@@ -54,15 +56,6 @@ impl fmt::Display for WaitError {
 }
 
 impl Error for WaitError {}
-
-impl From<CompletionError> for WaitError {
-    fn from(lost: CompletionError) -> Self {
-        match lost {
-            CompletionError::Cancelled => Self::Cancelled,
-            CompletionError::Panicked => Self::Panicked,
-        }
-    }
-}
 
 /// For an operation whose predicate found no value.
 impl From<Completion> for WaitError {

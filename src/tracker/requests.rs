@@ -10,7 +10,7 @@ use crate::error::{RejectReason, Rejected};
 use crate::future::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::panics::Panics;
-use crate::promise::{Promise, block_on};
+use crate::promise::Promise;
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
 use crate::sync::Arc;
@@ -45,10 +45,11 @@ pub enum Responded<R> {
 /// The pending requests of a client: matches responses to them by id, and times them out.
 ///
 /// [`request`](Self::request) returns a [`Future`], which needs no runtime; a thread can also
-/// [block on it](ResponseFuture::wait_blocking). The code that reads responses passes them to
+/// [block on it](crate::future::block_on). The code that reads responses passes them to
 /// [`respond`](Self::respond).
 ///
 /// ```
+/// use request_purgatory::future::block_on;
 /// use request_purgatory::tracker::Responded;
 /// use request_purgatory::{Requests, WaitError};
 /// use std::time::Duration;
@@ -57,8 +58,8 @@ pub enum Responded<R> {
 /// let answered = calls.request(1, Duration::from_secs(5))?;
 /// let forgotten = calls.request(2, Duration::from_millis(5))?;
 /// assert_eq!(calls.respond(&1, "pong".into()), Responded::Delivered);
-/// assert_eq!(answered.wait_blocking()?, "pong");
-/// assert_eq!(forgotten.wait_blocking(), Err(WaitError::Expired));
+/// assert_eq!(block_on(answered)?, "pong");
+/// assert_eq!(block_on(forgotten), Err(WaitError::Expired));
 /// // One response to each request is expected, in time or not. Any other is a fault of the server's.
 /// assert_eq!(calls.respond(&2, "pong".into()), Responded::Late("pong".into()));
 /// assert_eq!(calls.respond(&2, "pong".into()), Responded::Unknown("pong".into()));
@@ -261,6 +262,9 @@ shared_type!([K: Key, R: Send + 'static, S: KeyHasher] Requests, Requests<K, R, 
 
 /// A [`Future`] of the response to one request, or of the reason why there is none.
 ///
+/// It ends without one with [`WaitError::Expired`] if the timeout passes, with [`WaitError::ShutDown`] if the requests are
+/// shut down or dropped, and with [`WaitError::Panicked`] if the response of [`fail_where`](Requests::fail_where) panics.
+///
 /// Any executor can poll it. Dropping it forgets the request, and a response is then late. It does not keep the
 /// [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
@@ -276,22 +280,6 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
     /// The id of the request.
     pub fn id(&self) -> &K {
         &self.id
-    }
-
-    /// Blocks this thread until the response comes.
-    ///
-    /// # Errors
-    /// [`WaitError::Expired`] if the timeout passes, [`WaitError::ShutDown`] if the requests are shut down or dropped,
-    /// and [`WaitError::Panicked`] if the response of [`fail_where`](Requests::fail_where) panics.
-    ///
-    /// # Panics
-    /// If it is called from a callback of the library: the response may need the thread that is blocked.
-    pub fn wait_blocking(self) -> Result<R, WaitError> {
-        assert!(
-            !Trampoline::in_progress(),
-            "a callback of the library must not block in `wait_blocking`"
-        );
-        block_on(self)
     }
 }
 

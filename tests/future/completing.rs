@@ -4,7 +4,7 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe};
 use crate::{assert_empty, now};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, future::Awaited, future::CompletionError,
+    Completion, Purgatory, RejectReason, Rejected, future::Awaited, future::WaitError,
     threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn an_operation_that_is_lost_says_why() {
     let op = taken.into_operation();
     assert_eq!(
         now(cancelled.expect("there is room")).err(),
-        Some(CompletionError::Cancelled)
+        Some(WaitError::Cancelled)
     );
     drop(op);
 
@@ -82,14 +82,14 @@ fn an_operation_that_is_lost_says_why() {
     fetches.check_and_complete(&1);
     assert_eq!(
         now(panics.expect("there is room")).err(),
-        Some(CompletionError::Panicked)
+        Some(WaitError::Panicked)
     );
 
     // Taken back by handle.
     let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1]);
     let fetch = fetch.expect("there is room");
     assert!(fetch.handle().and_then(|handle| handle.cancel()).is_some());
-    assert_eq!(now(fetch).err(), Some(CompletionError::Cancelled));
+    assert_eq!(now(fetch).err(), Some(WaitError::Cancelled));
 
     // Dropped.
     let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1, 2]);

@@ -2,7 +2,8 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
 use crate::{Slot, now, put, take};
-use request_purgatory::{Completion, Purgatory, Waits, future::Awaited, future::WaitError};
+use request_purgatory::future::{Awaited, WaitError, block_on};
+use request_purgatory::{Completion, Purgatory, Waits};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -125,18 +126,16 @@ fn blocking() {
                 waits.check_and_complete(&1)
             }
         });
-        let found = waits.wait_blocking([1], NEVER_IN_A_TEST, take(&slot));
+        let found = block_on(waits.wait([1], NEVER_IN_A_TEST, take(&slot)));
         assert_eq!(found, Ok(7));
         assert_eq!(setter.join().expect("it does not panic"), 1);
-        let expired = waits.wait_blocking([1], Duration::from_millis(2), || None::<u8>);
+        let expired = block_on(waits.wait([1], Duration::from_millis(2), || None::<u8>));
         assert_eq!(expired, Err(WaitError::Expired));
 
         let fetches = Purgatory::<Awaited<Op>>::new("blocking");
         let fetch = fetches.completion(Op::new(Duration::from_millis(2)), [1]);
-        let (_, completion) = fetch
-            .expect("there is room")
-            .wait_blocking()
-            .expect("it ends");
+        let fetch = fetch.expect("there is room");
+        let (_, completion) = block_on(fetch).expect("it ends");
         assert_eq!(completion, Completion::Expired);
     });
 }
@@ -148,7 +147,7 @@ fn blocking_in_a_callback_panics_and_does_not_hang() {
         let waits = Waits::<u64>::new("nested");
         let inner = waits.clone();
         let outer = waits.wait([1], NEVER_IN_A_TEST, move || {
-            inner.wait_blocking([2], NEVER_IN_A_TEST, || Some(1)).ok()
+            block_on(inner.wait([2], NEVER_IN_A_TEST, || Some(1))).ok()
         });
         assert_eq!(now(outer), Err(WaitError::Panicked));
         assert_eq!(waits.len(), 0);

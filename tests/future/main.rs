@@ -12,6 +12,7 @@ mod listener;
 mod model;
 mod stress;
 mod take;
+mod taken;
 mod until;
 
 use request_purgatory::{Purgatory, Waits, threads::Reaper, time::ManualClock};

@@ -6,7 +6,7 @@ use crate::support::{
     NEVER_IN_A_TEST, PATIENCE, Random, Tally, eventually, lock, on_a_stack_of, within,
 };
 use crate::{assert_empty, by_hand, now};
-use request_purgatory::future::{TakeFuture, WaitError};
+use request_purgatory::future::{Taken, WaitError, WaitFuture, block_on};
 use request_purgatory::{Bound, Waits, threads::Reaper};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -34,7 +34,7 @@ impl Jobs {
         lock(&self.0).len()
     }
 
-    fn take(&self, waits: &Waits<u64>, timeout: Duration) -> TakeFuture<u64, usize> {
+    fn take(&self, waits: &Waits<u64>, timeout: Duration) -> WaitFuture<u64, Taken<usize>> {
         let (takes, returns) = (self.clone(), self.clone());
         waits.take(
             [1],
@@ -45,18 +45,27 @@ impl Jobs {
     }
 }
 
+/// Waits for the value, and keeps it.
+fn received<T>(take: WaitFuture<u64, Taken<T>>) -> Result<T, WaitError> {
+    block_on(take).map(Taken::done)
+}
+
 #[test]
 fn g23_what_was_taken_is_received_once() {
     let (waits, _clock) = by_hand();
     let jobs = Jobs::default();
     jobs.push(1);
-    assert_eq!(now(jobs.take(&waits, NEVER_IN_A_TEST)), Ok(1), "at once");
+    assert_eq!(
+        received(jobs.take(&waits, NEVER_IN_A_TEST)),
+        Ok(1),
+        "at once"
+    );
     let mut take = jobs.take(&waits, NEVER_IN_A_TEST);
     let bell = Bell::new();
     assert!(bell.poll(&mut take).is_pending());
     jobs.push(2);
     assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
-    assert_eq!(bell.poll(&mut take), Poll::Ready(Ok(2)));
+    assert_eq!(bell.poll(&mut take).map_ok(Taken::done), Poll::Ready(Ok(2)));
     assert!(bell.poll(&mut take).is_pending(), "and only once");
     drop(take);
     assert_eq!(jobs.len(), 0, "what was received is not given back");
@@ -95,7 +104,7 @@ fn g23_what_was_not_received_goes_to_the_next_waiter() {
         assert_eq!((jobs.len(), bell.rung()), (0, 0), "the first has it");
         drop(first);
         eventually("a wake-up", || bell.rung() == 1);
-        assert_eq!(now(second), Ok(kind));
+        assert_eq!(received(second), Ok(kind));
         assert_empty(&waits);
     }
 }
@@ -119,7 +128,7 @@ fn g23_what_was_not_received_is_offered_on_each_key() {
     assert_eq!(waits.check_and_complete(&1), 1);
     drop(dropped);
     for other in &mut others {
-        assert_eq!(bell.poll(other), Poll::Ready(Ok(7)));
+        assert_eq!(bell.poll(other).map_ok(Taken::done), Poll::Ready(Ok(7)));
     }
     assert_empty(&waits);
 }
@@ -187,7 +196,7 @@ fn g23_dropping_while_another_thread_takes() {
         inside.recv().expect("the predicate takes");
         drop(first);
         leave.send(()).expect("the predicate waits for it");
-        assert_eq!(futures::executor::block_on(second), Ok(7));
+        assert_eq!(received(second), Ok(7));
         let checker = checker.join().expect("it does not panic");
         assert_eq!(told.recv(), Ok(checker));
         assert_eq!((waits.len(), waits.watched_keys()), (0, 0));
@@ -207,7 +216,7 @@ fn g14_a_value_goes_through_many_hands() {
         jobs.push(1);
         assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
         drop(takes);
-        assert_eq!(now(last), Ok(1));
+        assert_eq!(received(last), Ok(1));
         assert_empty(&waits);
     };
     on_a_stack_of(128, test);
@@ -239,7 +248,7 @@ fn g03_giving_back_may_call_the_purgatory() {
         jobs.push(1);
         assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
         drop(first);
-        assert_eq!((now(second), now(third)), (Ok(1), Ok(2)));
+        assert_eq!((received(second), received(third)), (Ok(1), Ok(2)));
         assert_eq!(now(cancelled), Err(WaitError::Cancelled));
     });
 }
@@ -261,7 +270,7 @@ fn g12_giving_back_may_panic() {
     jobs.push(2);
     drop(first);
     assert_eq!(waits.stats().panicked, 1);
-    assert_eq!(now(second), Ok(2), "the key was checked");
+    assert_eq!(received(second), Ok(2), "the key was checked");
 }
 
 #[test]
@@ -282,7 +291,7 @@ fn g23_takes_on_resolved_keys_and_at_ranks() {
         1
     );
     drop(near);
-    assert_eq!(now(far), Ok(5));
+    assert_eq!(received(far), Ok(5));
 }
 
 /// A key whose `Hash` panics when the value is offered again: the panic is counted, and goes no further.
@@ -308,19 +317,16 @@ fn every_end_without_a_value_gives_nothing_back() {
     eventually("the end", || {
         expired.handle().is_none_or(|handle| !handle.is_parked())
     });
-    assert_eq!(
-        futures::executor::block_on(expired),
-        Err(WaitError::Expired)
-    );
+    assert_eq!(received(expired), Err(WaitError::Expired));
     let forced = jobs.take(&waits, NEVER_IN_A_TEST);
     waits.force_complete_for_key(&1);
-    assert_eq!(now(forced), Err(WaitError::Forced));
+    assert_eq!(received(forced), Err(WaitError::Forced));
     let cancelled = jobs.take(&waits, NEVER_IN_A_TEST);
     drop(waits.cancel_for_key(&1));
-    assert_eq!(now(cancelled), Err(WaitError::Cancelled));
+    assert_eq!(received(cancelled), Err(WaitError::Cancelled));
     assert_eq!((jobs.len(), waits.stats().panicked), (0, 0));
     fn check<T: Send + Unpin + std::fmt::Debug + 'static>() {}
-    check::<TakeFuture<u64, usize>>();
+    check::<WaitFuture<u64, Taken<usize>>>();
 }
 
 /// Workers are aborted at any moment, thousands of them, while jobs come; short timeouts, cancels and shared keys
@@ -344,7 +350,7 @@ fn g23_an_abort_storm_loses_and_doubles_nothing() {
                 loop {
                     match jobs.take(&waits, timeout).await {
                         // No await between receiving and processing, as aborts go.
-                        Ok(job) => _ = processed[job].fetch_add(1, Ordering::Relaxed),
+                        Ok(job) => _ = processed[job.done()].fetch_add(1, Ordering::Relaxed),
                         Err(WaitError::Expired | WaitError::Cancelled) => {}
                         Err(error) => panic!("{error}"),
                     }
@@ -417,6 +423,7 @@ fn all_of_them_can_be_awaited_in_spawned_methods() {
             self.waits
                 .take(["key"], NEVER_IN_A_TEST, move |_| takes.pop(), give_back)
                 .await
+                .map(Taken::done)
         }
 
         async fn until(&self) -> Result<usize, WaitError> {

@@ -3,8 +3,8 @@
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, manual, within};
 use request_purgatory::threads::Reaper;
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, future::TakeFuture,
-    purgatory::Cause,
+    Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, future::Taken,
+    future::WaitFuture, purgatory::Cause,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(1);
 type Lists = Arc<Mutex<HashMap<u64, VecDeque<u64>>>>;
 
 /// Waits for an item of any of `keys`, and takes from the key that it is told, if it is told one.
-fn worker(waits: &Waits<u64>, lists: &Lists, keys: &[u64]) -> TakeFuture<u64, (u64, u64)> {
+fn worker(waits: &Waits<u64>, lists: &Lists, keys: &[u64]) -> WaitFuture<u64, Taken<(u64, u64)>> {
     let (takes, returns, own) = (lists.clone(), lists.clone(), keys.to_vec());
     waits.take(
         keys.to_vec(),
@@ -46,11 +46,11 @@ fn waits() -> Waits<u64> {
     waits.expect("no threads to refuse")
 }
 
-fn poll(take: &mut TakeFuture<u64, (u64, u64)>) -> Option<(u64, u64)> {
+fn poll(take: &mut WaitFuture<u64, Taken<(u64, u64)>>) -> Option<(u64, u64)> {
     use std::future::Future;
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::Pin::new(take).poll(&mut cx) {
-        std::task::Poll::Ready(taken) => Some(taken.expect("no end but an item")),
+        std::task::Poll::Ready(taken) => Some(taken.expect("no end but an item").done()),
         std::task::Poll::Pending => None,
     }
 }

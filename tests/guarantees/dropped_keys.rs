@@ -7,8 +7,8 @@ use crate::support::{
     within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, Waits, threads::Reaper, threads::ReaperThread,
-    time::Clock, time::SystemClock, time::Timestamp,
+    Completion, Handle, Purgatory, RejectReason, Waits, future::block_on, threads::Reaper,
+    threads::ReaperThread, time::Clock, time::SystemClock, time::Timestamp,
 };
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -239,10 +239,10 @@ fn g12_a_deferred_call_that_panics_leaves_the_thread_outside() {
         );
         assert_eq!(ended.count(), 3);
         let waits = Waits::<u64>::new("g12-outside");
-        let answer = waits.wait_blocking([1], TICK * 1_000, move || {
+        let answer = block_on(waits.wait([1], TICK * 1_000, move || {
             saw.add();
             Some(saw.count())
-        });
+        }));
         assert_eq!(answer.ok(), Some(1));
         assert_eq!(seen.count(), 1);
     });
@@ -341,7 +341,7 @@ fn g12_deferred_calls_whose_panics_have_bad_payloads_leave_the_thread_outside() 
         assert_eq!(ended.count(), 2);
         // A blocking call is refused inside the library.
         let waits = Waits::<u64>::new("outside");
-        assert_eq!(waits.wait_blocking([1], TICK, || Some(7)), Ok(7));
+        assert_eq!(block_on(waits.wait([1], TICK, || Some(7))), Ok(7));
         let probe = Probe::new();
         let third = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Acting(9, None)]);
         assert!(third.is_ok());

@@ -2,6 +2,7 @@
 
 use crate::delivered;
 use crate::support::{PATIENCE, eventually, lock, quietly, threads_named, within};
+use request_purgatory::future::block_on;
 use request_purgatory::tracker::Responded::{Delivered, Late, Unknown};
 use request_purgatory::{
     RejectReason, Rejected, Requests, WaitError, threads::Reaper, threads::ReaperThread,
@@ -41,8 +42,8 @@ fn g05_each_request_is_answered_or_times_out() {
     assert_eq!(respond(2), Unknown("2".into()));
     // An id of no request.
     assert_eq!(respond(3), Unknown("3".into()));
-    assert_eq!(answered.wait_blocking(), Ok("1".into()));
-    assert_eq!(silent.wait_blocking(), Err(WaitError::Expired));
+    assert_eq!(block_on(answered), Ok("1".into()));
+    assert_eq!(block_on(silent), Err(WaitError::Expired));
     assert_eq!((calls.late(), calls.unknown()), (1, 3));
     let stats = calls.stats();
     assert_eq!((stats.completed, stats.expired, stats.parked), (1, 1, 0));
@@ -92,7 +93,7 @@ fn a_touched_request_waits_longer() {
     assert!(calls.next_deadline().is_some());
     clock.advance(TICK);
     assert_eq!(calls.advance(), 1);
-    assert_eq!(request.wait_blocking(), Err(WaitError::Expired));
+    assert_eq!(block_on(request), Err(WaitError::Expired));
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn an_id_in_use_is_refused() {
     ));
     // The refusal did nothing to the first.
     assert!(delivered(calls.respond(&1, "first".into())));
-    assert_eq!(first.wait_blocking(), Ok("first".into()));
+    assert_eq!(block_on(first), Ok("first".into()));
     // Answered, it frees its id before anyone has looked at the answer.
     let kept = calls.request(1, TICK).expect("free");
     assert!(delivered(calls.respond(&1, "kept".into())));
@@ -118,7 +119,7 @@ fn an_id_in_use_is_refused() {
         "the drop of an answered one forgets nothing"
     );
     assert!(delivered(calls.respond(&1, "next".into())));
-    assert_eq!(next.wait_blocking(), Ok("next".into()));
+    assert_eq!(block_on(next), Ok("next".into()));
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn an_old_request_does_not_touch_a_new_one_with_its_id() {
     drop(old);
     assert_eq!(calls.len(), 1);
     assert!(delivered(calls.respond(&1, "new".into())));
-    assert_eq!(new.wait_blocking(), Ok("new".into()));
+    assert_eq!(block_on(new), Ok("new".into()));
 }
 
 #[test]
@@ -159,8 +160,7 @@ fn a_thread_can_wait() {
         let calls = Requests::<u32, u32>::new("wait");
         let answered = calls.request(1, Duration::from_secs(60)).expect("room");
         let silent = calls.request(2, Duration::from_millis(30)).expect("room");
-        let waiters =
-            [answered, silent].map(|request| thread::spawn(move || request.wait_blocking()));
+        let waiters = [answered, silent].map(|request| thread::spawn(move || block_on(request)));
         thread::sleep(Duration::from_millis(10));
         assert!(delivered(calls.respond(&1, 7)));
         let answers = waiters.map(|waiter| waiter.join().expect("no panic"));
@@ -230,13 +230,13 @@ fn requests_of_a_lost_connection_fail_together() {
             99 => "in time".to_owned(),
             _ => format!("{id} lost"),
         };
-        assert_eq!(request.wait_blocking(), Ok(expected));
+        assert_eq!(block_on(request), Ok(expected));
     }
     // The response to one of them is late; the one that was made again is not.
     assert_eq!(calls.respond(&7, "7".into()), Late("7".into()));
     assert!(delivered(calls.respond(&2, "second".into())));
     let second = lock(&again.1).take().expect("made by the waker");
-    assert_eq!(second.wait_blocking(), Ok("second".into()));
+    assert_eq!(block_on(second), Ok("second".into()));
     clock.advance(TICK);
     assert_eq!(calls.advance(), 0);
     let stats = calls.stats();
@@ -270,7 +270,7 @@ fn g12_some_requests_fail_though_a_closure_panics() {
             _ if id % 2 == 0 => Ok(id.to_string()),
             _ => Err(WaitError::ShutDown),
         };
-        assert_eq!(request.wait_blocking(), expected);
+        assert_eq!(block_on(request), expected);
         assert_eq!(calls.respond(&id, String::new()), Late(String::new()));
     }
 }
@@ -289,7 +289,7 @@ fn g05_failing_all_races_everything_else() {
                     let timeout = Duration::from_micros(id % 7 * 300);
                     let request = calls.request(id, timeout).expect("no such id is pending");
                     let answered = id % 3 == 0 && delivered(calls.respond(&id, id));
-                    match request.wait_blocking() {
+                    match block_on(request) {
                         Ok(LOST) => ends[2] += 1,
                         Ok(response) => {
                             assert!(answered && response == id);
@@ -329,7 +329,7 @@ fn an_id_is_found_by_its_borrowed_form() {
     assert!(calls.touch("one", Duration::MAX));
     assert_eq!(calls.respond("two", 2), Unknown(2));
     assert_eq!(calls.respond("one", 1), Delivered);
-    assert_eq!(request.wait_blocking(), Ok(1));
+    assert_eq!(block_on(request), Ok(1));
     drop(calls.request("one".to_owned(), TICK).expect("room"));
     assert_eq!(calls.respond("one", 1), Late(1));
 }
@@ -359,7 +359,7 @@ fn g19_many_requests_share_two_threads() {
         let request = |calls: &Requests<u32, u32>| calls.request(1, TICK).expect("room");
         let pending = all.iter().map(request).collect::<Vec<_>>();
         for request in pending {
-            assert_eq!(request.wait_blocking(), Err(WaitError::Expired));
+            assert_eq!(block_on(request), Err(WaitError::Expired));
         }
         drop((all, reaper));
         eventually("the end of its threads", || {
@@ -411,7 +411,7 @@ fn g12_ids_whose_destructors_panic_are_dropped_one_by_one_at_the_shutdown() {
         requests.shutdown();
         LIT.set(false);
         for pending in pending {
-            assert_eq!(pending.wait_blocking(), Err(WaitError::ShutDown));
+            assert_eq!(block_on(pending), Err(WaitError::ShutDown));
         }
         assert_eq!(requests.stats().panicked, 5);
     });

@@ -6,6 +6,7 @@ use crate::support::within;
 use crate::support::{
     Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly, refusal, threads_named,
 };
+use request_purgatory::future::block_on;
 use request_purgatory::{
     RejectReason, Rejected, Requests, Timer, Tracker, WaitError, threads::Dispatch, threads::Job,
     threads::Reaper, time::ManualClock,
@@ -125,7 +126,7 @@ fn g15_pending_requests_hear_of_the_end() {
             let requests = Requests::<u32, u32>::new("g15-req");
             let request = |id| requests.request(id, Duration::MAX).expect("room");
             let waiting = request(1);
-            let waiter = thread::spawn(move || waiting.wait_blocking());
+            let waiter = thread::spawn(move || block_on(waiting));
             let unpolled = request(2);
             let mut polled = pin!(request(3));
             let mut cx = Context::from_waker(Waker::noop());
@@ -145,7 +146,7 @@ fn g15_pending_requests_hear_of_the_end() {
                 assert_eq!((requests.len(), requests.late()), (0, 1));
             }
             assert_eq!(waiter.join().expect("no panic"), Err(WaitError::ShutDown));
-            assert_eq!(unpolled.wait_blocking(), Err(WaitError::ShutDown));
+            assert_eq!(block_on(unpolled), Err(WaitError::ShutDown));
             let poll = polled.as_mut().poll(&mut cx);
             assert_eq!(poll, Poll::Ready(Err(WaitError::ShutDown)));
             eventually("the end of its threads", || {
@@ -185,7 +186,7 @@ fn g15_a_shutdown_is_legal_from_a_waker() {
                 1 => assert!(delivered(requests.respond(&1, 7))),
                 _ => requests.shutdown(),
             }
-            assert_eq!(other.wait_blocking(), Err(WaitError::ShutDown));
+            assert_eq!(block_on(other), Err(WaitError::ShutDown));
             let expected = match how {
                 0 => Err(WaitError::Expired),
                 1 => Ok(7),
@@ -308,9 +309,9 @@ fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
         assert_eq!(calls.advance(), 1);
         drop(calls);
         assert_eq!(lock(&jobs).len(), 1);
-        assert_eq!(pending.wait_blocking(), Err(WaitError::ShutDown));
+        assert_eq!(block_on(pending), Err(WaitError::ShutDown));
         lock(&jobs).drain(..).for_each(|job| job());
-        assert_eq!(late.wait_blocking(), Err(WaitError::Expired));
+        assert_eq!(block_on(late), Err(WaitError::Expired));
     });
 }
 

@@ -3,6 +3,7 @@
 use crate::delivered;
 use crate::support::keys::by_number;
 use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
+use request_purgatory::future::block_on;
 use request_purgatory::{
     RejectReason, Rejected, Requests, Tracker, WaitError, threads::Reaper, time::ManualClock,
     tracker::Responded,
@@ -259,7 +260,7 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
         let mut answered = Vec::new();
         let mut timed_out = Vec::new();
         for (id, request) in (0..).zip(requests) {
-            match request.wait_blocking() {
+            match block_on(request) {
                 Ok(response) => {
                     assert_eq!(response, id);
                     answered.push(id);
@@ -310,7 +311,7 @@ fn g05_a_response_that_races_the_timeout_is_taken_or_late() {
                     delivered(calls.respond(&round, round))
                 })
             };
-            let answer = request.wait_blocking();
+            let answer = block_on(request);
             let accepted = responder.join().expect("no panic");
             assert_eq!(accepted, answer.is_ok());
             assert_eq!(calls.late() - late, u64::from(!accepted));

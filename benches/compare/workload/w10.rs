@@ -79,7 +79,7 @@ impl JobQueue for Takes {
             },
             move |job| returns.lock().push_front(job),
         );
-        Box::pin(async { taken.await.expect("no end but a job") })
+        Box::pin(async { taken.await.expect("no end but a job").done() })
     }
 
     #[inline(never)]

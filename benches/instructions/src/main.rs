@@ -3,6 +3,7 @@
 //! `instructions NAME COUNT` makes one call COUNT times; `instructions` alone lists the names. Everything that could
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
+use request_purgatory::future::block_on;
 use request_purgatory::tracker::Responded;
 use request_purgatory::{
     Bound, Completion, DelayedOperation, Purgatory, Requests, Timer, Tracker, Waits,
@@ -226,7 +227,7 @@ fn requests(count: u64) {
     for id in 0..count {
         let request = requests.request(id, TIMEOUT).expect("the id is free");
         assert_eq!(requests.respond(&id, id), Responded::Delivered);
-        assert_eq!(request.wait_blocking(), Ok(id));
+        assert_eq!(block_on(request), Ok(id));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::call::Answer;
 use crate::support::lock;
-use request_purgatory::{Completion, DelayedOperation, future::CompletionError};
+use request_purgatory::{Completion, DelayedOperation, future::WaitError};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) enum Told {
     Completion(Completion),
     /// Only the task that awaits it hears of that.
-    Lost(CompletionError),
+    Lost(WaitError),
 }
 
 /// Completions in the order in which they came.

@@ -3,7 +3,7 @@
 use super::call::Answer;
 use super::operation::{Says, Told};
 use crate::support::spans::Choices;
-use request_purgatory::{Completion, future::CompletionError};
+use request_purgatory::{Completion, future::WaitError};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ impl End {
             Self::Satisfied | Self::Forced => Told::Completion(Completion::Satisfied),
             Self::Expired => Told::Completion(Completion::Expired),
             Self::ShutDown => Told::Completion(Completion::ShutDown),
-            Self::Cancelled => Told::Lost(CompletionError::Cancelled),
-            Self::Aborted => Told::Lost(CompletionError::Panicked),
+            Self::Cancelled => Told::Lost(WaitError::Cancelled),
+            Self::Aborted => Told::Lost(WaitError::Panicked),
         }
     }
 }
