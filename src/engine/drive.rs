@@ -49,7 +49,8 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
         .filter_map(|shard| shard.next_deadline());
     let mut next = NEVER;
     let mut earlier = false;
-    for deadline in deferred.into_iter().chain(buckets) {
+    let companion = engine.companion_deadline();
+    for deadline in deferred.into_iter().chain(companion).chain(buckets) {
         next = next.min(deadline);
         earlier |= engine.alarm.set(deadline);
     }
