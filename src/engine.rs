@@ -64,7 +64,7 @@ pub(crate) struct Engine<P, W> {
     reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
-    companion: CompanionCell,
+    pub(crate) companion: CompanionCell,
     pub(crate) passes: Passes,
     observer: Observer,
     phase: AtomicU32,

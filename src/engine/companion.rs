@@ -1,12 +1,9 @@
 //! Timers that an engine drives beside its own.
 
-use super::Engine;
-use crate::scheme::{Scheme, Tick};
 use crate::sync::Arc;
 use crate::time::Timestamp;
 use std::any::Any;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 /// What stands on an engine and needs its thread: it is driven whenever the engine's own payloads are.
 pub(crate) trait Companion: Any + Send + Sync {
@@ -28,27 +25,10 @@ impl CompanionCell {
     pub(super) fn get(&self) -> Option<&dyn Companion> {
         self.0.get().map(|companion| &**companion)
     }
-}
 
-impl<P, W: Scheme> Engine<P, W> {
     /// The companion, which `make` makes for the first caller. (Every caller asks for the same type.)
-    pub(crate) fn companion<C: Companion>(&self, make: impl FnOnce() -> C) -> Option<Arc<C>> {
-        let companion = self.companion.0.get_or_init(|| Arc::new(make()));
+    pub(crate) fn get_or_make<C: Companion>(&self, make: impl FnOnce() -> C) -> Option<Arc<C>> {
+        let companion = self.0.get_or_init(|| Arc::new(make()));
         companion.clone().into_any().downcast().ok()
-    }
-
-    /// Lets the thread that drives the timer look after the companion at `deadline`.
-    pub(crate) fn announce_companion(&self, deadline: Timestamp) {
-        self.announce(Some(self.tick_of(deadline)));
-    }
-
-    /// When the companion has something to do next.
-    pub(super) fn companion_deadline(&self) -> Option<Tick> {
-        let deadline = self.companion.get()?.next_deadline()?;
-        Some(self.tick_of(deadline))
-    }
-
-    fn tick_of(&self, deadline: Timestamp) -> Tick {
-        self.scale.start_and_deadline(deadline, Duration::ZERO).1
     }
 }

@@ -47,12 +47,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         &self,
         make: impl FnOnce(&Arc<dyn Clock>) -> C,
     ) -> Option<Arc<C>> {
-        self.with(|inner| inner.engine.companion(|| make(&inner.engine.clock)))?
+        self.with(|inner| {
+            let engine = &inner.engine;
+            engine.companion.get_or_make(|| make(&engine.clock))
+        })?
     }
 
     /// Lets the thread that drives the purgatory look after the companion at `deadline`.
     pub(crate) fn announce_companion(&self, deadline: Timestamp) {
-        self.with(|inner| inner.engine.announce_companion(deadline));
+        self.with(|inner| {
+            let engine = &inner.engine;
+            engine.announce(Some(engine.scale.ceil(deadline)));
+        });
     }
 
     /// Counts the operation among those whose key was not checked in time, though it has ended.
