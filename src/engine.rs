@@ -6,6 +6,7 @@
 //! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`dispatch`] runs the user's
 //! code for payloads that have ended.
 
+pub(crate) mod companion;
 pub(crate) mod dispatch;
 pub(crate) mod drive;
 pub(crate) mod endings;
@@ -40,6 +41,7 @@ use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Examinee, Trampoline, drop_user_value};
 use crate::worker::Worker;
+use companion::CompanionCell;
 use limit::Limit;
 use passes::Passes;
 use settings::Settings;
@@ -62,6 +64,7 @@ pub(crate) struct Engine<P, W> {
     reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
+    pub(crate) companion: CompanionCell,
     pub(crate) passes: Passes,
     observer: Observer,
     phase: AtomicU32,
@@ -136,6 +139,7 @@ impl<P, W: Scheme> Engine<P, W> {
             reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
+            companion: CompanionCell::default(),
             passes: Passes::default(),
             observer: Observer::default(),
             phase: AtomicU32::new(OPEN),

@@ -1,5 +1,6 @@
 //! Driving a handler when time has passed, setting its alarm, and shutting it down.
 
+use super::companion::Companion;
 use super::dispatch::RunOn;
 use super::endings::Endings;
 use super::expire::{pass, reclaim};
@@ -49,7 +50,9 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
         .filter_map(|shard| shard.next_deadline());
     let mut next = NEVER;
     let mut earlier = false;
-    for deadline in deferred.into_iter().chain(buckets) {
+    let companion = engine.companion.get().and_then(Companion::next_deadline);
+    let companion = companion.map(|deadline| engine.scale.ceil(deadline));
+    for deadline in deferred.into_iter().chain(companion).chain(buckets) {
         next = next.min(deadline);
         earlier |= engine.alarm.set(deadline);
     }
