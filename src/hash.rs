@@ -25,7 +25,7 @@ pub struct RandomState(foldhash::fast::RandomState);
 impl BuildHasher for RandomState {
     type Hasher = DefaultHasher;
 
-    #[inline(always)]
+    #[inline]
     fn build_hasher(&self) -> DefaultHasher {
         DefaultHasher(self.0.build_hasher())
     }
@@ -55,7 +55,7 @@ impl Hasher for DefaultHasher {
     forward!(write: &[u8], write_u8: u8, write_u16: u16, write_u32: u32, write_u64: u64, write_u128: u128,
         write_usize: usize);
 
-    #[inline(always)]
+    #[inline]
     fn finish(&self) -> u64 {
         self.0.finish()
     }

@@ -98,7 +98,7 @@ impl<'a, K> Cause<'a, K> {
     pub(crate) const DEADLINE: Self = Self(Reason::Deadline);
     pub(crate) const OTHER: Self = Self(Reason::Other);
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn of_key(key: &'a dyn CheckedKey<K>) -> Self {
         Self(Reason::Key(key))
     }

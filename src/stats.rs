@@ -31,19 +31,19 @@ impl Count {
     }
 
     /// For any thread.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
     /// The same, and returns the count that this makes.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn add_and_read(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed) + n
     }
 
     /// For the one thread that has the lock of this counter.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn add_exclusively(&self, n: u64) {
         self.0.store(
             self.0.load(Ordering::Relaxed).wrapping_add(n),

@@ -29,7 +29,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn remove_if(remove: bool) -> Self {
         if remove { Self::Remove } else { Self::Keep }
     }

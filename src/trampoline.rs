@@ -97,7 +97,7 @@ pub(crate) struct Trampoline {
 
 impl Trampoline {
     /// Begins a call that may run user code.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn enter() -> Self {
         // While the thread's locals are being destroyed there is no queue: each call then is an outermost one.
         let nested = ACTIVE.try_with(|active| active.replace(true));
@@ -151,7 +151,7 @@ impl Drop for Trampoline {
 }
 
 /// The thread is outside the library.
-#[inline(always)]
+#[inline]
 fn leave() {
     // The local may be destroyed already.
     let _ = ACTIVE.try_with(|active| active.set(false));
@@ -276,7 +276,7 @@ impl Examining {
     }
 
     /// The `try_complete` that the calling thread is in.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn current() -> Option<Examination> {
         let examination = EXAMINING.try_with(Cell::get).ok()?;
         (examination.slot != 0).then_some(examination)
@@ -284,7 +284,7 @@ impl Examining {
 }
 
 impl Drop for Examining {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         // The local may be destroyed already.
         let _ = EXAMINING.try_with(|examining| examining.set(self.outer));
@@ -319,7 +319,7 @@ pub(crate) fn nested_checks<C: NestedChecks>(
 /// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the
 /// outermost call is about to return. So a destructor that ends the next operation does not nest in the destructor of
 /// what that leaves. The caller is inside a call of the library.
-#[inline(always)]
+#[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
         drop_in_turn(value);

@@ -33,7 +33,7 @@ pub(crate) enum Target<K> {
 }
 
 impl<K> Target<K> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn as_ref(&self) -> Target<&K> {
         match self {
             Self::Key(key) => Target::Key(key),

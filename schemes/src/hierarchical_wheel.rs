@@ -84,7 +84,7 @@ impl HierarchicalWheel {
 
     /// The deadline of an entry of bucket `number`, whose window starts at `current`. It reads the timer's record only
     /// if it must: the records of a bucket lie far apart in memory, and each read is a likely cache miss.
-    #[inline(always)]
+    #[inline]
     fn deadline_of(&self, entry: Entry, number: u32, records: &impl Records) -> Tick {
         if number < self.narrow {
             let deadline = entry.deadline_from(self.current);

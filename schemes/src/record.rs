@@ -93,14 +93,14 @@ pub enum Step {
 
 impl Step {
     /// Reports that timer `id`, which has left the scheme, fired.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn fire(records: &mut impl Records, id: u32, deadline: Tick) -> Self {
         records.set_position(id, Position::NONE);
         Self::Fired(id, deadline)
     }
 
     /// This step; if it is [`Idle`](Self::Idle), the `other` one.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn or_else(self, other: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Idle => other(),

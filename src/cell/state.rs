@@ -267,7 +267,7 @@ impl State {
     }
 
     /// Whether the operation that a reference of `generation` means is still parked (or held).
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_parked(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)

@@ -71,7 +71,7 @@ pub(crate) fn dispatch_all<H: Handler>(
     for_here.into_iter().for_each(&mut here);
 }
 
-#[inline(always)]
+#[inline]
 fn goes_to_executor<H: Handler>(handler: &H, ended: &H::Ended, run_on: RunOn) -> bool {
     (run_on == RunOn::Executor || H::has_expired(ended))
         && !matches!(handler.engine().dispatch, Dispatch::Inline)

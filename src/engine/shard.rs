@@ -75,12 +75,12 @@ pub(crate) enum Rescheduled {
 }
 
 impl<P, G> Records for FieldsView<'_, P, G> {
-    #[inline(always)]
+    #[inline]
     fn deadline(&self, id: u32) -> Tick {
         self.read(id).deadline
     }
 
-    #[inline(always)]
+    #[inline]
     fn set_position(&mut self, id: u32, position: Position) {
         self.update(id, |fields| fields.position = position.number());
     }
@@ -101,12 +101,12 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// The name of the payload in a slot of this shard.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn address(&self, at: SlotRef) -> Address {
         Address::new(self.number, at.index(), at.generation())
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, P, W>> {
         self.slab.try_lock()
     }
@@ -363,12 +363,12 @@ impl<P, W: Scheme> Shard<P, W> {
         (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn claim(&self, at: SlotRef, mark: Mark) -> Option<Held<'_, P>> {
         self.slab.claim(at, mark)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
         self.slab.is_parked(at)
     }

@@ -25,7 +25,7 @@ impl Tallies {
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of one that has
     /// ended sees all that the other counted (`src/sync/thread_numbers.rs`).
-    #[inline(always)]
+    #[inline]
     pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Tally) -> &Count, n: u64) {
         if is_owner {
             which(&self.own).add_exclusively(n);

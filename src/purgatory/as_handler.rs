@@ -20,7 +20,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Ended = Ended<Op>;
     type Stale = StaleWatches<Op::Key>;
 
-    #[inline(always)]
+    #[inline]
     fn engine(&self) -> &Engine<Parked<Op>, Wheel> {
         &self.engine
     }
@@ -70,7 +70,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         Some(self.end_and_reclaim(claim, Ending::ShutDown))
     }
 
-    #[inline(always)]
+    #[inline]
     fn has_expired(ended: &Ended<Op>) -> bool {
         ended.ending == Ending::Expired
     }
@@ -79,7 +79,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         ended.pass = None;
     }
 
-    #[inline(always)]
+    #[inline]
     fn complete(&self, ended: Ended<Op>) {
         self.run_on_complete(ended);
     }

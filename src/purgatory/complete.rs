@@ -215,7 +215,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Drops keys that are not watched, or not any more. A destructor that panics costs the operation neither its
     /// completion nor its way back.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn discard(&self, keys: Keys<Op::Key>) {
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| keys.drop_each());
@@ -322,7 +322,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Gives an ended operation to the caller: no user code runs for it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn give_back(&self, ended: Ended<Op>) -> Op {
         self.engine.free_place();
         ended.op

@@ -38,7 +38,7 @@ pub(crate) fn timer_shards(processors: usize) -> usize {
 }
 
 /// A store to a word that other threads change by read-modify-write.
-#[inline(always)]
+#[inline]
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     // ORDERING: the caller's.
     word.store(value, ordering);

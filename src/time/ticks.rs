@@ -40,7 +40,7 @@ impl TickScale {
     }
 
     /// The last tick at or before `at`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn floor(&self, at: Timestamp) -> Tick {
         self.divide(at.saturating_since(self.origin)).0
     }
@@ -129,7 +129,7 @@ impl TickScale {
 }
 
 /// The nanoseconds in `duration`, if two such numbers can be added in a `u64`: below 292 years.
-#[inline(always)]
+#[inline]
 fn nanos(duration: Duration) -> Option<u64> {
     (duration.as_secs() <= FITTING_SECS)
         .then(|| duration.as_secs() * NANOS_PER_SEC + u64::from(duration.subsec_nanos()))

@@ -105,7 +105,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
     type Ended = L;
     type Stale = ();
 
-    #[inline(always)]
+    #[inline]
     fn engine(&self) -> &Engine<T, W> {
         &self.engine
     }

@@ -102,7 +102,7 @@ impl WatchList {
     }
 
     /// The watchers of a short list, or the long one.
-    #[inline(always)]
+    #[inline]
     fn watchers(&self) -> Result<&[Address], &Many> {
         match self {
             Self::One(watcher) => Ok(from_ref(watcher)),
@@ -145,7 +145,7 @@ impl WatchList {
     }
 
     /// Whether `watcher` is the only one, without a rank.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_only(&self, watcher: Address) -> bool {
         matches!(self, Self::One(only) if *only == watcher)
     }
@@ -289,7 +289,7 @@ impl<const N: usize> Short<N> {
         Self(Box::new(places))
     }
 
-    #[inline(always)]
+    #[inline]
     fn watchers(&self) -> &[Address] {
         let taken = self.0.iter().take_while(|place| **place != VACANT);
         &self.0[..taken.count()]

@@ -47,7 +47,7 @@ impl Entry {
     /// Two deadlines within this number of ticks differ in their lowest bits.
     pub(crate) const WINDOW: Tick = 1 << u16::BITS;
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(id: u32, deadline: Tick) -> Self {
         // Truncated.
         let low = deadline as u16;
@@ -55,7 +55,7 @@ impl Entry {
     }
 
     /// The deadline, if it lies in the [`WINDOW`](Self::WINDOW) that begins at `start`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn deadline_from(self, start: Tick) -> Tick {
         start + Tick::from(self.low.wrapping_sub(start as u16))
     }
@@ -90,7 +90,7 @@ pub(crate) struct BucketPool {
 }
 
 /// The page of the block with this number, and the index of the block in it.
-#[inline(always)]
+#[inline]
 fn split(number: u32) -> (usize, usize) {
     (number as usize / PAGE, number as usize % PAGE)
 }
@@ -106,7 +106,7 @@ impl BucketPool {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn block(&mut self, number: u32) -> &mut Block {
         let (page, index) = split(number);
         &mut self.pages[page].blocks[index]
@@ -154,7 +154,7 @@ impl BucketPool {
 
     /// The number of the bucket with the timer at `position`. If there is no timer at `position`, the result may be the
     /// number of any bucket, or of none.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn bucket_of(&self, position: Position) -> u32 {
         let (page, index) = split(position.number() / BLOCK as u32);
         self.pages.get(page).map_or(NIL, |page| page.buckets[index])

@@ -26,13 +26,13 @@ impl Levels {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
     }
 
     /// The number of the bucket at `location`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn number(&self, location: Location) -> u32 {
         location.level * self.geometry.size() + location.slot
     }
@@ -43,7 +43,7 @@ impl Levels {
     }
 
     /// Bucket `number`, of a level that exists.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn bucket(&mut self, number: u32) -> &mut Bucket {
         &mut self.buckets[number as usize]
     }

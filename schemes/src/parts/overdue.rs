@@ -42,25 +42,25 @@ impl Overdue {
     }
 
     /// The latest tick at which a pass has begun.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn present(&self) -> Tick {
         self.present
     }
 
     /// Whether `position` is one of an overdue timer. [`Position::NONE`] counts as one.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn owns(position: Position) -> bool {
         position.number() >= OVERDUE
     }
 
     /// A tick at or before the earliest deadline here.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn earliest(&self) -> Option<Tick> {
         (!self.timers.is_empty()).then_some(self.earliest)
     }
 
     /// The earlier of [`earliest`](Self::earliest) and `other`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn earliest_or(&self, other: Option<Tick>) -> Option<Tick> {
         self.earliest().into_iter().chain(other).min()
     }
@@ -94,14 +94,14 @@ impl Overdue {
     }
 
     /// Begins a pass at `now`, which has every timer to examine.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn begin_pass(&mut self, now: Tick) {
         self.present = self.present.max(now);
         self.unexamined = self.timers.len();
     }
 
     /// Examines one timer for the pass in progress.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
         if self.unexamined == 0 {
             return Step::Idle;

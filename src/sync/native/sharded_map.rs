@@ -35,7 +35,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     }
 
     /// The hash of `key`, and the number of its shard.
-    #[inline(always)]
+    #[inline]
     fn locate<Q: Hash + ?Sized>(&self, key: &Q) -> (u64, usize) {
         let hash = self.0.hasher().hash_one(key);
         (hash, self.0.determine_shard(hash as usize))
@@ -65,7 +65,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     }
 
     /// The hash of `key`, for the methods that find an entry by it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.0.hasher().hash_one(key)
     }
