@@ -125,10 +125,11 @@ impl<S: Scheme> Steady<S> {
                 }
             }
         }
+        let timers = self.timers.len() as u64;
         let mut victims = (0..VICTIMS)
-            .map(|_| self.below(self.timers.len() as u64) as u32)
-            .filter(|&id| self.timers[id as usize].1 != Position::NONE)
+            .map(|_| self.below(timers) as u32)
             .collect::<Vec<_>>();
+        victims.retain(|&id| self.timers[id as usize].1 != Position::NONE);
         victims.sort_unstable();
         victims.dedup();
         let stops = Spent::on(victims.len(), || {
