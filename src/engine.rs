@@ -6,6 +6,7 @@
 //! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`dispatch`] runs the user's
 //! code for payloads that have ended.
 
+pub(crate) mod background;
 pub(crate) mod dispatch;
 pub(crate) mod drive;
 pub(crate) mod endings;
@@ -34,16 +35,19 @@ use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Ending, Events, Stats};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU32, CachePadded, Mutex, Ordering, SLICE, thread_number, timer_shards,
+    Arc, AtomicBool, AtomicU32, Mutex, Ordering, SLICE, thread_number, timer_shards,
 };
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Examinee, Trampoline, drop_user_value};
 use crate::worker::Worker;
+use background::Background;
 use limit::Limit;
 use passes::Passes;
 use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
+use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 use tally::Tally;
 use thread_set::ThreadSet;
@@ -51,7 +55,14 @@ use timing::Timing;
 
 pub(crate) struct Engine<P, W> {
     pub(crate) name: String,
-    pub(crate) shards: Box<[CachePadded<Shard<P, W>>]>,
+    /// Each is made when a thread first comes to it.
+    shards: [OnceLock<Arc<Shard<P, W>>>; MAX_SHARDS],
+    /// How many shards there may be, a power of two, less one.
+    mask: usize,
+    /// For the wheels of the shards.
+    slots: u32,
+    /// Held while a shard is made, and while the threads are started.
+    opening: Mutex<()>,
     pub(crate) alarm: Alarm,
     /// Held by callers that set the alarm anew.
     pub(crate) rearming: Mutex<()>,
@@ -63,11 +74,15 @@ pub(crate) struct Engine<P, W> {
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
     pub(crate) passes: Passes,
+    pub(crate) background: Background,
     observer: Observer,
     phase: AtomicU32,
     /// Whether the shutdown has ended every payload.
     emptied: AtomicBool,
 }
+
+/// As many as an address can name.
+const MAX_SHARDS: usize = 1 << SHARD_BITS;
 
 /// While it exists, the shutdown ends payloads.
 struct Emptied<'a>(&'a AtomicBool);
@@ -114,19 +129,19 @@ pub(crate) struct Taken {
 }
 
 impl<P, W: Scheme> Engine<P, W> {
-    /// Checks the settings, and starts the threads that they ask for.
+    /// Checks the settings. The threads that they ask for are started when they are first needed, unless they are to
+    /// be started at once.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
         let slots = settings.slots()?;
         let scale = settings.scale()?;
-        let (threads, dispatch) =
-            ThreadSet::start(&settings.name, settings.reaper, settings.dispatch)
-                .map_err(BuildError::Thread)?;
+        let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
         let shards = timer_shards(cores());
-        Ok(Self {
+        let engine = Self {
             name: settings.name,
-            shards: (0..shards.next_power_of_two().min(1 << SHARD_BITS))
-                .map(|number| CachePadded::new(Shard::new(number, slots)))
-                .collect(),
+            shards: [const { OnceLock::new() }; MAX_SHARDS],
+            mask: shards.next_power_of_two().min(MAX_SHARDS) - 1,
+            slots,
+            opening: Mutex::new(()),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
             clock: settings.clock,
@@ -137,10 +152,15 @@ impl<P, W: Scheme> Engine<P, W> {
             dispatch,
             threads,
             passes: Passes::default(),
+            background: Background::new(),
             observer: Observer::default(),
             phase: AtomicU32::new(OPEN),
             emptied: AtomicBool::new(false),
-        })
+        };
+        if settings.threads_at_once {
+            engine.start_threads().map_err(BuildError::Thread)?;
+        }
+        Ok(engine)
     }
 
     /// From now on the user's recorder and subscriber are told of events.
@@ -153,7 +173,82 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline(always)]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        &self.shards[number & (self.shards.len() - 1)]
+        let number = number % MAX_SHARDS;
+        match self.shards[number].get() {
+            Some(shard) => shard,
+            None => self.make_shard(number),
+        }
+    }
+
+    /// A shard is made under the lock under which the threads are started, and which a drain or a shutdown takes when
+    /// it has begun. So each of them either finds the shard, or the shard is made as they leave one.
+    #[cold]
+    fn make_shard(&self, number: usize) -> &Shard<P, W> {
+        let _opening = self.opening.lock();
+        let own = self.shards[number & self.mask].get_or_init(|| {
+            let refuses = match self.phase() {
+                OPEN if self.threads.are_started() => None,
+                OPEN => Some(Refusal::Idle),
+                DRAINING => Some(Refusal::Draining),
+                _ => Some(Refusal::Closed),
+            };
+            Arc::new(Shard::new(number & self.mask, self.slots, refuses))
+        });
+        self.shards[number].get_or_init(|| own.clone())
+    }
+
+    /// The shards that threads have come to.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Shard<P, W>> + Clone {
+        self.shards[..=self.mask]
+            .iter()
+            .filter_map(OnceLock::get)
+            .map(|shard| &**shard)
+    }
+
+    /// The same for a thread that has entered a phase: those that come later are made in that phase, and no thread is
+    /// started any more once it is the last one.
+    fn settled_shards(&self) -> impl Iterator<Item = &Shard<P, W>> {
+        drop(self.opening.lock());
+        self.shards()
+    }
+
+    /// Starts the threads that only this engine uses, unless they were started or the engine is closed. Where the system
+    /// refuses a thread, a later call tries again.
+    #[cold]
+    fn start_threads(&self) -> io::Result<()> {
+        let _opening = self.opening.lock();
+        if self.threads.are_started() || self.is_closed() {
+            return Ok(());
+        }
+        self.threads.start(&self.name)?;
+        self.shards().for_each(Shard::open);
+        Ok(())
+    }
+
+    /// Starts the threads for a deferred check. Where the system refuses a thread, the check waits for the next one that
+    /// is deferred, or for the first deadline.
+    pub(crate) fn start_threads_to_check(&self) {
+        if !self.threads.are_started() {
+            // See above.
+            let _ = self.start_threads();
+        }
+    }
+
+    /// Starts the threads for a payload that `exists` and is about to get its first deadline. Only after this it can be
+    /// [rescheduled](Self::reschedule_to) to that.
+    pub(crate) fn start_threads_to_reschedule(
+        &self,
+        timing: Timing,
+        exists: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        match self.needs_threads(timing) && exists() {
+            true => self.start_threads(),
+            false => Ok(()),
+        }
+    }
+
+    fn needs_threads(&self, timing: Timing) -> bool {
+        timing.deadline != NEVER && !self.threads.are_started()
     }
 
     /// The calling thread's shard.
@@ -248,30 +343,68 @@ impl<P, W: Scheme> Engine<P, W> {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
         let mine = self.my_shard();
-        let (shard, mut guard) = match mine.try_lock() {
+        let (mut shard, mut guard) = match mine.try_lock() {
             Some(guard) => (mine, guard),
             None => self.lock_near(mine),
         };
+        if let Some(refusal) = Shard::refusal(&mut guard) {
+            match self.overcome(refusal, shard, guard, timing) {
+                Ok(open) => (shard, guard) = open,
+                Err(refusal) => return Err(self.refused(refusal, payload)),
+            }
+        }
         match shard.park(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => Ok((guard, Claim { shard, held }, earlier)),
             Err((refusal, payload)) => {
                 drop(guard);
-                self.free_place();
-                let reason = match refusal {
-                    Refusal::Full => RejectReason::Full,
-                    Refusal::Closed => RejectReason::ShutDown,
-                    Refusal::Draining => RejectReason::Draining,
-                    Refusal::TooLong => RejectReason::TooLong,
-                };
-                Err(Rejected::new(reason, payload))
+                Err(self.refused(refusal, payload))
             }
         }
+    }
+
+    /// Starts the threads for the first payload with a deadline. Payloads that never expire need none.
+    #[cold]
+    fn overcome<'a>(
+        &self,
+        refusal: Refusal,
+        shard: &'a Shard<P, W>,
+        guard: Guard<'a, P, W>,
+        timing: Timing,
+    ) -> Result<(&'a Shard<P, W>, Guard<'a, P, W>), Refusal> {
+        if refusal != Refusal::Idle {
+            return Err(refusal);
+        }
+        if timing.deadline == NEVER {
+            return Ok((shard, guard));
+        }
+        drop(guard);
+        self.start_threads().map_err(|_| Refusal::Idle)?;
+        let mut guard = shard.lock();
+        match Shard::refusal(&mut guard) {
+            None => Ok((shard, guard)),
+            // A drain or a shutdown came first.
+            Some(refusal) => Err(refusal),
+        }
+    }
+
+    /// Returns a payload.
+    #[cold]
+    fn refused(&self, refusal: Refusal, payload: P) -> Rejected<P> {
+        self.free_place();
+        let reason = match refusal {
+            Refusal::Idle => RejectReason::Thread,
+            Refusal::Full => RejectReason::Full,
+            Refusal::Closed => RejectReason::ShutDown,
+            Refusal::Draining => RejectReason::Draining,
+            Refusal::TooLong => RejectReason::TooLong,
+        };
+        Rejected::new(reason, payload)
     }
 
     /// Locks a neighbour of a shard whose lock is taken, or else waits for that.
     #[cold]
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
-        (1..self.shards.len().min(3))
+        (1..(self.mask + 1).min(3))
             .map(|step| self.shard(mine.number + step))
             .find_map(|shard| Some((shard, shard.try_lock()?)))
             .unwrap_or_else(|| (mine, mine.lock()))
@@ -303,12 +436,13 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     pub(crate) fn free(&self, taken: Taken, ending: Ending, watches: usize) {
         let Taken { shard, slot } = taken;
-        let (shard, mine) = (self.shard(shard), self.my_shard());
+        let mine = thread_number() as usize & self.mask;
+        let shard = self.shard(shard);
         let count = || {
             self.count_ended(ending, 1);
             self.count_unwatched(watches);
         };
-        if shard.number == mine.number {
+        if shard.number == mine {
             shard.free(slot, ending, watches, count);
         } else {
             count();
@@ -357,15 +491,24 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Gives one payload another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
-        let rescheduled = self.reschedule_to(address, self.timing(timeout));
+        let timing = self.timing(timeout);
+        let started = self.start_threads_to_reschedule(timing, || self.is_parked(address));
+        if started.is_err() {
+            return Rescheduled::NoThread;
+        }
+        let rescheduled = self.reschedule_to(address, timing);
         if let Rescheduled::Done(earlier) = rescheduled {
             self.announce(earlier);
         }
         rescheduled
     }
 
-    /// The same without announcing the deadline, and without reading the clock: for callers with a lock.
+    /// The same without announcing the deadline, reading the clock or starting the threads: for callers with a lock.
     pub(crate) fn reschedule_to(&self, address: Address, timing: Timing) -> Rescheduled {
+        // The payload has come since the caller asked for it: the call counts as one from before.
+        if self.needs_threads(timing) {
+            return Rescheduled::Ended;
+        }
         let shard = self.shard(address.shard());
         shard.reschedule(slot_of(address), timing)
     }
@@ -456,7 +599,7 @@ impl<P, W: Scheme> Engine<P, W> {
     fn begin_drain(&self) {
         self.enter_phase(DRAINING);
         // Also where another drain has entered the phase: that one may not have reached every shard yet.
-        for shard in &self.shards {
+        for shard in self.settled_shards() {
             shard.refuse(Refusal::Draining);
         }
     }
@@ -465,7 +608,7 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     fn count(&self, which: impl FnOnce(&Tally) -> &Count, n: usize) {
         let number = thread_number() as usize;
-        let is_owner = number < self.shards.len();
+        let is_owner = number <= self.mask;
         self.shard(number).tallies.count(is_owner, which, n as u64);
     }
 
@@ -487,13 +630,13 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     fn tallies(&self) -> impl Iterator<Item = &Tally> {
-        self.shards.iter().flat_map(|shard| shard.tallies.all())
+        self.shards().flat_map(|shard| shard.tallies.all())
     }
 
     /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        stats.add_counters(self.shards.iter().flat_map(|shard| shard.counters()));
+        stats.add_counters(self.shards().flat_map(|shard| shard.counters()));
         self.tallies()
             .for_each(|tally| stats.add_events(&tally.events));
         stats.completions_pending = self.completions_pending();

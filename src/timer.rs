@@ -124,6 +124,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
             Rescheduled::Done(_) => Ok(()),
             Rescheduled::Ended => Err(RescheduleError::Ended),
             Rescheduled::TooLong => Err(RescheduleError::TooLong),
+            Rescheduled::NoThread => Err(RescheduleError::Thread),
         }
     }
 

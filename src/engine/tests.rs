@@ -4,7 +4,7 @@ use super::reclaim::{ReclaimQueue, Unreclaimed};
 use super::settings::Settings;
 use super::shard::{Refusal, Rescheduled, Shard};
 use super::timing::Timing;
-use super::{Engine, Taken};
+use super::{Engine, MAX_SHARDS, Taken};
 use crate::address::SLOTS;
 use crate::cell::slab::{Held, Released};
 use crate::observe::Since;
@@ -41,7 +41,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
     // Two levels up from the present.
     const DEADLINE: u64 = 64 * 64;
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     for held in parked(&shard, SLICES * SLICE, timing(DEADLINE + 1, 0)) {
         assert!(matches!(held.release(false), Released::Parked { .. }));
     }
@@ -69,7 +69,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
 #[test]
 fn g10_a_refused_deadline_keeps_the_old_one() {
     const SLOTS_OF_WHEEL: u32 = 10;
-    let shard = Shard::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL);
+    let shard = Shard::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL, None);
     let held = parked(&shard, 1, timing(1, 0)).remove(0);
     let at = held.at();
     assert!(matches!(held.release(false), Released::Parked { .. }));
@@ -84,7 +84,7 @@ fn g10_a_refused_deadline_keeps_the_old_one() {
 /// Slots that other threads end come back with the next hold of the lock, and by slices if no thread takes it.
 #[test]
 fn g06_slots_that_are_ended_without_the_lock_come_back() {
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
     let mut held = held.into_iter().map(|held| held.end().1);
@@ -106,7 +106,7 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
 /// Parks do not always look for them, but often enough, and before they are refused.
 #[test]
 fn g06_parks_take_slots_that_other_threads_have_freed() {
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let park = |limit| match shard.park(&mut shard.lock(), (), 0, timing(1_000, 0), limit) {
         Ok((held, _)) => Ok(held.end().1),
         Err((refusal, ())) => Err(refusal),
@@ -141,7 +141,7 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
 /// What is left of a storm comes back as well when its shard is locked just then.
 #[test]
 fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let held = parked(&shard, SLICE, timing(1_000, 0)).into_iter();
     let mut ended = held.map(|held| held.end().1).collect();
     let locked = shard.lock();
@@ -156,7 +156,7 @@ fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
 /// While one thread has the lock and stands still, others end many payloads. The slots come back a slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let held = parked(&shard, 4 * SLICE, timing(1_000, 0));
     let locked = shard.lock();
     for held in held {
@@ -177,7 +177,7 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
 #[test]
 fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 20;
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let queue = ReclaimQueue::<()>::new();
     let (mut added, mut taken) = (0, 0);
     let take = || {
@@ -217,7 +217,9 @@ fn g15_a_second_drain_reaches_every_shard_itself() {
     let mut settings = Settings::new("g15-drains".into());
     settings.reaper = Reaper::Manual;
     let engine = Engine::<(), HierarchicalWheel>::new(settings).expect("no threads to refuse");
-    let last = engine.shards.last().expect("there are some");
+    // All are there, the last one also.
+    let last = (0..MAX_SHARDS).map(|number| engine.shard(number)).last();
+    let last = last.expect("there are some");
     std::thread::scope(|scope| {
         let locked = last.lock();
         let drains = [(); 2].map(|()| scope.spawn(|| engine.begin_drain()));

@@ -2,7 +2,7 @@
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
-use super::Entry;
+use super::{Entry, Lazy};
 use equivalent::Equivalent;
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -16,6 +16,7 @@ pub(crate) use shuttle as checker;
 #[cfg(shuttle)]
 pub(crate) use super::cell::UnsafeCell;
 pub(crate) use checker::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use checker::thread;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
@@ -111,6 +112,12 @@ impl<T> Mutex<T> {
     }
 }
 
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> std::ops::Deref for MutexGuard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
@@ -189,6 +196,37 @@ pub(crate) fn unique_number() -> u64 {
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
+/// A place that is filled once. A thread that finds it filled sees what was done before: std's says nothing of that to
+/// the checker.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    filled: AtomicBool,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            filled: AtomicBool::new(false),
+            value: std::sync::OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        // ORDERING: Acquire pairs with the Release in `get_or_init`.
+        let filled = self.filled.load(Ordering::Acquire);
+        filled.then(|| self.value.get()).flatten()
+    }
+
+    /// `init` takes no step of the model.
+    pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
+        let value = self.value.get_or_init(init);
+        // ORDERING: Release, see `get`.
+        self.filled.store(true, Ordering::Release);
+        value
+    }
+}
+
 /// Padding has no meaning in a model.
 #[derive(Debug, Default)]
 pub(crate) struct CachePadded<T>(T);
@@ -259,23 +297,28 @@ impl<K, T> Edit<'_, K, T> {
 
 /// The map with a single shard. (A model has a handful of keys: they are searched one after the other.)
 pub(crate) struct ShardedMap<K, V, S> {
-    entries: Mutex<Vec<(K, V)>>,
+    entries: Lazy<Mutex<Vec<(K, V)>>>,
     hasher: S,
 }
 
 impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     pub(crate) fn new(hasher: S, _shards: usize) -> Self {
         Self {
-            entries: Mutex::new(Vec::new()),
+            entries: Lazy::new(),
             hasher,
         }
+    }
+
+    fn made(&self) -> Option<MutexGuard<'_, Vec<(K, V)>>> {
+        let entries = self.entries.get(Mutex::default)?;
+        Some(entries.lock())
     }
 
     pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let entries = self.entries.lock();
+        let entries = self.made()?;
         let found = entries.iter().find(|(other, _)| key.equivalent(other));
         found.map(|(_, value)| read(value))
     }
@@ -284,7 +327,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let entries = self.entries.lock();
+        let entries = self.made()?;
         let found = entries.iter().find(|(other, _)| key.equivalent(other));
         found.map(|(stored, _)| read(stored))
     }
@@ -299,7 +342,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         mut is_it: impl FnMut(&K, &V) -> bool,
         read: impl FnOnce(&V) -> R,
     ) -> Option<R> {
-        let entries = self.entries.lock();
+        let entries = self.made()?;
         let found = entries.iter().find(|(key, value)| is_it(key, value));
         found.map(|(_, value)| read(value))
     }
@@ -309,7 +352,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         _hash: u64,
         mut is_it: impl FnMut(&K, &V) -> bool,
     ) -> Option<(K, V)> {
-        let mut entries = self.entries.lock();
+        let mut entries = self.made()?;
         let place = entries.iter().position(|(key, value)| is_it(key, value))?;
         Some(entries.remove(place))
     }
@@ -322,7 +365,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         edit: impl FnOnce(Option<&mut V>) -> Option<V>,
         _hash_of: impl Fn(&V) -> u64,
     ) -> Option<K> {
-        let mut entries = self.entries.lock();
+        let mut entries = self.entries.get_or_make(Mutex::default).lock();
         let found = entries
             .iter_mut()
             .find(|(other, value)| *other == key && is_current(value));
@@ -340,7 +383,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         key: K,
         place: impl FnOnce(Option<&mut V>) -> Option<V>,
     ) -> Option<K> {
-        let mut entries = self.entries.lock();
+        let mut entries = self.entries.get_or_make(Mutex::default).lock();
         if let Some((_, value)) = entries.iter_mut().find(|(other, _)| *other == key) {
             if let Some(other) = place(Some(value)) {
                 *value = other;
@@ -365,7 +408,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut entries = self.entries.lock();
+        let mut entries = self.made()?;
         let place = entries
             .iter()
             .position(|(other, _)| key.equivalent(other))?;
@@ -388,7 +431,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         done: &mut usize,
         removed: &mut Vec<(K, V)>,
     ) {
-        let mut entries = self.entries.lock();
+        let Some(mut entries) = self.made() else {
+            return;
+        };
         for &Edit { key, what, .. } in edits {
             *done += 1;
             let Some(place) = entries.iter().position(|(other, _)| other == key) else {
@@ -401,11 +446,11 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries.lock().len()
+        self.made().map_or(0, |entries| entries.len())
     }
 
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
-        for (key, value) in self.entries.lock().iter() {
+        for (key, value) in self.made().iter().flat_map(|entries| entries.iter()) {
             visit(key, value);
         }
     }

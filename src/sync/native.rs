@@ -10,8 +10,9 @@ use super::thread_numbers::ThreadNumbers;
 pub(crate) use crossbeam::utils::CachePadded;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use sharded_map::{Edit, ShardedMap};
+pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-pub(crate) use std::thread_local;
+pub(crate) use std::{thread, thread_local};
 
 /// Slots in the first chunk of a slab; each further chunk doubles it.
 pub(crate) const FIRST_CHUNK: u32 = 64;

@@ -292,7 +292,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     pub(super) fn withdraw_all(&self, timers: &Timers<K, V, S>) -> Vec<(K, V)> {
         let engine = &timers.engine;
         let mut all = Vec::new();
-        for shard in &engine.shards {
+        for shard in engine.shards() {
             let (mut next, mut slice) = (Some(0), Vec::new());
             while let Some(first) = next {
                 next = shard.started(first, &mut slice);
@@ -371,6 +371,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let timing = timers.engine.timing(timeout);
+        let exists = || self.read(timers, key, which, |_| ()).is_some();
+        let started = timers.engine.start_threads_to_reschedule(timing, exists);
+        if started.is_err() {
+            return false;
+        }
         let rescheduled = self.read(timers, key, which, |entry| {
             timers.engine.reschedule_to(entry.address, timing)
         });
@@ -395,10 +400,18 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     ) -> Result<(FencingToken, V), Rejected<V>> {
         let engine = &timers.engine;
         let mut value = Some(value);
-        let mut replaced = None;
+        let (mut replaced, mut refused) = (None, false);
         let tried = engine.guarded(|| {
             let timing = engine.timing(timeout);
             let hash = self.map.hash_of(&key);
+            let exists = || {
+                self.read(timers, &key, Which::Only(token), |_| ())
+                    .is_some()
+            };
+            refused = engine.start_threads_to_reschedule(timing, exists).is_err();
+            if refused {
+                return engine.drop_spare(Some(key));
+            }
             let edit = |occupant: Option<&mut Entry<V>>| {
                 let occupant = occupant?;
                 let Rescheduled::Done(earlier) = engine.reschedule_to(occupant.address, timing)
@@ -420,6 +433,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             }
             (None, Some(value)) => {
                 let reason = match tried {
+                    _ if refused => RejectReason::Thread,
                     Err(_) => RejectReason::Panicked,
                     Ok(()) if engine.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,
