@@ -20,7 +20,7 @@ pub(crate) use model::*;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use native::*;
 
-use lazy::Lazy;
+pub(crate) use lazy::Lazy;
 pub(crate) use std::sync::{Arc, Weak};
 
 /// What becomes of a map entry after an edit.
