@@ -35,7 +35,8 @@ use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Ending, Events, Stats};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU32, Mutex, Ordering, SLICE, thread_number, timer_shards,
+    Arc, AtomicBool, AtomicU32, MAX_TIMER_SHARDS, Mutex, OnceLock, Ordering, SLICE, thread_number,
+    timer_shards,
 };
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
@@ -47,7 +48,6 @@ use passes::Passes;
 use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
 use std::io;
-use std::sync::OnceLock;
 use std::time::Duration;
 use tally::Tally;
 use thread_set::ThreadSet;
@@ -56,7 +56,7 @@ use timing::Timing;
 pub(crate) struct Engine<P, W> {
     pub(crate) name: String,
     /// Each is made when a thread first comes to it.
-    shards: [OnceLock<Arc<Shard<P, W>>>; MAX_SHARDS],
+    shards: [OnceLock<Arc<Shard<P, W>>>; MAX_TIMER_SHARDS],
     /// How many shards there may be, a power of two, less one.
     mask: usize,
     /// For the wheels of the shards.
@@ -81,8 +81,7 @@ pub(crate) struct Engine<P, W> {
     emptied: AtomicBool,
 }
 
-/// As many as an address can name.
-const MAX_SHARDS: usize = 1 << SHARD_BITS;
+const _: () = assert!(MAX_TIMER_SHARDS <= 1 << SHARD_BITS, "an address names it");
 
 /// While it exists, the shutdown ends payloads.
 struct Emptied<'a>(&'a AtomicBool);
@@ -138,8 +137,8 @@ impl<P, W: Scheme> Engine<P, W> {
         let shards = timer_shards(cores());
         let engine = Self {
             name: settings.name,
-            shards: [const { OnceLock::new() }; MAX_SHARDS],
-            mask: shards.next_power_of_two().min(MAX_SHARDS) - 1,
+            shards: std::array::from_fn(|_| OnceLock::new()),
+            mask: shards.next_power_of_two().min(MAX_TIMER_SHARDS) - 1,
             slots,
             opening: Mutex::new(()),
             alarm: Alarm::new(),
@@ -173,7 +172,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline(always)]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        let number = number % MAX_SHARDS;
+        let number = number % MAX_TIMER_SHARDS;
         match self.shards[number].get() {
             Some(shard) => shard,
             None => self.make_shard(number),

@@ -4,14 +4,14 @@ use super::reclaim::{ReclaimQueue, Unreclaimed};
 use super::settings::Settings;
 use super::shard::{Refusal, Rescheduled, Shard};
 use super::timing::Timing;
-use super::{Engine, MAX_SHARDS, Taken};
+use super::{Engine, Taken};
 use crate::address::SLOTS;
 use crate::cell::slab::{Held, Released};
 use crate::observe::Since;
 use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, Tick, reference::SimpleWheel};
 use crate::stats::Ending;
-use crate::sync::{PARKS_PER_LOOK, SLICE};
+use crate::sync::{MAX_TIMER_SHARDS, PARKS_PER_LOOK, SLICE};
 use std::collections::VecDeque;
 
 /// From `present` to `deadline`.
@@ -218,7 +218,9 @@ fn g15_a_second_drain_reaches_every_shard_itself() {
     settings.reaper = Reaper::Manual;
     let engine = Engine::<(), HierarchicalWheel>::new(settings).expect("no threads to refuse");
     // All are there, the last one also.
-    let last = (0..MAX_SHARDS).map(|number| engine.shard(number)).last();
+    let last = (0..MAX_TIMER_SHARDS)
+        .map(|number| engine.shard(number))
+        .last();
     let last = last.expect("there are some");
     std::thread::scope(|scope| {
         let locked = last.lock();

@@ -39,6 +39,7 @@ pub(crate) const SLICE: usize = 1;
 pub(crate) const PARKS_PER_LOOK: u32 = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;
 pub(crate) const LAST_GENERATION: u32 = 1;
+pub(crate) const MAX_TIMER_SHARDS: usize = 2;
 
 /// A lock with the methods of parking_lot's, on an atomic of the checker's.
 ///
