@@ -41,7 +41,7 @@ pub mod threads {
 
 pub use error::{RejectReason, Rejected};
 pub use future::Waits;
-pub use operation::{Completion, DelayedOperation};
-pub use purgatory::{Handle, Purgatory, ResolvedKey, Watch};
+pub use operation::{Cause, Completion, DelayedOperation};
+pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
 pub use timer::Timer;
 pub use tracker::Tracker;

@@ -1,6 +1,7 @@
 //! Force, cancel and reschedule, by key and by handle.
 
-use super::inner::Inner;
+use super::causes::ForceCause;
+use super::inner::{Claim, Inner};
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::dispatch::{RunOn, dispatch};
@@ -10,7 +11,7 @@ use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::trampoline::Trampoline;
+use crate::trampoline::{Examining, Trampoline, Why, drop_user_value};
 use equivalent::Equivalent;
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -28,8 +29,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         true
     }
 
-    /// The same for every operation on `key`. Returns how many this call did.
-    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q) -> usize
+    /// Completes every operation on `key`, after `cause` has changed it, if there is one. Returns how many this call did.
+    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, cause: Option<&ForceCause<Op>>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -37,12 +38,31 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
-            if let Some(claim) = self.engine.claim(watcher, Mark::Force) {
+            if let Some(cause) = cause {
+                self.causes.leave(watcher, cause);
+            }
+            if let Some(mut claim) = self.engine.claim(watcher, Mark::Force) {
+                self.apply_cause(&mut claim);
                 endings.push(self.end_and_reclaim(claim, Ending::Forced));
                 forced += 1;
             }
         });
+        if cause.is_some() {
+            self.causes.forget(|watcher| self.engine.is_parked(watcher));
+        }
         forced
+    }
+
+    /// Hands a held operation that is being forced its cause, if one was left for it.
+    pub(super) fn apply_cause(&self, claim: &mut Claim<'_, Op>) {
+        if let Some(cause) = self.causes.take(claim.address()) {
+            let _examining = Examining::enter(claim.examinee(), Why::Check);
+            // A panic is counted, and the operation ends all the same.
+            let _ = self
+                .engine
+                .guarded(|| claim.held.with(|parked| cause(&mut parked.op)));
+            let _ = self.engine.guarded(|| drop_user_value(cause));
+        }
     }
 
     /// Takes one operation back without a completion.
@@ -55,7 +75,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Some(op)
     }
 
-    /// The same for every operation on `key`. If that panics, those that were taken are completed as cancelled instead.
+    /// Takes every operation on `key` back. If that panics, those that were taken are completed as cancelled instead.
     pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
