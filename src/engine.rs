@@ -381,7 +381,8 @@ impl<P, W: Scheme> Engine<P, W> {
         let mut guard = shard.lock();
         match Shard::refusal(&mut guard) {
             None => Ok((shard, guard)),
-            // A drain or a shutdown came first.
+            // A shutdown has begun, and has not come to this shard.
+            Some(Refusal::Idle) => Err(Refusal::Closed),
             Some(refusal) => Err(refusal),
         }
     }

@@ -5,14 +5,23 @@ use super::settings::Settings;
 use super::shard::{Refusal, Rescheduled, Shard};
 use super::timing::Timing;
 use super::{Engine, Taken};
+use crate::Purgatory;
 use crate::address::SLOTS;
 use crate::cell::slab::{Held, Released};
+use crate::error::{BuildError, RejectReason, ShutdownError};
+use crate::future::{WaitError, Waits};
 use crate::observe::Since;
+use crate::operation::{Completion, DelayedOperation};
 use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, Tick, reference::SimpleWheel};
 use crate::stats::Ending;
 use crate::sync::{MAX_TIMER_SHARDS, PARKS_PER_LOOK, SLICE};
+use crate::timer::{RescheduleError, Timer};
+use crate::tracker::Tracker;
+use crate::worker::refusal::grant;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 /// From `present` to `deadline`.
 fn timing(deadline: Tick, present: Tick) -> Timing {
@@ -230,4 +239,144 @@ fn g15_a_second_drain_reaches_every_shard_itself() {
         drop(locked);
         assert!(!begun, "while a shard still takes payloads");
     });
+}
+
+/// An operation that completes when it may.
+struct Op(Duration, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl Op {
+    const MAY: usize = 1;
+    const DID: usize = 2;
+
+    fn new(timeout: Duration) -> Self {
+        Self(timeout, std::sync::Arc::default())
+    }
+}
+
+impl DelayedOperation for Op {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        self.0
+    }
+
+    fn try_complete(&mut self) -> bool {
+        self.1.load(SeqCst) == Self::MAY
+    }
+
+    fn on_complete(self, _: Completion) {
+        self.1.store(Self::DID, SeqCst);
+    }
+}
+
+fn eventually(condition: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never comes");
+        std::thread::yield_now();
+    }
+}
+
+/// The system refuses one of the two threads, or both. Whatever the call was, it can be made again when there are
+/// threads.
+#[test]
+fn g28_a_refused_thread_changes_nothing() {
+    const SOON: Duration = Duration::from_millis(1);
+    for granted in [0, 1] {
+        let purgatory = Purgatory::<Op>::new("g28-refused");
+        let op = Op::new(Duration::MAX);
+        let state = op.1.clone();
+        let infinite = purgatory.try_complete_else_watch(op, [1]);
+        let infinite = infinite.expect("it needs no thread").into_handle();
+        let infinite = infinite.expect("it cannot complete yet");
+        grant(granted);
+        for _ in 0..2 {
+            let refused = purgatory.try_complete_else_watch(Op::new(SOON), [1]);
+            let (reason, op) = refused.map(drop).expect_err("no threads").into_parts();
+            assert_eq!((reason, op.0), (RejectReason::Thread, SOON));
+            assert!(!infinite.reschedule(SOON));
+            assert_eq!(purgatory.reschedule_for_key(&1, SOON), 0);
+            grant(0);
+        }
+        assert_eq!((infinite.deadline(), purgatory.len()), (None, 1));
+        assert_eq!(purgatory.stats().rejected, 2);
+        // The check stays deferred, and is made with the first deadline that gets its threads.
+        state.store(Op::MAY, SeqCst);
+        purgatory.check_later(1);
+        assert!(infinite.is_parked());
+        grant(usize::MAX);
+        let op = Op::new(SOON);
+        let expired = op.1.clone();
+        assert!(purgatory.try_complete_else_watch(op, [2]).is_ok());
+        eventually(|| state.load(SeqCst) == Op::DID && expired.load(SeqCst) == Op::DID);
+    }
+}
+
+/// The next deferred check starts the threads as well, or the caller makes it.
+#[test]
+fn g28_a_deferred_check_waits_for_a_thread() {
+    for by_caller in [false, true] {
+        let purgatory = Purgatory::<Op>::new("g28-deferred");
+        let op = Op::new(Duration::MAX);
+        let state = op.1.clone();
+        assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+        state.store(Op::MAY, SeqCst);
+        grant(0);
+        purgatory.check_later(1);
+        grant(usize::MAX);
+        match by_caller {
+            true => _ = purgatory.advance(),
+            false => purgatory.check_later(2),
+        }
+        eventually(|| state.load(SeqCst) == Op::DID);
+        assert_eq!(purgatory.len(), 0);
+    }
+}
+
+#[test]
+fn g28_a_refused_thread_gives_values_back() {
+    const SOON: Duration = Duration::from_millis(1);
+    let (sender, expired) = std::sync::mpsc::channel();
+    let told = sender.clone();
+    let timer = Timer::new("g28-refused", move |value: u64| _ = told.send(value));
+    let tracker = Tracker::new("g28-refused", move |_: u64, value: u64| {
+        _ = sender.send(value)
+    });
+    let id = timer.start(Duration::MAX, 1).expect("it needs no thread");
+    let token = tracker.track(1, 2, Duration::MAX);
+    let token = token.expect("it needs no thread").token;
+    grant(0);
+    let refused = timer.start(SOON, 3).expect_err("no threads");
+    assert_eq!(refused.into_parts(), (RejectReason::Thread, 3));
+    assert_eq!(timer.reschedule(id, SOON), Err(RescheduleError::Thread));
+    let refused = tracker.track(2, 4, SOON).expect_err("no threads");
+    assert_eq!(refused.into_parts(), (RejectReason::Thread, 4));
+    assert!(!tracker.touch(&1, SOON));
+    let refused = tracker.replace_if(1, token, 5, SOON);
+    let refused = refused.map(drop).expect_err("no threads");
+    assert_eq!(refused.into_parts(), (RejectReason::Thread, 5));
+    assert_eq!(
+        (timer.len(), tracker.len(), tracker.token(&1)),
+        (1, 1, Some(token))
+    );
+    let waits = Waits::<u64>::new("g28-refused");
+    assert_eq!(
+        waits.wait_blocking([1], SOON, || None::<()>),
+        Err(WaitError::Thread)
+    );
+    let at_once = Timer::<u64>::builder("g28-refused").threads_at_once();
+    assert!(matches!(at_once.build(drop), Err(BuildError::Thread(_))));
+    assert!(matches!(
+        waits.shutdown_timeout(SOON),
+        Err(ShutdownError::Thread(_))
+    ));
+    assert!(!waits.is_shut_down());
+    grant(usize::MAX);
+    assert_eq!(timer.reschedule(id, SOON), Ok(()));
+    assert!(tracker.touch(&1, SOON));
+    let mut all = [(); 2].map(|()| expired.recv().expect("both are there"));
+    all.sort_unstable();
+    assert_eq!(all, [1, 2]);
+    // The call that was refused has not begun it, and this one does.
+    assert!(waits.shutdown_timeout(Duration::from_secs(60)).is_ok());
 }

@@ -223,8 +223,8 @@ impl<T> OnceLock<T> {
     /// `init` takes no step of the model.
     pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
         let value = self.value.get_or_init(init);
-        // ORDERING: Release, see `get`.
-        self.filled.store(true, Ordering::Release);
+        // ORDERING: Release, see `get`; a swap, because several threads may be here, and see `overwrite`.
+        self.filled.swap(true, Ordering::Release);
         value
     }
 }

@@ -10,7 +10,7 @@ use request_purgatory::{
     threads::Reaper, threads::ReaperThread, time::ManualClock, time::WakeFn,
 };
 use std::process::Command;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn park(purgatory: &Purgatory<Op>, op: Op) -> request_purgatory::Handle<Op> {
 fn g28_what_needs_a_thread_starts_it() {
     within(PATIENCE, || {
         let name = "g28-starts";
-        let begins = |what: &str, begin: &dyn Fn(&Purgatory<Op>) -> std::sync::Arc<Probe>| {
+        let begins = |what: &str, begin: &dyn Fn(&Purgatory<Op>) -> Arc<Probe>| {
             let purgatory = Purgatory::<Op>::new(name);
             let probe = begin(&purgatory);
             eventually("its ending", || probe.ending().is_some());
@@ -119,9 +119,8 @@ fn g28_timers_trackers_and_requests_start_threads_with_the_first_deadline() {
         let replaced = tracker();
         let token = replaced.track(1, 1, Duration::MAX).expect("there is room");
         let token = token.token;
-        let (current, _) = replaced
-            .replace_if(1, token, 2, Duration::MAX)
-            .expect("it is kept");
+        let current = replaced.replace_if(1, token, 2, Duration::MAX);
+        let current = current.expect("it is kept").token;
         let stale = replaced.replace_if(1, token, 3, SOON);
         let reason = stale.map_err(|rejected| rejected.reason());
         assert_eq!(reason, Err(RejectReason::StaleToken));
@@ -208,17 +207,13 @@ fn g28_first_deadlines_that_come_together_start_two_threads() {
                 let joined = parkers.into_iter().map(|parker| parker.join());
                 joined.collect::<Result<Vec<_>, _>>().expect("no panic")
             });
-            eventually("the expiry of all", || purgatory.is_empty());
+            let expired = |probe: &Arc<Probe>| probe.ending() == Some(Completion::Expired);
+            eventually("the expiry of all", || {
+                probes.iter().all(expired) && purgatory.is_empty()
+            });
             assert_eq!(threads_named(name).len(), 2, "round {round}");
             drop(purgatory);
             eventually("the end of its threads", || threads_named(name).is_empty());
-            let expired = |probe: &std::sync::Arc<Probe>| probe.ending();
-            assert!(
-                probes
-                    .iter()
-                    .map(expired)
-                    .all(|ending| ending == Some(Completion::Expired))
-            );
         }
     });
 }
@@ -366,7 +361,7 @@ fn g15_many_calls_that_shut_down_in_the_background_start_one_thread() {
             assert!(purgatory.shutdown_timeout(PATIENCE).is_ok());
             // Everyone who asked is told, and one who asks later as well.
             for over in futures.into_iter().chain(purgatory.shutdown_async()) {
-                crate::support::block_on(over);
+                futures::executor::block_on(over);
             }
             eventually("the end of its thread", || threads_named(name).is_empty());
         }
@@ -424,5 +419,7 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
     assert_eq!((purgatory.len(), purgatory.stats().rejected), (0, 1));
     assert_eq!(probe.ending(), None);
     park(&purgatory, op);
-    assert_eq!(threads_named("g28-refused").len(), 2);
+    eventually("two named threads", || {
+        threads_named("g28-refused").len() == 2
+    });
 }
