@@ -28,7 +28,7 @@ impl Leases {
     fn new() -> Self {
         let free = Waits::new("free");
         let next = free.downgrade();
-        let on_expiry = move |resource, _| {
+        let on_expiry = move |resource, _, _| {
             if let Some(free) = next.upgrade() {
                 free.check_and_complete_with(resource, Bound::at_most(1));
             }

@@ -58,7 +58,7 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// * [`Satisfied`](Completion::Satisfied): the thread whose call found it so, before that call returns.
     /// * [`Expired`](Completion::Expired), and what a deferred check ([`check_later`](crate::Purgatory::check_later))
-    ///   completes: the one that [`PurgatoryBuilder::dispatch`](crate::purgatory::PurgatoryBuilder::dispatch) chooses.
+    ///   completes: the one that [`Builder::dispatch`](crate::Builder::dispatch) chooses.
     /// * [`ShutDown`](Completion::ShutDown): the thread that shuts the purgatory down, or one that is examining the
     ///   operation.
     ///

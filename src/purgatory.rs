@@ -26,8 +26,8 @@ mod watch;
 pub use crate::engine::shared_handle::ShutdownFuture;
 pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
 pub use crate::hash::{DefaultHasher, Key, KeyHasher, RandomState};
+pub use crate::operation::Cause;
 pub use crate::watch::bound::Bound;
-pub use builder::PurgatoryBuilder;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
 pub use park::{Admission, Arrival};
@@ -36,9 +36,8 @@ pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 pub use watch::Watch;
 
-use crate::engine::Engine;
 use crate::engine::dispatch::RunOn;
-use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
+use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::error::Rejected;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
@@ -77,24 +76,6 @@ pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<Op, S>>,
 }
 
-impl<Op: DelayedOperation> Purgatory<Op> {
-    /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`PurgatoryBuilder::build`] returns that as an error.
-    pub fn new(name: impl Into<String>) -> Self {
-        match Self::builder(name).build() {
-            Ok(purgatory) => purgatory,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// Begins to build a purgatory with other choices.
-    pub fn builder(name: impl Into<String>) -> PurgatoryBuilder<Op> {
-        PurgatoryBuilder::new(name.into())
-    }
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     shared_methods!("operations");
 
@@ -130,8 +111,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Parking then does not read the clock.
     ///
     /// The timeout counts from that reading. If it has passed already, the operation expires with the next tick. A
-    /// reading of the future makes the deadline later, also past [`PurgatoryBuilder::max_timeout`], and changes nothing
-    /// else.
+    /// reading of the future makes the deadline later, also past [`max_timeout`](crate::Builder::max_timeout), and changes
+    /// nothing else.
     pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
         Arrival {
             inner: &self.shared.inner,
@@ -167,7 +148,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        self.shared.inner.check_key(key, Bound::NONE, RunOn::Caller)
+        self.shared
+            .inner
+            .check_key(key, &Bound::NONE, RunOn::Caller)
     }
 
     /// Examines operations that watch `key`, as far as `bound` goes: [at most](Bound::at_most) so many completions,
@@ -184,7 +167,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     {
         match bound.at_most {
             0 => 0,
-            _ => self.shared.inner.check_key(key, bound, RunOn::Caller),
+            _ => self.shared.inner.check_key(key, &bound, RunOn::Caller),
         }
     }
 
@@ -212,7 +195,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`PurgatoryBuilder::dispatch`] says. Deferred checks of one key are merged until one is made.
+    /// [`Builder::dispatch`](crate::Builder::dispatch) says. Deferred checks of one key are merged until one is made.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
@@ -268,7 +251,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
-    /// of [`PurgatoryBuilder::max_timeout`] applies. Returns how many got the new deadline.
+    /// of [`max_timeout`](crate::Builder::max_timeout) applies. Returns how many got the new deadline.
     ///
     /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
     /// each; if that panics, so does this call, and some operations have the new deadline.
@@ -286,7 +269,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         let inner = &self.shared.inner;
         match Examining::current() {
             Some(_) => inner.defer(Deferred::key(key.clone()), bound),
-            None => _ = inner.check_key(key, bound, RunOn::Caller),
+            None => _ = inner.check_key(key, &bound, RunOn::Caller),
         }
     }
 
@@ -334,7 +317,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
     /// may still be running: this call does not wait for it. Looks again every 5 ms at most. Where no thread of the
     /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
-    /// is that of the system, not of the [`clock`](PurgatoryBuilder::clock).
+    /// is that of the system, not of the [`clock`](crate::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         self.shared.drain(limit)
     }
@@ -372,32 +355,4 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 }
 
-/// A reference to a [`Purgatory`] that does not keep it running.
-pub struct WeakPurgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    shared: WeakHandle<Inner<Op, S>>,
-}
-
-shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, WeakPurgatory, Purgatory<Op, S>, WeakPurgatory<Op, S>);
-
-impl<Op: DelayedOperation, S: KeyHasher> PurgatoryBuilder<Op, S> {
-    /// Builds the purgatory and starts its threads. With the feature `metrics`, it reports to the recorder that is
-    /// installed now.
-    ///
-    /// # Errors
-    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
-    /// refuses a thread.
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
-        let inner = Inner::new(
-            Engine::new(self.settings)?.observed(),
-            self.hasher,
-            self.map_shards,
-            self.max_watchers,
-        );
-        Ok(Purgatory {
-            shared: SharedHandle::start(inner),
-        })
-    }
-}
+shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>);

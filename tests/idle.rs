@@ -1,7 +1,7 @@
 //! G28, counted: a target of its own with one test, because it counts the memory and the threads of the whole process.
 
 use request_purgatory::future::Waits;
-use request_purgatory::tracker::Requests;
+use request_purgatory::tracker::{Requests, Responded};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Timer, Tracker};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -133,7 +133,7 @@ fn g28_a_thousand_idle_ones_have_no_thread_and_little_memory() {
     );
     a_thousand(
         "tracker",
-        || Tracker::new("g28", |_: u64, _: u64| ()),
+        || Tracker::new("g28", |_: u64, _: u64, _| ()),
         |tracker| {
             assert_eq!((tracker.complete(&1), tracker.get(&1)), (None, None));
             assert!(!tracker.touch(&1, LONG));
@@ -146,7 +146,7 @@ fn g28_a_thousand_idle_ones_have_no_thread_and_little_memory() {
         "requests",
         || Requests::<u64, u64>::new("g28"),
         |requests| {
-            assert!(!requests.respond(&1, 2));
+            assert_eq!(requests.respond(&1, 2), Responded::Unknown(2));
             drop(requests.request(1, Duration::MAX).expect("there is room"));
         },
         |requests| {

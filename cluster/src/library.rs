@@ -4,7 +4,7 @@ use crate::error::WaitError;
 use crate::key::Key;
 use crate::table::Waiting;
 use request_purgatory::{
-    Bound, Watch, future::WaitError as LibraryError, future::WaitFuture, purgatory::WeakPurgatory,
+    Bound, Watch, WeakRef, future::WaitError as LibraryError, future::WaitFuture,
 };
 pub(crate) use request_purgatory::{
     DelayedOperation, Purgatory, Waits, purgatory::BuildError as PurgatoryError,
@@ -45,7 +45,7 @@ pub(crate) fn translate(error: LibraryError) -> WaitError {
 
 /// A purgatory of the user's.
 pub(crate) struct Attached<Op: DelayedOperation, S: KeyHasher> {
-    purgatory: WeakPurgatory<Op, S>,
+    purgatory: WeakRef<Purgatory<Op, S>>,
     /// Whether the cluster's shutdown shuts it down.
     is_ours: bool,
 }

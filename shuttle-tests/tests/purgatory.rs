@@ -78,7 +78,7 @@ impl Stage {
             let count = random.gen_range(1..=KEYS);
             let watches = (0..count).map(|step| {
                 let watch = match &resolved {
-                    Some(key) if step == 0 => Watch::from(key),
+                    Some(key) if step == 0 => key.watch(),
                     _ => Watch::from((first + step) % KEYS),
                 };
                 rank.into_iter().fold(watch, Watch::at_rank)

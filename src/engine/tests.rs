@@ -339,7 +339,7 @@ fn g28_a_refused_thread_gives_values_back() {
     let (sender, expired) = std::sync::mpsc::channel();
     let told = sender.clone();
     let timer = Timer::new("g28-refused", move |value: u64| _ = told.send(value));
-    let tracker = Tracker::new("g28-refused", move |_: u64, value: u64| {
+    let tracker = Tracker::new("g28-refused", move |_: u64, value: u64, _| {
         _ = sender.send(value)
     });
     let id = timer.start(Duration::MAX, 1).expect("it needs no thread");

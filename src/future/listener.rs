@@ -16,7 +16,8 @@ use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// Listens to checks of any of `keys`, for at most `timeout` from this call on (`None`: without end, a stream of
-    /// wake-ups). A check up to a rank below that of a [watch](Watch::at_rank) does not wake it. For conditions that the waiter evaluates itself, because the evaluation awaits or borrows:
+    /// wake-ups). A check up to a rank below that of a [watch](Watch::at_rank) does not wake it. For conditions that
+    /// the waiter evaluates itself, because the evaluation awaits or borrows:
     ///
     /// ```
     /// use request_purgatory::Waits;

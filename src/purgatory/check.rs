@@ -89,7 +89,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks the operations on `key`, as far as `bound` goes. Returns how many this completed.
     #[inline(always)]
-    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: Bound, run_on: RunOn) -> usize
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &Bound, run_on: RunOn) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -98,12 +98,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
-            Some(Found::One(watcher)) => {
-                let checked = ByKey::new(key, &self.watch);
-                usize::from(self.check_one(watcher, Some(&checked), run_on))
-            }
+            Some(Found::One(watcher)) => self.check_only_one(key, watcher, run_on),
             Some(found) => self.check_found(key, (found, &copied), bound, run_on, || ()),
         }
+    }
+
+    #[inline(never)]
+    fn check_only_one<Q>(self: &Arc<Self>, key: &Q, watcher: Address, run_on: RunOn) -> usize
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        let checked = ByKey::new(key, &self.watch);
+        usize::from(self.check_one(watcher, Some(&checked), run_on))
     }
 
     /// For the thread that drives the timer: `pause` is called between slices.
@@ -115,18 +121,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) {
         let mut copied = Copied::default();
         if let Some(found) = self.watch.find(key, &mut copied) {
-            self.check_found(key, (found, &copied), bound, RunOn::Executor, pause);
+            self.check_found(key, (found, &copied), &bound, RunOn::Executor, pause);
         }
     }
 
     #[cold]
-    fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: Bound) -> usize
+    fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         // A key that is not in the map is watched by no operation.
         if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
-            self.check_nested(Deferred::key(key), bound, cause);
+            self.check_nested(Deferred::key(key), *bound, cause);
         }
         0
     }
@@ -136,7 +142,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         key: &Q,
         found: (Found, &Copied),
-        bound: Bound,
+        bound: &Bound,
         run_on: RunOn,
         pause: impl FnMut(),
     ) -> usize
@@ -144,10 +150,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, run_on, bound);
+        let mut check = Check::new(self, &trampoline, run_on, *bound);
         let checked = ByKey::new(key, &self.watch);
         let examine = |watcher| check.examine(watcher, Some(&checked));
-        self.watch.visit(key, found, bound, examine, pause);
+        self.watch.visit(key, found, *bound, examine, pause);
         check.completed
     }
 
@@ -233,7 +239,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
     {
         if Examining::current().is_some() {
-            keys.for_each(|key| _ = self.check_key(key, Bound::NONE, RunOn::Caller));
+            keys.for_each(|key| _ = self.check_key(key, &Bound::NONE, RunOn::Caller));
             return 0;
         }
         let trampoline = Trampoline::enter();
@@ -252,7 +258,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Checks one operation, for the key that is `checked`. Returns whether this completed it. The thread holds no
     /// operation.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn check_one(
         self: &Arc<Self>,
         address: Address,

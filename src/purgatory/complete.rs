@@ -15,7 +15,7 @@ use crate::observe::End;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Examining, Why};
+use crate::trampoline::{Examining, Why, drop_user_value};
 use crate::watch::Target;
 use crate::watch::bound::Bound;
 use crate::watch::turn::Turn;
@@ -125,6 +125,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let _examining = Examining::enter(claim.examinee(), why);
         self.engine
             .guarded(|| claim.held.with(|parked| parked.op.try_complete_for(cause)))
+    }
+
+    /// Hands a held operation that is being forced its cause, if one was left for it.
+    #[cold]
+    pub(crate) fn apply_cause(&self, claim: &mut Claim<'_, Op>) {
+        if let Some(cause) = self.causes.take(claim.address()) {
+            let _examining = Examining::enter(claim.examinee(), Why::Check);
+            // A panic is counted, and the operation ends all the same.
+            let _ = self
+                .engine
+                .guarded(|| claim.held.with(|parked| cause(&mut parked.op)));
+            let _ = self.engine.guarded(|| drop_user_value(cause));
+        }
     }
 
     /// Acts on the operation's answer: ends the operation, or releases it. If other threads have left marks meanwhile,

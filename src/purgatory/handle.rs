@@ -101,7 +101,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
-    /// [`max_timeout`](crate::purgatory::PurgatoryBuilder::max_timeout) applies. Returns `false` if the operation has
+    /// [`max_timeout`](crate::Builder::max_timeout) applies. Returns `false` if the operation has
     /// ended, or is about to end because its deadline has passed.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.

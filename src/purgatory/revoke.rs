@@ -1,7 +1,7 @@
 //! Force, cancel and reschedule, by key and by handle.
 
 use super::causes::ForceCause;
-use super::inner::{Claim, Inner};
+use super::inner::Inner;
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::dispatch::{RunOn, dispatch};
@@ -11,7 +11,7 @@ use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::trampoline::{Examining, Trampoline, Why, drop_user_value};
+use crate::trampoline::Trampoline;
 use equivalent::Equivalent;
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -51,18 +51,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.causes.forget(|watcher| self.engine.is_parked(watcher));
         }
         forced
-    }
-
-    /// Hands a held operation that is being forced its cause, if one was left for it.
-    pub(super) fn apply_cause(&self, claim: &mut Claim<'_, Op>) {
-        if let Some(cause) = self.causes.take(claim.address()) {
-            let _examining = Examining::enter(claim.examinee(), Why::Check);
-            // A panic is counted, and the operation ends all the same.
-            let _ = self
-                .engine
-                .guarded(|| claim.held.with(|parked| cause(&mut parked.op)));
-            let _ = self.engine.guarded(|| drop_user_value(cause));
-        }
     }
 
     /// Takes one operation back without a completion.

@@ -33,10 +33,10 @@ impl Bound {
     /// Operations in the order in which they were parked, until `count` of them are completed *for this key*: for an
     /// event that satisfies at most `count` operations, such as a job for competing workers.
     ///
-    /// An operation that answers yes to [this key](crate::Cause::key) counts. One that is completed for a reason that
-    /// names no key does not: it may have taken from another key. An operation that another thread is examining does not
-    /// count either; that thread examines it again, and the check goes on to the next. So a check may examine too many
-    /// operations, but it never leaves an item beside an operation that would take it.
+    /// An operation that answers yes to [this key](crate::purgatory::Cause::key) counts. One that is completed for a
+    /// reason that names no key does not: it may have taken from another key. An operation that another thread is
+    /// examining does not count either; that thread examines it again, and the check goes on to the next. So a check
+    /// may examine too many operations, but it never leaves an item beside an operation that would take it.
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,

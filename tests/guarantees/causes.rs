@@ -3,7 +3,8 @@
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, manual, within};
 use request_purgatory::threads::Reaper;
 use request_purgatory::{
-    Bound, Cause, Completion, DelayedOperation, Handle, Purgatory, Waits, future::TakeFuture,
+    Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, future::TakeFuture,
+    purgatory::Cause,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
@@ -73,8 +74,8 @@ fn g25_an_item_that_goes_back_is_for_the_next_waiter_of_its_key() {
     assert_eq!(poll(&mut sleeper), Some((2, 21)));
 }
 
-/// Faktory: workers of queues 1 and 2, and of queue 2; two producers, each of which checks its own queue for one. At rest
-/// no item lies beside a worker that could take it.
+/// Faktory: workers of queues 1 and 2, and of queue 2; two producers, each of which checks its own queue for one.
+/// At rest no item lies beside a worker that could take it.
 #[test]
 fn g25_no_item_stays_beside_a_worker_that_waits_for_it() {
     within(PATIENCE, || {

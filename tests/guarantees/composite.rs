@@ -57,7 +57,7 @@ fn g01_every_call_by_key_takes_borrowed_parts() {
 #[test]
 fn g01_a_tracker_takes_borrowed_parts() {
     let tracker = Tracker::<(String, u32, bool), u8>::builder("parts").reaper(Reaper::Manual);
-    let tracker = tracker.build(|_, _| {}).expect("no threads to refuse");
+    let tracker = tracker.build(|_, _, _| {}).expect("no threads to refuse");
     let tracked = tracker.track(("a".to_owned(), 1, true), 7, Duration::MAX);
     let token = tracked.expect("room").token;
     let (here, there) = (Parts(("a", &1, &true)), Parts(("a", &1, &false)));

@@ -84,7 +84,7 @@ fn g28_timers_trackers_and_requests_start_threads_with_the_first_deadline() {
         };
         let tracker = || {
             let expired = tally.clone();
-            Tracker::new(name, move |_: u64, _: u64| expired.add())
+            Tracker::new(name, move |_: u64, _: u64, _| expired.add())
         };
 
         let started = timer();

@@ -3,8 +3,7 @@
 use crate::support::keys::by_number;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, lock, refusal, within};
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, purgatory::WeakPurgatory, threads::Dispatch,
-    threads::Reaper,
+    Completion, Handle, Purgatory, RejectReason, WeakRef, threads::Dispatch, threads::Reaper,
 };
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +57,7 @@ fn g03_callbacks_take_the_locks_under_which_others_defer_checks() {
 }
 
 /// Every public method, called from a callback.
-fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>, fate: Fate) {
+fn call_everything(weak: &WeakRef<Purgatory<Op>>, handle: &OnceLock<Handle<Op>>, fate: Fate) {
     let Some(purgatory) = weak.upgrade() else {
         return;
     };
@@ -73,7 +72,6 @@ fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>, fate
     }
     same.reschedule_for_key(&3, Duration::from_millis(1));
     same.len();
-    same.stats().watched;
     same.watched_keys();
     same.stats();
     same.snapshot();

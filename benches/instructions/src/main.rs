@@ -3,9 +3,10 @@
 //! `instructions NAME COUNT` makes one call COUNT times; `instructions` alone lists the names. Everything that could
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
+use request_purgatory::tracker::Responded;
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Purgatory, Timer, Tracker, Waits, threads::Dispatch,
-    threads::Reaper, time::Clock, time::ManualClock, time::Timestamp, tracker::Requests,
+    Bound, Completion, DelayedOperation, Purgatory, Requests, Timer, Tracker, Waits,
+    threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
 use std::future::Future;
 use std::hint::black_box;
@@ -207,7 +208,7 @@ fn tracked(count: u64) {
         .clock(Still)
         .reaper(Reaper::Manual)
         .hasher(Hasher::default())
-        .build(|key: u64, value: u64| _ = black_box((key, value)))
+        .build(|key: u64, value: u64, _| _ = black_box((key, value)))
         .expect("the settings are sound");
     for key in 0..count {
         drop(tracker.track(key % OTHERS, key, TIMEOUT));
@@ -224,7 +225,7 @@ fn requests(count: u64) {
         .expect("the settings are sound");
     for id in 0..count {
         let request = requests.request(id, TIMEOUT).expect("the id is free");
-        assert!(requests.respond(&id, id));
+        assert_eq!(requests.respond(&id, id), Responded::Delivered);
         assert_eq!(request.wait_blocking(), Ok(id));
     }
 }

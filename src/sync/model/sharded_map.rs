@@ -23,7 +23,7 @@ pub(crate) struct ShardedMap<K, V, S> {
     hasher: S,
 }
 
-impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
+impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     pub(crate) fn new(hasher: S, _shards: usize) -> Self {
         Self {
             entries: Lazy::new(),

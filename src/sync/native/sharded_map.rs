@@ -5,7 +5,7 @@
 use crate::sync::{Entry, Lazy};
 use dashmap::{DashMap, SharedValue};
 use equivalent::Equivalent;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 /// A change to the map's entry of `key`, prepared to be made together with others.
 #[derive(Debug)]
@@ -24,15 +24,18 @@ impl<K, T> Edit<'_, K, T> {
     }
 }
 
+/// The map hashes nothing by itself, so it has no copy of the user's hasher, whose `clone` is the user's code.
+type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+
 /// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when
 /// the first value comes.
 pub(crate) struct ShardedMap<K, V, S> {
-    map: Lazy<DashMap<K, V, S>>,
+    map: Lazy<Shards<K, V>>,
     hasher: S,
     shards: usize,
 }
 
-impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
+impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     pub(crate) fn new(hasher: S, shards: usize) -> Self {
         Self {
             map: Lazy::new(),
@@ -41,13 +44,13 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         }
     }
 
-    fn make(&self) -> DashMap<K, V, S> {
-        DashMap::with_capacity_and_hasher_and_shard_amount(0, self.hasher.clone(), self.shards)
+    fn make(&self) -> Shards<K, V> {
+        DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), self.shards)
     }
 
     /// `None` if no value has come yet.
     #[inline(always)]
-    fn made(&self) -> Option<&DashMap<K, V, S>> {
+    fn made(&self) -> Option<&Shards<K, V>> {
         self.map.get(|| self.make())
     }
 

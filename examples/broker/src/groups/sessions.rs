@@ -22,7 +22,7 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub(super) fn new(settings: &Settings) -> Result<Self, BuildError> {
-        let expire = |(group, member): Key, coordinator: Weak<Coordinator>| {
+        let expire = |(group, member): Key, coordinator: Weak<Coordinator>, _| {
             // Without a coordinator there is no member left either.
             if let Some(coordinator) = coordinator.upgrade() {
                 coordinator.session_expired(&group, &member);
