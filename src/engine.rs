@@ -17,6 +17,7 @@ pub(crate) mod passes;
 pub(crate) mod reclaim;
 pub(crate) mod settings;
 pub(crate) mod shard;
+pub(crate) mod shards;
 pub(crate) mod shared_handle;
 mod tally;
 #[cfg(all(test, not(loom)))]
@@ -24,7 +25,7 @@ mod tests;
 mod thread_set;
 pub(crate) mod timing;
 
-use crate::address::{Address, SHARD_BITS, SLOTS};
+use crate::address::{Address, SLOTS};
 use crate::alarm::Alarm;
 use crate::cell::slab::{EndedSlot, Held, Released, SlotRef};
 use crate::cell::state::Mark;
@@ -35,8 +36,7 @@ use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Ending, Events, Stats};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU32, MAX_TIMER_SHARDS, Mutex, OnceLock, Ordering, SLICE, thread_number,
-    timer_shards,
+    Arc, AtomicBool, AtomicU32, Mutex, Ordering, SLICE, thread_number, timer_shards,
 };
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
@@ -47,6 +47,7 @@ use limit::Limit;
 use passes::Passes;
 use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
+use shards::Shards;
 use std::io;
 use std::time::Duration;
 use tally::Tally;
@@ -55,14 +56,7 @@ use timing::Timing;
 
 pub(crate) struct Engine<P, W> {
     pub(crate) name: String,
-    /// Each is made when a thread first comes to it.
-    shards: [OnceLock<Arc<Shard<P, W>>>; MAX_TIMER_SHARDS],
-    /// How many shards there may be, a power of two, less one.
-    mask: usize,
-    /// For the wheels of the shards.
-    slots: u32,
-    /// Held while a shard is made, and while the threads are started.
-    opening: Mutex<()>,
+    pub(crate) shards: Shards<P, W>,
     pub(crate) alarm: Alarm,
     /// Held by callers that set the alarm anew.
     pub(crate) rearming: Mutex<()>,
@@ -80,8 +74,6 @@ pub(crate) struct Engine<P, W> {
     /// Whether the shutdown has ended every payload.
     emptied: AtomicBool,
 }
-
-const _: () = assert!(MAX_TIMER_SHARDS <= 1 << SHARD_BITS, "an address names it");
 
 /// While it exists, the shutdown ends payloads.
 struct Emptied<'a>(&'a AtomicBool);
@@ -134,13 +126,9 @@ impl<P, W: Scheme> Engine<P, W> {
         let slots = settings.slots()?;
         let scale = settings.scale()?;
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
-        let shards = timer_shards(cores());
         let engine = Self {
             name: settings.name,
-            shards: std::array::from_fn(|_| OnceLock::new()),
-            mask: shards.next_power_of_two().min(MAX_TIMER_SHARDS) - 1,
-            slots,
-            opening: Mutex::new(()),
+            shards: Shards::new(timer_shards(cores()), slots),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
             clock: settings.clock,
@@ -172,56 +160,24 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline(always)]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        let number = number % MAX_TIMER_SHARDS;
-        match self.shards[number].get() {
-            Some(shard) => shard,
-            None => self.make_shard(number),
-        }
-    }
-
-    /// A shard is made under the lock under which the threads are started, and which a drain or a shutdown takes when
-    /// it has begun. So each of them either finds the shard, or the shard is made as they leave one.
-    #[cold]
-    fn make_shard(&self, number: usize) -> &Shard<P, W> {
-        let _opening = self.opening.lock();
-        let own = self.shards[number & self.mask].get_or_init(|| {
-            let refuses = match self.phase() {
-                OPEN if self.threads.are_started() => None,
-                OPEN => Some(Refusal::Idle),
-                DRAINING => Some(Refusal::Draining),
-                _ => Some(Refusal::Closed),
-            };
-            Arc::new(Shard::new(number & self.mask, self.slots, refuses))
-        });
-        self.shards[number].get_or_init(|| own.clone())
-    }
-
-    /// The shards that threads have come to.
-    pub(crate) fn shards(&self) -> impl Iterator<Item = &Shard<P, W>> + Clone {
-        self.shards[..=self.mask]
-            .iter()
-            .filter_map(OnceLock::get)
-            .map(|shard| &**shard)
-    }
-
-    /// The same for a thread that has entered a phase: those that come later are made in that phase, and no thread is
-    /// started any more once it is the last one.
-    fn settled_shards(&self) -> impl Iterator<Item = &Shard<P, W>> {
-        drop(self.opening.lock());
-        self.shards()
+        self.shards.at(number, || match self.phase() {
+            OPEN if self.threads.are_started() => None,
+            OPEN => Some(Refusal::Idle),
+            DRAINING => Some(Refusal::Draining),
+            _ => Some(Refusal::Closed),
+        })
     }
 
     /// Starts the threads that only this engine uses, unless they were started or the engine is closed. Where the system
     /// refuses a thread, a later call tries again.
-    #[cold]
     fn start_threads(&self) -> io::Result<()> {
-        let _opening = self.opening.lock();
-        if self.threads.are_started() || self.is_closed() {
-            return Ok(());
-        }
-        self.threads.start(&self.name)?;
-        self.shards().for_each(Shard::open);
-        Ok(())
+        self.shards.open(|| {
+            if self.threads.are_started() || self.is_closed() {
+                return Ok(false);
+            }
+            self.threads.start(&self.name)?;
+            Ok(true)
+        })
     }
 
     /// Starts the threads for a deferred check. Where the system refuses a thread, the check waits for the next one that
@@ -404,7 +360,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Locks a neighbour of a shard whose lock is taken, or else waits for that.
     #[cold]
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
-        (1..(self.mask + 1).min(3))
+        (1..=self.shards.last().min(2))
             .map(|step| self.shard(mine.number + step))
             .find_map(|shard| Some((shard, shard.try_lock()?)))
             .unwrap_or_else(|| (mine, mine.lock()))
@@ -436,7 +392,7 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     pub(crate) fn free(&self, taken: Taken, ending: Ending, watches: usize) {
         let Taken { shard, slot } = taken;
-        let mine = thread_number() as usize & self.mask;
+        let mine = thread_number() as usize & self.shards.last();
         let shard = self.shard(shard);
         let count = || {
             self.count_ended(ending, 1);
@@ -599,7 +555,7 @@ impl<P, W: Scheme> Engine<P, W> {
     fn begin_drain(&self) {
         self.enter_phase(DRAINING);
         // Also where another drain has entered the phase: that one may not have reached every shard yet.
-        for shard in self.settled_shards() {
+        for shard in self.shards.settled() {
             shard.refuse(Refusal::Draining);
         }
     }
@@ -608,7 +564,7 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     fn count(&self, which: impl FnOnce(&Tally) -> &Count, n: usize) {
         let number = thread_number() as usize;
-        let is_owner = number <= self.mask;
+        let is_owner = number <= self.shards.last();
         self.shard(number).tallies.count(is_owner, which, n as u64);
     }
 
@@ -630,13 +586,13 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     fn tallies(&self) -> impl Iterator<Item = &Tally> {
-        self.shards().flat_map(|shard| shard.tallies.all())
+        self.shards.iter().flat_map(|shard| shard.tallies.all())
     }
 
     /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
-        stats.add_counters(self.shards().flat_map(|shard| shard.counters()));
+        stats.add_counters(self.shards.iter().flat_map(|shard| shard.counters()));
         self.tallies()
             .for_each(|tally| stats.add_events(&tally.events));
         stats.completions_pending = self.completions_pending();

@@ -43,7 +43,7 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
-    let buckets = engine.shards().filter_map(Shard::next_deadline);
+    let buckets = engine.shards.iter().filter_map(Shard::next_deadline);
     let mut next = NEVER;
     let mut earlier = false;
     for deadline in deferred.into_iter().chain(buckets) {
@@ -156,7 +156,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     }
     let _emptied = engine.emptied_on_drop();
     let trampoline = Trampoline::enter();
-    for shard in engine.settled_shards() {
+    for shard in engine.shards.settled() {
         // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
         // holder will find the mark.
         shard.refuse(Refusal::Closed);

@@ -59,7 +59,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
 }
 
 fn expire_due<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, now: Tick) -> usize {
-    let shards = handler.engine().shards();
+    let shards = handler.engine().shards.iter();
     shards
         .map(|shard| expire_in(handler, trampoline, shard, now))
         .sum()
