@@ -209,7 +209,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// The calling thread's shard.
     #[inline(always)]
     pub(crate) fn my_shard(&self) -> &Shard<P, W> {
-        self.shard(thread_number() as usize)
+        self.shard(self.shards.wrap(thread_number() as usize))
     }
 
     #[inline(always)]
@@ -360,8 +360,8 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Locks a neighbour of a shard whose lock is taken, or else waits for that.
     #[cold]
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
-        (1..=self.shards.last().min(2))
-            .map(|step| self.shard(mine.number + step))
+        (1..self.shards.count().min(3))
+            .map(|step| self.shard(self.shards.wrap(mine.number + step)))
             .find_map(|shard| Some((shard, shard.try_lock()?)))
             .unwrap_or_else(|| (mine, mine.lock()))
     }
@@ -392,7 +392,7 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     pub(crate) fn free(&self, taken: Taken, ending: Ending, watches: usize) {
         let Taken { shard, slot } = taken;
-        let mine = thread_number() as usize & self.shards.last();
+        let mine = self.shards.wrap(thread_number() as usize);
         let shard = self.shard(shard);
         let count = || {
             self.count_ended(ending, 1);
@@ -564,8 +564,9 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     fn count(&self, which: impl FnOnce(&Tally) -> &Count, n: usize) {
         let number = thread_number() as usize;
-        let is_owner = number <= self.shards.last();
-        self.shard(number).tallies.count(is_owner, which, n as u64);
+        let own = self.shards.wrap(number);
+        let is_owner = own == number;
+        self.shard(own).tallies.count(is_owner, which, n as u64);
     }
 
     #[inline(always)]

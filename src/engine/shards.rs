@@ -6,14 +6,14 @@
 use super::shard::{Refusal, Shard};
 use crate::address::SHARD_BITS;
 use crate::scheme::Scheme;
-use crate::sync::{Arc, MAX_TIMER_SHARDS, Mutex, OnceLock};
+use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 use std::io;
 
 pub(crate) struct Shards<P, W> {
-    /// By all numbers that an address can name; a shard has several if there are fewer shards.
-    places: [OnceLock<Arc<Shard<P, W>>>; MAX_TIMER_SHARDS],
-    /// How many shards there may be, a power of two, less one.
-    mask: usize,
+    /// By number. Those behind the last shard stay empty.
+    places: [OnceLock<Box<Shard<P, W>>>; MAX_TIMER_SHARDS],
+    /// The highest number of a shard, a power of two less one.
+    last: usize,
     /// For the wheels of the shards.
     slots: u32,
     opening: Mutex<()>,
@@ -26,20 +26,24 @@ impl<P, W: Scheme> Shards<P, W> {
     pub(crate) fn new(count: usize, slots: u32) -> Self {
         Self {
             places: std::array::from_fn(|_| OnceLock::new()),
-            mask: count.next_power_of_two().min(MAX_TIMER_SHARDS) - 1,
+            last: count.next_power_of_two().min(MAX_TIMER_SHARDS) - 1,
             slots,
             opening: Mutex::new(()),
         }
     }
 
-    /// The highest number of a shard.
+    /// The number of the shard for a thread or a neighbour, by the lower bits of `number`.
     #[inline(always)]
-    pub(crate) fn last(&self) -> usize {
-        self.mask
+    pub(crate) fn wrap(&self, number: usize) -> usize {
+        number & self.last
     }
 
-    /// The shard that `number` names, of which the higher bits do not count. Where it is made, `refuses` says in which
-    /// phase.
+    /// How many there may be.
+    pub(crate) fn count(&self) -> usize {
+        self.last + 1
+    }
+
+    /// The shard with this number, which is in range. Where the shard is made, `refuses` says in which phase.
     #[inline(always)]
     pub(crate) fn at(
         &self,
@@ -57,17 +61,14 @@ impl<P, W: Scheme> Shards<P, W> {
     #[inline(never)]
     fn make(&self, number: usize, refuses: impl FnOnce() -> Option<Refusal>) -> &Shard<P, W> {
         let _opening = self.opening.lock();
-        let own = self.places[number & self.mask].get_or_init(|| {
-            let shard = Shard::new(number & self.mask, self.slots, refuses());
-            Arc::new(shard)
-        });
-        self.places[number].get_or_init(|| own.clone())
+        let make = || Box::new(Shard::new(number, self.slots, refuses()));
+        self.places[number].get_or_init(make)
     }
 
     /// Those that threads have come to.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard<P, W>> + Clone {
-        let own = self.places[..=self.mask].iter();
-        own.filter_map(OnceLock::get).map(|shard| &**shard)
+        let places = self.places[..=self.last].iter();
+        places.filter_map(OnceLock::get).map(|shard| &**shard)
     }
 
     /// The same for a thread that has entered a phase: shards that come later are made in that phase, and what

@@ -15,7 +15,7 @@ use crate::operation::{Completion, DelayedOperation};
 use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, Tick, reference::SimpleWheel};
 use crate::stats::Ending;
-use crate::sync::{MAX_TIMER_SHARDS, PARKS_PER_LOOK, SLICE};
+use crate::sync::{PARKS_PER_LOOK, SLICE};
 use crate::timer::{RescheduleError, Timer};
 use crate::tracker::Tracker;
 use crate::worker::refusal::grant;
@@ -227,7 +227,7 @@ fn g15_a_second_drain_reaches_every_shard_itself() {
     settings.reaper = Reaper::Manual;
     let engine = Engine::<(), HierarchicalWheel>::new(settings).expect("no threads to refuse");
     // All are there, the last one also.
-    let last = (0..MAX_TIMER_SHARDS)
+    let last = (0..engine.shards.count())
         .map(|number| engine.shard(number))
         .last();
     let last = last.expect("there are some");

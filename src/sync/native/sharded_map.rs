@@ -32,7 +32,8 @@ type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 pub(crate) struct ShardedMap<K, V, S> {
     map: Lazy<Shards<K, V>>,
     hasher: S,
-    shards: usize,
+    /// How many shards there are, a power of two, less one.
+    mask: usize,
 }
 
 impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
@@ -40,12 +41,18 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         Self {
             map: Lazy::new(),
             hasher,
-            shards,
+            mask: shards - 1,
         }
     }
 
     fn make(&self) -> Shards<K, V> {
-        DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), self.shards)
+        DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), self.mask + 1)
+    }
+
+    /// By bits that choose no place in a shard's table: those are the lowest and the highest ones.
+    #[inline(always)]
+    fn shard_of(&self, hash: u64) -> usize {
+        (hash >> 32) as usize & self.mask
     }
 
     /// `None` if no value has come yet.
@@ -62,7 +69,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     {
         let map = self.made()?;
         let hash = self.hash_of(key);
-        let shard = map.shards()[map.determine_shard(hash as usize)].read();
+        let shard = map.shards()[self.shard_of(hash)].read();
         let (_, value) = shard.get(hash, |(other, _)| key.equivalent(other))?;
         Some(read(value.get()))
     }
@@ -74,7 +81,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     {
         let map = self.made()?;
         let hash = self.hash_of(key);
-        let shard = map.shards()[map.determine_shard(hash as usize)].read();
+        let shard = map.shards()[self.shard_of(hash)].read();
         let (stored, _) = shard.get(hash, |(other, _)| key.equivalent(other))?;
         Some(read(stored))
     }
@@ -94,7 +101,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         read: impl FnOnce(&V) -> R,
     ) -> Option<R> {
         let map = self.made()?;
-        let shard = map.shards()[map.determine_shard(hash as usize)].read();
+        let shard = map.shards()[self.shard_of(hash)].read();
         let (_, value) = shard.get(hash, |(key, value)| is_it(key, value.get()))?;
         Some(read(value.get()))
     }
@@ -107,7 +114,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         mut is_it: impl FnMut(&K, &V) -> bool,
     ) -> Option<(K, V)> {
         let map = self.made()?;
-        let mut shard = map.shards()[map.determine_shard(hash as usize)].write();
+        let mut shard = map.shards()[self.shard_of(hash)].write();
         let taken = shard.remove_entry(hash, |(key, value)| is_it(key, value.get()));
         drop(shard);
         taken.map(|(key, value)| (key, value.into_inner()))
@@ -126,7 +133,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         hash_of: impl Fn(&V) -> u64,
     ) -> Option<K> {
         let map = self.map.get_or_make(|| self.make());
-        let mut shard = map.shards()[map.determine_shard(hash as usize)].write();
+        let mut shard = map.shards()[self.shard_of(hash)].write();
         let found = shard.get_mut(hash, |(other, value)| {
             *other == key && is_current(value.get())
         });
@@ -150,7 +157,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     ) -> Option<K> {
         let hash = self.hash_of(&key);
         let map = self.map.get_or_make(|| self.make());
-        let mut shard = map.shards()[map.determine_shard(hash as usize)].write();
+        let mut shard = map.shards()[self.shard_of(hash)].write();
         if let Some((_, value)) = shard.get_mut(hash, |(other, _)| *other == key) {
             let value = value.get_mut();
             if let Some(other) = place(Some(value)) {
@@ -196,7 +203,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     {
         let map = self.made()?;
         let hash = self.hash_of(key);
-        let mut shard = map.shards()[map.determine_shard(hash as usize)].write();
+        let mut shard = map.shards()[self.shard_of(hash)].write();
         let mut removed = goes.and_then(|goes| {
             shard.remove_entry(hash, |(other, value)| {
                 key.equivalent(other) && goes(value.get())
@@ -215,8 +222,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// Prepares a change to the entry of `key`, if there is one.
     pub(crate) fn prepare<'k, T>(&self, key: &'k K, what: T) -> Edit<'k, K, T> {
         let hash = self.hash_of(key);
-        let map = self.made();
-        let shard = map.map_or(0, |map| map.determine_shard(hash as usize));
+        let shard = self.shard_of(hash);
         Edit {
             key,
             hash,
