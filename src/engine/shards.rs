@@ -1,7 +1,8 @@
 //! The timer shards of an engine, each made when a thread first comes to it.
 //!
-//! One lock orders four things: a shard is made, the threads are started, a drain begins, a shutdown begins. The last two
-//! enter their phase before they take the lock, so what comes after them finds the phase, and they find what came before.
+//! One lock orders four things: a shard is made, the threads are started, a drain begins, a shutdown begins. The last
+//! two enter their phase before they take the lock. So what comes after them finds the phase, and they find what came
+//! before.
 
 use super::shard::{Refusal, Shard};
 use crate::address::SHARD_BITS;

@@ -20,7 +20,6 @@ use crate::timer::{RescheduleError, Timer};
 use crate::tracker::Tracker;
 use crate::worker::refusal::grant;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// From `present` to `deadline`.
@@ -242,12 +241,17 @@ fn g15_a_second_drain_reaches_every_shard_itself() {
 }
 
 /// An operation that completes when it may.
-struct Op(Duration, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+struct Op(Duration, std::sync::Arc<parking_lot::Mutex<State>>);
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    #[default]
+    Waits,
+    May,
+    Ended,
+}
 
 impl Op {
-    const MAY: usize = 1;
-    const DID: usize = 2;
-
     fn new(timeout: Duration) -> Self {
         Self(timeout, std::sync::Arc::default())
     }
@@ -261,11 +265,11 @@ impl DelayedOperation for Op {
     }
 
     fn try_complete(&mut self) -> bool {
-        self.1.load(SeqCst) == Self::MAY
+        *self.1.lock() == State::May
     }
 
     fn on_complete(self, _: Completion) {
-        self.1.store(Self::DID, SeqCst);
+        *self.1.lock() = State::Ended;
     }
 }
 
@@ -301,14 +305,14 @@ fn g28_a_refused_thread_changes_nothing() {
         assert_eq!((infinite.deadline(), purgatory.len()), (None, 1));
         assert_eq!(purgatory.stats().rejected, 2);
         // The check stays deferred, and is made with the first deadline that gets its threads.
-        state.store(Op::MAY, SeqCst);
+        *state.lock() = State::May;
         purgatory.check_later(1);
         assert!(infinite.is_parked());
         grant(usize::MAX);
         let op = Op::new(SOON);
         let expired = op.1.clone();
         assert!(purgatory.try_complete_else_watch(op, [2]).is_ok());
-        eventually(|| state.load(SeqCst) == Op::DID && expired.load(SeqCst) == Op::DID);
+        eventually(|| *state.lock() == State::Ended && *expired.lock() == State::Ended);
     }
 }
 
@@ -320,7 +324,7 @@ fn g28_a_deferred_check_waits_for_a_thread() {
         let op = Op::new(Duration::MAX);
         let state = op.1.clone();
         assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
-        state.store(Op::MAY, SeqCst);
+        *state.lock() = State::May;
         grant(0);
         purgatory.check_later(1);
         grant(usize::MAX);
@@ -328,7 +332,7 @@ fn g28_a_deferred_check_waits_for_a_thread() {
             true => _ = purgatory.advance(),
             false => purgatory.check_later(2),
         }
-        eventually(|| state.load(SeqCst) == Op::DID);
+        eventually(|| *state.lock() == State::Ended);
         assert_eq!(purgatory.len(), 0);
     }
 }

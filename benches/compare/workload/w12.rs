@@ -1,8 +1,8 @@
 //! W12: what an idle one costs: many are made and asked what needs no thread, one parks with the first deadline, all are
 //! dropped.
 //!
-//! Beside the library's `Waits`, `Timer` and `Tracker` stand tokio-util's `DelayQueue`, which a task of the caller's has to
-//! drive, and a wheel behind a lock with a thread that ticks, as Netty's `HashedWheelTimer` has one.
+//! Beside the library's `Waits`, `Timer` and `Tracker` stand tokio-util's `DelayQueue`, which a task of the caller's
+//! has to drive, and a wheel behind locks with a thread that ticks, as Netty's `HashedWheelTimer` has one.
 
 use std::future::Future;
 use std::hint::black_box;
