@@ -49,6 +49,8 @@ use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
 use shards::Shards;
 use std::io;
+use std::sync::LazyLock;
+use std::thread::available_parallelism;
 use std::time::Duration;
 use tally::Tally;
 use thread_set::ThreadSet;
@@ -298,13 +300,13 @@ impl<P, W: Scheme> Engine<P, W> {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
         let mine = self.my_shard();
-        let (mut shard, mut guard) = match mine.try_lock() {
+        let (shard, mut guard) = match mine.try_lock() {
             Some(guard) => (mine, guard),
             None => self.lock_near(mine),
         };
         if let Some(refusal) = Shard::refusal(&mut guard) {
             match self.overcome(refusal, shard, guard, timing) {
-                Ok(open) => (shard, guard) = open,
+                Ok(open) => guard = open,
                 Err(refusal) => return Err(self.refused(refusal, payload)),
             }
         }
@@ -325,18 +327,18 @@ impl<P, W: Scheme> Engine<P, W> {
         shard: &'a Shard<P, W>,
         guard: Guard<'a, P, W>,
         timing: Timing,
-    ) -> Result<(&'a Shard<P, W>, Guard<'a, P, W>), Refusal> {
+    ) -> Result<Guard<'a, P, W>, Refusal> {
         if refusal != Refusal::Idle {
             return Err(refusal);
         }
         if timing.deadline == NEVER {
-            return Ok((shard, guard));
+            return Ok(guard);
         }
         drop(guard);
         self.start_threads().map_err(|_| Refusal::Idle)?;
         let mut guard = shard.lock();
         match Shard::refusal(&mut guard) {
-            None => Ok((shard, guard)),
+            None => Ok(guard),
             // A shutdown has begun, and has not come to this shard.
             Some(Refusal::Idle) => Err(Refusal::Closed),
             Some(refusal) => Err(refusal),
@@ -671,7 +673,9 @@ fn slot_of(address: Address) -> SlotRef {
     SlotRef::new(address.index(), address.generation())
 }
 
-/// Processors that this process may use.
+/// Processors that this process may use. The system is asked once: it reads files for the answer, for 0.1 ms.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+    static CORES: LazyLock<usize> =
+        LazyLock::new(|| available_parallelism().map_or(1, |cores| cores.get()));
+    *CORES
 }
