@@ -74,8 +74,10 @@ fn a_thousand<T>(
     needs_threads: impl Fn(&T),
 ) {
     // What the process keeps from the first one on: places for handles, numbers of threads.
-    needs_threads(&make());
     let before_any = threads();
+    needs_threads(&make());
+    // The drop waits for its threads for a moment only.
+    eventually_threads(before_any);
     let mut all = Vec::with_capacity(COUNT);
     let before = ALLOCATED.load(Ordering::Relaxed);
     all.extend((0..COUNT).map(|_| make()));
