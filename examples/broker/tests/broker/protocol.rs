@@ -350,4 +350,12 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
     drop(client);
     broker.assert_clean();
+    // But none goes that the follower has not got.
+    let broker = Broker::with(&["--replica-lag-ms", "60000"]);
+    let mut client = broker.client();
+    create_topic(&mut client, "t", 1);
+    for offset in 0..6 {
+        assert_eq!(produce_to(&mut client, 1, "t", 0, &fifteen), (0, offset));
+    }
+    assert_eq!(offset_at(&mut client, "t", -2), (0, 0));
 }

@@ -5,8 +5,8 @@ use crate::process::Broker;
 use crate::programs::assert_median_below;
 use crate::requests::{
     FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, create_topic, delete_topics, fetch,
-    fetch_from, offset_at, produce, produce_request, produce_to, produced, receive_fetched,
-    records, run,
+    fetch_from, offset_at, patched, produce, produce_request, produce_to, produced,
+    receive_fetched, records, run,
 };
 use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
 use std::time::{Duration, Instant};
@@ -81,6 +81,15 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     let too_few = run(&mut client, &fetch("t", 1, 300).with_min_bytes(1_000));
     assert!(started.elapsed() >= ms(300));
     assert_eq!(records(&too_few[0]).len(), batch(&[b"value"]).len());
+    // What counts is what an answer may hold: of each partition, and in all.
+    let mut little = fetch("t", 1, 300).with_min_bytes(10);
+    little.topics[0].partitions[0].partition_max_bytes = 1;
+    let started = Instant::now();
+    run(&mut client, &little);
+    assert!(started.elapsed() >= ms(300));
+    let greedy = fetch("t", 1, 60_000).with_min_bytes(1_000);
+    run(&mut client, &greedy.with_max_bytes(10));
+    assert!(started.elapsed() < ms(300) + AT_ONCE);
     drop(client);
     broker.assert_clean();
 }
@@ -120,8 +129,9 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let acknowledged = produce_to(&mut producer, -1, "t", 0, &one);
     assert_eq!(acknowledged, (0, 0));
     let begun = Instant::now();
-    // Appended, and acknowledged by the leader alone.
-    assert_eq!(produce_to(&mut producer, 1, "t", 0, &one), (0, 1));
+    // Appended later, and acknowledged by the leader alone.
+    let later = patched(&one, 35, &2_000_i64.to_be_bytes());
+    assert_eq!(produce_to(&mut producer, 1, "t", 0, &later), (0, 1));
     let seen = run(&mut consumer, &fetch("t", 1, 0));
     assert_eq!(
         (seen[0].high_watermark, records(&seen[0]).len()),
@@ -130,6 +140,7 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let beyond = run(&mut consumer, &fetch_from("t", &[1], 0));
     assert_eq!((beyond[0].error_code, records(&beyond[0]).len()), (0, 0));
     assert_eq!(offset_at(&mut consumer, "t", -1), (0, 1), "latest");
+    assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, -1), "by time");
     // A fetch that begins there, and one that wants both, wait for the follower.
     let parked = consumer.send(FETCH, &fetch_from("t", &[1], 60_000));
     let mut other = broker.client();
@@ -149,6 +160,7 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     );
     let fetched = receive_fetched(&mut other, wants_both);
     assert_eq!(records(&fetched[0]).len(), 2 * one.len());
+    assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, 1), "by time");
     drop((consumer, producer, other));
     broker.assert_clean();
 }
@@ -157,7 +169,7 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
 fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     let broker = Broker::with(&["--replica-lag-ms", "3000"]);
     let mut producer = broker.client();
-    create_topic(&mut producer, "t", 1);
+    create_topic(&mut producer, "t", 2);
     let one = batch(&[b"value"]);
     for (acks, timeout, error, least, most) in [
         (1, 10_000, 0, 0, 2_900),
@@ -177,6 +189,10 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     }
     // The records of those that timed out are there all the same, once the follower has them.
     assert_eq!(run(&mut producer, &fetch("t", 1, 0))[0].high_watermark, 5);
+    // The follower gets two partitions one after the other, and the answer waits for the last.
+    let both = produce_request(-1, 10_000, "t", &[(1, Some(&one)), (0, Some(&one))]);
+    let answer = produced(producer.request(PRODUCE, &both));
+    assert_eq!(answer, [(0, 0), (0, 5)]);
     drop(producer);
     broker.assert_clean();
 }
