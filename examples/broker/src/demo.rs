@@ -6,8 +6,7 @@ use crate::broker::{Broker, Settings};
 use crate::cli::DemoOptions;
 use crate::console::{say, warn};
 use crate::groups::settings::INITIAL_DELAY;
-use crate::page::Page;
-use crate::server::Server;
+use crate::serve;
 use load::{Load, Tally};
 use std::io;
 use std::sync::Arc;
@@ -29,20 +28,16 @@ const DRAIN: Duration = Duration::from_secs(20);
 pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let page = Page::bind(options.metrics.as_deref()).await?;
-        let broker = Arc::new(Broker::open(&Settings {
+        let settings = Settings {
             partitions: 1,
             replica_lag: options.replica_lag_ms,
             group_delay: INITIAL_DELAY,
             data: None,
-        })?);
-        let server = Server::bind("127.0.0.1:0", Arc::clone(&broker)).await?;
+        };
+        let metrics = options.metrics.as_deref();
+        let (broker, server) =
+            serve::start(&settings, "127.0.0.1:0", metrics, load::DESCRIPTION).await?;
         let address = server.address()?;
-        say(&format!("broker on {address}; {}", load::DESCRIPTION))?;
-        if let Some(page) = page {
-            say(&format!("metrics on http://{}", page.address()?))?;
-            page.show(broker.purgatories.clone(), load::DESCRIPTION);
-        }
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(server.run(async {
             // Resolves when it is sent, or dropped by an early return.

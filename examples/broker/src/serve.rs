@@ -17,19 +17,14 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     runtime.block_on(async {
         // Before the address is printed, so that no interrupt comes too early.
         let interrupted = interrupted()?;
-        let page = Page::bind(options.metrics.as_deref()).await?;
-        let broker = Arc::new(Broker::open(&Settings {
+        let settings = Settings {
             partitions: options.partitions,
             replica_lag: options.replica_lag_ms,
             group_delay: options.group_delay_ms,
             data: options.data.clone(),
-        })?);
-        let server = Server::bind(&options.listen, Arc::clone(&broker)).await?;
-        print(&format!("listening on {}", server.address()?));
-        if let Some(page) = page {
-            print(&format!("metrics on http://{}", page.address()?));
-            page.show(broker.purgatories.clone(), "");
-        }
+        };
+        let metrics = options.metrics.as_deref();
+        let (broker, server) = start(&settings, &options.listen, metrics, "").await?;
         if let Some(interval) = options.report_ms {
             tokio::spawn(report(Arc::clone(&broker), interval));
         }
@@ -39,6 +34,29 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         print(&format!("stopped; {}", parked(&broker)));
         Ok(())
     })
+}
+
+/// A broker that listens, and its page if it is to have one. `load` says what it will have to do.
+pub(crate) async fn start(
+    settings: &Settings,
+    endpoint: &str,
+    metrics: Option<&str>,
+    load: &'static str,
+) -> anyhow::Result<(Arc<Broker>, Server)> {
+    // Before the purgatories are built, which tell it.
+    let page = Page::bind(metrics).await?;
+    let broker = Arc::new(Broker::open(settings)?);
+    let server = Server::bind(endpoint, Arc::clone(&broker)).await?;
+    let separator = if load.is_empty() { "" } else { "; " };
+    print(&format!(
+        "listening on {}{separator}{load}",
+        server.address()?
+    ));
+    if let Some(page) = page {
+        print(&format!("metrics on http://{}", page.address()?));
+        page.show(broker.purgatories.clone(), load);
+    }
+    Ok((broker, server))
 }
 
 /// Resolves at the first SIGINT or SIGTERM.

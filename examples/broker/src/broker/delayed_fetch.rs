@@ -2,7 +2,6 @@
 
 use crate::broker::fetch::Fetch;
 use crate::broker::partition::TopicPartition;
-use crate::broker::purgatories::DelayedRequest;
 use crate::exchange::Answer;
 use request_purgatory::{Completion, DelayedOperation};
 use std::time::Duration;
@@ -32,12 +31,6 @@ impl DelayedOperation for DelayedFetch {
 
     /// Has what is there read, however the wait ended: enough, too little, or nothing.
     fn on_complete(self, _: Completion) {
-        self.answer_now();
-    }
-}
-
-impl DelayedRequest for DelayedFetch {
-    fn answer_now(self) {
         // The receiver is dropped if the client has left.
         let _ = self.answer.send(self.fetch.into());
     }

@@ -2,7 +2,6 @@
 
 use crate::broker::partition::TopicPartition;
 use crate::broker::produce::Produced;
-use crate::broker::purgatories::DelayedRequest;
 use crate::exchange::Answer;
 use request_purgatory::{Completion, DelayedOperation};
 use std::time::Duration;
@@ -33,12 +32,6 @@ impl DelayedOperation for DelayedProduce {
     /// Answers with the offsets; partitions whose replicas did not make it in time get REQUEST_TIMED_OUT. Their
     /// records stay in the log: the producer cannot know whether they will be replicated, and is told so.
     fn on_complete(self, _: Completion) {
-        self.answer_now();
-    }
-}
-
-impl DelayedRequest for DelayedProduce {
-    fn answer_now(self) {
         // The receiver is dropped if the client has left.
         let _ = self.answer.send(self.produced.response().into());
     }

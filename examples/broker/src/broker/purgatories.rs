@@ -4,7 +4,7 @@ use crate::broker::delayed_fetch::DelayedFetch;
 use crate::broker::delayed_produce::DelayedProduce;
 use crate::exchange::{Answer, Reply, Waiting};
 use request_purgatory::purgatory::{Admission, BuildError};
-use request_purgatory::{DelayedOperation, Purgatory, Watch};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, Watch};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -19,12 +19,6 @@ const MAX_PARKED: usize = 1_000_000;
 pub(crate) struct Purgatories {
     pub(crate) fetch: Purgatory<DelayedFetch>,
     pub(crate) produce: Purgatory<DelayedProduce>,
-}
-
-/// A delayed request.
-pub(crate) trait DelayedRequest: DelayedOperation + Sized {
-    /// Answers without any wait, with what is there.
-    fn answer_now(self);
 }
 
 impl Purgatories {
@@ -50,7 +44,7 @@ pub(crate) fn park<'a, Op>(
     delayed: impl FnOnce(oneshot::Sender<Answer>) -> Op,
 ) -> Reply
 where
-    Op: DelayedRequest + Send + 'static,
+    Op: DelayedOperation + Send + 'static,
 {
     let (sender, receiver) = oneshot::channel();
     let waiting = Waiting::new(receiver);
@@ -59,8 +53,8 @@ where
             return Reply::Later(waiting.or_leave(move || drop(handle.cancel())));
         }
         Ok(Admission::Ended) => {}
-        // No partitions to wait on, no room to wait in, or shutting down.
-        Err(rejected) => rejected.into_inner().answer_now(),
+        // No partitions to wait on, no room to wait in, or shutting down: it is answered with what is there.
+        Err(rejected) => rejected.into_inner().on_complete(Completion::Expired),
     }
     Reply::Later(waiting)
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 const MAX_PARTITIONS: usize = 10_000;
 
 /// Longest topic name, as in Kafka (names become directory names there).
-pub(crate) const MAX_NAME: usize = 249;
+const MAX_NAME: usize = 249;
 
 /// A topic: its name and its partitions. Never changes once created.
 #[derive(Debug)]

@@ -161,10 +161,7 @@ impl State {
         if self.members.len() >= coordinator.settings.max_members {
             return Err(ResponseError::GroupMaxSizeReached.into());
         }
-        let session = (self.session(id), join.session_timeout());
-        coordinator
-            .sessions
-            .begin(coordinator, session.0, session.1)?;
+        coordinator.begin_session(self.session(id), join.session_timeout())?;
         if self.members.is_empty() {
             self.protocol_type = Some(Id::from(&*join.request.protocol_type));
         }
@@ -198,11 +195,8 @@ impl State {
         protocols: Protocols,
     ) -> Result<Id, Refusal> {
         let id = &join.fresh_id;
-        let session = (self.session(id), join.session_timeout());
-        coordinator
-            .sessions
-            .begin(coordinator, session.0, session.1)?;
-        coordinator.sessions.end(&self.session(before));
+        coordinator.begin_session(self.session(id), join.session_timeout())?;
+        coordinator.sessions.complete(&self.session(before));
         if let Some(mut member) = self.members.remove(before) {
             member.fail(before, ResponseError::FencedInstanceId);
             self.members.insert(Id::clone(id), member);
@@ -290,7 +284,7 @@ impl State {
 
     /// Takes a member out, and ends its waits.
     pub(super) fn remove_member(&mut self, coordinator: &Coordinator, id: &Id) {
-        coordinator.sessions.end(&self.session(id));
+        coordinator.sessions.complete(&self.session(id));
         if let Some(mut member) = self.members.remove(id) {
             member.fail(id, ResponseError::UnknownMemberId);
         }

@@ -32,8 +32,8 @@ impl Coordinator {
         asked: &OffsetCommitRequest,
         is_partition: &dyn Fn(&str, i32) -> bool,
     ) -> OffsetCommitResponse {
-        let mut changes = Vec::new();
-        let mut charges = Vec::new();
+        let group = Id::from(&**asked.group_id);
+        let (mut changes, mut commits) = (Vec::new(), Vec::new());
         let mut check = |topic: &str, asked_for: &OffsetCommitRequestPartition| {
             let (index, metadata) = (asked_for.partition_index, &asked_for.committed_metadata);
             if !is_partition(topic, index) {
@@ -51,9 +51,10 @@ impl Coordinator {
                 metadata: metadata.as_deref().map(Id::from),
             };
             let charge = self.charge(committed.size());
-            charges.push(charge.ok_or(ResponseError::InvalidCommitOffsetSize)?);
-            let group = Id::from(&**asked.group_id);
-            changes.push(Change::Commit(group, Id::from(topic), index, committed));
+            let charge = charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?;
+            let topic = Id::from(topic);
+            changes.push(Change::commit(&group, &topic, index, &committed));
+            commits.push((topic, index, committed, charge));
             Ok(())
         };
         let topics = asked.topics.iter().map(|topic| {
@@ -67,7 +68,7 @@ impl Coordinator {
                 .with_partitions(partitions.collect())
         });
         let mut answer = OffsetCommitResponse::default().with_topics(topics.collect());
-        if let Err(error) = self.commit_all(asked, changes, charges) {
+        if let Err(error) = self.commit_all(asked, &changes, commits) {
             let topics = answer.topics.iter_mut();
             for partition in topics.flat_map(|topic| &mut topic.partitions) {
                 partition.error_code = error.code();
@@ -80,8 +81,8 @@ impl Coordinator {
     fn commit_all(
         &self,
         asked: &OffsetCommitRequest,
-        changes: Vec<Change>,
-        charges: Vec<super::Charge>,
+        changes: &[Change],
+        commits: Vec<(Id, i32, Committed, super::Charge)>,
     ) -> Result<(), ResponseError> {
         // No member joins a group of a negative generation: it is there to keep offsets.
         let group = match self.group(&asked.group_id) {
@@ -96,11 +97,9 @@ impl Coordinator {
         let mut journal = self.journal.lock();
         let mut state = group.lock();
         state.check_commit(self, asked)?;
-        self.note(&mut journal, &changes)?;
-        for (change, charge) in changes.into_iter().zip(charges) {
-            if let Change::Commit(_, topic, index, committed) = change {
-                state.offsets.commit(topic, index, committed, charge);
-            }
+        self.note(&mut journal, changes)?;
+        for (topic, index, committed, charge) in commits {
+            state.offsets.commit(topic, index, committed, charge);
         }
         drop(state);
         self.shorten(&mut journal)
@@ -232,7 +231,7 @@ impl Coordinator {
                 Phase::Dead => return Err(ResponseError::GroupIdNotFound),
                 _ => return Err(ResponseError::NonEmptyGroup),
             }
-            self.note(&mut journal, &[Change::DeleteGroup(Id::from(id))])?;
+            self.note(&mut journal, &[Change::DeleteGroup((Id::from(id),))])?;
             state.phase = Phase::Dead;
         }
         self.groups.write().remove(id);

@@ -7,7 +7,7 @@ use crate::server::incoming::{Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
 use crate::wire::request::Envelope;
 use crate::wire::response::encode;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -81,16 +81,6 @@ struct Connection<'a> {
     writer: WriteHalf<'a>,
 }
 
-/// A request that was taken up, short of waiting.
-struct TakenUp {
-    correlation_id: i32,
-    version: i16,
-    reply: Reply,
-    /// The memory of what waits, and of what is answered at once.
-    parked: Option<Share>,
-    answered: Option<[Share; 2]>,
-}
-
 impl Connection<'_> {
     /// Serves what the client sent. An error ends the connection.
     async fn answer(&mut self, sent: Sent) -> Result<(), End> {
@@ -103,29 +93,6 @@ impl Connection<'_> {
                 return self.write(&bytes.map_err(End::because)?).await;
             }
         };
-        let taken_up = self.take_up(frame, memory).await?;
-        let answer = match taken_up.reply {
-            Reply::Now(answer) => answer,
-            Reply::Later(mut waiting) => {
-                let answer = tokio::select! {
-                    answer = waiting.answer() => answer,
-                    end = self.incoming.gone() => return Err(end),
-                };
-                answer.ok_or_else(|| End::because("a request ended without an answer"))?
-            }
-            Reply::Never => return Ok(()),
-            Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
-        };
-        drop(taken_up.parked);
-        let (correlation_id, version) = (taken_up.correlation_id, taken_up.version);
-        let (bytes, memory) = self.encode(answer, correlation_id, version).await?;
-        self.write(&bytes).await?;
-        drop((bytes, memory, taken_up.answered));
-        Ok(())
-    }
-
-    /// Does what the request in `frame` asks, short of waiting.
-    async fn take_up(&self, frame: Bytes, memory: Share) -> Result<TakenUp, End> {
         let envelope = Envelope::open(&frame).map_err(End::because)?;
         mention_left_over(&envelope);
         let elements = PER_ELEMENT * envelope.extent().elements;
@@ -144,18 +111,28 @@ impl Connection<'_> {
             version,
             may_wait: parked.is_some(),
         };
-        let handling = self
-            .limits
-            .work(weight, || self.broker.handle(request, &caller));
-        let reply = handling.await;
+        let handle = || self.broker.handle(request, &caller);
+        let reply = self.limits.work(weight, handle).await;
+        // What waits keeps no more than its share of what is parked.
         let is_whole = matches!(reply, Reply::Now(Answer::Response(_)));
-        Ok(TakenUp {
-            correlation_id,
-            version,
-            reply,
-            parked,
-            answered: is_whole.then_some([memory, decoded]),
-        })
+        let answered = is_whole.then_some([memory, decoded]);
+        let answer = match reply {
+            Reply::Now(answer) => answer,
+            Reply::Later(mut waiting) => {
+                let answer = tokio::select! {
+                    answer = waiting.answer() => answer,
+                    end = self.incoming.gone() => return Err(end),
+                };
+                answer.ok_or_else(|| End::because("a request ended without an answer"))?
+            }
+            Reply::Never => return Ok(()),
+            Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
+        };
+        drop(parked);
+        let (bytes, memory) = self.encode(answer, correlation_id, version).await?;
+        self.write(&bytes).await?;
+        drop((bytes, memory, answered));
+        Ok(())
     }
 
     /// Reads what the answer is to hold, and puts it into bytes; the memory for these is to be kept as long as they are.

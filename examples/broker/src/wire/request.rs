@@ -103,7 +103,7 @@ impl Envelope {
             .map_err(|error| Malformed::content(api.key, version, &error))?;
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
-        envelope.extent = outline::check(&body, &api.body, version, header_version >= 2)
+        envelope.extent = outline::check(&body, api.body, version, header_version >= 2)
             .ok_or(Malformed::Layout(api.key, version))?;
         envelope.body = Some(body);
         Ok(envelope)

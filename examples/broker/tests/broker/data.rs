@@ -249,40 +249,6 @@ fn committed(client: &mut Client) -> Vec<(i32, i64)> {
         .collect()
 }
 
-/// Clients race to commit, and the broker is killed while they do. An offset that was acknowledged does not go back.
-#[test]
-fn commits_that_race_outlive_a_crash() {
-    const PARTITIONS: usize = 50;
-    let folder = Folder::new("race");
-    for round in 0..3 {
-        let mut broker = folder.broker();
-        let mut client = broker.client();
-        if round == 0 {
-            create_topic(&mut client, "t", PARTITIONS as i32);
-        }
-        std::thread::scope(|scope| {
-            for number in 0..4 {
-                let mut client = broker.client();
-                scope.spawn(move || {
-                    for offset in 0..500_usize {
-                        let at = (offset % PARTITIONS) as i32;
-                        let offset = (10_000 * (round + 1) + 4 * offset + number) as i64;
-                        assert_eq!(commit(&mut client, "t", at, offset), 0);
-                    }
-                });
-            }
-        });
-        let before = committed(&mut client);
-        assert_eq!(before.len(), PARTITIONS);
-        broker.end("KILL");
-        assert_eq!(committed(&mut folder.broker().client()), before);
-    }
-    let length = fs::metadata(folder.0.join("+offsets"))
-        .expect("the journal")
-        .len();
-    assert!(length < 64 << 10, "{length} bytes for {PARTITIONS} offsets");
-}
-
 /// A limit on the size of files stands for a disk that is full: a write up to it is cut short, the next one fails. The
 /// process is told so with a signal, which is ignored.
 #[test]

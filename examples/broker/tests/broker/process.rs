@@ -67,7 +67,7 @@ impl Broker {
         });
         let first = stdout.recv_timeout(PATIENCE);
         let first = first.unwrap_or_else(|_| panic!("no first line: {:?}", log.lock()));
-        let address = address(&first, &["listening on ", "broker on "]);
+        let address = address(&first, "listening on ");
         let mut broker = Self {
             child,
             address: address.unwrap_or_else(|| panic!("no address in {first:?}")),
@@ -76,7 +76,7 @@ impl Broker {
             log,
         };
         let second = stdout.recv_timeout(PATIENCE).unwrap_or_default();
-        broker.page = self::address(&second, &["metrics on http://"]);
+        broker.page = self::address(&second, "metrics on http://");
         let report = Arc::clone(&broker.report);
         thread::spawn(move || {
             for line in stdout {
@@ -186,9 +186,9 @@ impl Drop for Broker {
     }
 }
 
-/// The address behind one of these words.
-fn address(line: &str, behind: &[&str]) -> Option<SocketAddr> {
-    let rest = behind.iter().find_map(|words| line.strip_prefix(words))?;
+/// The address behind these words.
+fn address(line: &str, behind: &str) -> Option<SocketAddr> {
+    let rest = line.strip_prefix(behind)?;
     rest.split(';').next()?.parse().ok()
 }
 

@@ -4,19 +4,15 @@ use crate::process::Broker;
 use crate::requests::{
     FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_request, create_topic,
     fetch, fetch_from, metadata, offset_at, patched, produce, produce_request, produce_to,
-    produced, records, run, text,
+    produced, records, run,
 };
-use kafka_protocol::messages::{
-    ConsumerGroupHeartbeatRequest, CreateTopicsRequest, GroupId, InitProducerIdRequest,
-    TransactionalId,
-};
+use kafka_protocol::messages::CreateTopicsRequest;
 use std::time::{Duration, Instant};
 
 const OFFSET_OUT_OF_RANGE: i16 = 1;
 const CORRUPT_MESSAGE: i16 = 2;
 const MESSAGE_TOO_LARGE: i16 = 10;
 const INVALID_TOPIC: i16 = 17;
-const UNSUPPORTED_VERSION: i16 = 35;
 const TOPIC_ALREADY_EXISTS: i16 = 36;
 const INVALID_PARTITIONS: i16 = 37;
 const INVALID_REPLICATION_FACTOR: i16 = 38;
@@ -200,27 +196,6 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         stranger.send_raw(&[&frame[..], &[0, 1, 0, 11], &[0; 4_000]].concat());
         stranger.assert_closed();
     }
-    drop(client);
-    broker.assert_clean();
-}
-
-#[test]
-fn transactions_and_kip_848_are_refused_in_words() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    let transactional = Some(TransactionalId(text("tx")));
-    let request = InitProducerIdRequest::default().with_transactional_id(transactional);
-    assert_eq!(client.request(4, &request).error_code, UNSUPPORTED_VERSION);
-    broker.wait_for_log("there are no transactions here");
-    let request = ConsumerGroupHeartbeatRequest::default().with_group_id(GroupId(text("g")));
-    let answer = client.request(0, &request);
-    assert_eq!(answer.error_code, UNSUPPORTED_VERSION);
-    assert!(
-        answer
-            .error_message
-            .is_some_and(|text| text.contains("KIP-848"))
-    );
-    broker.wait_for_log("use group.protocol=classic");
     drop(client);
     broker.assert_clean();
 }
