@@ -9,7 +9,7 @@ use std::time::Duration;
 #[command(name = "broker", max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    pub(crate) command: Option<Command>,
+    pub(crate) command: Command,
 }
 
 /// What to do; without a word, the demonstration.

@@ -14,13 +14,6 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-/// What is run without a word on the command line.
-pub(crate) const OPTIONS: DemoOptions = DemoOptions {
-    seconds: 10,
-    replica_lag_ms: Duration::from_millis(10),
-    metrics: None,
-};
-
 /// How long the last requests may take once no new ones are made.
 const DRAIN: Duration = Duration::from_secs(20);
 

@@ -44,10 +44,13 @@ use std::process::ExitCode;
 
 /// The program, with its arguments. A closed standard output ends it, without complaint.
 pub fn run() -> ExitCode {
-    let done = match Cli::parse().command {
-        Some(Command::Serve(options)) => serve::run(&options).map(|()| true),
-        Some(Command::Demo(options)) => demo::run(&options),
-        None => demo::run(&demo::OPTIONS),
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.len() < 2 {
+        arguments.push("demo".into());
+    }
+    let done = match Cli::parse_from(arguments).command {
+        Command::Serve(options) => serve::run(&options).map(|()| true),
+        Command::Demo(options) => demo::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

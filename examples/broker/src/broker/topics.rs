@@ -20,8 +20,8 @@ const MAX_NAME: usize = 249;
 /// A topic: its name and its partitions. Never changes once created.
 #[derive(Debug)]
 pub(crate) struct Topic {
-    name: Arc<str>,
-    partitions: Vec<Arc<Partition>>,
+    pub(crate) name: Arc<str>,
+    pub(crate) partitions: Vec<Arc<Partition>>,
 }
 
 impl Topic {
@@ -46,14 +46,6 @@ impl Topic {
             partitions: (0..partitions).map(partition).collect::<io::Result<_>>()?,
             name: Arc::clone(&name),
         })
-    }
-
-    pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    pub(crate) fn partitions(&self) -> &[Arc<Partition>] {
-        &self.partitions
     }
 }
 
@@ -94,7 +86,7 @@ impl Topics {
     /// The greatest id of a producer that is remembered.
     pub(crate) fn greatest_producer(&self) -> Option<i64> {
         let topics = self.all();
-        let partitions = topics.iter().flat_map(|topic| topic.partitions());
+        let partitions = topics.iter().flat_map(|topic| &topic.partitions);
         partitions
             .filter_map(|partition| partition.greatest_producer())
             .max()
@@ -103,7 +95,7 @@ impl Topics {
     /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let topics = self.all();
-        let mut partitions = topics.iter().flat_map(|topic| topic.partitions());
+        let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
         partitions.try_for_each(|partition| partition.sync())
     }
 
@@ -158,7 +150,7 @@ impl Topics {
             by_name.remove(name)
         };
         // With no lock held: this completes requests.
-        for partition in topic.iter().flat_map(|topic| topic.partitions()) {
+        for partition in topic.iter().flat_map(|topic| &topic.partitions) {
             partition.delete();
         }
         Ok(())

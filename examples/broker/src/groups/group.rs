@@ -34,7 +34,7 @@ pub(crate) struct Group {
 }
 
 /// What the lock of a group guards.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) id: Id,
     pub(super) phase: Phase,
@@ -59,8 +59,9 @@ pub(super) struct State {
     pub(super) after: After,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
+    #[default]
     Empty,
     PreparingRebalance {
         /// The group was empty: it waits for members that are not known yet.
@@ -84,18 +85,7 @@ impl Group {
     pub(super) fn new(id: Id, coordinator: &Coordinator) -> Self {
         let state = State {
             id: Id::clone(&id),
-            phase: Phase::Empty,
-            round: 0,
-            generation: 0,
-            protocol_type: None,
-            protocol: None,
-            leader: None,
-            members: BTreeMap::new(),
-            unsynced: BTreeSet::new(),
-            assigned: None,
-            offsets: Offsets::default(),
-            numbered: 0,
-            after: After::default(),
+            ..State::default()
         };
         Self {
             joins: coordinator.joins.resolve(Id::clone(&id)),

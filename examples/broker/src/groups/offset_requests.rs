@@ -25,6 +25,7 @@ use kafka_protocol::messages::{
     DeleteGroupsRequest, DeleteGroupsResponse, OffsetCommitRequest, OffsetCommitResponse,
     OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest, OffsetFetchResponse,
 };
+use std::collections::BTreeMap;
 
 impl Coordinator {
     pub(super) fn commit(
@@ -131,18 +132,15 @@ impl Coordinator {
         let nothing = Offsets::default();
         let offsets = state.as_ref().map_or(&nothing, |state| &state.offsets);
         let asked = asked.topics.unwrap_or_else(|| {
-            let mut topics = Vec::<OffsetFetchRequestTopic>::new();
+            let mut indexes = BTreeMap::<&Id, Vec<i32>>::new();
             for (topic, index, _) in offsets.all() {
-                if topics.last().is_none_or(|last| **last.name != **topic) {
-                    topics.push(OffsetFetchRequestTopic::default().with_name(text(topic).into()));
-                }
-                topics
-                    .last_mut()
-                    .expect("just added")
-                    .partition_indexes
-                    .push(index);
+                indexes.entry(topic).or_default().push(index);
             }
-            topics
+            let topic = |(name, indexes): (&Id, _)| {
+                let topic = OffsetFetchRequestTopic::default().with_name(text(name).into());
+                topic.with_partition_indexes(indexes)
+            };
+            indexes.into_iter().map(topic).collect()
         });
         let topics = asked.into_iter().map(|topic| {
             let partitions = topic.partition_indexes.iter().map(|index| {

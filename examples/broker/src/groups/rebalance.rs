@@ -164,17 +164,11 @@ impl State {
         request: &SyncGroupRequest,
         waiter: Waiter,
     ) -> bool {
-        let checked = self.check_sync(request);
-        let Some((id, _)) = self.members.get_key_value(&*request.member_id) else {
-            let error = checked.err().unwrap_or(ResponseError::UnknownMemberId);
-            waiter.answer(answers::sync_failed(error));
-            return false;
-        };
-        if let Err(error) = checked {
+        if let Err(error) = self.check_sync(request) {
             waiter.answer(answers::sync_failed(error));
             return false;
         }
-        let id = Id::clone(id);
+        let id = Id::from(&*request.member_id);
         self.unsynced.remove(&id);
         self.after.check_syncs = true;
         if self.phase == Phase::Stable {

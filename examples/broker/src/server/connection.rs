@@ -93,14 +93,16 @@ impl Connection<'_> {
                 return self.write(&bytes.map_err(End::because)?).await;
             }
         };
-        let envelope = Envelope::open(&frame).map_err(End::because)?;
+        let envelope = Envelope::open(&frame).map_err(|malformed| End::because(malformed.0))?;
         mention_left_over(&envelope);
         let elements = PER_ELEMENT * envelope.extent().elements;
         let weight = frame.len() + elements;
         drop(frame);
         let decoded = self.limits.memory(elements).await.map_err(End::Dropped)?;
         let decoding = self.limits.work(weight, || envelope.decode());
-        let request = decoding.await.map_err(End::because)?;
+        let request = decoding
+            .await
+            .map_err(|malformed| End::because(malformed.0))?;
         let (correlation_id, version) = (request.correlation_id, request.version);
 
         let parked = self.limits.try_park(weight);

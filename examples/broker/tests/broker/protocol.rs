@@ -6,23 +6,9 @@ use crate::requests::{
     fetch, fetch_from, metadata, offset_at, patched, produce, produce_request, produce_to,
     produced, records, run,
 };
+use kafka_protocol::ResponseError as Code;
 use kafka_protocol::messages::CreateTopicsRequest;
 use std::time::{Duration, Instant};
-
-const OFFSET_OUT_OF_RANGE: i16 = 1;
-const CORRUPT_MESSAGE: i16 = 2;
-const MESSAGE_TOO_LARGE: i16 = 10;
-const INVALID_TOPIC: i16 = 17;
-const TOPIC_ALREADY_EXISTS: i16 = 36;
-const INVALID_PARTITIONS: i16 = 37;
-const INVALID_REPLICATION_FACTOR: i16 = 38;
-const INVALID_REQUEST: i16 = 42;
-const POLICY_VIOLATION: i16 = 44;
-const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
-const INVALID_PRODUCER_EPOCH: i16 = 47;
-const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
-const UNSUPPORTED_COMPRESSION_TYPE: i16 = 76;
-const INVALID_RECORD: i16 = 87;
 
 #[test]
 fn topics_are_created_as_asked_or_refused() {
@@ -39,7 +25,7 @@ fn topics_are_created_as_asked_or_refused() {
     let illegal = ["", ".", "..", "a/b", "a b", "\u{e4}", &long];
     assert_eq!(
         metadata(&mut client, &illegal, true),
-        [(INVALID_TOPIC, 0); 7]
+        [(Code::InvalidTopicException.code(), 0); 7]
     );
 
     let checked = create_request(&[("checked", 3)]).with_validate_only(true);
@@ -53,19 +39,19 @@ fn topics_are_created_as_asked_or_refused() {
     assert_eq!(create(&checked), [0]);
     let mut replicated = create_request(&[("checked", 3)]);
     replicated.topics[0].replication_factor = 3;
-    assert_eq!(create(&replicated), [INVALID_REPLICATION_FACTOR]);
+    assert_eq!(create(&replicated), [Code::InvalidReplicationFactor.code()]);
     let wrong = [
-        ("new", 3, TOPIC_ALREADY_EXISTS),
-        ("none", 0, INVALID_PARTITIONS),
-        ("negative", -2, INVALID_PARTITIONS),
-        ("huge", i32::MAX, INVALID_PARTITIONS),
-        ("a*b", 1, INVALID_TOPIC),
-        ("twice", 1, INVALID_REQUEST),
-        ("twice", 1, INVALID_REQUEST),
+        ("new", 3, Code::TopicAlreadyExists.code()),
+        ("none", 0, Code::InvalidPartitions.code()),
+        ("negative", -2, Code::InvalidPartitions.code()),
+        ("huge", i32::MAX, Code::InvalidPartitions.code()),
+        ("a*b", 1, Code::InvalidTopicException.code()),
+        ("twice", 1, Code::InvalidRequest.code()),
+        ("twice", 1, Code::InvalidRequest.code()),
         ("default", -1, 0),
         // There is a limit for all topics together, too.
         ("most", 9_000, 0),
-        ("more", 9_000, POLICY_VIOLATION),
+        ("more", 9_000, Code::PolicyViolation.code()),
     ];
     let request = create_request(&wrong.map(|(name, partitions, _)| (name, partitions)));
     assert_eq!(create(&request), wrong.map(|(_, _, error)| error));
@@ -110,7 +96,7 @@ fn produce_refuses_bad_batches() {
         ("no lz4", patched(&good, 22, &[3])),
         ("no zstd", patched(&good, 22, &[4])),
     ];
-    refused(CORRUPT_MESSAGE, &corrupt);
+    refused(Code::CorruptMessage.code(), &corrupt);
     let wrong = [
         ("old format", with(16, &[1])),
         ("two batches", good.repeat(2)),
@@ -124,13 +110,16 @@ fn produce_refuses_bad_batches() {
         ("fewer than are packed", counted(&gzipped(&good), 1)),
         ("control batch", patched(&good, 22, &[1 << 5])),
     ];
-    refused(INVALID_RECORD, &wrong);
-    refused(MESSAGE_TOO_LARGE, &[("too long", vec![0; 17 << 20])]);
+    refused(Code::InvalidRecord.code(), &wrong);
+    refused(
+        Code::MessageTooLarge.code(),
+        &[("too long", vec![0; 17 << 20])],
+    );
     let unknown = [5, 7].map(|codec| ("codec", patched(&good, 22, &[codec])));
-    refused(UNSUPPORTED_COMPRESSION_TYPE, &unknown);
+    refused(Code::UnsupportedCompressionType.code(), &unknown);
     let nothing = produce_request(1, 0, "t", &[(0, None)]);
     let nothing = produced(client.request(PRODUCE, &nothing));
-    assert_eq!(nothing, [(INVALID_RECORD, -1)]);
+    assert_eq!(nothing, [(Code::InvalidRecord.code(), -1)]);
     assert_eq!(produce_to(&mut client, 1, "t", 0, &gzipped(&good)), (0, 0));
     assert_eq!(produce_to(&mut client, 1, "t", 0, &snapped(&good)), (0, 2));
     // Nothing but the good ones was appended.
@@ -178,7 +167,7 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         let partition = &answer.responses[0].partition_responses[0];
         assert_eq!(
             (partition.index, partition.error_code),
-            (2, MESSAGE_TOO_LARGE)
+            (2, Code::MessageTooLarge.code())
         );
         assert_eq!(
             produce(&mut client, "t", b"value"),
@@ -210,9 +199,14 @@ fn a_batch_sent_again_is_not_appended_again() {
         (0, 2, (0, 2), "the next"),
         (0, 2, (0, 2), "a repeat of the last"),
         (0, 0, (0, 0), "a repeat of an earlier one"),
-        (0, 6, (OUT_OF_ORDER_SEQUENCE_NUMBER, -1), "a gap"),
+        (0, 6, (Code::OutOfOrderSequenceNumber.code(), -1), "a gap"),
         (1, 0, (0, 4), "a new epoch starts again"),
-        (0, 4, (INVALID_PRODUCER_EPOCH, -1), "an old epoch"),
+        (
+            0,
+            4,
+            (Code::InvalidProducerEpoch.code(), -1),
+            "an old epoch",
+        ),
     ] {
         let records = batch_from(7, epoch, sequence, &[b"a", b"b"]);
         assert_eq!(
@@ -241,7 +235,7 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     assert_eq!(unknown[0].error_code, UNKNOWN_TOPIC_OR_PARTITION);
     for offset in [-1, 4, i64::MAX, i64::MIN] {
         let out_of_range = run(&mut client, &fetch_from("t", &[offset], 60_000));
-        assert_eq!(out_of_range[0].error_code, OFFSET_OUT_OF_RANGE);
+        assert_eq!(out_of_range[0].error_code, Code::OffsetOutOfRange.code());
         assert_eq!(
             (
                 out_of_range[0].high_watermark,
@@ -258,7 +252,7 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     );
     assert_eq!(run(&mut client, &fetch("t", 0, 60_000)), []);
     let in_session = client.request(FETCH, &fetch("t", 1, 60_000).with_session_id(5));
-    assert_eq!(in_session.error_code, FETCH_SESSION_ID_NOT_FOUND);
+    assert_eq!(in_session.error_code, Code::FetchSessionIdNotFound.code());
     assert!(started.elapsed() < Duration::from_secs(10));
 
     // Batches per partition, for limits of all and of each. Only one batch may be too long.
@@ -314,13 +308,16 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
             "{timestamp}"
         );
     }
-    assert_eq!(offset_at(&mut client, "t", -7).0, INVALID_REQUEST);
+    assert_eq!(
+        offset_at(&mut client, "t", -7).0,
+        Code::InvalidRequest.code()
+    );
     assert_eq!(
         offset_at(&mut client, "missing", -1).0,
         UNKNOWN_TOPIC_OR_PARTITION
     );
     let gone = run(&mut client, &fetch_from("t", &[1], 0));
-    assert_eq!(gone[0].error_code, OFFSET_OUT_OF_RANGE);
+    assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
     drop(client);
