@@ -18,7 +18,7 @@ use crate::broker::follower::Follower;
 use crate::broker::produce::{Acks, Produced};
 use crate::broker::purgatories::{Purgatories, park};
 use crate::broker::topics::Topics;
-use crate::console::warn;
+use crate::console::log;
 use crate::exchange::{Caller, Reply};
 use crate::figures::Counter;
 use crate::groups::{self, Coordinator};
@@ -118,8 +118,7 @@ impl Broker {
                     .iter()
                     .filter(|topic| topic.error_code == 0);
                 for name in deleted.filter_map(|topic| topic.name.as_ref()) {
-                    // If it fails it has been said, and the topic is gone all the same.
-                    let _ = self.groups.forget_topic(name);
+                    self.groups.forget_topic(name);
                 }
                 answer.into()
             }
@@ -168,9 +167,8 @@ impl Broker {
             },
             Acks::All if caller.may_wait => {
                 let required = produced.required();
-                let watches = required
-                    .iter()
-                    .map(|required| required.partition.for_produces(required.offset));
+                let required = required.iter();
+                let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
                 park(&self.purgatories.produce, watches, |answer| {
                     DelayedProduce {
                         produced,
@@ -195,10 +193,11 @@ impl Broker {
             let id = ProducerId(self.producer_ids.increase() as i64);
             return answer.with_producer_id(id).with_producer_epoch(0);
         }
-        warn(&format!(
+        log!(
             "{} (client id {:?}) has a transactional id: refused, there are no transactions here",
-            caller.client, caller.client_id
-        ));
+            caller.client,
+            caller.client_id
+        );
         answer
             .with_error_code(ResponseError::UnsupportedVersion.code())
             .with_producer_id(ProducerId(-1))

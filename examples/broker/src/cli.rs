@@ -31,7 +31,7 @@ pub(crate) struct DemoOptions {
     #[arg(long, value_name = "N", default_value = "10", value_parser = milliseconds)]
     pub(crate) replica_lag_ms: Duration,
     /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
-    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct DemoOptions {
 #[command(args_override_self = true)]
 pub(crate) struct ServeOptions {
     /// Where, such as localhost:9092; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    #[arg(long, value_name = "ADDR")]
     pub(crate) listen: String,
     /// Keep topics and records in DIR, over a restart; idempotent producers and committed offsets too
     #[arg(long, value_name = "DIR")]
@@ -57,21 +57,10 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "N", value_parser = milliseconds)]
     pub(crate) report_ms: Option<Duration>,
     /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
-    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
 }
 
 fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_millis)
-}
-
-/// `host:port`, where an IPv6 address is in brackets.
-fn endpoint(text: &str) -> Result<String, &'static str> {
-    let (host, port) = text.rsplit_once(':').ok_or("no port")?;
-    port.parse::<u16>().map_err(|_| "no such port")?;
-    match host {
-        "" => Err("no host"),
-        _ if host.contains(':') && !host.starts_with('[') => Err("an IPv6 address needs brackets"),
-        _ => Ok(text.to_owned()),
-    }
 }

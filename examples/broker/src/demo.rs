@@ -4,7 +4,7 @@ mod load;
 
 use crate::broker::{Broker, Settings};
 use crate::cli::DemoOptions;
-use crate::console::{say, warn};
+use crate::console::{log, say};
 use crate::groups::settings::INITIAL_DELAY;
 use crate::serve;
 use load::{Load, Tally};
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
         watched?;
         report(&broker, &tally)?;
         for failure in &failures {
-            warn(&format!("a client failed: {failure}"));
+            log!("a client failed: {failure}");
         }
         Ok(failures.is_empty() && tally.consumed.value() == tally.expected.value())
     })
@@ -60,7 +60,7 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
     while started.elapsed() < duration {
         ticks.tick().await;
         let answered = tally.answered.value();
-        say(&format!(
+        say!(
             "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             started.elapsed().as_secs(),
             answered - before,
@@ -68,7 +68,7 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
             broker.purgatories.produce.len(),
             tally.produced.value(),
             tally.consumed.value(),
-        ))?;
+        )?;
         before = answered;
     }
     Ok(())
@@ -77,10 +77,7 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
 /// Prints what happened.
 fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
-    say(&format!(
-        "\n{:24} {:>10} {:>10}",
-        "purgatory", "fetch", "produce"
-    ))?;
+    say!("\n{:24} {:>10} {:>10}", "purgatory", "fetch", "produce")?;
     let (fetch, produce) = (fetch.stats(), produce.stats());
     for (name, fetch, produce) in [
         (
@@ -94,22 +91,19 @@ fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
         ("ended by shutdown", fetch.shut_down, produce.shut_down),
         ("missed checks", fetch.missed_checks, produce.missed_checks),
     ] {
-        say(&format!("{name:24} {fetch:>10} {produce:>10}"))?;
+        say!("{name:24} {fetch:>10} {produce:>10}")?;
     }
-    say(&format!(
-        "\n{:24} {:>10} {:>10} {:>10}",
-        "", "p50", "p99", "max"
-    ))?;
+    say!("\n{:24} {:>10} {:>10} {:>10}", "", "p50", "p99", "max")?;
     for (name, histogram) in [
         ("produce to consumer", &tally.end_to_end),
         ("produce to its answer", &tally.produce),
     ] {
         let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| histogram.quantile(share));
-        say(&format!("{name:24} {p50:>10} {p99:>10} {max:>10}"))?;
+        say!("{name:24} {p50:>10} {p99:>10} {max:>10}")?;
     }
     let (consumed, expected) = (tally.consumed.value(), tally.expected.value());
-    say(&format!(
+    say!(
         "\nanswered {}, consumed {consumed} of {expected}",
         tally.answered.value()
-    ))
+    )
 }

@@ -43,7 +43,7 @@ pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 
-use crate::console::warn;
+use crate::console::log;
 use crate::figures::Counter;
 use delayed::{DelayedPhase, Kind};
 use group::{Group, Phase, State};
@@ -147,13 +147,15 @@ impl Coordinator {
                 self.group_or_new(&group).and_then(|group| {
                     let charge = self.charge(committed.size())?;
                     let mut state = group.lock();
-                    state.offsets.commit(topic, partition, committed, charge);
+                    state
+                        .offsets
+                        .insert((topic, partition), (committed, charge));
                     Ok(())
                 })
             }
             Change::Delete(group, topic, partition) => {
                 if let Some(group) = self.group(&group) {
-                    group.lock().offsets.delete(&topic, partition);
+                    group.lock().offsets.remove(&(topic, partition));
                 }
                 Ok(())
             }
@@ -163,7 +165,7 @@ impl Coordinator {
             }
         };
         if let Err(error) = restored {
-            warn(&format!("an offset that was kept is left out: {error}"));
+            log!("an offset that was kept is left out: {error}");
         }
     }
 
@@ -171,8 +173,8 @@ impl Coordinator {
     fn committed(&self) -> Vec<Change> {
         let mut changes = Vec::new();
         for group in self.all() {
-            for (topic, partition, committed) in group.lock().offsets.all() {
-                changes.push(Change::commit(&group.id, topic, partition, committed));
+            for ((topic, partition), (committed, _)) in &group.lock().offsets {
+                changes.push(Change::commit(&group.id, topic, *partition, committed));
             }
         }
         changes

@@ -38,7 +38,7 @@ pub mod wire;
 
 use clap::Parser;
 use cli::{Cli, Command};
-use console::warn;
+use console::log;
 use std::io;
 use std::process::ExitCode;
 
@@ -57,7 +57,7 @@ pub fn run() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            warn(&format!("{error:#}"));
+            log!("{error:#}");
             ExitCode::FAILURE
         }
     }

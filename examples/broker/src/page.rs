@@ -9,7 +9,7 @@
 
 use crate::broker::partition::TopicPartition;
 use crate::broker::purgatories::Purgatories;
-use crate::console::warn;
+use crate::console::log;
 use crate::listen::Listeners;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -124,7 +124,7 @@ impl Page {
             let serving = axum::serve(listener, router.clone());
             tokio::spawn(async {
                 if let Err(error) = serving.await {
-                    warn(&format!("the page is gone: {error}"));
+                    log!("the page is gone: {error}");
                 }
             });
         }

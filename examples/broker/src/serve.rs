@@ -9,6 +9,13 @@ use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Prints a line that a program may be reading. If it stopped reading, that is no reason to stop serving.
+macro_rules! tell {
+    ($($words:tt)*) => {
+        let _ = say!($($words)*);
+    };
+}
+
 pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("broker")
@@ -31,7 +38,7 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         server.run(interrupted).await;
         let synced = broker.sync();
         synced.context("cannot write the last records to disk")?;
-        print(&format!("stopped; {}", parked(&broker)));
+        tell!("stopped; {}", parked(&broker));
         Ok(())
     })
 }
@@ -48,12 +55,9 @@ pub(crate) async fn start(
     let broker = Arc::new(Broker::open(settings)?);
     let server = Server::bind(endpoint, Arc::clone(&broker)).await?;
     let separator = if load.is_empty() { "" } else { "; " };
-    print(&format!(
-        "listening on {}{separator}{load}",
-        server.address()?
-    ));
+    tell!("listening on {}{separator}{load}", server.address()?);
     if let Some(page) = page {
-        print(&format!("metrics on http://{}", page.address()?));
+        tell!("metrics on http://{}", page.address()?);
         page.show(broker.purgatories.clone(), load);
     }
     Ok((broker, server))
@@ -84,7 +88,7 @@ async fn report(broker: Arc<Broker>, interval: Duration) {
     let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
     loop {
         ticks.tick().await;
-        print(&parked(&broker));
+        tell!("{}", parked(&broker));
     }
 }
 
@@ -104,9 +108,4 @@ fn parked(broker: &Broker) -> String {
         groups.members(),
         groups.rebalances(),
     )
-}
-
-/// Prints a line that a program may be reading. If it stopped reading, that is no reason to stop serving.
-fn print(line: &str) {
-    let _ = say(line);
 }

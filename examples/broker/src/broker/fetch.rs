@@ -2,7 +2,7 @@
 
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
-use crate::console::warn;
+use crate::console::log;
 use crate::exchange::{Answer, Unread};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -179,10 +179,7 @@ impl PartitionFetch {
         if error.kind() == io::ErrorKind::NotFound {
             return ResponseError::OffsetOutOfRange;
         }
-        warn(&format!(
-            "partition {} from offset {offset}: {error}",
-            self.index
-        ));
+        log!("partition {} from offset {offset}: {error}", self.index);
         ResponseError::KafkaStorageError
     }
 

@@ -2,7 +2,7 @@
 
 use crate::broker::partition::{Partition, TopicPartition};
 use crate::broker::purgatories::Purgatories;
-use crate::console::warn;
+use crate::console::log;
 use crate::storage::folder::Folder;
 use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
@@ -177,7 +177,7 @@ impl Topics {
 }
 
 fn storage_failed(what: &str, topic: &str, error: &io::Error) -> ResponseError {
-    warn(&format!("cannot {what} topic {topic}: {error}"));
+    log!("cannot {what} topic {topic}: {error}");
     ResponseError::KafkaStorageError
 }
 

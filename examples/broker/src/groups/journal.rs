@@ -8,7 +8,7 @@
 
 use super::member::Id;
 use super::offsets::Committed;
-use crate::console::warn;
+use crate::console::log;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -59,16 +59,14 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Change>> {
     };
     let mut changes = Vec::new();
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
-        match serde_json::from_slice(line)
-            .ok()
-            .filter(|_| line.ends_with(b"\n"))
-        {
+        let parsed = serde_json::from_slice(line).ok();
+        match parsed.filter(|_| line.ends_with(b"\n")) {
             Some(change) => changes.push(change),
-            None => warn(&format!(
+            None => log!(
                 "{}: line {number} is torn, its {} bytes are cut off",
                 path.display(),
                 line.len()
-            )),
+            ),
         }
     }
     Ok(changes)

@@ -7,7 +7,7 @@ use super::journal::{Change, Journal};
 use super::member::Id;
 use super::offsets::{Committed, Offsets};
 use super::settings::MAX_OFFSET_METADATA;
-use crate::console::warn;
+use crate::console::log;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
@@ -100,7 +100,7 @@ impl Coordinator {
         state.check_commit(self, asked)?;
         self.note(&mut journal, changes)?;
         for (topic, index, committed, charge) in commits {
-            state.offsets.commit(topic, index, committed, charge);
+            state.offsets.insert((topic, index), (committed, charge));
         }
         drop(state);
         self.shorten(&mut journal)
@@ -109,7 +109,7 @@ impl Coordinator {
     /// Writes changes to the journal. After an error there is nothing of them.
     fn note(&self, journal: &mut Journal, changes: &[Change]) -> Result<(), ResponseError> {
         journal.append(changes).map_err(|error| {
-            warn(&format!("cannot keep offsets: {error}"));
+            log!("cannot keep offsets: {error}");
             ResponseError::KafkaStorageError
         })
     }
@@ -120,7 +120,7 @@ impl Coordinator {
             && let Err(error) = journal.rewrite(&self.committed())
         {
             // What it has is whole, so it can go on.
-            warn(&format!("cannot shorten the journal of offsets: {error}"));
+            log!("cannot shorten the journal of offsets: {error}");
         }
         Ok(())
     }
@@ -133,8 +133,8 @@ impl Coordinator {
         let offsets = state.as_ref().map_or(&nothing, |state| &state.offsets);
         let asked = asked.topics.unwrap_or_else(|| {
             let mut indexes = BTreeMap::<&Id, Vec<i32>>::new();
-            for (topic, index, _) in offsets.all() {
-                indexes.entry(topic).or_default().push(index);
+            for (topic, index) in offsets.keys() {
+                indexes.entry(topic).or_default().push(*index);
             }
             let topic = |(name, indexes): (&Id, _)| {
                 let topic = OffsetFetchRequestTopic::default().with_name(text(name).into());
@@ -144,7 +144,8 @@ impl Coordinator {
         });
         let topics = asked.into_iter().map(|topic| {
             let partitions = topic.partition_indexes.iter().map(|index| {
-                let found = offsets.get(&topic.name, *index);
+                let found = offsets.get(&(Id::from(&**topic.name), *index));
+                let found = found.map(|(committed, _)| committed);
                 let metadata = found.and_then(|found| found.metadata.as_deref());
                 OffsetFetchResponsePartition::default()
                     .with_partition_index(*index)
@@ -172,11 +173,12 @@ impl Coordinator {
             if state.phase != Phase::Empty {
                 return Err(ResponseError::GroupSubscribedToTopic);
             }
-            let found = state.offsets.get(topic, index);
+            let at = (Id::from(topic), index);
+            let found = state.offsets.get(&at);
             found.ok_or(ResponseError::UnknownTopicOrPartition)?;
-            let change = Change::Delete(Id::clone(&group.id), Id::from(topic), index);
+            let change = Change::Delete(Id::clone(&group.id), Id::clone(&at.0), index);
             self.note(&mut journal, &[change])?;
-            state.offsets.delete(topic, index);
+            state.offsets.remove(&at);
             Ok(())
         };
         let topics = asked.topics.into_iter().map(|topic| {
@@ -194,20 +196,21 @@ impl Coordinator {
         answer.with_topics(topics.collect())
     }
 
-    /// A topic was deleted: what was committed for it means nothing to another one of that name.
-    pub(crate) fn forget_topic(&self, topic: &str) -> Result<(), ResponseError> {
+    /// A topic was deleted: what was committed for it means nothing to another one of that name. If the journal cannot be
+    /// written, that has been logged, and the offsets stay.
+    pub(crate) fn forget_topic(&self, topic: &str) {
         let mut journal = self.journal.lock();
         for group in self.all() {
             let mut state = group.lock();
-            let found = state.offsets.all().filter(|(name, ..)| ***name == *topic);
-            let indexes: Vec<_> = found.map(|(_, index, _)| index).collect();
-            for index in indexes {
-                let change = Change::Delete(Id::clone(&group.id), Id::from(topic), index);
-                self.note(&mut journal, &[change])?;
-                state.offsets.delete(topic, index);
+            let indexes = state.offsets.keys().filter(|(name, _)| **name == *topic);
+            let delete = |(name, index): &(Id, i32)| {
+                Change::Delete(Id::clone(&group.id), Id::clone(name), *index)
+            };
+            let changes: Vec<_> = indexes.map(delete).collect();
+            if self.note(&mut journal, &changes).is_ok() {
+                state.offsets.retain(|(name, _), _| **name != *topic);
             }
         }
-        Ok(())
     }
 
     pub(super) fn delete_groups(&self, asked: DeleteGroupsRequest) -> DeleteGroupsResponse {

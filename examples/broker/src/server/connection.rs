@@ -1,7 +1,7 @@
 //! One client's connection: a request in, its answer out, and then the next, as in Kafka's own broker.
 
 use crate::broker::Broker;
-use crate::console::warn;
+use crate::console::log;
 use crate::exchange::{Answer, Caller, Reply};
 use crate::server::incoming::{Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
@@ -87,7 +87,7 @@ impl Connection<'_> {
         let (frame, memory) = match sent {
             Sent::Request(frame, memory) => (frame, memory),
             Sent::TooLong(refusal) => {
-                warn(&format!("{}: a request is too long: refused", self.client));
+                log!("{}: a request is too long: refused", self.client);
                 let response = refusal.response.into();
                 let bytes = encode(&response, refusal.correlation_id, refusal.version, 0);
                 return self.write(&bytes.map_err(End::because)?).await;
@@ -175,8 +175,8 @@ fn mention_left_over(envelope: &Envelope) {
     // ORDERING: Relaxed: only which thread comes first counts.
     if left_over > 0 && !MENTIONED.swap(true, Ordering::Relaxed) {
         let (api, version) = envelope.api();
-        warn(&format!(
+        log!(
             "{left_over} bytes after the last field of {api:?} v{version}: let pass, and not mentioned again"
-        ));
+        );
     }
 }

@@ -17,8 +17,6 @@ fn the_command_line_is_explained_and_checked() {
     assert!(output(&["serve", "--help"]).status.success());
     for wrong in [
         "serve",
-        "serve --listen nowhere",
-        "serve --listen ::1:0",
         "serve --listen 127.0.0.1:0 --partitions 0",
         "serve --listen 127.0.0.1:0 --replica-lag-ms -1",
         "demo --listen 127.0.0.1:0",
@@ -39,7 +37,11 @@ fn a_name_is_served_at_all_its_addresses_or_refused() {
             1,
         );
     }
-    for taken in [&*broker.address.to_string(), "no.such.host.invalid:9092"] {
+    for taken in [
+        &*broker.address.to_string(),
+        "no.such.host.invalid:9092",
+        "nowhere",
+    ] {
         let output = output(&["serve", "--listen", taken]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1));
