@@ -1,22 +1,18 @@
 //! What happens to a request.
 
 pub(crate) mod admin;
-pub(crate) mod delayed_fetch;
-pub(crate) mod delayed_produce;
+pub(crate) mod delayed;
 pub(crate) mod fetch;
 pub(crate) mod follower;
 pub(crate) mod metadata;
 pub(crate) mod partition;
 pub(crate) mod produce;
-pub(crate) mod purgatories;
 pub(crate) mod topics;
 
-use crate::broker::delayed_fetch::DelayedFetch;
-use crate::broker::delayed_produce::DelayedProduce;
+use crate::broker::delayed::{DelayedFetch, DelayedProduce, Purgatories, park};
 use crate::broker::fetch::Fetch;
 use crate::broker::follower::Follower;
 use crate::broker::produce::{Acks, Produced};
-use crate::broker::purgatories::{Purgatories, park};
 use crate::broker::topics::Topics;
 use crate::console::log;
 use crate::exchange::{Caller, Reply};

@@ -7,8 +7,8 @@
 //! | `/oldest` | the requests that have waited longest, as JSON |
 //! | `/load` | what the demonstration does to the broker; empty for `serve` |
 
+use crate::broker::delayed::Purgatories;
 use crate::broker::partition::TopicPartition;
-use crate::broker::purgatories::Purgatories;
 use crate::console::log;
 use crate::listen::Listeners;
 use axum::Router;

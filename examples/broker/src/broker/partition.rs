@@ -1,8 +1,6 @@
 //! One partition: its log, and how far of it consumers may see.
 
-use crate::broker::delayed_fetch::DelayedFetch;
-use crate::broker::delayed_produce::DelayedProduce;
-use crate::broker::purgatories::Purgatories;
+use crate::broker::delayed::{DelayedFetch, DelayedProduce, Purgatories};
 use crate::console::log;
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};

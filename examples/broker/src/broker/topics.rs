@@ -1,7 +1,7 @@
 //! The topics of the broker.
 
+use crate::broker::delayed::Purgatories;
 use crate::broker::partition::{Partition, TopicPartition};
-use crate::broker::purgatories::Purgatories;
 use crate::console::log;
 use crate::storage::folder::Folder;
 use kafka_protocol::ResponseError;

@@ -91,8 +91,8 @@ impl State {
         }
     }
 
-    /// Puts the member into the group, and begins a rebalance if that needs one. Its id, and whether it has to wait: not if
-    /// it is as it was, in the generation that there is.
+    /// Puts the member into the group, and begins a rebalance if that needs one. Returns its id, and whether it has to
+    /// wait: not if it is as it was, in the generation that there is.
     fn take_in(
         &mut self,
         coordinator: &Arc<Coordinator>,

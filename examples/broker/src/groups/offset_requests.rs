@@ -196,8 +196,8 @@ impl Coordinator {
         answer.with_topics(topics.collect())
     }
 
-    /// A topic was deleted: what was committed for it means nothing to another one of that name. If the journal cannot be
-    /// written, that has been logged, and the offsets stay.
+    /// A topic was deleted: what was committed for it means nothing to another one of that name. If the journal cannot
+    /// be written, that is logged, and the offsets stay.
     pub(crate) fn forget_topic(&self, topic: &str) {
         let mut journal = self.journal.lock();
         for group in self.all() {

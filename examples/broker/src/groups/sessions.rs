@@ -1,7 +1,7 @@
 //! The sessions of members: one timer each, which their heartbeats push back.
 //!
-//! The tracker is touched under the lock of the group, so that a member has a session exactly as long as it is one. That
-//! is allowed: of a tracker's methods, only `advance` runs the callback, which takes that lock.
+//! The tracker is touched under the lock of the group, so that a member has a session exactly as long as it is one.
+//! That is allowed: of a tracker's methods, only `advance` runs the callback, which takes that lock.
 
 use super::Coordinator;
 use super::member::Id;
