@@ -108,15 +108,7 @@ impl Broker {
             Some(RequestKind::ListOffsets(asked)) => metadata::list_offsets(asked, topics).into(),
             Some(RequestKind::CreateTopics(asked)) => admin::create_topics(asked, topics).into(),
             Some(RequestKind::DeleteTopics(asked)) => {
-                let answer = admin::delete_topics(asked, topics);
-                let deleted = answer
-                    .responses
-                    .iter()
-                    .filter(|topic| topic.error_code == 0);
-                for name in deleted.filter_map(|topic| topic.name.as_ref()) {
-                    self.groups.forget_topic(name);
-                }
-                answer.into()
+                admin::delete_topics(asked, topics, &self.groups).into()
             }
             Some(RequestKind::DescribeConfigs(asked)) => {
                 admin::describe_configs(asked, topics).into()

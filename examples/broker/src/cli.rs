@@ -6,17 +6,21 @@ use std::time::Duration;
 
 /// A small Kafka broker: topics and records are in memory, and gone with the process, unless `serve` has --data DIR
 #[derive(Debug, Parser)]
-#[command(name = "broker", max_term_width = 100)]
+#[command(
+    name = "broker",
+    override_usage = "broker [COMMAND]",
+    max_term_width = 100
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What to do; without a word, the demonstration.
+/// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a broker on a free loopback port, drive it with a Kafka client, and print what its purgatories did; exits
-    /// with 1 if any request got no answer
+    /// What is done without a command: start a broker on a free loopback port, drive it with a Kafka client, and print
+    /// what its purgatories did; exits with 1 if any request got no answer
     Demo(DemoOptions),
     /// Serve Kafka clients until interrupted
     Serve(ServeOptions),

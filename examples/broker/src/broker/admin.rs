@@ -2,6 +2,7 @@
 
 use crate::broker::topics::Topics;
 use crate::exchange::NODE;
+use crate::groups::Coordinator;
 use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
 use crate::wire::frame::MAX_FRAME;
@@ -59,10 +60,16 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
     CreateTopicsResponse::default().with_topics(request.topics.into_iter().map(create).collect())
 }
 
-/// Deletes topics. Each succeeds or fails by itself; what waits for one is answered that there is no such topic.
-pub(crate) fn delete_topics(request: DeleteTopicsRequest, topics: &Topics) -> DeleteTopicsResponse {
+/// Deletes topics. Each succeeds or fails by itself; what waits for one is answered that there is no such topic, and
+/// groups forget their offsets in it.
+pub(crate) fn delete_topics(
+    request: DeleteTopicsRequest,
+    topics: &Topics,
+    groups: &Coordinator,
+) -> DeleteTopicsResponse {
     let delete = |name: TopicName| {
-        let error = topics.delete(&name).err();
+        let deleted = topics.delete(&name);
+        let error = deleted.inspect(|()| groups.forget_topic(&name)).err();
         DeletableTopicResult::default()
             .with_name(Some(name))
             .with_error_code(error.map_or(0, |error| error.code()))
