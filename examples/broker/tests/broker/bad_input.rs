@@ -55,9 +55,7 @@ fn refused() -> Vec<(Vec<u8>, &'static str)> {
 
 #[test]
 fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
-    let broker = Broker::start();
-    let mut witness = broker.client();
-    create_topic(&mut witness, "t", 1);
+    let (broker, mut witness) = Broker::with_topic(1, &[]);
     let parked = witness.send(FETCH, &fetch("t", 1, 60_000));
     broker.wait_for_parked(1);
     let memory = broker.resident_memory();
@@ -111,8 +109,7 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     broker.wait_for("only the witness", |report| report.get("connections") == 2);
     produce(&mut stranger, "t", b"value");
     receive_fetched(&mut witness, parked);
-    drop((stranger, witness));
-    broker.assert_tidy();
+    broker.assert_tidy((stranger, witness));
 }
 
 /// What a thread does that attacks, in one of several ways: frames that are sent but for their end, requests of as many
@@ -186,16 +183,13 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
         p99 <= Duration::from_millis(if times.is_some() { 50 } else { 2_000 }),
         "{p99:?}"
     );
-    drop(innocent);
-    broker.assert_tidy();
+    broker.assert_tidy(innocent);
 }
 
 /// Half a request, and none at all: neither is waited for for ever. A client that is only idle stays.
 #[test]
 fn requests_that_never_come() {
-    let broker = Broker::start();
-    let mut idle = broker.client();
-    create_topic(&mut idle, "t", 1);
+    let (broker, mut idle) = Broker::with_topic(1, &[]);
     let begun = Instant::now();
     let (mut half, mut silent) = (broker.client(), broker.client());
     half.send_raw(&[0, 0, 0, 100, 0, 1]);
@@ -206,6 +200,5 @@ fn requests_that_never_come() {
     broker.wait_for_log("took too long to arrive");
     broker.wait_for_log("no request within 10 s");
     produce(&mut idle, "t", b"value");
-    drop(idle);
-    broker.assert_tidy();
+    broker.assert_tidy(idle);
 }

@@ -50,7 +50,7 @@ fn kcat_gets_back_what_it_produced_in_any_compression() {
         listing.contains("topic \"lz4\" with 3 partitions"),
         "{listing}"
     );
-    broker.assert_clean();
+    broker.assert_clean(());
 }
 
 /// 5 MB are taken, 120 MB are refused at once and in words.
@@ -77,5 +77,5 @@ fn kcat_sends_long_messages() {
     let stderr = String::from_utf8(produce(120_000_000).stderr).expect("UTF-8");
     assert!(stderr.contains("Message size too large"), "{stderr}");
     broker.wait_for_log("a request is too long");
-    broker.assert_clean();
+    broker.assert_clean(());
 }

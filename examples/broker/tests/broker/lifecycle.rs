@@ -104,11 +104,15 @@ fn the_demonstration_answers_everything() {
     assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
     let figure = |name: &str| {
         let rest = stdout.lines().find_map(|line| line.strip_prefix(name));
-        let number = rest.and_then(|rest| rest.split_whitespace().next());
+        let number = rest.and_then(|rest| rest.trim_start().split([' ', '.', '\n']).next());
         let number = number.unwrap_or_else(|| panic!("no {name} in {stdout}"));
         number.parse::<u64>().expect("a number")
     };
     assert_eq!(figure("ended by shutdown"), 0);
+    // The follower is 10 ms behind, and a consumer sees nothing before.
+    for name in ["produce to consumer", "produce to its answer"] {
+        assert!(figure(name) >= 10, "{name}: {stdout}");
+    }
     for name in ["completed by a key", "expired"] {
         assert!(figure(name) > 100, "{name}: {}", figure(name));
     }

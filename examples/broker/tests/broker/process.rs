@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::programs::{eventually, lines, signal};
+use crate::requests::create_topic;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -48,6 +49,14 @@ impl Broker {
             arguments,
         ];
         Self::run(command().args(arguments.concat()))
+    }
+
+    /// A broker with a topic "t" of this many partitions, and the client that created it.
+    pub(crate) fn with_topic(partitions: i32, arguments: &[&str]) -> (Self, Client) {
+        let broker = Self::with(arguments);
+        let mut client = broker.client();
+        create_topic(&mut client, "t", partitions);
+        (broker, client)
     }
 
     /// Runs the program, which says first where it listens.
@@ -154,15 +163,16 @@ impl Broker {
         eventually("end of the broker", || self.child.try_wait().expect("wait"))
     }
 
-    /// Checks that all clients have left nothing behind, nothing panicked, and no check was forgotten.
-    pub(crate) fn assert_clean(&self) {
-        let report = self.assert_tidy();
+    /// Checks that, with the last clients gone, nothing is left behind, nothing panicked, and no check was forgotten.
+    pub(crate) fn assert_clean<C>(&self, clients: C) {
+        let report = self.assert_tidy(clients);
         assert_eq!(report.get("missed_checks"), 0, "{report:?}");
     }
 
     /// Where a wait may run out in the very moment that would have ended it, that cannot be told from a check that was
     /// forgotten: so this checks all but that.
-    pub(crate) fn assert_tidy(&self) -> Report {
+    pub(crate) fn assert_tidy<C>(&self, clients: C) -> Report {
+        drop(clients);
         let report = self.wait_for("quiet broker", |report| report.get("connections") == 0);
         for figure in ["fetch", "produce", "watched"] {
             assert_eq!(report.get(figure), 0, "{report:?}");

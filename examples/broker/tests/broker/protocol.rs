@@ -2,9 +2,9 @@
 
 use crate::process::Broker;
 use crate::requests::{
-    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_request, create_topic,
-    fetch, fetch_from, metadata, offset_at, patched, produce, produce_request, produce_to,
-    produced, records, run,
+    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_request, fetch,
+    fetch_from, metadata, offset_at, patched, produce, produce_request, produce_to, produced,
+    records, run,
 };
 use kafka_protocol::ResponseError as Code;
 use kafka_protocol::messages::CreateTopicsRequest;
@@ -56,15 +56,12 @@ fn topics_are_created_as_asked_or_refused() {
     let request = create_request(&wrong.map(|(name, partitions, _)| (name, partitions)));
     assert_eq!(create(&request), wrong.map(|(_, _, error)| error));
     assert_eq!(metadata(&mut client, &["default"], false), [(0, 4)]);
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 #[test]
 fn produce_refuses_bad_batches() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (broker, mut client) = Broker::with_topic(1, &[]);
     let good = batch(&[b"one", &[7; 100]]);
     let with = |at: usize, bytes: &[u8]| {
         let mut batch = good.clone();
@@ -124,8 +121,7 @@ fn produce_refuses_bad_batches() {
     assert_eq!(produce_to(&mut client, 1, "t", 0, &snapped(&good)), (0, 2));
     // Nothing but the good ones was appended.
     assert_eq!(produce(&mut client, "t", b"three"), 4);
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 /// A batch with its records packed by the codec of this number.
@@ -156,9 +152,7 @@ fn snapped(batch: &[u8]) -> Vec<u8> {
 /// 120 MB: its bytes are read to the end and thrown away, and the connection goes on.
 #[test]
 fn a_produce_request_that_is_too_long_is_refused_in_words() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 3);
+    let (broker, mut client) = Broker::with_topic(3, &[]);
     let memory = broker.resident_memory();
     let records = vec![7; 120_000_000];
     for version in [3, PRODUCE, 9] {
@@ -185,15 +179,12 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         stranger.send_raw(&[&frame[..], &[0, 1, 0, 11], &[0; 4_000]].concat());
         stranger.assert_closed();
     }
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 #[test]
 fn a_batch_sent_again_is_not_appended_again() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (broker, mut client) = Broker::with_topic(1, &[]);
     for (epoch, sequence, expected, what) in [
         (0, 0, (0, 0), "the first"),
         (0, 2, (0, 2), "the next"),
@@ -216,15 +207,12 @@ fn a_batch_sent_again_is_not_appended_again() {
         );
     }
     assert_eq!(offset_at(&mut client, "t", -1), (0, 6));
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 #[test]
 fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 2);
+    let (broker, mut client) = Broker::with_topic(2, &[]);
     let one = batch(&[&[7; 1_000]]);
     let length = one.len() as i32;
     for partition in [0, 0, 0, 1, 1, 1] {
@@ -277,15 +265,12 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     let fetched = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&fetched[0])[..8], 2_i64.to_be_bytes());
     assert_eq!(records(&fetched[0])[16..], one[16..]);
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 #[test]
 fn offsets_are_found_by_time_and_the_oldest_go() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (broker, mut client) = Broker::with_topic(1, &[]);
     assert_eq!(
         offset_at(&mut client, "t", 0),
         (0, -1),
@@ -320,12 +305,9 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
     // But none goes that the follower has not got.
-    let broker = Broker::with(&["--replica-lag-ms", "60000"]);
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (_broker, mut client) = Broker::with_topic(1, &["--replica-lag-ms", "60000"]);
     for offset in 0..6 {
         assert_eq!(produce_to(&mut client, 1, "t", 0, &fifteen), (0, offset));
     }

@@ -17,7 +17,7 @@ pub(crate) fn check(file: &str, module: &str, name: &str, arguments: &[&str]) ->
     assert!(!stderr.contains("MessageSetSize"), "{stderr}");
     // A wait may run out in the very moment that would have ended it, where members come and go.
     broker.wait_for_figure("members", 0);
-    broker.assert_tidy();
+    broker.assert_tidy(());
     Some(broker.log().join("\n"))
 }
 

@@ -46,15 +46,12 @@ fn any_partition_wakes_a_fetch_of_many() {
         partition -= 6;
         waited
     });
-    drop((consumer, producer));
-    broker.assert_clean();
+    broker.assert_clean((consumer, producer));
 }
 
 #[test]
 fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_more() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (broker, mut client) = Broker::with_topic(1, &[]);
     assert_median_below(ms(550), || {
         let started = Instant::now();
         let fetched = run(&mut client, &fetch("t", 1, 500));
@@ -90,8 +87,7 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     let greedy = fetch("t", 1, 60_000).with_min_bytes(1_000);
     run(&mut client, &greedy.with_max_bytes(10));
     assert!(started.elapsed() < ms(300) + AT_ONCE);
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 /// Each partition has something to read long before there is enough in all of them.
@@ -115,8 +111,7 @@ fn min_bytes_are_counted_over_all_partitions() {
     let fetched = receive_fetched(&mut consumer, sent);
     let lengths: Vec<_> = fetched.iter().map(|data| records(data).len()).collect();
     assert_eq!(lengths, [one.len(), one.len(), 2 * one.len()]);
-    drop((consumer, producer));
-    broker.assert_clean();
+    broker.assert_clean((consumer, producer));
 }
 
 /// What is appended and not yet replicated is not there for a consumer, however it asks.
@@ -161,15 +156,12 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let fetched = receive_fetched(&mut other, wants_both);
     assert_eq!(records(&fetched[0]).len(), 2 * one.len());
     assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, 1), "by time");
-    drop((consumer, producer, other));
-    broker.assert_clean();
+    broker.assert_clean((consumer, producer, other));
 }
 
 #[test]
 fn produces_wait_for_the_follower_as_long_as_they_want_to() {
-    let broker = Broker::with(&["--replica-lag-ms", "3000"]);
-    let mut producer = broker.client();
-    create_topic(&mut producer, "t", 2);
+    let (broker, mut producer) = Broker::with_topic(2, &["--replica-lag-ms", "3000"]);
     let one = batch(&[b"value"]);
     for (acks, timeout, error, least, most) in [
         (1, 10_000, 0, 0, 2_900),
@@ -193,8 +185,7 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     let both = produce_request(-1, 10_000, "t", &[(1, Some(&one)), (0, Some(&one))]);
     let answer = produced(producer.request(PRODUCE, &both));
     assert_eq!(answer, [(0, 0), (0, 5)]);
-    drop(producer);
-    broker.assert_clean();
+    broker.assert_clean(producer);
 }
 
 #[test]
@@ -213,8 +204,7 @@ fn what_waits_for_a_deleted_topic_is_told() {
     }
     let answer = produced(producer.receive::<ProduceRequest>(PRODUCE, sent));
     assert_eq!(answer[0].0, UNKNOWN_TOPIC_OR_PARTITION);
-    drop((admin, consumer, producer));
-    broker.assert_clean();
+    broker.assert_clean((admin, consumer, producer));
 }
 
 #[test]
@@ -258,5 +248,5 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
         drop(client);
         broker.wait_for_parked(0);
     }
-    broker.assert_clean();
+    broker.assert_clean(());
 }
