@@ -207,6 +207,21 @@ fn a_batch_sent_again_is_not_appended_again() {
         );
     }
     assert_eq!(offset_at(&mut client, "t", -1), (0, 6));
+    // A thousand producers are remembered: then the one goes that has sent nothing for longest.
+    let mut one = |id, sequence| {
+        produce_to(
+            &mut client,
+            -1,
+            "t",
+            0,
+            &batch_from(id, 1, sequence, &[b"a"]),
+        )
+    };
+    for number in 0..1_000 {
+        assert_eq!(one(8 + number, 0), (0, 6 + number));
+    }
+    assert_eq!(one(8, 0), (0, 6), "a repeat");
+    assert_eq!(one(7, 9), (0, 1_006), "a gap of one that is not known");
     broker.assert_clean(client);
 }
 

@@ -134,6 +134,10 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     );
     let beyond = run(&mut consumer, &fetch_from("t", &[1], 0));
     assert_eq!((beyond[0].error_code, records(&beyond[0]).len()), (0, 0));
+    let asked = Instant::now();
+    let farther = run(&mut consumer, &fetch_from("t", &[2], 300));
+    assert_eq!((farther[0].error_code, records(&farther[0]).len()), (0, 0));
+    assert!(asked.elapsed() >= ms(300), "it did not wait");
     assert_eq!(offset_at(&mut consumer, "t", -1), (0, 1), "latest");
     assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, -1), "by time");
     // A fetch that begins there, and one that wants both, wait for the follower.
