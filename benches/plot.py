@@ -43,6 +43,7 @@ PLOTS = {
     "W9": [("bars", "life")],
     "W10": [("bars", "push"), ("bars", "push, take, wait again")],
     "W11": [("bars", "life"), ("bars", "listen and drop")],
+    "W12": [("bars", "memory of each"), ("bars", "new")],
 }
 
 # The same candidate has the same colour in every plot; the others take what is left.

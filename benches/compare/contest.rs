@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::workload::{self, Contender, Workload};
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 13] = [
+pub(crate) const ALL: [Entry; 14] = [
     Entry::of::<workload::w1::W1>(),
     Entry::of::<workload::w1t::W1t>(),
     Entry::of::<workload::w1x::W1x>(),
@@ -27,6 +27,7 @@ pub(crate) const ALL: [Entry; 13] = [
     Entry::of::<workload::w9::W9>(),
     Entry::of::<workload::w10::W10>(),
     Entry::of::<workload::w11::W11>(),
+    Entry::of::<workload::w12::W12>(),
 ];
 
 /// A workload behind plain functions.

@@ -4,6 +4,7 @@ mod ring;
 pub(crate) mod w1;
 pub(crate) mod w10;
 pub(crate) mod w11;
+pub(crate) mod w12;
 pub(crate) mod w1t;
 pub(crate) mod w1x;
 pub(crate) mod w2;
