@@ -1,7 +1,7 @@
 //! G14: futures that own one another end without a stack as deep as the chain is long.
 
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, on_a_stack_of, within};
-use request_purgatory::future::{Awaited, CompletionFuture, WaitFuture};
+use request_purgatory::future::{Awaited, WaitFuture, WaitOperation};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Waits, threads::Reaper};
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ fn g14_a_chain_of_waits_that_own_one_another_needs_no_stack() {
 
 /// An operation that owns the future of another.
 struct Link(
-    #[expect(dead_code, reason = "it is there to be dropped")] Option<CompletionFuture<Link>>,
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    Option<WaitFuture<Awaited<Link>, (Link, Completion)>>,
 );
 
 impl DelayedOperation for Link {

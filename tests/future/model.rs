@@ -6,7 +6,8 @@ use crate::support::lock;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    Bound, Waits, Watch, future::WaitError, future::WaitFuture, time::Clock, time::ManualClock,
+    Bound, Waits, Watch, future::WaitError, future::WaitFuture, future::WaitOperation, time::Clock,
+    time::ManualClock,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;

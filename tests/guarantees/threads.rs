@@ -4,8 +4,7 @@ use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventu
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
     Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper,
-    threads::ReaperThread, time::Clock, time::ManualClock, time::SystemClock, time::Timestamp,
-    time::WakeFn,
+    threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -473,7 +472,7 @@ fn g15_a_shutdown_in_the_middle_of_a_storm_leaves_nothing_behind() {
 /// A clock may panic when a purgatory that is being built subscribes to it: its threads end.
 #[test]
 fn g15_a_clock_that_panics_in_a_build_leaves_no_thread() {
-    struct Refusing(SystemClock);
+    struct Refusing(Instant);
 
     impl Clock for Refusing {
         fn now(&self) -> Timestamp {
@@ -488,7 +487,7 @@ fn g15_a_clock_that_panics_in_a_build_leaves_no_thread() {
     within(PATIENCE, || {
         for _ in 0..5 {
             let builder = Purgatory::<Op>::builder("g15-build");
-            let builder = builder.clock(Refusing(SystemClock::new()));
+            let builder = builder.clock(Refusing(Instant::now()));
             assert!(catch_unwind(AssertUnwindSafe(|| builder.build())).is_err());
         }
         eventually("the end of the threads", || {

@@ -4,7 +4,7 @@ use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventu
 use crate::support::{manual, patience_times, within};
 use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock,
-    time::SystemClock, time::WakeFn,
+    time::WakeFn,
 };
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -423,7 +423,7 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
     within(PATIENCE, || {
         let (wake, woken) = std::sync::mpsc::channel();
         let waker = WakeFn::new(move || wake.send(()).is_ok());
-        let clock = SystemClock::new();
+        let clock = Instant::now();
         let purgatory = Purgatory::<Op>::builder("g07-reactor")
             .clock(clock)
             .reaper(Reaper::Reactor(waker))

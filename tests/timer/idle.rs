@@ -3,12 +3,11 @@
 use crate::support::{Mint, PATIENCE, Tally, busy, eventually, sleeps, threads_named, within};
 use crate::{Tested, builder, unique};
 use request_purgatory::{
-    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::SystemClock,
-    time::WakeFn,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::WakeFn,
 };
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No timers, no wake-ups; and with a far one neither.
 pub(crate) fn g19_idle_means_idle<W: Tested>() {
@@ -82,7 +81,7 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
     within(PATIENCE, || {
         let (wake, woken) = std::sync::mpsc::channel();
         let waker = WakeFn::new(move || wake.send(()).is_ok());
-        let clock = SystemClock::new();
+        let clock = Instant::now();
         let (timer, expired) = builder::<u32, W>("reactor")
             .clock(clock)
             .wheel_size(1 << 16)

@@ -5,9 +5,9 @@
 
 use std::future::{Future, ready};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use request_purgatory::{Purgatory, ResolvedKey, time::Clock, time::SystemClock, time::Timestamp};
+use request_purgatory::{Purgatory, ResolvedKey, time::Clock, time::Timestamp};
 
 use super::Workload;
 use super::w1::W1;
@@ -24,14 +24,14 @@ pub(crate) struct W9(W1);
 struct Resolved {
     purgatory: Purgatory<Request>,
     keys: Vec<ResolvedKey<Request>>,
-    clock: SystemClock,
+    clock: Instant,
     /// The last reading of the clock, in nanoseconds.
     reading: AtomicU64,
 }
 
 impl Resolved {
     fn with(keys: usize) -> Self {
-        let clock = SystemClock::new();
+        let clock = Instant::now();
         let purgatory = Purgatory::builder("compare")
             .clock(clock)
             .build()

@@ -6,12 +6,12 @@ use crate::plan::{Driver, Place};
 use crate::stage::{Stage, lock};
 use request_purgatory::{
     Purgatory, WeakRef, purgatory::BuildError, threads::Dispatch, threads::Executor, threads::Job,
-    threads::Reaper, threads::ReaperThread, time::Clock, time::SystemClock, time::WakeFn,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::WakeFn,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a polled purgatory is advanced; and for how long a reactor sleeps if nothing is due.
 const POLL: Duration = Duration::from_millis(1);
@@ -26,7 +26,7 @@ impl Helpers {
     /// Builds the purgatory of `stage`, and what it needs.
     pub(crate) fn start(
         stage: &Arc<Stage>,
-        clock: SystemClock,
+        clock: Instant,
         shared: &ReaperThread,
     ) -> Result<(Purgatory<Operation>, Self), BuildError> {
         let plan = &stage.plan;
@@ -77,7 +77,7 @@ impl Helpers {
     }
 }
 
-fn react(driven: &WeakRef<Purgatory<Operation>>, clock: SystemClock, woken: &Receiver<()>) {
+fn react(driven: &WeakRef<Purgatory<Operation>>, clock: Instant, woken: &Receiver<()>) {
     while let Some(purgatory) = driven.upgrade().filter(|it| !it.is_shut_down()) {
         purgatory.advance();
         let next = purgatory.next_deadline();

@@ -9,11 +9,10 @@ use crate::random::Random;
 use crate::record::{NEVER, Record};
 use request_purgatory::{
     Handle, Purgatory, WeakRef, purgatory::BuildError, threads::ReaperThread, time::Clock,
-    time::SystemClock,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BOARD: usize = 1024;
 const SHELVES: u64 = 16;
@@ -42,7 +41,7 @@ pub(crate) struct Stage {
     /// Weak, like all that callbacks have: an operation must not own the purgatory it waits in.
     purgatory: OnceLock<WeakRef<Purgatory<Operation>>>,
     neighbour: OnceLock<Weak<Stage>>,
-    clock: SystemClock,
+    clock: Instant,
     offsets: Vec<AtomicU64>,
     board: Vec<Mutex<Option<Entry>>>,
     shelves: Vec<Mutex<Shelf>>,
@@ -67,7 +66,7 @@ impl Stage {
         ledger: &Arc<Ledger>,
         shared: &ReaperThread,
     ) -> Result<(Arc<Self>, Purgatory<Operation>, Helpers), BuildError> {
-        let clock = SystemClock::new();
+        let clock = Instant::now();
         let stage = Arc::new(Self {
             accounts: Arc::default(),
             ledger: ledger.clone(),
