@@ -13,8 +13,8 @@ fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
 }
 
 /// The predicate of each wait owns the future of the one before. Returns the last.
-fn chain(waits: &Waits<u32>) -> WaitFuture<u32, ()> {
-    let wait = |key, owned: Option<WaitFuture<u32, ()>>| {
+fn chain(waits: &Waits<u32>) -> WaitFuture<WaitOperation<u32>, ()> {
+    let wait = |key, owned: Option<WaitFuture<WaitOperation<u32>, ()>>| {
         waits.wait([key], NEVER_IN_A_TEST, move || {
             let _ = &owned;
             None
@@ -25,7 +25,7 @@ fn chain(waits: &Waits<u32>) -> WaitFuture<u32, ()> {
 
 #[test]
 fn g14_a_chain_of_waits_that_own_one_another_needs_no_stack() {
-    type End = fn(&Waits<u32>, WaitFuture<u32, ()>);
+    type End = fn(&Waits<u32>, WaitFuture<WaitOperation<u32>, ()>);
     const ENDS: [(&str, End); 5] = [
         ("drop", |_, last| drop(last)),
         ("cancel by key", |waits, last| {

@@ -213,6 +213,6 @@ fn futures_are_send_and_debug() {
     check::<WaitFuture<WaitOperation<u64>, u8>>();
     check::<Waits<u64>>();
     fn sendable<T: Send + Unpin + 'static>() {}
-    sendable::<request_purgatory::future::CompletionFuture<Op>>();
+    sendable::<WaitFuture<request_purgatory::future::Awaited<Op>, Op>>();
     sendable::<WaitOperation<u64>>();
 }

@@ -63,7 +63,7 @@ type End = Result<usize, WaitError>;
 
 /// A wait, and what is known of it.
 struct Task {
-    wait: WaitFuture<u8, usize>,
+    wait: WaitFuture<WaitOperation<u8>, usize>,
     bell: Arc<Bell>,
     /// It was polled and told to wait, and the wait has not ended since.
     awaited: bool,
@@ -257,7 +257,7 @@ impl Pair {
     fn call_handle(
         &self,
         pick: Pick,
-        call: impl FnOnce(&WaitFuture<u8, usize>) -> bool,
+        call: impl FnOnce(&WaitFuture<WaitOperation<u8>, usize>) -> bool,
     ) -> Option<(usize, bool)> {
         let number = self.pick(pick)?;
         let done = call(&self.tasks[number].as_ref()?.wait);
@@ -269,7 +269,11 @@ impl Pair {
         &mut self,
         keys: BTreeMap<u8, Option<u64>>,
         starting: Starting,
-        begin: impl FnOnce(&Waits<u8>, std::time::Duration, Predicate) -> WaitFuture<u8, usize>,
+        begin: impl FnOnce(
+            &Waits<u8>,
+            std::time::Duration,
+            Predicate,
+        ) -> WaitFuture<WaitOperation<u8>, usize>,
     ) {
         let number = self.tasks.len();
         let Starting {

@@ -28,7 +28,7 @@ pub(crate) fn g19_idle_means_idle<W: Tested>() {
             let id = idle.start(Duration::from_millis(5), number);
             let id = id.expect("it fits");
             if number % 2 == 0 {
-                assert_eq!(idle.reschedule(id, Duration::from_millis(20)), Ok(()));
+                assert!(idle.reschedule(id, Duration::from_millis(20)));
             }
         }
         eventually("the expiry of all", || ran.count() == 100);
@@ -113,7 +113,7 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
         assert_eq!(expired.recv_timeout(patience), Ok(1));
         let late = timer.start(Duration::from_secs(50), 2).expect("it fits");
         thread::sleep(Duration::from_millis(5));
-        assert_eq!(timer.reschedule(late, Duration::ZERO), Ok(()));
+        assert!(timer.reschedule(late, Duration::ZERO));
         assert_eq!(expired.recv_timeout(patience), Ok(2));
         drop(timer);
         reactor.join().expect("the reactor hears of the end");

@@ -5,13 +5,15 @@ use crate::panics;
 use crate::plan::{Driver, Place};
 use crate::stage::{Stage, lock};
 use request_purgatory::{
-    Purgatory, WeakRef, purgatory::BuildError, threads::Dispatch, threads::Executor, threads::Job,
-    threads::Reaper, threads::ReaperThread, time::Clock, time::WakeFn,
+    Purgatory, WeakRef, purgatory::BuildError, threads::Dispatch, threads::Reaper,
+    threads::ReaperThread, time::Clock, time::WakeFn,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+type Job = Box<dyn FnOnce() + Send>;
 
 /// How often a polled purgatory is advanced; and for how long a reactor sleeps if nothing is due.
 const POLL: Duration = Duration::from_millis(1);
@@ -44,7 +46,9 @@ impl Helpers {
             (Place::Inline, _) => builder = builder.dispatch(Dispatch::Inline),
             (Place::OwnThread, _) => builder = builder.dispatch(Dispatch::OwnThread),
             (_, Some(pool)) => {
-                builder = builder.dispatch(Dispatch::Executor(pool.clone()));
+                let pool = pool.clone();
+                builder =
+                    builder.dispatch(Dispatch::Executor(Arc::new(move |job| pool.execute(job))));
             }
             (_, None) => {}
         }
@@ -140,7 +144,7 @@ impl Pool {
     }
 }
 
-impl Executor for Pool {
+impl Pool {
     fn execute(&self, job: Job) {
         self.count.add(1);
         match self.count.read() % 101 {
