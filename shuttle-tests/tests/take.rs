@@ -155,15 +155,17 @@ struct Book {
 
 impl Book {
     fn pop(&mut self, keys: &[u64]) -> Option<Job> {
-        let pop = |key: &u64| Some((*key, self.queues[*key as usize].pop_front()?));
-        keys.iter().find_map(pop)
+        let mut pop = |key: &u64| Some((*key, self.queues[*key as usize].pop_front()?));
+        keys.iter().find_map(&mut pop)
     }
 
     /// The workers that wait for a job of `key`.
     fn waiting_for(&self, key: u64) -> Vec<usize> {
         let waits = |worker: &Worker| worker.arrived && worker.waits && worker.keys.contains(&key);
         let numbers = 0..self.workers.len();
-        numbers.filter(|number| waits(&self.workers[*number])).collect()
+        numbers
+            .filter(|number| waits(&self.workers[*number]))
+            .collect()
     }
 }
 
@@ -183,8 +185,8 @@ impl Hall {
 
     fn take(&self) -> (usize, WaitFuture<u64, Taken<Job>, Hasher>) {
         let mut keys = Vec::from_iter(0..QUEUES);
-        keys.rotate_left(thread_rng().gen_range(0..keys.len()));
-        keys.truncate(thread_rng().gen_range(1..=keys.len()));
+        keys.rotate_left(thread_rng().gen_range(0..QUEUES as usize));
+        keys.truncate(thread_rng().gen_range(1..=QUEUES as usize));
         let (number, before) = {
             let mut book = self.book.lock().unwrap();
             book.workers.push(Worker {
@@ -193,7 +195,8 @@ impl Hall {
                 waits: true,
                 kept: None,
             });
-            let before: [_; QUEUES as usize] = std::array::from_fn(|key| book.waiting_for(key as u64));
+            let before: [_; QUEUES as usize] =
+                std::array::from_fn(|key| book.waiting_for(key as u64));
             (book.workers.len() - 1, before)
         };
         let (takes, returns) = (self.book.clone(), self.book.clone());
@@ -223,7 +226,9 @@ impl Hall {
         book.workers[number].arrived = true;
         if let Some(key) = book.workers[number].kept {
             let still = book.waiting_for(key);
-            let overtaken = before[key as usize].iter().find(|other| still.contains(other));
+            let overtaken = before[key as usize]
+                .iter()
+                .find(|other| still.contains(other));
             assert_eq!(overtaken, None, "{number} overtook it on key {key}");
         }
         drop(book);
@@ -284,7 +289,10 @@ fn g25_g27_no_take_is_overtaken_or_sleeps_beside_a_job() {
         for key in 0..QUEUES {
             let book = hall.book.lock().unwrap();
             let (waiting, jobs) = (book.waiting_for(key), &book.queues[key as usize]);
-            assert!(waiting.is_empty() || jobs.is_empty(), "{waiting:?}, {jobs:?}");
+            assert!(
+                waiting.is_empty() || jobs.is_empty(),
+                "{waiting:?}, {jobs:?}"
+            );
         }
         drop(left);
         let book = hall.book.lock().unwrap();
