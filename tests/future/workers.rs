@@ -328,6 +328,23 @@ fn g27_a_newcomer_that_is_refused_keeps_nothing() {
     assert_empty(&waits);
 }
 
+/// What comes between its two examinations is its own at once, since no other operation watches the key.
+#[test]
+fn g27_a_newcomer_alone_keeps_what_came_while_it_arrived() {
+    let (waits, _clock) = by_hand();
+    let (calls, returned) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (called, back) = (calls.clone(), returned.clone());
+    let take = waits.take(
+        [1, 1],
+        NEVER_IN_A_TEST,
+        move |_| (called.fetch_add(1, Ordering::Relaxed) > 0).then_some(7),
+        move |_: i32| _ = back.fetch_add(1, Ordering::Relaxed),
+    );
+    assert_eq!(now(take).expect("it came").done(), 7);
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    assert_eq!(returned.load(Ordering::Relaxed), 0);
+}
+
 /// Only a listener is there, which takes nothing: a take without a timeout gets the job, and so does one that tries.
 #[test]
 fn g27_a_listener_on_the_key_takes_no_job_from_a_newcomer() {
