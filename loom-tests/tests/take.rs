@@ -293,7 +293,8 @@ fn g26_a_guard_races_the_shutdown() {
     });
 }
 
-/// Catches: a newcomer that keeps what it took on arrival while another waits; a job that goes back and lies beside both.
+/// Catches: a newcomer that keeps what it took on arrival while another waits; a job that goes back, and lies beside
+/// both.
 #[test]
 fn g27_a_newcomer_races_the_check_of_a_job() {
     bounded(|| {

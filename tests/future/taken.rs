@@ -1,5 +1,5 @@
-//! Guards of what was taken: done, or given back once, whatever ends the worker (G26). And no newcomer overtakes one that
-//! waits (G27).
+//! Guards of what was taken: done, or given back once, whatever ends the worker (G26). And no newcomer overtakes one
+//! that waits (G27).
 
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse};
@@ -237,8 +237,8 @@ fn a_take_that_panics_ends_alone() {
     assert_eq!(received(good).done(), 1);
 }
 
-/// Workers are aborted at every point: while they wait, with a job that they have not seen, and at work. Each job is done
-/// once.
+/// Workers are aborted at every point: while they wait, with a job that they have not seen, and at work. Each job is
+/// done once.
 #[test]
 fn g26_an_abort_storm_at_work_does_each_job_once() {
     const JOBS: usize = 3_000;
