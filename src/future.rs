@@ -12,6 +12,7 @@
 mod completing;
 mod listener;
 mod operation;
+mod recheck;
 mod reply;
 mod signal;
 mod take;

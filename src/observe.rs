@@ -167,11 +167,13 @@ impl Observer {
         self.meter(|it| it.late(by));
     }
 
-    /// An operation has expired, and its waiter found out afterwards that it could have completed.
+    /// A listener's condition was true, and no check had said so: it found out by a recheck, or at the deadline.
     #[inline]
     pub(crate) fn missed_check(&self) {
         #[cfg(feature = "metrics")]
         self.meter(|it| it.missed_check());
+        #[cfg(feature = "tracing")]
+        self.tracer.iter().for_each(trace::Tracer::missed_check);
     }
 
     /// The user's code panicked.

@@ -200,6 +200,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
     /// it is safe under any lock of yours that these do not take. After the shutdown it drops the key.
+    ///
+    /// The first call may start the threads. If the system refuses one, the check stays deferred until a later call
+    /// starts them, or until the next [`advance`](Self::advance).
     pub fn check_later(&self, key: Op::Key) {
         self.shared.inner.defer(Deferred::key(key), Bound::NONE);
     }
@@ -251,7 +254,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
-    /// of [`max_timeout`](crate::Builder::max_timeout) applies. Returns how many got the new deadline.
+    /// of [`max_timeout`](crate::Builder::max_timeout) applies. Returns how many got the new deadline:
+    /// none, if it needs a thread that the system refuses.
     ///
     /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
     /// each; if that panics, so does this call, and some operations have the new deadline.

@@ -54,6 +54,20 @@ pub trait Clock: Send + Sync + 'static {
     }
 }
 
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+
+    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
+        (**self).time_until(deadline)
+    }
+
+    fn subscribe(&self, wake: WakeFn) {
+        (**self).subscribe(wake);
+    }
+}
+
 /// Wakes the thread that drives a timer: given to clocks that are moved by hand, and by reactors
 /// ([`Reaper::Reactor`](crate::threads::Reaper::Reactor)).
 #[derive(Clone)]

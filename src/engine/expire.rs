@@ -55,6 +55,9 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
             }
         });
     }
+    if let Some(companion) = handler.engine().companion.get() {
+        companion.advance();
+    }
     expired + expire_due(handler, &trampoline, now)
 }
 

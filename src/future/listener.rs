@@ -2,13 +2,15 @@
 //! again.
 
 use super::operation::WaitOperation;
-use super::reply::Awaiting;
-use super::signal::Signal;
+use super::recheck::{Listening, Recheck};
+use super::signal::{Signal, Wake};
 use super::wait_error::WaitError;
-use crate::error::Rejected;
+use crate::engine::shared_handle::WeakRef;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
+use crate::watch::bound::Rank;
+use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
@@ -35,7 +37,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///     listener.checked().await?;
     /// }
     /// # }
-    /// # futures::executor::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
     /// [`until`](Listener::until) is this loop, and evaluates once more at the deadline.
@@ -56,27 +58,15 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
         timeout: impl Into<Option<Duration>>,
     ) -> Listener<K, S> {
-        begin(timeout.into().unwrap_or(Duration::MAX), |operation| {
-            self.try_complete_else_watch(operation, keys)
-        })
+        let timeout = timeout.into().unwrap_or(Duration::MAX);
+        Listener {
+            listening: park(self, &Arc::new(Signal::new()), timeout, keys),
+            recheck: None,
+            also: Vec::new(),
+            known: HashMap::new(),
+            waits: self.downgrade(),
+        }
     }
-}
-
-/// Parks a listener's operation.
-fn begin<K: Key, S: KeyHasher>(
-    timeout: Duration,
-    park: impl FnOnce(
-        WaitOperation<K>,
-    ) -> Result<Admission<WaitOperation<K>, S>, Rejected<WaitOperation<K>>>,
-) -> Listener<K, S> {
-    let signal = Arc::new(Signal::new());
-    let operation = WaitOperation::listener(timeout, signal.clone());
-    let admission = park(operation).unwrap_or_else(|rejected| {
-        // Before the operation is dropped: its destructor would say that the listener was cancelled.
-        signal.end(WaitError::of(&rejected));
-        Admission::Ended
-    });
-    Listener(Awaiting::new(signal, admission))
 }
 
 /// Listens to checks of some keys, from [`listen`](Purgatory::listen) until it is dropped, or its timeout has passed.
@@ -84,15 +74,104 @@ fn begin<K: Key, S: KeyHasher>(
 /// Dropping it cancels its operation: watches and timer are removed when `drop` returns, on any thread. (If another
 /// thread is examining the operation at that moment, `drop` does not wait for it; that thread removes them.)
 #[must_use = "a listener that is dropped does not listen"]
-pub struct Listener<K: Key, S: KeyHasher = RandomState>(Awaiting<Signal, WaitOperation<K>, S>);
+pub struct Listener<K: Key, S: KeyHasher = RandomState> {
+    listening: Listening<K, S>,
+    recheck: Option<Recheck>,
+    /// The operations for further keys.
+    also: Vec<Listening<K, S>>,
+    /// These keys, each at its lowest rank. (Apart from the operations, since a map does not drop all of its entries if
+    /// the destructor of a key panics.)
+    known: HashMap<K, Option<Rank>>,
+    waits: WeakRef<Purgatory<WaitOperation<K>, S>>,
+}
+
+/// Parks an operation that tells `signal`.
+fn park<'a, K: Key, S: KeyHasher>(
+    waits: &Purgatory<WaitOperation<K>, S>,
+    signal: &Arc<Signal>,
+    timeout: Duration,
+    keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
+) -> Listening<K, S> {
+    let operation = WaitOperation::listener(timeout, signal.clone());
+    let parked = waits.try_complete_else_watch(operation, keys);
+    let admission = parked.unwrap_or_else(|rejected| {
+        // Before the operation is dropped: its destructor would say that the listener was cancelled.
+        signal.end(WaitError::of(&rejected));
+        Admission::Ended
+    });
+    Listening::new(signal.clone(), admission)
+}
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
+    /// Listens to checks of one more key, that the waiter has learnt while it read. Call it *before* the read that needs
+    /// the key: a check after this call is not missed.
+    ///
+    /// A key that was added before, at this rank or a lower one, is not added again, so a loop may add all of its keys in
+    /// every round. Each further key is an operation of its own, with a place under
+    /// [`max_parked`](crate::Builder::max_parked), until the listener ends. If the purgatory refuses it, the listener
+    /// ends with the reason.
+    ///
+    /// ```
+    /// use request_purgatory::{Waits, future::WaitError};
+    /// use std::time::Duration;
+    /// # struct Log;
+    /// # impl Log {
+    /// #     async fn partitions(&self) -> Vec<u32> { vec![1, 2] }
+    /// #     async fn read(&self, _: u32) -> Option<String> { Some("record".into()) }
+    /// # }
+    /// async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
+    ///     let mut listener = waits.listen([0], Duration::from_secs(30)); // 0: the list of partitions
+    ///     loop {
+    ///         for partition in log.partitions().await {
+    ///             listener.also(partition);
+    ///             if let Some(record) = log.read(partition).await {
+    ///                 listener.satisfied();
+    ///                 return Ok(record);
+    ///             }
+    ///         }
+    ///         listener.checked().await?;
+    ///     }
+    /// }
+    /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// ```
+    pub fn also<'a>(&mut self, key: impl Into<Watch<'a, K>>) {
+        let watch = key.into();
+        let rank = watch.rank();
+        match self.known.get_mut(watch.name()) {
+            Some(known) if *known <= rank => return,
+            Some(known) => *known = rank,
+            None => _ = self.known.insert(watch.name().clone(), rank),
+        }
+        // If there is none any more, the listener has ended.
+        if let Some(waits) = self.waits.upgrade() {
+            let signal = self.listening.shared();
+            self.also.push(park(&waits, signal, Duration::MAX, [watch]));
+        }
+    }
+
+    /// Wakes the listener every `interval` as well, though no check came: a safety net for events that nobody announces,
+    /// such as the write of another process. An interval begins when the wake-up before it was received, and may be
+    /// shorter by a tenth, so that the rechecks of many listeners share the wake-ups of one thread. At least 1 ms.
+    ///
+    /// What the condition finds after such a wake-up is a [missed check](crate::stats::Stats::missed_checks), counted
+    /// and logged (feature `tracing`, level `WARN`), unless a check of one of the keys follows within 100 ms; until then
+    /// the operation stays parked. A number that grows says that some code changes the data and does not check the key.
+    ///
+    /// Costs a timer for each listener, and nothing where it is not called. Without an own reaper thread (see
+    /// [`Reaper`](crate::threads::Reaper)) the rechecks come when the purgatory is driven. A listener that the purgatory
+    /// refused has none.
+    pub fn recheck_every(mut self, interval: Duration) -> Self {
+        self.recheck = Recheck::new(&self.listening, interval);
+        self
+    }
+
     /// Waits until a key was checked since the last call (or since the listener was made). Any number of checks in
     /// between are one.
     ///
     /// Cancel-safe: a check that no call has reported yet is kept for the next one. After `Ok`, evaluate the condition:
-    /// what happened before the check is visible then. Any executor may poll it; the thread that checks wakes the last
-    /// task that polled, and holds no lock then. A waker that panics ends the listener, with [`WaitError::Panicked`].
+    /// what happened before the check is visible then. (After `Ok` of a [recheck](Self::recheck_every) as well.) Any
+    /// executor may poll it; the thread that checks wakes the last task that polled, and holds no lock then. A waker that
+    /// panics ends the listener, with [`WaitError::Panicked`].
     ///
     /// # Errors
     /// Once there are no more checks to wait for, every call returns the reason, at once: [`WaitError::Expired`] after
@@ -108,7 +187,18 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # Errors
     /// As there.
     pub fn poll_checked(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
-        self.0.shared().poll(cx)
+        self.poll_wake(cx, false)
+    }
+
+    fn poll_wake(&mut self, cx: &Context<'_>, end_first: bool) -> Poll<Result<(), WaitError>> {
+        let poll = self.listening.shared().poll(cx, end_first);
+        if let Some(recheck) = &mut self.recheck {
+            recheck.woke = poll == Poll::Ready(Ok(Wake::Recheck));
+            if recheck.woke {
+                recheck.arm(&self.listening);
+            }
+        }
+        poll.map_ok(|_| ())
     }
 
     /// Ends the listener because its condition is true: it counts as completed, where a dropped one counts as
@@ -116,7 +206,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// Its operation is forced to complete, and a trace says so. If it has expired by now, this changes nothing.
     pub fn satisfied(mut self) {
-        self.0.end(Handle::force_complete);
+        match self.recheck {
+            Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
+                recheck.find(self.listening, self.also);
+            }
+            _ => self.listening.end(Handle::force_complete),
+        }
     }
 
     /// Waits until `condition` finds something: evaluates it at once, again after checks, and once more when the timeout
@@ -130,7 +225,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # async fn fetch(waits: &Waits<&'static str>, log: &Log) -> Result<String, WaitError> {
     /// waits.listen(["news"], Duration::from_secs(30)).until(|| log.read(10)).await
     /// # }
-    /// # futures::executor::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
     /// The condition is evaluated in the task that awaits this future (also if the purgatory has refused to park the
@@ -203,7 +298,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
-    pub async fn until_best<T, B, C, F>(self, mut condition: C) -> Result<T, (B, WaitError)>
+    pub async fn until_best<T, B, C, F>(mut self, mut condition: C) -> Result<T, (B, WaitError)>
     where
         C: FnMut() -> F,
         F: Future<Output = Result<T, B>>,
@@ -215,7 +310,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                     return Ok(enough);
                 }
                 Err(best) => {
-                    let checked = poll_fn(|cx| self.0.shared().poll_end_first(cx)).await;
+                    let checked = poll_fn(|cx| self.poll_wake(cx, true)).await;
                     if let Err(error) = checked {
                         return Err((best, error));
                     }
@@ -227,7 +322,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if the purgatory refused
     /// to park it.
     pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
-        self.0.handle()
+        self.listening.handle()
     }
 }
 

@@ -105,7 +105,7 @@ impl<M: Shared, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         self.handle.as_ref()
     }
 
-    pub(super) fn shared(&self) -> &M {
+    pub(super) fn shared(&self) -> &Arc<M> {
         &self.shared
     }
 

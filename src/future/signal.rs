@@ -1,11 +1,12 @@
-//! What a listener's operation tells the listener: that a key was checked, and that no more checks come.
+//! What a listener's operations tell the listener: that a key was checked, that it is time for a recheck, and that no
+//! more checks come.
 
 use super::reply::Shared;
 use super::wait_error::WaitError;
 use crate::promise::{Look, WakeCell};
 use std::task::{Context, Poll, Waker};
 
-/// Shared by a listener and its operation.
+/// Shared by a listener and its operations.
 #[derive(Debug)]
 pub(super) struct Signal(WakeCell<News>);
 
@@ -13,8 +14,17 @@ pub(super) struct Signal(WakeCell<News>);
 pub(super) struct News {
     /// Some key was checked, any number of times.
     checked: bool,
+    /// An interval is over.
+    ticked: bool,
     /// There will be no more checks.
     end: Option<WaitError>,
+}
+
+/// Why a listener is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    Check,
+    Recheck,
 }
 
 impl Signal {
@@ -30,6 +40,14 @@ impl Signal {
         });
     }
 
+    /// An interval without a recheck is over.
+    pub(super) fn tick(&self) {
+        self.0.change(|news| {
+            news.ticked = true;
+            ((), true)
+        });
+    }
+
     /// Only the first end counts.
     pub(super) fn end(&self, error: WaitError) {
         self.0.change(|news| {
@@ -38,28 +56,28 @@ impl Signal {
         });
     }
 
-    /// Takes the mark of a check, or else tells the end, any number of times.
-    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), WaitError>> {
+    /// Takes the mark of a check or of an interval, or else tells the end, any number of times. With `end_first`, tells
+    /// the end even if a mark came before it.
+    pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.0.poll(cx, |news| {
+            if let (Some(error), true) = (news.end, end_first) {
+                return Look::Ready(Err(error));
+            }
+            let ticked = std::mem::take(&mut news.ticked);
             if std::mem::take(&mut news.checked) {
-                return Look::Ready(Ok(()));
+                return Look::Ready(Ok(Wake::Check));
             }
             match news.end {
+                _ if ticked => Look::Ready(Ok(Wake::Recheck)),
                 Some(error) => Look::Ready(Err(error)),
                 None => Look::Wait,
             }
         })
     }
-}
 
-impl Signal {
-    /// As [`poll`](Self::poll), but tells the end even if a check came before it.
-    pub(super) fn poll_end_first(&self, cx: &Context<'_>) -> Poll<Result<(), WaitError>> {
-        self.0.poll(cx, |news| match news.end {
-            Some(error) => Look::Ready(Err(error)),
-            None if std::mem::take(&mut news.checked) => Look::Ready(Ok(())),
-            None => Look::Wait,
-        })
+    /// Whether there is the mark of a check.
+    pub(super) fn was_checked(&self) -> bool {
+        self.0.change(|news| (news.checked, false))
     }
 }
 

@@ -1,4 +1,5 @@
-//! One span for each operation, and what happens to it as events within, all at debug level.
+//! One span for each operation, and what happens to it as events within, all at debug level. A missed check of a
+//! listener is a warning.
 //!
 //! None of it is inlined: what the macros put on the stack would lie below the user's code.
 
@@ -30,6 +31,16 @@ impl Tracer {
             "delayed_operation",
             purgatory = self.name.as_str()
         ))
+    }
+
+    /// Some code changes what a listener's condition reads, and does not check the key.
+    #[inline(never)]
+    pub(super) fn missed_check(&self) {
+        tracing::warn!(
+            target: "request_purgatory",
+            purgatory = self.name.as_str(),
+            "missed check: an event was found that no check of its key announced"
+        );
     }
 }
 

@@ -3,12 +3,13 @@
 use super::inner::Inner;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
+use crate::engine::companion::Companion;
 use crate::engine::shard::Rescheduled;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::time::Timestamp;
+use crate::time::{Clock, Timestamp};
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -39,6 +40,26 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     #[inline]
     fn with<R>(&self, use_it: impl FnOnce(&Arc<Inner<Op, S>>) -> R) -> Option<R> {
         self.weak.with(use_it)
+    }
+
+    /// The companion of the purgatory's engine, which `make` makes for the first caller.
+    pub(crate) fn companion<C: Companion>(
+        &self,
+        make: impl FnOnce(&Arc<dyn Clock>) -> C,
+    ) -> Option<Arc<C>> {
+        self.with(|inner| {
+            let engine = &inner.engine;
+            engine.companion.get_or_make(|| make(&engine.clock))
+        })?
+    }
+
+    /// Lets the thread that drives the purgatory look after the companion at `deadline`.
+    pub(crate) fn announce_companion(&self, deadline: Timestamp) {
+        self.with(|inner| {
+            let engine = &inner.engine;
+            engine.start_threads_to_check();
+            engine.announce(Some(engine.scale.ceil(deadline)));
+        });
     }
 
     /// Counts the operation among those whose key was not checked in time, though it has ended.
@@ -102,7 +123,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
     /// [`max_timeout`](crate::Builder::max_timeout) applies. Returns `false` if the operation has
-    /// ended, or is about to end because its deadline has passed.
+    /// ended, or is about to end because its deadline has passed; or if this would be the first deadline of the
+    /// purgatory, and the system refuses a thread.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     pub fn reschedule(&self, timeout: Duration) -> bool {

@@ -67,6 +67,12 @@ impl<K> Watch<'_, K> {
     }
 }
 
+impl<K> Watch<'_, K> {
+    pub(crate) fn rank(&self) -> Option<Rank> {
+        self.rank
+    }
+}
+
 impl<K: Eq> Watch<'_, K> {
     /// Whether both mean the same key; if so, this one counts for both.
     fn covers(&mut self, other: &Self) -> bool {

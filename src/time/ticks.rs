@@ -47,6 +47,11 @@ impl TickScale {
         self.divide(at.saturating_since(self.origin)).0
     }
 
+    /// The first tick at or after `at`.
+    pub(crate) fn ceil(&self, at: Timestamp) -> Tick {
+        self.start_and_deadline(at, Duration::ZERO).1
+    }
+
     /// The last tick at or before `at`, and the first one at or after `timeout` past `at`. The latter is [`NEVER`] if
     /// it is beyond all counting, or if the timeout is [`Duration::MAX`].
     #[inline(always)]

@@ -10,6 +10,7 @@ mod endings;
 mod executors;
 mod listener;
 mod model;
+mod recheck;
 mod stress;
 mod take;
 mod taken;

@@ -1,0 +1,309 @@
+//! Rechecks and further keys: what a listener finds though no check announces it, and what it learns while it reads.
+
+use crate::by_hand;
+use crate::support::bell::Bell;
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, within};
+use request_purgatory::future::{WaitError, block_on};
+use request_purgatory::threads::Reaper;
+use request_purgatory::time::{ManualClock, WakeFn};
+use request_purgatory::{Bound, Waits};
+use std::cell::Cell;
+use std::future::ready;
+use std::panic::resume_unwind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+const SECOND: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_millis(100);
+
+fn pass(waits: &Waits<u64>, clock: &ManualClock, time: Duration) {
+    clock.advance(time);
+    waits.advance();
+}
+
+/// Within the interval, and counted once: unless the check comes soon after, and was only late.
+#[test]
+fn an_event_that_no_check_announces_is_found_and_counted() {
+    for late_check in [None, Some(Duration::from_millis(60))] {
+        let (waits, clock) = by_hand();
+        let event = Cell::new(false);
+        let mut evaluations = 0;
+        let condition = || {
+            evaluations += 1;
+            ready(event.get().then_some("found"))
+        };
+        let listener = waits.listen([1], None).recheck_every(SECOND);
+        let mut until = Box::pin(listener.until(condition));
+        let bell = Bell::new();
+        assert!(bell.poll(&mut until).is_pending());
+        pass(&waits, &clock, SECOND);
+        assert_eq!(bell.rung(), 1, "a recheck");
+        assert!(bell.poll(&mut until).is_pending());
+        event.set(true);
+        pass(&waits, &clock, SECOND);
+        assert_eq!(bell.poll(&mut until), Poll::Ready(Ok("found")));
+        drop(until);
+        assert_eq!(evaluations, 3);
+        assert_eq!(
+            (waits.len(), waits.stats().missed_checks),
+            (1, 0),
+            "it may still come"
+        );
+        if let Some(late) = late_check {
+            pass(&waits, &clock, late);
+            assert_eq!(waits.check_and_complete(&1), 0);
+        }
+        pass(&waits, &clock, GRACE);
+        let missed = u64::from(late_check.is_none());
+        let stats = waits.stats();
+        assert_eq!((stats.missed_checks, waits.len()), (missed, 0));
+        assert_eq!(
+            (stats.cancelled, stats.watched, stats.panicked),
+            (0, 0, 0),
+            "{stats:?}"
+        );
+    }
+}
+
+/// What a check has announced is no missed check, also if an interval has passed since.
+#[test]
+fn a_check_counts_before_a_recheck() {
+    let (waits, clock) = by_hand();
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    let bell = Bell::new();
+    pass(&waits, &clock, SECOND);
+    waits.check_and_complete(&1);
+    let mut poll = || {
+        let mut checked = Box::pin(listener.checked());
+        bell.poll(&mut checked)
+    };
+    assert_eq!(poll(), Poll::Ready(Ok(())));
+    assert_eq!(poll(), Poll::Pending, "one wake-up for both");
+    listener.satisfied();
+    pass(&waits, &clock, GRACE);
+    assert_eq!((waits.len(), waits.stats().missed_checks), (0, 0));
+    // One that is found by a recheck, after which the waiter went on to wait, is not found by it.
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    pass(&waits, &clock, SECOND);
+    assert_eq!(
+        bell.poll(&mut Box::pin(listener.checked())),
+        Poll::Ready(Ok(()))
+    );
+    assert_eq!(bell.poll(&mut Box::pin(listener.checked())), Poll::Pending);
+    listener.satisfied();
+    assert_eq!((waits.len(), waits.stats().missed_checks), (0, 0));
+}
+
+/// G19: the timer of the purgatory knows of nothing to do, before and after.
+#[test]
+fn g19_none_ticks_where_no_interval_is_set() {
+    let (waits, clock) = by_hand();
+    let plain = waits.listen([1], None);
+    assert_eq!(waits.next_deadline(), None);
+    let listener = waits.listen([1], None).recheck_every(SECOND);
+    let next = waits.next_deadline().expect("a recheck");
+    assert!(next.since_origin() <= SECOND);
+    pass(&waits, &clock, SECOND);
+    assert_eq!(
+        waits.next_deadline(),
+        None,
+        "a waiter that is slow is not woken twice"
+    );
+    drop(listener);
+    let listener = waits.listen([1], None).recheck_every(SECOND);
+    assert!(waits.next_deadline().is_some());
+    drop(listener);
+    pass(&waits, &clock, SECOND);
+    assert_eq!(waits.next_deadline(), None);
+    drop(plain);
+}
+
+/// Intervals that begin within a tenth of each other end together.
+#[test]
+fn rechecks_of_many_listeners_share_a_wake_up() {
+    let (waits, clock) = by_hand();
+    let mut listeners = Vec::new();
+    for _ in 0..100 {
+        listeners.push(waits.listen([1], None).recheck_every(SECOND));
+        clock.advance(Duration::from_millis(1));
+    }
+    let mut wake_ups = 0;
+    while let Some(next) = waits.next_deadline() {
+        assert!(next.since_origin() >= SECOND * 9 / 10, "{next:?}");
+        let now = request_purgatory::time::Clock::now(&clock);
+        pass(&waits, &clock, next.saturating_since(now));
+        wake_ups += 1;
+    }
+    assert!(wake_ups <= 2, "{wake_ups}");
+    let bell = Bell::new();
+    for listener in &mut listeners {
+        assert!(bell.poll(&mut Box::pin(listener.checked())).is_ready());
+    }
+}
+
+/// On the library's own threads, which nothing else has started.
+#[test]
+fn rechecks_come_in_real_time() {
+    within(PATIENCE, || {
+        let waits = Waits::<u64>::new("rechecks");
+        let event = AtomicBool::new(false);
+        let begun = Instant::now();
+        let listener = waits.listen([1], None);
+        let listener = listener.recheck_every(Duration::from_millis(20));
+        let found = block_on(listener.until(|| {
+            let is_there = event.swap(true, Ordering::Relaxed);
+            async move { is_there.then_some(7) }
+        }));
+        assert_eq!(found, Ok(7));
+        assert!(begun.elapsed() >= Duration::from_millis(18));
+        eventually("the missed check", || waits.stats().missed_checks == 1);
+        eventually("the end", || waits.is_empty());
+    });
+}
+
+#[test]
+fn a_reactor_is_woken_for_a_recheck() {
+    let (clock, woken) = (ManualClock::new(), Tally::new());
+    let wakes = woken.clone();
+    let waits = Waits::<u64>::builder("reactor")
+        .clock(clock.clone())
+        .reaper(Reaper::Reactor(WakeFn::new(move || {
+            wakes.add();
+            true
+        })))
+        .build()
+        .expect("no threads to refuse");
+    let before = woken.count();
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    assert!(woken.count() > before, "there is a deadline now");
+    assert!(waits.next_deadline().is_some());
+    clock.advance(SECOND);
+    assert_eq!(waits.advance(), 0, "no operation expires");
+    assert!(
+        Bell::new()
+            .poll(&mut Box::pin(listener.checked()))
+            .is_ready()
+    );
+}
+
+#[test]
+fn rechecks_end_with_the_listener_and_with_the_purgatory() {
+    let (waits, clock) = by_hand();
+    let bell = Bell::new();
+    let mut listener = waits.listen([1], SECOND / 2).recheck_every(SECOND);
+    pass(&waits, &clock, SECOND);
+    let mut poll = || bell.poll(&mut Box::pin(listener.checked()));
+    assert_eq!(poll(), Poll::Ready(Ok(())));
+    assert_eq!(poll(), Poll::Ready(Err(WaitError::Expired)));
+    drop(listener);
+    let mut best = pin!(
+        waits
+            .listen([1], None)
+            .recheck_every(SECOND)
+            .until_best(|| ready(Err::<(), _>("half")))
+    );
+    assert!(bell.poll(&mut best).is_pending());
+    pass(&waits, &clock, SECOND);
+    waits.shutdown();
+    let late = waits.listen([1], None).recheck_every(SECOND);
+    let end = Err(("half", WaitError::ShutDown));
+    assert_eq!(bell.poll(&mut best), Poll::Ready(end));
+    assert_eq!(block_on(late.until(|| ready(Some(1)))), Ok(1));
+}
+
+/// As in a check: it ends the listener, and costs no other one its wake-up.
+#[test]
+fn g12_a_waker_that_panics_in_a_recheck_ends_its_listener() {
+    struct Loud;
+    impl Wake for Loud {
+        fn wake(self: Arc<Self>) {
+            resume_unwind(Box::new("on purpose"));
+        }
+    }
+    let (waits, clock) = by_hand();
+    let listen = || waits.listen([1], None).recheck_every(SECOND);
+    let (mut loud, mut quiet) = (listen(), listen());
+    let waker = Waker::from(Arc::new(Loud));
+    assert!(
+        loud.poll_checked(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    let bell = Bell::new();
+    assert!(bell.poll(&mut Box::pin(quiet.checked())).is_pending());
+    pass(&waits, &clock, SECOND);
+    assert_eq!(bell.rung(), 1);
+    let mut poll = || bell.poll(&mut Box::pin(loud.checked()));
+    assert_eq!(poll(), Poll::Ready(Ok(())));
+    assert_eq!(poll(), Poll::Ready(Err(WaitError::Panicked)));
+}
+
+#[test]
+fn a_key_that_is_learnt_while_reading_is_listened_to() {
+    let (waits, clock) = by_hand();
+    let bell = Bell::new();
+    let mut listener = waits.listen([1], SECOND);
+    listener.also(2);
+    listener.also(2);
+    listener.also(waits.resolve(3).watch());
+    assert_eq!((waits.len(), waits.stats().watched), (3, 3));
+    for key in [2, 3, 1] {
+        assert!(bell.poll(&mut Box::pin(listener.checked())).is_pending());
+        waits.check_and_complete(&key);
+        assert_eq!(
+            bell.poll(&mut Box::pin(listener.checked())),
+            Poll::Ready(Ok(()))
+        );
+    }
+    pass(&waits, &clock, SECOND);
+    eventually("the end", || waits.stats().expired == 1);
+    let end = Poll::Ready(Err(WaitError::Expired));
+    assert_eq!(bell.poll(&mut Box::pin(listener.checked())), end);
+    drop(listener);
+    assert_eq!((waits.len(), waits.watched_keys()), (0, 0));
+    let mut listener = waits.listen([1], SECOND);
+    listener.also(2);
+    listener.satisfied();
+    assert_eq!((waits.len(), waits.watched_keys()), (0, 0));
+}
+
+#[test]
+fn a_key_that_is_learnt_again_counts_at_its_lowest_rank() {
+    use request_purgatory::Watch;
+    let (waits, _clock) = by_hand();
+    let bell = Bell::new();
+    let mut listener = waits.listen([1], None);
+    let woken_by = |listener: &mut request_purgatory::future::Listener<u64>, rank| {
+        waits.check_and_complete_with(&2, Bound::all().up_to(rank));
+        bell.poll(&mut Box::pin(listener.checked())).is_ready()
+    };
+    listener.also(Watch::from(2).at_rank(10));
+    assert!(!woken_by(&mut listener, 9) && woken_by(&mut listener, 10));
+    listener.also(Watch::from(2).at_rank(20));
+    assert!(woken_by(&mut listener, 10), "the lower one stays");
+    listener.also(Watch::from(2).at_rank(5));
+    assert!(!woken_by(&mut listener, 4) && woken_by(&mut listener, 5));
+    listener.also(2);
+    assert!(woken_by(&mut listener, 0));
+    assert_eq!(waits.len(), 4, "one for each that was lower");
+}
+
+#[test]
+fn a_further_key_that_is_refused_ends_the_listener() {
+    let waits = Waits::<u64>::builder("also")
+        .reaper(Reaper::Manual)
+        .max_parked(2);
+    let waits = waits.build().expect("no threads to refuse");
+    let mut listener = waits.listen([1], NEVER_IN_A_TEST);
+    (2..4).for_each(|key| listener.also(key));
+    assert_eq!(block_on(listener.checked()), Err(WaitError::Full));
+    drop(waits);
+    listener.also(9);
+    assert_eq!(
+        block_on(listener.checked()),
+        Err(WaitError::Full),
+        "the first end counts"
+    );
+}
