@@ -444,7 +444,7 @@ fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
                     let at = random.below(takes.len() as u64) as usize;
                     drop(takes.swap_remove(at));
                 }
-                _ => _ = clock.advance(Duration::from_millis(3)),
+                _ => clock.advance(Duration::from_millis(3)),
             }
             waits.advance();
             takes.retain_mut(|(_, take)| match Bell::new().poll(take) {
