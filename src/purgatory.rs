@@ -62,7 +62,8 @@ use std::time::Duration;
 /// After Kafka's `DelayedOperationPurgatory`. The guide's chapter *From Kafka's API to this one* lists the differences.
 ///
 /// # Panics
-/// No method panics by itself, except [`new`](Self::new). A panic of `Hash` or `Eq` of a key goes through to the caller, after the completions of the operations that the call had ended by then
+/// No method panics by itself, except [`new`](Self::new). A panic of `Hash` or `Eq` of a key goes through to the caller,
+/// after the completions of the operations that the call had ended by then
 /// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). A park
 /// returns the operation with [`RejectReason::Panicked`] if `try_complete`, `timeout` or the clock panics, or a key
 /// while it is added to its list. Panics of `on_complete`, and of `try_complete` in a check, are caught and

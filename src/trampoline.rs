@@ -322,7 +322,7 @@ pub(crate) fn nested_checks<C: NestedChecks>(
 #[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
-        drop_in_turn(value);
+        in_turn(move || drop(value));
     }
 }
 
@@ -349,7 +349,8 @@ impl<T> Drop for UserValues<T> {
     }
 }
 
-fn drop_in_turn<T: 'static>(value: T) {
+/// Runs `call`, which destroys something of the user's: when and why, see [`drop_user_value`].
+pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
@@ -359,10 +360,10 @@ fn drop_in_turn<T: 'static>(value: T) {
     }
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
-        return run_later(Box::new(move || drop_in_turn(value)));
+        return run_later(Box::new(move || in_turn(call)));
     }
     let _reset = Reset;
-    drop(value);
+    call();
 }
 
 /// A park that is made inside another call of the library.

@@ -262,8 +262,9 @@ shared_type!([K: Key, R: Send + 'static, S: KeyHasher] Requests, Requests<K, R, 
 
 /// A [`Future`] of the response to one request, or of the reason why there is none.
 ///
-/// It ends without one with [`WaitError::Expired`] if the timeout passes, with [`WaitError::ShutDown`] if the requests are
-/// shut down or dropped, and with [`WaitError::Panicked`] if the response of [`fail_where`](Requests::fail_where) panics.
+/// It ends without one with [`WaitError::Expired`] if the timeout passes, with [`WaitError::ShutDown`] if the requests
+/// are shut down or dropped, and with [`WaitError::Panicked`] if the response of [`fail_where`](Requests::fail_where)
+/// panics.
 ///
 /// Any executor can poll it. Dropping it forgets the request, and a response is then late. It does not keep the
 /// [`Requests`] alive.

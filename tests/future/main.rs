@@ -15,6 +15,7 @@ mod stress;
 mod take;
 mod taken;
 mod until;
+mod workers;
 
 use request_purgatory::{Purgatory, Waits, threads::Reaper, time::ManualClock};
 use std::future::Future;

@@ -8,6 +8,7 @@ use crate::support::{
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, threads::Reaper};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -476,46 +477,57 @@ fn a_plain_wait_drops_what_it_found() {
     assert_eq!(jobs.len(), 0, "100 of 100 are lost");
 }
 
-/// An operation drops an unreceived take in each of two examinations, the second of them by a nested check. Both values
+/// An operation drops a take or its guard in each of two examinations, the second of them by a nested check. Both values
 /// are offered to the workers that wait.
 #[test]
 fn g23_values_that_go_back_in_nested_examinations_are_all_offered() {
     within(PATIENCE, || {
-        let waits = Waits::<u32>::builder("g23").reaper(Reaper::Manual).build();
-        let waits = waits.expect("no threads to refuse");
-        let jobs = Arc::new(Mutex::new(VecDeque::from([1, 2])));
-        let take = || {
-            let (taken, back) = (jobs.clone(), jobs.clone());
-            waits.take(
-                [7],
-                NEVER_IN_A_TEST,
-                move |_| lock(&taken).pop_front(),
-                move |job| lock(&back).push_front(job),
-            )
-        };
-        let unreceived = Arc::new(Mutex::new(vec![take(), take()]));
-        let mut workers = [take(), take()];
-        let (weak, dropped, mut examinations) = (waits.downgrade(), unreceived.clone(), 0);
-        // Key 1 has two watchers, so its check is not that of one operation.
-        let _listener = waits.listen([1], NEVER_IN_A_TEST);
-        let _wait = waits.wait([1], NEVER_IN_A_TEST, move || {
-            examinations += 1;
-            if examinations > 2 {
-                drop(lock(&dropped).pop());
-                if let Some(waits) = weak.upgrade() {
-                    waits.check_and_complete(&1);
-                }
-            }
-            None::<()>
-        });
-        waits.check_and_complete(&1);
-        waits.advance();
-        assert!(lock(&unreceived).is_empty() && lock(&jobs).is_empty());
-        let mut cx = Context::from_waker(Waker::noop());
-        for worker in &mut workers {
-            assert!(Pin::new(worker).poll(&mut cx).is_ready());
-        }
+        [false, true].map(values_go_back_in_nested_examinations)
     });
+}
+
+fn values_go_back_in_nested_examinations(received: bool) {
+    let waits = Waits::<u32>::builder("g23").reaper(Reaper::Manual).build();
+    let waits = waits.expect("no threads to refuse");
+    let jobs = Arc::new(Mutex::new(VecDeque::from([1, 2])));
+    let take = || {
+        let (taken, back) = (jobs.clone(), jobs.clone());
+        waits.take(
+            [7],
+            NEVER_IN_A_TEST,
+            move |_| lock(&taken).pop_front(),
+            move |job| lock(&back).push_front(job),
+        )
+    };
+    let hand = |take: WaitFuture<u32, Taken<i32>>| -> Box<dyn Any + Send> {
+        match received {
+            true => Box::new(now(take).expect("a job")),
+            false => Box::new(take),
+        }
+    };
+    let hands = Arc::new(Mutex::new(vec![hand(take()), hand(take())]));
+    let mut workers = [take(), take()];
+    let (weak, dropped, mut examinations) = (waits.downgrade(), hands.clone(), 0);
+    // Key 1 has two watchers, so its check is not that of one operation.
+    let _listener = waits.listen([1], NEVER_IN_A_TEST);
+    let _wait = waits.wait([1], NEVER_IN_A_TEST, move || {
+        examinations += 1;
+        if examinations > 2 {
+            let hand = lock(&dropped).pop();
+            drop(hand);
+            if let Some(waits) = weak.upgrade() {
+                waits.check_and_complete(&1);
+            }
+        }
+        None::<()>
+    });
+    waits.check_and_complete(&1);
+    waits.advance();
+    assert!(lock(&hands).is_empty() && lock(&jobs).is_empty());
+    let mut cx = Context::from_waker(Waker::noop());
+    for worker in &mut workers {
+        assert!(Pin::new(worker).poll(&mut cx).is_ready());
+    }
 }
 
 /// The value has gone back; that its key cannot be checked is counted.
