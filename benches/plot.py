@@ -43,6 +43,7 @@ PLOTS = {
     "W9": [("bars", "life")],
     "W10": [("bars", "push"), ("bars", "push, take, wait again")],
     "W11": [("bars", "life"), ("bars", "listen and drop")],
+    "W12": [("bars", "memory of each"), ("bars", "new")],
     "schemes": [("lines", metric, "timers") for metric in ("start", "stop", "tick")],
     "idle": [("bars", "wake-ups")],
 }

@@ -3,10 +3,11 @@
 use crate::panics::Panics;
 use crate::sync::Arc;
 use crate::worker::{GRACE, Worker};
-use crossbeam::channel::{Sender, unbounded};
+use crossbeam::channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
+use std::sync::OnceLock;
 
 /// The completion of one operation that has expired, or that a deferred check has completed. Runs once and never
 /// panics: panics of `on_complete` are caught and counted inside. Dropping a job runs it, so an executor that drops a
@@ -65,12 +66,27 @@ impl fmt::Debug for Dispatch {
 #[derive(Debug)]
 pub(crate) struct CompletionThread {
     jobs: Mutex<Option<Sender<Job>>>,
-    thread: Worker,
+    received: Receiver<Job>,
+    thread: OnceLock<Worker>,
 }
 
 impl CompletionThread {
-    pub(crate) fn spawn(name: &str) -> io::Result<Self> {
-        let (jobs, received) = unbounded::<Job>();
+    /// All but the thread.
+    pub(crate) fn new() -> Self {
+        let (jobs, received) = unbounded();
+        Self {
+            jobs: Mutex::new(Some(jobs)),
+            received,
+            thread: OnceLock::new(),
+        }
+    }
+
+    /// Starts the thread, unless it was started before. To be called by one thread at a time.
+    pub(crate) fn start(&self, name: &str) -> io::Result<()> {
+        if self.thread.get().is_some() {
+            return Ok(());
+        }
+        let received = self.received.clone();
         let thread = Worker::spawn(name, "completions", move || {
             for job in received {
                 // Panics of callbacks are caught and counted inside. What goes through is the panic of a destructor
@@ -78,17 +94,18 @@ impl CompletionThread {
                 Panics::contain(job);
             }
         })?;
-        Ok(Self {
-            jobs: Mutex::new(Some(jobs)),
-            thread,
-        })
+        // It is empty, by the contract of this function.
+        let _ = self.thread.set(thread);
+        Ok(())
     }
 
-    /// Queues `job`; returns it if the thread takes no more.
+    /// Queues `job`; returns it if the thread takes no more, or was not started.
     pub(crate) fn submit(&self, job: Job) -> Result<(), Job> {
         match &*self.jobs.lock() {
-            Some(jobs) => jobs.send(job).map_err(|refused| refused.0),
-            None => Err(job),
+            Some(jobs) if self.thread.get().is_some() => {
+                jobs.send(job).map_err(|refused| refused.0)
+            }
+            _ => Err(job),
         }
     }
 
@@ -97,14 +114,16 @@ impl CompletionThread {
         drop(self.jobs.lock().take());
     }
 
-    pub(crate) fn thread(&self) -> &Worker {
-        &self.thread
+    pub(crate) fn thread(&self) -> Option<&Worker> {
+        self.thread.get()
     }
 }
 
 impl Drop for CompletionThread {
     fn drop(&mut self) {
         self.close();
-        self.thread.join_within(GRACE);
+        if let Some(thread) = self.thread.get() {
+            thread.join_within(GRACE);
+        }
     }
 }

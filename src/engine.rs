@@ -6,6 +6,7 @@
 //! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`dispatch`] runs the user's
 //! code for payloads that have ended.
 
+pub(crate) mod background;
 pub(crate) mod companion;
 pub(crate) mod dispatch;
 pub(crate) mod drive;
@@ -17,6 +18,7 @@ pub(crate) mod passes;
 pub(crate) mod reclaim;
 pub(crate) mod settings;
 pub(crate) mod shard;
+pub(crate) mod shards;
 pub(crate) mod shared_handle;
 mod tally;
 #[cfg(all(test, not(loom)))]
@@ -24,7 +26,7 @@ mod tests;
 mod thread_set;
 pub(crate) mod timing;
 
-use crate::address::{Address, SHARD_BITS, SLOTS};
+use crate::address::{Address, SLOTS};
 use crate::alarm::Alarm;
 use crate::cell::slab::{EndedSlot, Held, Released, SlotRef};
 use crate::cell::state::Mark;
@@ -35,17 +37,22 @@ use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Ending, Events, Stats};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU32, CachePadded, Mutex, Ordering, SLICE, thread_number, timer_shards,
+    Arc, AtomicBool, AtomicU32, Mutex, Ordering, SLICE, thread_number, timer_shards,
 };
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Examinee, Trampoline, drop_user_value};
 use crate::worker::Worker;
+use background::Background;
 use companion::CompanionCell;
 use limit::Limit;
 use passes::Passes;
 use settings::Settings;
 use shard::{Guard, Refusal, Rescheduled, Shard};
+use shards::Shards;
+use std::io;
+use std::sync::LazyLock;
+use std::thread::available_parallelism;
 use std::time::Duration;
 use tally::Tally;
 use thread_set::ThreadSet;
@@ -53,7 +60,7 @@ use timing::Timing;
 
 pub(crate) struct Engine<P, W> {
     pub(crate) name: String,
-    pub(crate) shards: Box<[CachePadded<Shard<P, W>>]>,
+    pub(crate) shards: Shards<P, W>,
     pub(crate) alarm: Alarm,
     /// Held by callers that set the alarm anew.
     pub(crate) rearming: Mutex<()>,
@@ -66,6 +73,7 @@ pub(crate) struct Engine<P, W> {
     pub(crate) threads: ThreadSet,
     pub(crate) companion: CompanionCell,
     pub(crate) passes: Passes,
+    pub(crate) background: Background,
     observer: Observer,
     phase: AtomicU32,
     /// Whether the shutdown has ended every payload.
@@ -117,19 +125,15 @@ pub(crate) struct Taken {
 }
 
 impl<P, W: Scheme> Engine<P, W> {
-    /// Checks the settings, and starts the threads that they ask for.
+    /// Checks the settings. The threads that they ask for are started when they are first needed, unless they are to
+    /// be started at once.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
         let slots = settings.slots()?;
         let scale = settings.scale()?;
-        let (threads, dispatch) =
-            ThreadSet::start(&settings.name, settings.reaper, settings.dispatch)
-                .map_err(BuildError::Thread)?;
-        let shards = timer_shards(cores());
-        Ok(Self {
+        let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
+        let engine = Self {
             name: settings.name,
-            shards: (0..shards.next_power_of_two().min(1 << SHARD_BITS))
-                .map(|number| CachePadded::new(Shard::new(number, slots)))
-                .collect(),
+            shards: Shards::new(timer_shards(cores()), slots),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),
             clock: settings.clock,
@@ -141,10 +145,15 @@ impl<P, W: Scheme> Engine<P, W> {
             threads,
             companion: CompanionCell::default(),
             passes: Passes::default(),
+            background: Background::new(),
             observer: Observer::default(),
             phase: AtomicU32::new(OPEN),
             emptied: AtomicBool::new(false),
-        })
+        };
+        if settings.threads_at_once {
+            engine.start_threads().map_err(BuildError::Thread)?;
+        }
+        Ok(engine)
     }
 
     /// From now on the user's recorder and subscriber are told of events.
@@ -157,13 +166,56 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline(always)]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        &self.shards[number & (self.shards.len() - 1)]
+        self.shards.at(number, || match self.phase() {
+            OPEN if self.threads.are_started() => None,
+            OPEN => Some(Refusal::Idle),
+            DRAINING => Some(Refusal::Draining),
+            _ => Some(Refusal::Closed),
+        })
+    }
+
+    /// Starts the threads that only this engine uses, unless they were started or the engine is closed. Where the system
+    /// refuses a thread, a later call tries again.
+    fn start_threads(&self) -> io::Result<()> {
+        self.shards.open(|| {
+            if self.threads.are_started() || self.is_closed() {
+                return Ok(false);
+            }
+            self.threads.start(&self.name)?;
+            Ok(true)
+        })
+    }
+
+    /// Starts the threads for a deferred check. Where the system refuses a thread, the check waits for the next one that
+    /// is deferred, or for the first deadline.
+    pub(crate) fn start_threads_to_check(&self) {
+        if !self.threads.are_started() {
+            // See above.
+            let _ = self.start_threads();
+        }
+    }
+
+    /// Starts the threads for a payload that `exists` and is about to get its first deadline. Only after this it can be
+    /// [rescheduled](Self::reschedule_to) to that.
+    pub(crate) fn start_threads_to_reschedule(
+        &self,
+        timing: Timing,
+        exists: impl FnOnce() -> bool,
+    ) -> io::Result<()> {
+        match self.needs_threads(timing) && exists() {
+            true => self.start_threads(),
+            false => Ok(()),
+        }
+    }
+
+    fn needs_threads(&self, timing: Timing) -> bool {
+        timing.deadline != NEVER && !self.threads.are_started()
     }
 
     /// The calling thread's shard.
     #[inline(always)]
     pub(crate) fn my_shard(&self) -> &Shard<P, W> {
-        self.shard(thread_number() as usize)
+        self.shard(self.shards.wrap(thread_number() as usize))
     }
 
     #[inline(always)]
@@ -256,27 +308,66 @@ impl<P, W: Scheme> Engine<P, W> {
             Some(guard) => (mine, guard),
             None => self.lock_near(mine),
         };
+        if let Some(refusal) = Shard::refusal(&mut guard) {
+            match self.overcome(refusal, shard, guard, timing) {
+                Ok(open) => guard = open,
+                Err(refusal) => return Err(self.refused(refusal, payload)),
+            }
+        }
         match shard.park(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => Ok((guard, Claim { shard, held }, earlier)),
             Err((refusal, payload)) => {
                 drop(guard);
-                self.free_place();
-                let reason = match refusal {
-                    Refusal::Full => RejectReason::Full,
-                    Refusal::Closed => RejectReason::ShutDown,
-                    Refusal::Draining => RejectReason::Draining,
-                    Refusal::TooLong => RejectReason::TooLong,
-                };
-                Err(Rejected::new(reason, payload))
+                Err(self.refused(refusal, payload))
             }
         }
+    }
+
+    /// Starts the threads for the first payload with a deadline. Payloads that never expire need none.
+    #[cold]
+    fn overcome<'a>(
+        &self,
+        refusal: Refusal,
+        shard: &'a Shard<P, W>,
+        guard: Guard<'a, P, W>,
+        timing: Timing,
+    ) -> Result<Guard<'a, P, W>, Refusal> {
+        if refusal != Refusal::Idle {
+            return Err(refusal);
+        }
+        if timing.deadline == NEVER {
+            return Ok(guard);
+        }
+        drop(guard);
+        self.start_threads().map_err(|_| Refusal::Idle)?;
+        let mut guard = shard.lock();
+        match Shard::refusal(&mut guard) {
+            None => Ok(guard),
+            // A shutdown has begun, and has not come to this shard.
+            Some(Refusal::Idle) => Err(Refusal::Closed),
+            Some(refusal) => Err(refusal),
+        }
+    }
+
+    /// Returns a payload.
+    #[cold]
+    fn refused(&self, refusal: Refusal, payload: P) -> Rejected<P> {
+        self.free_place();
+        let reason = match refusal {
+            Refusal::Idle => RejectReason::Thread,
+            Refusal::Full => RejectReason::Full,
+            Refusal::Closed => RejectReason::ShutDown,
+            Refusal::Draining => RejectReason::Draining,
+            Refusal::TooLong => RejectReason::TooLong,
+        };
+        Rejected::new(reason, payload)
     }
 
     /// Locks a neighbour of a shard whose lock is taken, or else waits for that.
     #[cold]
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
-        (1..self.shards.len().min(3))
-            .map(|step| self.shard(mine.number + step))
+        (1..self.shards.count().min(3))
+            .map(|step| self.shard(self.shards.wrap(mine.number + step)))
             .find_map(|shard| Some((shard, shard.try_lock()?)))
             .unwrap_or_else(|| (mine, mine.lock()))
     }
@@ -307,12 +398,13 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     pub(crate) fn free(&self, taken: Taken, ending: Ending, watches: usize) {
         let Taken { shard, slot } = taken;
-        let (shard, mine) = (self.shard(shard), self.my_shard());
+        let mine = self.shards.wrap(thread_number() as usize);
+        let shard = self.shard(shard);
         let count = || {
             self.count_ended(ending, 1);
             self.count_unwatched(watches);
         };
-        if shard.number == mine.number {
+        if shard.number == mine {
             shard.free(slot, ending, watches, count);
         } else {
             count();
@@ -361,15 +453,24 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Gives one payload another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
-        let rescheduled = self.reschedule_to(address, self.timing(timeout));
+        let timing = self.timing(timeout);
+        let started = self.start_threads_to_reschedule(timing, || self.is_parked(address));
+        if started.is_err() {
+            return Rescheduled::NoThread;
+        }
+        let rescheduled = self.reschedule_to(address, timing);
         if let Rescheduled::Done(earlier) = rescheduled {
             self.announce(earlier);
         }
         rescheduled
     }
 
-    /// The same without announcing the deadline, and without reading the clock: for callers with a lock.
+    /// The same without announcing the deadline, reading the clock or starting the threads: for callers with a lock.
     pub(crate) fn reschedule_to(&self, address: Address, timing: Timing) -> Rescheduled {
+        // The payload has come since the caller asked for it: the call counts as one from before.
+        if self.needs_threads(timing) {
+            return Rescheduled::Ended;
+        }
         let shard = self.shard(address.shard());
         shard.reschedule(slot_of(address), timing)
     }
@@ -460,7 +561,7 @@ impl<P, W: Scheme> Engine<P, W> {
     fn begin_drain(&self) {
         self.enter_phase(DRAINING);
         // Also where another drain has entered the phase: that one may not have reached every shard yet.
-        for shard in &self.shards {
+        for shard in self.shards.settled() {
             shard.refuse(Refusal::Draining);
         }
     }
@@ -469,8 +570,9 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     fn count(&self, which: impl FnOnce(&Tally) -> &Count, n: usize) {
         let number = thread_number() as usize;
-        let is_owner = number < self.shards.len();
-        self.shard(number).tallies.count(is_owner, which, n as u64);
+        let own = self.shards.wrap(number);
+        let is_owner = own == number;
+        self.shard(own).tallies.count(is_owner, which, n as u64);
     }
 
     #[inline(always)]
@@ -575,7 +677,9 @@ fn slot_of(address: Address) -> SlotRef {
     SlotRef::new(address.index(), address.generation())
 }
 
-/// Processors that this process may use.
+/// Processors that this process may use. The system is asked once: it reads files for the answer, for 0.1 ms.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+    static CORES: LazyLock<usize> =
+        LazyLock::new(|| available_parallelism().map_or(1, |cores| cores.get()));
+    *CORES
 }

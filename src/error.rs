@@ -43,6 +43,9 @@ pub enum RejectReason {
     /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a key,
     /// that the next outer park called. Park from `on_complete` instead, which never nests.
     Nested,
+    /// It would be the first with a finite timeout, so the threads were to be started, and the system refused one. A
+    /// later call tries again. With `threads_at_once` of the builder, the call that builds is refused instead.
+    Thread,
 }
 
 impl RejectReason {
@@ -58,6 +61,7 @@ impl RejectReason {
             Self::Duplicate => "Duplicate",
             Self::StaleToken => "StaleToken",
             Self::Nested => "Nested",
+            Self::Thread => "Thread",
         }
     }
 }
@@ -77,6 +81,7 @@ impl fmt::Display for RejectReason {
             Self::Duplicate => "the tracker keeps a value for this key already",
             Self::StaleToken => "the tracker does not keep the value with this token any more",
             Self::Nested => "too many nested parks: more than eight, each inside the `try_complete` of another",
+            Self::Thread => "the system refused a thread, without which the timeout cannot fire",
         })
     }
 }
@@ -137,6 +142,9 @@ pub enum RescheduleError {
     Ended,
     /// The timeout is longer than the timer's scheme can hold. The old deadline stands.
     TooLong,
+    /// It would be the first finite timeout, so the threads were to be started, and the system refused one. The timer
+    /// still never fires; a later call tries again.
+    Thread,
 }
 
 impl fmt::Display for RescheduleError {
@@ -146,6 +154,7 @@ impl fmt::Display for RescheduleError {
             Self::TooLong => {
                 "the timeout is longer than the timer scheme (`Builder::scheme`) can hold"
             }
+            Self::Thread => "the system refused a thread, without which the timeout cannot fire",
         })
     }
 }

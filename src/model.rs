@@ -10,7 +10,6 @@
 use crate::address::Address;
 use crate::cell::slab::{self, SlotRef};
 use crate::cell::state;
-use crate::dispatch::CompletionThread;
 use crate::engine::shard;
 use crate::engine::timing::Timing;
 use crate::hash::RandomState;
@@ -20,7 +19,7 @@ use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
 use crate::sync::thread_numbers::ThreadNumbers;
-use crate::sync::{Arc, Parker, set_timer_shards};
+use crate::sync::{Arc, set_timer_shards};
 use crate::time::ticks::NEVER;
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{self, Resolved};
@@ -29,7 +28,6 @@ use crate::watch::{Copied, Target, WatchMap};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::OnceLock;
 use std::task::{Context, Poll};
 
 /// A timer shard, without deadlines.
@@ -69,7 +67,7 @@ pub enum Released<'a, P> {
 
 impl<P: Send> Shard<P> {
     pub fn new() -> Self {
-        Self(shard::Shard::new(0, 2))
+        Self(shard::Shard::new(0, 2, None))
     }
 
     /// Puts `payload` in and holds it.
@@ -398,30 +396,19 @@ impl<T> Promise<T> {
 /// A reaper whose loop is run by a thread of the model.
 pub struct ReaperLoop {
     sleeper: Arc<Sleeper>,
-    parker: Parker,
 }
 
 impl ReaperLoop {
     /// The loop, and what a builder takes.
     pub fn new() -> (Self, Reaper) {
-        // It has nothing to do where completions are inline.
-        static COMPLETIONS: OnceLock<Arc<CompletionThread>> = OnceLock::new();
-        let completions = COMPLETIONS.get_or_init(|| {
-            let thread = CompletionThread::spawn("model");
-            Arc::new(thread.expect("the system has a thread left"))
-        });
-        let (sleeper, parker) = Sleeper::without_thread();
-        let sleeper = Arc::new(sleeper);
-        let reaper = Reaper::Shared(ReaperThread {
-            sleeper: sleeper.clone(),
-            completions: completions.clone(),
-        });
-        (Self { sleeper, parker }, reaper)
+        let threads = ReaperThread::without_threads();
+        let sleeper = threads.sleeper.clone();
+        (Self { sleeper }, Reaper::Shared(threads))
     }
 
     /// The loop itself, until it is stopped.
     pub fn run(&self) {
-        self.sleeper.shared.run(&self.parker);
+        self.sleeper.shared.run();
     }
 
     /// The same as long as there is anything to drive.
@@ -431,7 +418,7 @@ impl ReaperLoop {
         while !is_idle() {
             let rest = shared.round();
             if !is_idle() {
-                self.parker.park(rest);
+                shared.parker.lock().park(rest);
             }
         }
     }

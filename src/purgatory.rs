@@ -66,8 +66,7 @@ use std::time::Duration;
 /// After Kafka's `DelayedOperationPurgatory`. The guide's chapter *From Kafka's API to this one* lists the differences.
 ///
 /// # Panics
-/// No method panics by itself, except [`new`](Self::new) and [`wait_blocking`](Self::wait_blocking). A panic of `Hash`
-/// or `Eq` of a key goes through to the caller, after the completions of the operations that the call had ended by then
+/// No method panics by itself, except [`new`](Self::new). A panic of `Hash` or `Eq` of a key goes through to the caller, after the completions of the operations that the call had ended by then
 /// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). A park
 /// returns the operation with [`RejectReason::Panicked`] if `try_complete`, `timeout` or the clock panics, or a key
 /// while it is added to its list. Panics of `on_complete`, and of `try_complete` in a check, are caught and
@@ -200,6 +199,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
     /// it is safe under any lock of yours that these do not take. After the shutdown it drops the key.
+    ///
+    /// The first call may start the threads. If the system refuses one, the check stays deferred until a later call
+    /// starts them, or until the next [`advance`](Self::advance).
     pub fn check_later(&self, key: Op::Key) {
         self.shared.inner.defer(Deferred::key(key), Bound::NONE);
     }
@@ -251,7 +253,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
-    /// of [`max_timeout`](crate::Builder::max_timeout) applies. Returns how many got the new deadline.
+    /// of [`max_timeout`](crate::Builder::max_timeout) applies. Returns how many got the new deadline:
+    /// none, if it needs a thread that the system refuses.
     ///
     /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
     /// each; if that panics, so does this call, and some operations have the new deadline.

@@ -10,6 +10,7 @@ use crate::time::WakeFn;
 use crate::worker::{GRACE, Worker};
 use parking_lot::Mutex;
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
@@ -34,7 +35,7 @@ pub(crate) trait Driven: Send + Sync {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum Reaper {
-    /// A thread that only this purgatory uses.
+    /// A thread that only this purgatory uses, started when it is first needed.
     #[default]
     Own,
     /// A thread that drives many purgatories.
@@ -66,10 +67,18 @@ impl ReaperThread {
     /// # Errors
     /// If the system refuses a thread.
     pub fn spawn(name: &str) -> io::Result<Self> {
-        Ok(Self {
-            sleeper: Arc::new(Sleeper::spawn(name)?),
-            completions: Arc::new(CompletionThread::spawn(name)?),
-        })
+        let threads = Self::without_threads();
+        threads.sleeper.start(name)?;
+        threads.completions.start(name)?;
+        Ok(threads)
+    }
+
+    /// All but the threads.
+    pub(crate) fn without_threads() -> Self {
+        Self {
+            sleeper: Arc::new(Sleeper::new()),
+            completions: Arc::new(CompletionThread::new()),
+        }
     }
 }
 
@@ -78,13 +87,15 @@ impl ReaperThread {
 pub(crate) struct Sleeper {
     pub(crate) shared: Arc<Shared>,
     unparker: Unparker,
-    thread: Option<Worker>,
+    thread: OnceLock<Worker>,
 }
 
 /// The state that the thread and its owner share.
 pub(crate) struct Shared {
     pub(crate) driven: Mutex<Vec<Weak<dyn Driven>>>,
     stopping: AtomicBool,
+    /// The thread sleeps in it, and is the only one that takes this lock, for all its life.
+    pub(crate) parker: Mutex<Parker>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -96,26 +107,30 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Sleeper {
-    pub(crate) fn spawn(name: &str) -> io::Result<Self> {
-        let (mut sleeper, parker) = Self::without_thread();
-        let shared = sleeper.shared.clone();
-        let thread = Worker::spawn(name, "reaper", move || shared.run(&parker))?;
-        sleeper.thread = Some(thread);
-        Ok(sleeper)
-    }
-
-    /// All but the thread, which sleeps in the parker.
-    pub(crate) fn without_thread() -> (Self, Parker) {
+    /// All but the thread. A wake-up that comes before it is started is kept.
+    pub(crate) fn new() -> Self {
         let parker = Parker::new();
-        let sleeper = Self {
+        Self {
+            unparker: parker.unparker(),
             shared: Arc::new(Shared {
                 driven: Mutex::new(Vec::new()),
                 stopping: AtomicBool::new(false),
+                parker: Mutex::new(parker),
             }),
-            unparker: parker.unparker(),
-            thread: None,
-        };
-        (sleeper, parker)
+            thread: OnceLock::new(),
+        }
+    }
+
+    /// Starts the thread, unless it was started before. To be called by one thread at a time.
+    pub(crate) fn start(&self, name: &str) -> io::Result<()> {
+        if self.thread.get().is_some() {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        let thread = Worker::spawn(name, "reaper", move || shared.run())?;
+        // It is empty, by the contract of this function.
+        let _ = self.thread.set(thread);
+        Ok(())
     }
 
     /// Drives `driven` from now on, until it says that it is done or is dropped.
@@ -140,14 +155,14 @@ impl Sleeper {
     }
 
     pub(crate) fn thread(&self) -> Option<&Worker> {
-        self.thread.as_ref()
+        self.thread.get()
     }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
         self.close();
-        if let Some(thread) = &self.thread {
+        if let Some(thread) = self.thread.get() {
             thread.join_within(GRACE);
         }
     }
@@ -155,7 +170,8 @@ impl Drop for Sleeper {
 
 impl Shared {
     /// The thread's whole life.
-    pub(crate) fn run(&self, parker: &Parker) {
+    pub(crate) fn run(&self) {
+        let parker = self.parker.lock();
         // ORDERING: Acquire, see `Sleeper::close`.
         while !self.stopping.load(Ordering::Acquire) {
             parker.park(self.round());

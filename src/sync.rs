@@ -7,6 +7,7 @@
 
 #[cfg(not(loom))]
 mod cell;
+mod lazy;
 #[cfg(any(loom, shuttle))]
 mod model;
 #[cfg(not(any(loom, shuttle)))]
@@ -19,6 +20,7 @@ pub(crate) use model::*;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use native::*;
 
+pub(crate) use lazy::Lazy;
 pub(crate) use std::sync::{Arc, Weak};
 
 /// What becomes of a map entry after an edit.

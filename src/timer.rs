@@ -102,6 +102,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
             Rescheduled::Done(_) => Ok(()),
             Rescheduled::Ended => Err(RescheduleError::Ended),
             Rescheduled::TooLong => Err(RescheduleError::TooLong),
+            Rescheduled::NoThread => Err(RescheduleError::Thread),
         }
     }
 

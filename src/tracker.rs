@@ -152,7 +152,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     }
 
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is
-    /// kept for it, or it is expiring at this moment.
+    /// kept for it, or it is expiring at this moment; or if this would be the first deadline of the tracker, and the
+    /// system refuses a thread.
     ///
     /// Reads the clock first; if that panics, so does this call. The timeout counts from that reading: of two calls at
     /// the same time, the one that takes effect last decides, even if it has read the clock before the other. Then

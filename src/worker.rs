@@ -1,10 +1,10 @@
 //! A thread of the library's own: its name, and how its end is waited for.
 
+use crate::sync::thread::{self, JoinHandle};
 use crate::trampoline::Trampoline;
 use crossbeam::channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
 use parking_lot::Mutex;
 use std::io;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// How long the drop of the last handle waits for a thread. (A task of an async runtime may drop it.)
@@ -30,6 +30,8 @@ impl Worker {
     ) -> io::Result<Self> {
         // The system cannot have a NUL in the name.
         let name = format!("{owner}-{work}").replace('\0', "?");
+        #[cfg(all(test, not(loom)))]
+        refusal::refused()?;
         let (alive, ended) = bounded(0);
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
             let _alive = alive;
@@ -78,5 +80,29 @@ impl Worker {
     fn take_handle(&self) -> Option<JoinHandle<()>> {
         let handle = self.thread.lock().take();
         handle.filter(|handle| handle.thread().id() != thread::current().id())
+    }
+}
+
+/// For tests: a system that refuses threads to the calling thread.
+#[cfg(all(test, not(loom)))]
+pub(crate) mod refusal {
+    use std::cell::Cell;
+    use std::io;
+
+    thread_local! {
+        /// The threads that are still granted.
+        static GRANTED: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    /// Grants this many threads to the calling thread from now on.
+    pub(crate) fn grant(threads: usize) {
+        GRANTED.set(threads);
+    }
+
+    pub(super) fn refused() -> io::Result<()> {
+        let left = GRANTED.get().checked_sub(1);
+        let left = left.ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))?;
+        GRANTED.set(left);
+        Ok(())
     }
 }

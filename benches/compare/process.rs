@@ -27,10 +27,21 @@ pub(crate) fn clock_reading() -> f64 {
 
 /// Bytes of anonymous memory that are resident; `None` where the system does not say.
 pub(crate) fn resident() -> Option<usize> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kibibytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let kibibytes: usize = status("RssAnon:")?
+        .strip_suffix("kB")?
+        .trim()
+        .parse()
+        .ok()?;
     Some(kibibytes * 1024)
+}
+
+/// Threads of this process; `None` where the system does not say.
+pub(crate) fn threads() -> Option<usize> {
+    status("Threads:")?.parse().ok()
+}
+
+fn status(name: &str) -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.trim().to_owned())
 }

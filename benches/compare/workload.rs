@@ -6,6 +6,7 @@ mod schemes;
 mod w1;
 mod w10;
 mod w11;
+mod w12;
 mod w1t;
 mod w1x;
 mod w2;
@@ -23,7 +24,7 @@ use crate::outcome::{Metric, Outcome};
 use crate::report::Report;
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 15] = [
+pub(crate) const ALL: [Entry; 16] = [
     Entry::of::<w1::W1>(),
     Entry::of::<w1t::W1t>(),
     Entry::of::<w1x::W1x>(),
@@ -37,6 +38,7 @@ pub(crate) const ALL: [Entry; 15] = [
     Entry::of::<w9::W9>(),
     Entry::of::<w10::W10>(),
     Entry::of::<w11::W11>(),
+    Entry::of::<w12::W12>(),
     Entry::of::<schemes::Schemes>(),
     Entry::of::<idle::Idle>(),
 ];

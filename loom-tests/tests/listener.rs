@@ -221,3 +221,42 @@ fn g06_the_deadline_races_drop() {
         world.assert_empty();
     });
 }
+
+/// A key that is learnt while reading: it is added, then what it means is read. Catches: a check of the key between the
+/// two that wakes no task.
+#[test]
+fn g01_check_races_a_key_that_is_learnt() {
+    bounded(|| {
+        let world = World::new();
+        let mut listener = world.waits.listen([2], TIMEOUT);
+        let checker = world.happens();
+        listener.also(1);
+        let sleeper = Sleeper::default();
+        while !world.has_happened() {
+            assert_eq!(wait(&mut listener, &sleeper), Ok(()));
+        }
+        listener.satisfied();
+        checker.join().unwrap();
+        world.assert_empty();
+    });
+}
+
+/// Catches: a recheck whose tick meets a check, and of which neither wakes the task; a timer of a recheck that is started
+/// while the purgatory is driven, and announced to no thread.
+#[test]
+fn g01_check_races_a_recheck() {
+    bounded(|| {
+        let world = World::new();
+        let listener = world.waits.listen([1], Duration::MAX);
+        let mut listener = listener.recheck_every(TIMEOUT);
+        let (checker, reaper) = (world.happens(), world.time_passes());
+        let sleeper = Sleeper::default();
+        while !world.has_happened() {
+            assert_eq!(wait(&mut listener, &sleeper), Ok(()));
+        }
+        checker.join().unwrap();
+        reaper.join().unwrap();
+        drop(listener);
+        world.assert_empty();
+    });
+}

@@ -5,7 +5,7 @@ use super::dispatch::RunOn;
 use super::endings::Endings;
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
-use super::shard::Refusal;
+use super::shard::{Refusal, Shard};
 use super::{CLOSED, CLOSED_IN_BACKGROUND};
 use crate::cell::state::Mark;
 use crate::promise::Promise;
@@ -44,10 +44,7 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
-    let buckets = engine
-        .shards
-        .iter()
-        .filter_map(|shard| shard.next_deadline());
+    let buckets = engine.shards.iter().filter_map(Shard::next_deadline);
     let mut next = NEVER;
     let mut earlier = false;
     let companion = engine.companion.get().and_then(Companion::next_deadline);
@@ -126,27 +123,32 @@ pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
         && engine.threads.running().is_empty()
 }
 
-/// Lets a thread of its own shut the handler down. Returns a promise that is kept when the shutdown is over.
+/// Lets a thread of its own shut the handler down, the same one whatever number of calls asks for it. `done`, if given,
+/// is kept when the shutdown is over.
 pub(crate) fn shut_down_in_background<H: Handler>(
     handler: &Arc<H>,
-) -> io::Result<Arc<Promise<()>>> {
-    let done = Arc::new(Promise::new());
-    let (handler, promise) = (handler.clone(), done.clone());
-    let name = handler.engine().name.clone();
-    Worker::spawn(&name, "shutdown", move || {
-        let engine = handler.engine();
-        if !close(&handler, CLOSED_IN_BACKGROUND) {
-            // Another thread closes it, and may be at that still.
-            wait(Duration::MAX, || engine.is_emptied());
-        }
-        // Also where another thread has closed it: that may have been a callback, which does not wait. If another
-        // thread is joining them, this one waits as well.
-        engine.stop_threads(Worker::join);
-        wait(Duration::MAX, || is_over(&handler));
-        // A waker is the user's code.
-        let _ = engine.guarded(|| promise.keep(()));
-    })?;
-    Ok(done)
+    done: Option<&Arc<Promise<()>>>,
+) -> io::Result<()> {
+    let engine = handler.engine();
+    engine.background.begin(done, || {
+        let handler = handler.clone();
+        Worker::spawn(&engine.name, "shutdown", move || {
+            let engine = handler.engine();
+            if !close(&handler, CLOSED_IN_BACKGROUND) {
+                // Another thread closes it, and may be at that still.
+                wait(Duration::MAX, || engine.is_emptied());
+            }
+            // Also where another thread has closed it: that may have been a callback, which does not wait. If another
+            // thread is joining them, this one waits as well.
+            engine.stop_threads(Worker::join);
+            wait(Duration::MAX, || is_over(&handler));
+            for done in engine.background.end() {
+                // A waker is the user's code.
+                let _ = engine.guarded(|| done.keep(()));
+            }
+        })?;
+        Ok(())
+    })
 }
 
 /// Ends every payload. Returns whether this call did it.
@@ -157,7 +159,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     }
     let _emptied = engine.emptied_on_drop();
     let trampoline = Trampoline::enter();
-    for shard in &engine.shards {
+    for shard in engine.shards.settled() {
         // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
         // holder will find the mark.
         shard.refuse(Refusal::Closed);
@@ -184,7 +186,7 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     engine.begin_drain();
     wait(limit, || {
         // Where no thread of the library drives the timer, this one does.
-        if !engine.threads.has_reaper() {
+        if !engine.threads.is_driving() {
             advance(handler);
         }
         // In this order: what is found to have ended is handed over by now, or its pass is in progress.

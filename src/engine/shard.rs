@@ -16,7 +16,7 @@ use crate::time::ticks::NEVER;
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
-    /// Set by a drain and by the shutdown: the shard takes no more payloads.
+    /// Set before the threads are started, by a drain and by the shutdown: the shard takes no more payloads.
     refuses: Option<Refusal>,
     /// How many parks until one looks for slots that other threads have freed.
     parks_to_look: u32,
@@ -57,6 +57,8 @@ pub(crate) struct Shard<P, W> {
 /// Why a shard did not take a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
+    /// The engine's threads are not started yet. Payloads that never expire are taken all the same.
+    Idle,
     Full,
     Draining,
     Closed,
@@ -72,6 +74,8 @@ pub(crate) enum Rescheduled {
     Ended,
     /// The scheme cannot hold the new deadline: the payload keeps the old one.
     TooLong,
+    /// It would be the first deadline, and the system refuses a thread: the payload still never expires.
+    NoThread,
 }
 
 impl<P, G> Records for FieldsView<'_, P, G> {
@@ -87,12 +91,12 @@ impl<P, G> Records for FieldsView<'_, P, G> {
 }
 
 impl<P, W: Scheme> Shard<P, W> {
-    pub(crate) fn new(number: usize, slots: u32) -> Self {
+    pub(crate) fn new(number: usize, slots: u32, refuses: Option<Refusal>) -> Self {
         Self {
             number,
             slab: Slab::new(Schedule {
                 timer: W::new(slots, 0),
-                refuses: None,
+                refuses,
                 parks_to_look: 1,
             }),
             locked_counters: CachePadded::default(),
@@ -115,7 +119,14 @@ impl<P, W: Scheme> Shard<P, W> {
         self.slab.lock()
     }
 
-    /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
+    /// Why the shard takes no payload, if so. `guard` is its lock.
+    #[inline(always)]
+    pub(crate) fn refusal(guard: &mut Guard<'_, P, W>) -> Option<Refusal> {
+        guard.split().0.refuses
+    }
+
+    /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock, and
+    /// there is no [`refusal`](Self::refusal) that concerns the payload;
     /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to
     /// be announced.
     #[inline(always)]
@@ -127,9 +138,6 @@ impl<P, W: Scheme> Shard<P, W> {
         timing: Timing,
         limit: u32,
     ) -> Result<(Held<'a, P>, Option<Tick>), (Refusal, P)> {
-        if let Some(refusal) = guard.split().0.refuses {
-            return Err((refusal, payload));
-        }
         let Some(vacant) = self.take_vacant(guard, limit) else {
             return Err((Refusal::Full, payload));
         };
@@ -356,6 +364,13 @@ impl<P, W: Scheme> Shard<P, W> {
         if *refuses != Some(Refusal::Closed) {
             *refuses = Some(refusal);
         }
+    }
+
+    /// The threads are started: payloads of all kinds are taken, unless a drain or the shutdown came first.
+    pub(crate) fn open(&self) {
+        let mut guard = self.slab.lock();
+        let refuses = &mut guard.split().0.refuses;
+        refuses.take_if(|refusal| *refusal == Refusal::Idle);
     }
 
     /// The payloads that are here now.

@@ -69,17 +69,15 @@ impl<H: Handler> SharedHandle<H> {
 
     /// As [`shutdown`](Self::shutdown), on a thread of its own.
     pub(crate) fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
-        let done = shut_down_in_background(&self.inner)?;
+        let done = Arc::new(Promise::new());
+        shut_down_in_background(&self.inner, Some(&done))?;
         Ok(ShutdownFuture { done })
     }
 
     /// The same, and waits for the thread for at most `limit`.
     pub(crate) fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
         let engine = self.inner.engine();
-        // Where a thread in the background is at it, a second one would do nothing.
-        if !engine.is_closed_in_background() {
-            shut_down_in_background(&self.inner).map_err(ShutdownError::Thread)?;
-        }
+        shut_down_in_background(&self.inner, None).map_err(ShutdownError::Thread)?;
         let is_done = || is_over(&self.inner) && completions_have_run(&self.inner);
         if wait(limit, is_done) {
             return Ok(());

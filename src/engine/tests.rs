@@ -5,14 +5,22 @@ use super::settings::Settings;
 use super::shard::{Refusal, Rescheduled, Shard};
 use super::timing::Timing;
 use super::{Engine, Taken};
+use crate::Purgatory;
 use crate::address::SLOTS;
 use crate::cell::slab::{Held, Released};
+use crate::error::{BuildError, RejectReason, ShutdownError};
+use crate::future::{WaitError, Waits, block_on};
 use crate::observe::Since;
+use crate::operation::{Completion, DelayedOperation};
 use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, Tick, reference::SimpleWheel};
 use crate::stats::Ending;
 use crate::sync::{PARKS_PER_LOOK, SLICE};
+use crate::timer::{RescheduleError, Timer};
+use crate::tracker::Tracker;
+use crate::worker::refusal::grant;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// From `present` to `deadline`.
 fn timing(deadline: Tick, present: Tick) -> Timing {
@@ -41,7 +49,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
     const SLICES: usize = 100;
     // Two levels up from the present.
     const DEADLINE: u64 = 64 * 64;
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     for held in parked(&shard, SLICES * SLICE, timing(DEADLINE + 1, 0)) {
         assert!(matches!(held.release(false), Released::Parked { .. }));
     }
@@ -69,7 +77,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
 #[test]
 fn g10_a_refused_deadline_keeps_the_old_one() {
     const SLOTS_OF_WHEEL: u32 = 10;
-    let shard = Shard::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL);
+    let shard = Shard::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL, None);
     let held = parked(&shard, 1, timing(1, 0)).remove(0);
     let at = held.at();
     assert!(matches!(held.release(false), Released::Parked { .. }));
@@ -84,7 +92,7 @@ fn g10_a_refused_deadline_keeps_the_old_one() {
 /// Slots that other threads end come back with the next hold of the lock, and by slices if no thread takes it.
 #[test]
 fn g06_slots_that_are_ended_without_the_lock_come_back() {
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let count = SLICE + 2;
     let held = parked(&shard, count, timing(1_000, 0));
     let mut held = held.into_iter().map(|held| held.end().1);
@@ -106,7 +114,7 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
 /// Parks do not always look for them, but often enough, and before they are refused.
 #[test]
 fn g06_parks_take_slots_that_other_threads_have_freed() {
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let park = |limit| match shard.park(&mut shard.lock(), (), 0, timing(1_000, 0), limit) {
         Ok((held, _)) => Ok(held.end().1),
         Err((refusal, ())) => Err(refusal),
@@ -141,7 +149,7 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
 /// What is left of a storm comes back as well when its shard is locked just then.
 #[test]
 fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let held = parked(&shard, SLICE, timing(1_000, 0)).into_iter();
     let mut ended = held.map(|held| held.end().1).collect();
     let locked = shard.lock();
@@ -156,7 +164,7 @@ fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
 /// While one thread has the lock and stands still, others end many payloads. The slots come back a slice at a time.
 #[test]
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let held = parked(&shard, 4 * SLICE, timing(1_000, 0));
     let locked = shard.lock();
     for held in held {
@@ -177,7 +185,7 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
 #[test]
 fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 20;
-    let shard = Shard::<(), HierarchicalWheel>::new(0, 64);
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let queue = ReclaimQueue::<()>::new();
     let (mut added, mut taken) = (0, 0);
     let take = || {
@@ -217,7 +225,11 @@ fn g15_a_second_drain_reaches_every_shard_itself() {
     let mut settings = Settings::new("g15-drains".into());
     settings.reaper = Reaper::Manual;
     let engine = Engine::<(), HierarchicalWheel>::new(settings).expect("no threads to refuse");
-    let last = engine.shards.last().expect("there are some");
+    // All are there, the last one also.
+    let last = (0..engine.shards.count())
+        .map(|number| engine.shard(number))
+        .last();
+    let last = last.expect("there are some");
     std::thread::scope(|scope| {
         let locked = last.lock();
         let drains = [(); 2].map(|()| scope.spawn(|| engine.begin_drain()));
@@ -226,4 +238,149 @@ fn g15_a_second_drain_reaches_every_shard_itself() {
         drop(locked);
         assert!(!begun, "while a shard still takes payloads");
     });
+}
+
+/// An operation that completes when it may.
+struct Op(Duration, std::sync::Arc<parking_lot::Mutex<State>>);
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    #[default]
+    Waits,
+    May,
+    Ended,
+}
+
+impl Op {
+    fn new(timeout: Duration) -> Self {
+        Self(timeout, std::sync::Arc::default())
+    }
+}
+
+impl DelayedOperation for Op {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        self.0
+    }
+
+    fn try_complete(&mut self) -> bool {
+        *self.1.lock() == State::May
+    }
+
+    fn on_complete(self, _: Completion) {
+        *self.1.lock() = State::Ended;
+    }
+}
+
+fn eventually(condition: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never comes");
+        std::thread::yield_now();
+    }
+}
+
+/// The system refuses one of the two threads, or both. Whatever the call was, it can be made again when there are
+/// threads.
+#[test]
+fn g28_a_refused_thread_changes_nothing() {
+    const SOON: Duration = Duration::from_millis(1);
+    for granted in [0, 1] {
+        let purgatory = Purgatory::<Op>::new("g28-refused");
+        let op = Op::new(Duration::MAX);
+        let state = op.1.clone();
+        let infinite = purgatory.try_complete_else_watch(op, [1]);
+        let infinite = infinite.expect("it needs no thread").into_handle();
+        let infinite = infinite.expect("it cannot complete yet");
+        grant(granted);
+        for _ in 0..2 {
+            let refused = purgatory.try_complete_else_watch(Op::new(SOON), [1]);
+            let (reason, op) = refused.map(drop).expect_err("no threads").into_parts();
+            assert_eq!((reason, op.0), (RejectReason::Thread, SOON));
+            assert!(!infinite.reschedule(SOON));
+            assert_eq!(purgatory.reschedule_for_key(&1, SOON), 0);
+            grant(0);
+        }
+        assert_eq!((infinite.deadline(), purgatory.len()), (None, 1));
+        assert_eq!(purgatory.stats().rejected, 2);
+        // The check stays deferred, and is made with the first deadline that gets its threads.
+        *state.lock() = State::May;
+        purgatory.check_later(1);
+        assert!(infinite.is_parked());
+        grant(usize::MAX);
+        let op = Op::new(SOON);
+        let expired = op.1.clone();
+        assert!(purgatory.try_complete_else_watch(op, [2]).is_ok());
+        eventually(|| *state.lock() == State::Ended && *expired.lock() == State::Ended);
+    }
+}
+
+/// The next deferred check starts the threads as well, or the caller makes it.
+#[test]
+fn g28_a_deferred_check_waits_for_a_thread() {
+    for by_caller in [false, true] {
+        let purgatory = Purgatory::<Op>::new("g28-deferred");
+        let op = Op::new(Duration::MAX);
+        let state = op.1.clone();
+        assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+        *state.lock() = State::May;
+        grant(0);
+        purgatory.check_later(1);
+        grant(usize::MAX);
+        match by_caller {
+            true => _ = purgatory.advance(),
+            false => purgatory.check_later(2),
+        }
+        eventually(|| *state.lock() == State::Ended);
+        assert_eq!(purgatory.len(), 0);
+    }
+}
+
+#[test]
+fn g28_a_refused_thread_gives_values_back() {
+    const SOON: Duration = Duration::from_millis(1);
+    let (sender, expired) = std::sync::mpsc::channel();
+    let told = sender.clone();
+    let timer = Timer::new("g28-refused", move |value: u64| _ = told.send(value));
+    let tracker = Tracker::new("g28-refused", move |_: u64, value: u64, _| {
+        _ = sender.send(value)
+    });
+    let id = timer.start(Duration::MAX, 1).expect("it needs no thread");
+    let token = tracker.track(1, 2, Duration::MAX);
+    let token = token.expect("it needs no thread").token;
+    grant(0);
+    let refused = timer.start(SOON, 3).expect_err("no threads");
+    assert_eq!(refused.into_parts(), (RejectReason::Thread, 3));
+    assert_eq!(timer.reschedule(id, SOON), Err(RescheduleError::Thread));
+    let refused = tracker.track(2, 4, SOON).expect_err("no threads");
+    assert_eq!(refused.into_parts(), (RejectReason::Thread, 4));
+    assert!(!tracker.touch(&1, SOON));
+    let refused = tracker.replace_if(1, token, 5, SOON);
+    let refused = refused.map(drop).expect_err("no threads");
+    assert_eq!(refused.into_parts(), (RejectReason::Thread, 5));
+    assert_eq!(
+        (timer.len(), tracker.len(), tracker.token(&1)),
+        (1, 1, Some(token))
+    );
+    let waits = Waits::<u64>::new("g28-refused");
+    assert_eq!(
+        block_on(waits.wait([1], SOON, || None::<()>)),
+        Err(WaitError::Thread)
+    );
+    let at_once = Timer::<u64>::builder("g28-refused").threads_at_once();
+    assert!(matches!(at_once.build(drop), Err(BuildError::Thread(_))));
+    assert!(matches!(
+        waits.shutdown_timeout(SOON),
+        Err(ShutdownError::Thread(_))
+    ));
+    assert!(!waits.is_shut_down());
+    grant(usize::MAX);
+    assert_eq!(timer.reschedule(id, SOON), Ok(()));
+    assert!(tracker.touch(&1, SOON));
+    let mut all = [(); 2].map(|()| expired.recv().expect("both are there"));
+    all.sort_unstable();
+    assert_eq!(all, [1, 2]);
+    // The call that was refused has not begun it, and this one does.
+    assert!(waits.shutdown_timeout(Duration::from_secs(60)).is_ok());
 }

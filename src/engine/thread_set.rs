@@ -2,7 +2,7 @@
 
 use crate::dispatch::{CompletionThread, Dispatch};
 use crate::reaper::{Driven, Reaper, Sleeper};
-use crate::sync::{Arc, Weak};
+use crate::sync::{Arc, AtomicBool, Ordering, Weak};
 use crate::time::{Clock, WakeFn};
 use crate::worker::Worker;
 use std::io;
@@ -15,16 +15,14 @@ pub(crate) struct ThreadSet {
     /// Shared threads go on without this engine.
     own_reaper: bool,
     own_completions: bool,
+    /// Whether the engine's own threads were started. Always, if it has none.
+    started: AtomicBool,
 }
 
 impl ThreadSet {
-    /// Starts the threads that the settings ask for, or joins shared ones. Returns the dispatch, also where that was
-    /// left open.
-    pub(crate) fn start(
-        name: &str,
-        reaper: Reaper,
-        dispatch: Option<Dispatch>,
-    ) -> io::Result<(Self, Dispatch)> {
+    /// The threads that the settings ask for, to be [started](Self::start), or shared ones. Returns the dispatch, also
+    /// where that was left open.
+    pub(crate) fn new(reaper: Reaper, dispatch: Option<Dispatch>) -> (Self, Dispatch) {
         let dispatch = dispatch.unwrap_or(match reaper {
             Reaper::Manual | Reaper::Reactor(_) => Dispatch::Inline,
             Reaper::Own | Reaper::Shared(_) => Dispatch::OwnThread,
@@ -33,7 +31,7 @@ impl ThreadSet {
         let own_reaper = matches!(reaper, Reaper::Own);
         let (sleeper, waker, shared_completions) = match reaper {
             Reaper::Own => {
-                let sleeper = Sleeper::spawn(name)?;
+                let sleeper = Sleeper::new();
                 let waker = sleeper.waker();
                 (Some(Arc::new(sleeper)), Some(waker), None)
             }
@@ -46,7 +44,7 @@ impl ThreadSet {
         };
         let own_completions = wants_thread && shared_completions.is_none();
         let completion_thread = if own_completions {
-            Some(Arc::new(CompletionThread::spawn(name)?))
+            Some(Arc::new(CompletionThread::new()))
         } else {
             shared_completions.filter(|_| wants_thread)
         };
@@ -56,8 +54,30 @@ impl ThreadSet {
             completions: completion_thread,
             own_reaper,
             own_completions,
+            started: AtomicBool::new(!own_reaper && !own_completions),
         };
-        Ok((threads, dispatch))
+        (threads, dispatch)
+    }
+
+    /// Starts the engine's own threads. To be called by one thread at a time; where the system refuses a thread, a later
+    /// call tries again.
+    pub(crate) fn start(&self, name: &str) -> io::Result<()> {
+        // The reaper is the last: no deferred check is made before its completion has a thread.
+        if let Some(completions) = self.own_completions() {
+            completions.start(name)?;
+        }
+        if let Some(reaper) = self.own_reaper() {
+            reaper.start(name)?;
+        }
+        // ORDERING: Release pairs with the Acquire in `are_started`.
+        self.started.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether the engine's own threads were started, or it has none.
+    pub(crate) fn are_started(&self) -> bool {
+        // ORDERING: Acquire, see `start`.
+        self.started.load(Ordering::Acquire)
     }
 
     /// Lets the reaper drive `driven`, and `clock` wake the reaper.
@@ -79,9 +99,14 @@ impl ThreadSet {
         }
     }
 
-    /// Whether a thread of the library drives the timer.
+    /// Whether a thread of the library drives the timer, or will.
     pub(crate) fn has_reaper(&self) -> bool {
         self.reaper.is_some()
+    }
+
+    /// Whether a thread of the library drives the timer now.
+    pub(crate) fn is_driving(&self) -> bool {
+        self.has_reaper() && self.are_started()
     }
 
     pub(crate) fn completions(&self) -> Option<&CompletionThread> {
@@ -105,14 +130,14 @@ impl ThreadSet {
         }
         if let Some(completions) = self.own_completions() {
             completions.close();
-            join(completions.thread());
+            completions.thread().into_iter().for_each(&join);
         }
     }
 
     /// The names of the engine's own threads that have not ended.
     pub(crate) fn running(&self) -> Vec<String> {
         let reaper = self.own_reaper().and_then(Sleeper::thread);
-        let completions = self.own_completions().map(CompletionThread::thread);
+        let completions = self.own_completions().and_then(CompletionThread::thread);
         let own = reaper.into_iter().chain(completions);
         own.filter_map(|thread| Some(thread.running()?.to_owned()))
             .collect()

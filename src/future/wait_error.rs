@@ -34,6 +34,9 @@ pub enum WaitError {
     Cancelled,
     /// More than eight waits are nested, each begun inside the predicate of another. It never waited.
     Nested,
+    /// It was the first with a finite timeout, so the threads were to be started, and the system refused one. It never
+    /// waited; a later call tries again.
+    Thread,
 }
 
 impl fmt::Display for WaitError {
@@ -51,6 +54,7 @@ impl fmt::Display for WaitError {
             Self::Panicked => "the predicate (`try_complete`), a waker, a key or the clock panicked",
             Self::Forced => "the wait was forced to end before a value was found",
             Self::Cancelled => "the wait was cancelled before a value was found",
+            Self::Thread => "the system refused a thread, without which the timeout cannot fire",
         })
     }
 }
@@ -82,6 +86,7 @@ impl WaitError {
             RejectReason::ShutDown => Self::ShutDown,
             RejectReason::Panicked => Self::Panicked,
             RejectReason::Nested => Self::Nested,
+            RejectReason::Thread => Self::Thread,
         }
     }
 }

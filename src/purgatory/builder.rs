@@ -22,13 +22,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Built for Purgatory<Op, S> {
 
 impl<Op: DelayedOperation> Purgatory<Op> {
     /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`Builder::build`] returns that as an error.
+    /// The threads start when they are first needed.
     pub fn new(name: impl Into<String>) -> Self {
         match Self::builder(name).build() {
             Ok(purgatory) => purgatory,
-            Err(error) => panic!("{error}"),
+            Err(error) => unreachable!("the default settings are sound: {error}"),
         }
     }
 
@@ -76,12 +74,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
         }
     }
 
-    /// Builds the purgatory and starts its threads. With the feature `metrics`, it reports to the recorder that is
+    /// Builds the purgatory. With the feature `metrics`, it reports to the recorder that is
     /// installed now.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
-    /// refuses a thread.
+    /// refuses a thread that is to [start at once](Self::threads_at_once).
     ///
     /// # Panics
     /// If the clock does.

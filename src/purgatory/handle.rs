@@ -57,6 +57,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     pub(crate) fn announce_companion(&self, deadline: Timestamp) {
         self.with(|inner| {
             let engine = &inner.engine;
+            engine.start_threads_to_check();
             engine.announce(Some(engine.scale.ceil(deadline)));
         });
     }
@@ -122,7 +123,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
     /// [`max_timeout`](crate::Builder::max_timeout) applies. Returns `false` if the operation has
-    /// ended, or is about to end because its deadline has passed.
+    /// ended, or is about to end because its deadline has passed; or if this would be the first deadline of the
+    /// purgatory, and the system refuses a thread.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     pub fn reschedule(&self, timeout: Duration) -> bool {

@@ -78,6 +78,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Leaves a check to the thread that drives the timer.
     pub(crate) fn defer(&self, check: Deferred<Op::Key>, bound: Bound) {
         if self.deferred.add(check, bound) {
+            self.engine.start_threads_to_check();
             self.engine.announce(Some(0));
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
-use super::Entry;
-use equivalent::Equivalent;
+mod sharded_map;
+
 use std::cell::Cell;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 #[cfg(loom)]
@@ -16,8 +16,10 @@ pub(crate) use shuttle as checker;
 #[cfg(shuttle)]
 pub(crate) use super::cell::UnsafeCell;
 pub(crate) use checker::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use checker::thread;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
+pub(crate) use sharded_map::{Edit, ShardedMap};
 
 /// Neither macro knows `const` initialisers.
 macro_rules! const_thread_local {
@@ -37,6 +39,7 @@ pub(crate) const SLICE: usize = 1;
 pub(crate) const PARKS_PER_LOOK: u32 = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;
 pub(crate) const LAST_GENERATION: u32 = 1;
+pub(crate) const MAX_TIMER_SHARDS: usize = 2;
 
 /// A lock with the methods of parking_lot's, on an atomic of the checker's.
 ///
@@ -108,6 +111,12 @@ impl<T> Mutex<T> {
             mutex: self,
             value: Some(value.expect("guarded by the flag")),
         })
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
     }
 }
 
@@ -189,6 +198,37 @@ pub(crate) fn unique_number() -> u64 {
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
+/// A place that is filled once. A thread that finds it filled sees what was done before: std's says nothing of that to
+/// the checker.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    filled: AtomicBool,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            filled: AtomicBool::new(false),
+            value: std::sync::OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        // ORDERING: Acquire pairs with the Release in `get_or_init`.
+        let filled = self.filled.load(Ordering::Acquire);
+        filled.then(|| self.value.get()).flatten()
+    }
+
+    /// `init` takes no step of the model.
+    pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &T {
+        let value = self.value.get_or_init(init);
+        // ORDERING: Release, see `get`; a swap, because several threads may be here, and see `overwrite`.
+        self.filled.swap(true, Ordering::Release);
+        value
+    }
+}
+
 /// Padding has no meaning in a model.
 #[derive(Debug, Default)]
 pub(crate) struct CachePadded<T>(T);
@@ -241,172 +281,5 @@ impl Unparker {
         let (token, woken) = &*self.0;
         *token.lock().expect("no model panics under this lock") = true;
         woken.notify_one();
-    }
-}
-
-/// A change to an entry of the map.
-#[derive(Debug)]
-pub(crate) struct Edit<'k, K, T> {
-    key: &'k K,
-    what: T,
-}
-
-impl<K, T> Edit<'_, K, T> {
-    pub(crate) fn shard(&self) -> usize {
-        0
-    }
-}
-
-/// The map with a single shard. (A model has a handful of keys: they are searched one after the other.)
-pub(crate) struct ShardedMap<K, V, S> {
-    entries: Mutex<Vec<(K, V)>>,
-    hasher: S,
-}
-
-impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
-    pub(crate) fn new(hasher: S, _shards: usize) -> Self {
-        Self {
-            entries: Mutex::new(Vec::new()),
-            hasher,
-        }
-    }
-
-    pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let entries = self.entries.lock();
-        let found = entries.iter().find(|(other, _)| key.equivalent(other));
-        found.map(|(_, value)| read(value))
-    }
-
-    pub(crate) fn read_key<Q, R>(&self, key: &Q, read: impl FnOnce(&K) -> R) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let entries = self.entries.lock();
-        let found = entries.iter().find(|(other, _)| key.equivalent(other));
-        found.map(|(stored, _)| read(stored))
-    }
-
-    pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        self.hasher.hash_one(key)
-    }
-
-    pub(crate) fn read_where<R>(
-        &self,
-        _hash: u64,
-        mut is_it: impl FnMut(&K, &V) -> bool,
-        read: impl FnOnce(&V) -> R,
-    ) -> Option<R> {
-        let entries = self.entries.lock();
-        let found = entries.iter().find(|(key, value)| is_it(key, value));
-        found.map(|(_, value)| read(value))
-    }
-
-    pub(crate) fn take_where(
-        &self,
-        _hash: u64,
-        mut is_it: impl FnMut(&K, &V) -> bool,
-    ) -> Option<(K, V)> {
-        let mut entries = self.entries.lock();
-        let place = entries.iter().position(|(key, value)| is_it(key, value))?;
-        Some(entries.remove(place))
-    }
-
-    pub(crate) fn edit_current(
-        &self,
-        _hash: u64,
-        key: K,
-        is_current: impl Fn(&V) -> bool,
-        edit: impl FnOnce(Option<&mut V>) -> Option<V>,
-        _hash_of: impl Fn(&V) -> u64,
-    ) -> Option<K> {
-        let mut entries = self.entries.lock();
-        let found = entries
-            .iter_mut()
-            .find(|(other, value)| *other == key && is_current(value));
-        match edit(found.map(|(_, value)| value)) {
-            Some(value) => {
-                entries.push((key, value));
-                None
-            }
-            None => Some(key),
-        }
-    }
-
-    pub(crate) fn place(
-        &self,
-        key: K,
-        place: impl FnOnce(Option<&mut V>) -> Option<V>,
-    ) -> Option<K> {
-        let mut entries = self.entries.lock();
-        if let Some((_, value)) = entries.iter_mut().find(|(other, _)| *other == key) {
-            if let Some(other) = place(Some(value)) {
-                *value = other;
-            }
-            return Some(key);
-        }
-        match place(None) {
-            Some(value) => {
-                entries.push((key, value));
-                None
-            }
-            None => Some(key),
-        }
-    }
-
-    pub(crate) fn edit<Q>(
-        &self,
-        key: &Q,
-        goes: Option<impl Fn(&V) -> bool>,
-        edit: impl FnOnce(&mut V) -> Entry,
-    ) -> Option<K>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let mut entries = self.entries.lock();
-        let place = entries
-            .iter()
-            .position(|(other, _)| key.equivalent(other))?;
-        let value = &mut entries[place].1;
-        match goes.is_some_and(|goes| goes(value)) || edit(value) == Entry::Remove {
-            true => Some(entries.remove(place).0),
-            false => None,
-        }
-    }
-
-    pub(crate) fn prepare<'k, T>(&self, key: &'k K, what: T) -> Edit<'k, K, T> {
-        Edit { key, what }
-    }
-
-    pub(crate) fn edit_all<T: Copy>(
-        &self,
-        edits: &[Edit<'_, K, T>],
-        _prefetch: impl Fn(&V) -> bool,
-        mut edit: impl FnMut(&mut V, T) -> Entry,
-        done: &mut usize,
-        removed: &mut Vec<(K, V)>,
-    ) {
-        let mut entries = self.entries.lock();
-        for &Edit { key, what, .. } in edits {
-            *done += 1;
-            let Some(place) = entries.iter().position(|(other, _)| other == key) else {
-                continue;
-            };
-            if edit(&mut entries[place].1, what) == Entry::Remove {
-                removed.push(entries.remove(place));
-            }
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.entries.lock().len()
-    }
-
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
-        for (key, value) in self.entries.lock().iter() {
-            visit(key, value);
-        }
     }
 }

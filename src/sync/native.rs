@@ -10,8 +10,9 @@ use super::thread_numbers::ThreadNumbers;
 pub(crate) use crossbeam::utils::CachePadded;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use sharded_map::{Edit, ShardedMap};
+pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-pub(crate) use std::thread_local;
+pub(crate) use std::{thread, thread_local};
 
 /// Slots in the first chunk of a slab; each further chunk doubles it.
 pub(crate) const FIRST_CHUNK: u32 = 64;
@@ -34,9 +35,12 @@ pub(crate) const MAX_EXAMINATIONS: u32 = 16;
 /// The last generation of a slot: after it, the slot is retired.
 pub(crate) const LAST_GENERATION: u32 = u32::MAX;
 
+/// An engine has at most this many timer shards: a power of two.
+pub(crate) const MAX_TIMER_SHARDS: usize = 64;
+
 /// How many timer shards an engine has on a machine with this many processors.
 pub(crate) fn timer_shards(processors: usize) -> usize {
-    processors.clamp(8, 64)
+    processors.clamp(8, MAX_TIMER_SHARDS)
 }
 
 /// A store to a word that other threads change by read-modify-write.

@@ -16,13 +16,11 @@ impl<T: Send + 'static, W: Scheme> Built for Timer<T, W> {
 
 impl<T: Send + 'static> Timer<T> {
     /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`Builder::build`] returns that as an error.
+    /// The threads start when they are first needed.
     pub fn new(name: impl Into<String>, on_expiry: impl Fn(T) + Send + Sync + 'static) -> Self {
         match Self::builder(name).build(on_expiry) {
             Ok(timer) => timer,
-            Err(error) => panic!("{error}"),
+            Err(error) => unreachable!("the default settings are sound: {error}"),
         }
     }
 
@@ -42,12 +40,12 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
         }
     }
 
-    /// Builds the timer and starts its threads. `on_expiry` is called with each payload whose timeout has passed, on
+    /// Builds the timer. `on_expiry` is called with each payload whose timeout has passed, on
     /// the thread that [`dispatch`](Self::dispatch) says.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
-    /// refuses a thread.
+    /// refuses a thread that is to [start at once](Self::threads_at_once).
     ///
     /// # Panics
     /// If the clock does.

@@ -25,16 +25,14 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Built for Tracker<K, V, S> {
 
 impl<K: Key, V: Send + 'static> Tracker<K, V> {
     /// A tracker with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`Builder::build`] returns that as an error.
+    /// The threads start when they are first needed.
     pub fn new(
         name: impl Into<String>,
         on_expiry: impl Fn(K, V, FencingToken) + Send + Sync + 'static,
     ) -> Self {
         match Self::builder(name).build(on_expiry) {
             Ok(tracker) => tracker,
-            Err(error) => panic!("{error}"),
+            Err(error) => unreachable!("the default settings are sound: {error}"),
         }
     }
 
@@ -72,12 +70,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
         self
     }
 
-    /// Builds the tracker and starts its threads. `on_expiry` gets each value whose timeout has passed, with its key and
+    /// Builds the tracker. `on_expiry` gets each value whose timeout has passed, with its key and
     /// its token, on the thread that [`dispatch`](Self::dispatch) says.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick), [`wheel_size`](Self::wheel_size) or [`first_token`](Self::first_token)
-    /// is out of range, or the system refuses a thread.
+    /// is out of range, or the system refuses a thread that is to [start at once](Self::threads_at_once).
     ///
     /// # Panics
     /// If the clock does.

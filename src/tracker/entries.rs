@@ -391,6 +391,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let timing = timers.timing(timeout);
+        let exists = || self.read(timers, key, which, |_| ()).is_some();
+        let started = timers.start_threads_to_reschedule(timing, exists);
+        if started.is_err() {
+            return false;
+        }
         let rescheduled = self.read(timers, key, which, |entry| {
             timers.reschedule_to(entry.address, timing)
         });
@@ -414,10 +419,18 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         timeout: Duration,
     ) -> Result<(FencingToken, V), Rejected<V>> {
         let mut value = Some(value);
-        let mut replaced = None;
+        let (mut replaced, mut refused) = (None, false);
         let tried = timers.guarded(|| {
             let timing = timers.timing(timeout);
             let hash = self.map.hash_of(&key);
+            let exists = || {
+                self.read(timers, &key, Which::Only(token), |_| ())
+                    .is_some()
+            };
+            refused = timers.start_threads_to_reschedule(timing, exists).is_err();
+            if refused {
+                return timers.drop_spare(Some(key));
+            }
             let edit = |occupant: Option<&mut Entry<V>>| {
                 let occupant = occupant?;
                 let Rescheduled::Done(earlier) = timers.reschedule_to(occupant.address, timing)
@@ -439,6 +452,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             }
             (None, Some(value)) => {
                 let reason = match tried {
+                    _ if refused => RejectReason::Thread,
                     Err(_) => RejectReason::Panicked,
                     Ok(()) if timers.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,

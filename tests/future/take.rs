@@ -299,6 +299,8 @@ fn g23_takes_on_resolved_keys_and_at_ranks() {
 fn g23_a_key_that_panics_when_a_value_goes_back_is_counted() {
     let waits = Waits::<Fragile>::builder("g23-fragile").reaper(Reaper::Manual);
     let waits = waits.build().expect("no threads to refuse");
+    // Where no key was ever watched, none is hashed.
+    let _watched = waits.wait([Fragile(2)], NEVER_IN_A_TEST, || None::<()>);
     let returned = Tally::new();
     let returns = returned.clone();
     let give_back = move |()| returns.add();
@@ -520,6 +522,8 @@ fn g12_a_key_that_panics_after_a_value_went_back_is_counted() {
             .reaper(Reaper::Manual)
             .build();
         let waits = waits.expect("no threads to refuse");
+        // Where no key was ever watched, none is hashed.
+        let _watched = waits.wait([Fragile(2)], NEVER_IN_A_TEST, || None::<()>);
         let back = Arc::new(AtomicUsize::new(0));
         let given = back.clone();
         let take = waits.take(

@@ -19,6 +19,7 @@ mod errors;
 mod fragile_keys;
 mod full_shard;
 mod handles;
+mod idle;
 mod leftovers;
 mod locks;
 mod mixed_watches;

@@ -340,11 +340,13 @@ fn g19_many_requests_share_two_threads() {
     within(PATIENCE, || {
         let own = (0..100).map(|_| Requests::<u32, u32>::new("g19-own"));
         let own = own.collect::<Vec<_>>();
+        let request = |calls: &Requests<u32, u32>| calls.request(1, PATIENCE).expect("room");
+        let pending = own.iter().map(request).collect::<Vec<_>>();
         // A thread takes its name once it runs.
         eventually("two threads for each", || {
             threads_named("g19-own").len() == 200
         });
-        drop(own);
+        drop((pending, own));
         let reaper = ReaperThread::spawn("g19-calls").expect("threads");
         let all = (0..100).map(|_| {
             let calls = Requests::<u32, u32>::builder("g19-calls");

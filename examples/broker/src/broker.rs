@@ -1,24 +1,20 @@
 //! What happens to a request.
 
 pub(crate) mod admin;
-pub(crate) mod delayed_fetch;
-pub(crate) mod delayed_produce;
+pub(crate) mod delayed;
 pub(crate) mod fetch;
 pub(crate) mod follower;
 pub(crate) mod metadata;
 pub(crate) mod partition;
 pub(crate) mod produce;
-pub(crate) mod purgatories;
 pub(crate) mod topics;
 
-use crate::broker::delayed_fetch::DelayedFetch;
-use crate::broker::delayed_produce::DelayedProduce;
+use crate::broker::delayed::{DelayedFetch, DelayedProduce, Purgatories, park};
 use crate::broker::fetch::Fetch;
 use crate::broker::follower::Follower;
 use crate::broker::produce::{Acks, Produced};
-use crate::broker::purgatories::{Purgatories, park};
 use crate::broker::topics::Topics;
-use crate::console::warn;
+use crate::console::log;
 use crate::exchange::{Caller, Reply};
 use crate::figures::Counter;
 use crate::groups::{self, Coordinator};
@@ -112,16 +108,7 @@ impl Broker {
             Some(RequestKind::ListOffsets(asked)) => metadata::list_offsets(asked, topics).into(),
             Some(RequestKind::CreateTopics(asked)) => admin::create_topics(asked, topics).into(),
             Some(RequestKind::DeleteTopics(asked)) => {
-                let answer = admin::delete_topics(asked, topics);
-                let deleted = answer
-                    .responses
-                    .iter()
-                    .filter(|topic| topic.error_code == 0);
-                for name in deleted.filter_map(|topic| topic.name.as_ref()) {
-                    // If it fails it has been said, and the topic is gone all the same.
-                    let _ = self.groups.forget_topic(name);
-                }
-                answer.into()
+                admin::delete_topics(asked, topics, &self.groups).into()
             }
             Some(RequestKind::DescribeConfigs(asked)) => {
                 admin::describe_configs(asked, topics).into()
@@ -168,9 +155,8 @@ impl Broker {
             },
             Acks::All if caller.may_wait => {
                 let required = produced.required();
-                let watches = required
-                    .iter()
-                    .map(|required| required.partition.for_produces(required.offset));
+                let required = required.iter();
+                let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
                 park(&self.purgatories.produce, watches, |answer| {
                     DelayedProduce {
                         produced,
@@ -195,10 +181,11 @@ impl Broker {
             let id = ProducerId(self.producer_ids.increase() as i64);
             return answer.with_producer_id(id).with_producer_epoch(0);
         }
-        warn(&format!(
+        log!(
             "{} (client id {:?}) has a transactional id: refused, there are no transactions here",
-            caller.client, caller.client_id
-        ));
+            caller.client,
+            caller.client_id
+        );
         answer
             .with_error_code(ResponseError::UnsupportedVersion.code())
             .with_producer_id(ProducerId(-1))

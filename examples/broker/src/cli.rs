@@ -6,17 +6,21 @@ use std::time::Duration;
 
 /// A small Kafka broker: topics and records are in memory, and gone with the process, unless `serve` has --data DIR
 #[derive(Debug, Parser)]
-#[command(name = "broker", max_term_width = 100)]
+#[command(
+    name = "broker",
+    override_usage = "broker [COMMAND]",
+    max_term_width = 100
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    pub(crate) command: Option<Command>,
+    pub(crate) command: Command,
 }
 
-/// What to do; without a word, the demonstration.
+/// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a broker on a free loopback port, drive it with a Kafka client, and print what its purgatories did; exits
-    /// with 1 if any request got no answer
+    /// What is done without a command: start a broker on a free loopback port, drive it with a Kafka client, and print
+    /// what its purgatories did; exits with 1 if any request got no answer
     Demo(DemoOptions),
     /// Serve Kafka clients until interrupted
     Serve(ServeOptions),
@@ -31,7 +35,7 @@ pub(crate) struct DemoOptions {
     #[arg(long, value_name = "N", default_value = "10", value_parser = milliseconds)]
     pub(crate) replica_lag_ms: Duration,
     /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
-    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
 }
 
@@ -39,7 +43,7 @@ pub(crate) struct DemoOptions {
 #[command(args_override_self = true)]
 pub(crate) struct ServeOptions {
     /// Where, such as localhost:9092; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    #[arg(long, value_name = "ADDR")]
     pub(crate) listen: String,
     /// Keep topics and records in DIR, over a restart; idempotent producers and committed offsets too
     #[arg(long, value_name = "DIR")]
@@ -57,21 +61,10 @@ pub(crate) struct ServeOptions {
     #[arg(long, value_name = "N", value_parser = milliseconds)]
     pub(crate) report_ms: Option<Duration>,
     /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
-    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
 }
 
 fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
     text.parse().map(Duration::from_millis)
-}
-
-/// `host:port`, where an IPv6 address is in brackets.
-fn endpoint(text: &str) -> Result<String, &'static str> {
-    let (host, port) = text.rsplit_once(':').ok_or("no port")?;
-    port.parse::<u16>().map_err(|_| "no such port")?;
-    match host {
-        "" => Err("no host"),
-        _ if host.contains(':') && !host.starts_with('[') => Err("an IPv6 address needs brackets"),
-        _ => Ok(text.to_owned()),
-    }
 }

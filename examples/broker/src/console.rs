@@ -1,15 +1,20 @@
 //! What the broker says on its standard output and standard error.
 
-use std::io::{self, Write};
-
 /// Prints a line on standard output. Fails if that was closed.
-pub(crate) fn say(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let mut out = std::io::stdout().lock();
+        writeln!(out, $($words)*).and_then(|()| out.flush())
+    }};
 }
 
 /// Prints a line on standard error. If that is closed, the line is lost.
-pub(crate) fn warn(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "broker: {line}");
+macro_rules! log {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr().lock(), "broker: {}", format_args!($($words)*));
+    }};
 }
+
+pub(crate) use {log, say};

@@ -4,23 +4,15 @@ mod load;
 
 use crate::broker::{Broker, Settings};
 use crate::cli::DemoOptions;
-use crate::console::{say, warn};
+use crate::console::{log, say};
 use crate::groups::settings::INITIAL_DELAY;
-use crate::page::Page;
-use crate::server::Server;
+use crate::serve;
 use load::{Load, Tally};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
-
-/// What is run without a word on the command line.
-pub(crate) const OPTIONS: DemoOptions = DemoOptions {
-    seconds: 10,
-    replica_lag_ms: Duration::from_millis(10),
-    metrics: None,
-};
 
 /// How long the last requests may take once no new ones are made.
 const DRAIN: Duration = Duration::from_secs(20);
@@ -29,20 +21,16 @@ const DRAIN: Duration = Duration::from_secs(20);
 pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let page = Page::bind(options.metrics.as_deref()).await?;
-        let broker = Arc::new(Broker::open(&Settings {
+        let settings = Settings {
             partitions: 1,
             replica_lag: options.replica_lag_ms,
             group_delay: INITIAL_DELAY,
             data: None,
-        })?);
-        let server = Server::bind("127.0.0.1:0", Arc::clone(&broker)).await?;
+        };
+        let metrics = options.metrics.as_deref();
+        let (broker, server) =
+            serve::start(&settings, "127.0.0.1:0", metrics, load::DESCRIPTION).await?;
         let address = server.address()?;
-        say(&format!("broker on {address}; {}", load::DESCRIPTION))?;
-        if let Some(page) = page {
-            say(&format!("metrics on http://{}", page.address()?))?;
-            page.show(broker.purgatories.clone(), load::DESCRIPTION);
-        }
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(server.run(async {
             // Resolves when it is sent, or dropped by an early return.
@@ -57,7 +45,7 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
         watched?;
         report(&broker, &tally)?;
         for failure in &failures {
-            warn(&format!("a client failed: {failure}"));
+            log!("a client failed: {failure}");
         }
         Ok(failures.is_empty() && tally.consumed.value() == tally.expected.value())
     })
@@ -72,7 +60,7 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
     while started.elapsed() < duration {
         ticks.tick().await;
         let answered = tally.answered.value();
-        say(&format!(
+        say!(
             "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             started.elapsed().as_secs(),
             answered - before,
@@ -80,7 +68,7 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
             broker.purgatories.produce.len(),
             tally.produced.value(),
             tally.consumed.value(),
-        ))?;
+        )?;
         before = answered;
     }
     Ok(())
@@ -89,10 +77,7 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
 /// Prints what happened.
 fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
-    say(&format!(
-        "\n{:24} {:>10} {:>10}",
-        "purgatory", "fetch", "produce"
-    ))?;
+    say!("\n{:24} {:>10} {:>10}", "purgatory", "fetch", "produce")?;
     let (fetch, produce) = (fetch.stats(), produce.stats());
     for (name, fetch, produce) in [
         (
@@ -106,22 +91,19 @@ fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
         ("ended by shutdown", fetch.shut_down, produce.shut_down),
         ("missed checks", fetch.missed_checks, produce.missed_checks),
     ] {
-        say(&format!("{name:24} {fetch:>10} {produce:>10}"))?;
+        say!("{name:24} {fetch:>10} {produce:>10}")?;
     }
-    say(&format!(
-        "\n{:24} {:>10} {:>10} {:>10}",
-        "", "p50", "p99", "max"
-    ))?;
+    say!("\n{:24} {:>10} {:>10} {:>10}", "", "p50", "p99", "max")?;
     for (name, histogram) in [
         ("produce to consumer", &tally.end_to_end),
         ("produce to its answer", &tally.produce),
     ] {
         let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| histogram.quantile(share));
-        say(&format!("{name:24} {p50:>10} {p99:>10} {max:>10}"))?;
+        say!("{name:24} {p50:>10} {p99:>10} {max:>10}")?;
     }
     let (consumed, expected) = (tally.consumed.value(), tally.expected.value());
-    say(&format!(
+    say!(
         "\nanswered {}, consumed {consumed} of {expected}",
         tally.answered.value()
-    ))
+    )
 }

@@ -30,10 +30,10 @@ pub(crate) struct Histogram(Mutex<hdrhistogram::Histogram<u64>>);
 
 impl Default for Histogram {
     fn default() -> Self {
-        // INVARIANT: two significant digits are a precision that there is.
-        Self(Mutex::new(
-            hdrhistogram::Histogram::new(2).expect("two digits"),
-        ))
+        const HOUR: u64 = 3_600_000_000;
+        // What is longer counts as an hour. INVARIANT: these are bounds, and a precision, that there are.
+        let histogram = hdrhistogram::Histogram::new_with_bounds(1, HOUR, 2);
+        Self(Mutex::new(histogram.expect("good bounds")))
     }
 }
 

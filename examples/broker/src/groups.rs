@@ -43,13 +43,14 @@ pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 
-use crate::console::warn;
+use crate::console::log;
 use crate::figures::Counter;
 use delayed::{DelayedPhase, Kind};
 use group::{Group, Phase, State};
 use journal::{Change, Journal};
 use kafka_protocol::ResponseError;
 use member::Id;
+use offsets::Committed;
 use parking_lot::{Mutex, RwLock};
 use request_purgatory::{Purgatory, RejectReason};
 use sessions::Sessions;
@@ -94,7 +95,7 @@ impl Coordinator {
         let coordinator = Self {
             joins: purgatory("joins")?,
             syncs: purgatory("syncs")?,
-            sessions: Sessions::new(&settings)?,
+            sessions: sessions::new(&settings)?,
             journal: Mutex::default(),
             groups: RwLock::default(),
             memory: Arc::new(Semaphore::new(settings.max_bytes)),
@@ -137,30 +138,34 @@ impl Coordinator {
     /// Does again what was done before the restart.
     fn restore(&self, change: Change) {
         let restored = match change {
-            Change::Commit(group, topic, partition, committed) => {
+            Change::Commit(group, topic, partition, offset, leader_epoch, metadata) => {
+                let committed = Committed {
+                    offset,
+                    leader_epoch,
+                    metadata,
+                };
                 self.group_or_new(&group).and_then(|group| {
-                    let charge = self.charge(committed.size());
-                    let charge = charge.ok_or(ResponseError::InvalidCommitOffsetSize)?;
-                    group
-                        .lock()
+                    let charge = self.charge(committed.size())?;
+                    let mut state = group.lock();
+                    state
                         .offsets
-                        .commit(topic, partition, committed, charge);
+                        .insert((topic, partition), (committed, charge));
                     Ok(())
                 })
             }
             Change::Delete(group, topic, partition) => {
                 if let Some(group) = self.group(&group) {
-                    group.lock().offsets.delete(&topic, partition);
+                    group.lock().offsets.remove(&(topic, partition));
                 }
                 Ok(())
             }
-            Change::DeleteGroup(group) => {
+            Change::DeleteGroup((group,)) => {
                 self.groups.write().remove(&group);
                 Ok(())
             }
         };
         if let Err(error) = restored {
-            warn(&format!("an offset that was kept is left out: {error}"));
+            log!("an offset that was kept is left out: {error}");
         }
     }
 
@@ -168,9 +173,8 @@ impl Coordinator {
     fn committed(&self) -> Vec<Change> {
         let mut changes = Vec::new();
         for group in self.all() {
-            for (topic, partition, committed) in group.lock().offsets.all() {
-                let (group, topic) = (Id::clone(&group.id), Id::clone(topic));
-                changes.push(Change::Commit(group, topic, partition, committed.clone()));
+            for ((topic, partition), (committed, _)) in &group.lock().offsets {
+                changes.push(Change::commit(&group.id, topic, *partition, committed));
             }
         }
         changes
@@ -191,11 +195,12 @@ impl Coordinator {
                 timeout,
             });
         }
+        // The state was changed under the lock that `try_complete` takes.
         if after.check_joins {
-            group.check_joins();
+            group.joins.check_and_complete_after_lock();
         }
         if after.check_syncs {
-            group.check_syncs();
+            group.syncs.check_and_complete_after_lock();
         }
         changed
     }
@@ -205,10 +210,10 @@ impl Coordinator {
         let parked = match delayed.kind {
             Kind::Join => self
                 .joins
-                .try_complete_else_watch(delayed, [group.for_joins()]),
+                .try_complete_else_watch(delayed, [group.joins.watch()]),
             Kind::Sync => self
                 .syncs
-                .try_complete_else_watch(delayed, [group.for_syncs()]),
+                .try_complete_else_watch(delayed, [group.syncs.watch()]),
         };
         if let Err(rejected) = parked {
             match rejected.into_parts() {
@@ -257,9 +262,10 @@ impl Coordinator {
     }
 
     /// Takes `bytes` of the memory for groups, if as many are left.
-    fn charge(&self, bytes: usize) -> Option<Charge> {
-        let bytes = u32::try_from(bytes).ok()?;
-        Arc::clone(&self.memory).try_acquire_many_owned(bytes).ok()
+    fn charge(&self, bytes: usize) -> Result<Charge, ResponseError> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let charge = Arc::clone(&self.memory).try_acquire_many_owned(bytes);
+        charge.map_err(|_| ResponseError::GroupMaxSizeReached)
     }
 
     /// A member id that no other member has, has had, or will have.
@@ -284,13 +290,4 @@ fn bury_unused(group: &Group) -> bool {
         state.phase = Phase::Dead;
     }
     unused
-}
-
-impl std::fmt::Debug for Coordinator {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Coordinator")
-            .field("groups", &self.groups.read().len())
-            .field("members", &self.members())
-            .finish_non_exhaustive()
-    }
 }

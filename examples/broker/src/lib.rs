@@ -9,8 +9,8 @@
 //!
 //! Stock Kafka clients can talk to it. It keeps one log per partition, in memory or, with `--data DIR`, in segment
 //! files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading at
-//! `broker/delayed_fetch.rs` and `broker/delayed_produce.rs`, the two delayed operations; `broker.rs` is where they are
-//! parked, `broker/follower.rs` where they are woken; `groups.rs` has those of consumer groups.
+//! `broker/delayed.rs`, the two delayed operations; `broker.rs` is where they are parked, `broker/follower.rs` where
+//! they are woken; `groups.rs` has those of consumer groups.
 //!
 //! | layer | modules |
 //! |---|---|
@@ -38,23 +38,26 @@ pub mod wire;
 
 use clap::Parser;
 use cli::{Cli, Command};
-use console::warn;
+use console::log;
 use std::io;
 use std::process::ExitCode;
 
 /// The program, with its arguments. A closed standard output ends it, without complaint.
 pub fn run() -> ExitCode {
-    let done = match Cli::parse().command {
-        Some(Command::Serve(options)) => serve::run(&options).map(|()| true),
-        Some(Command::Demo(options)) => demo::run(&options),
-        None => demo::run(&demo::OPTIONS),
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    if arguments.len() < 2 {
+        arguments.push("demo".into());
+    }
+    let done = match Cli::parse_from(arguments).command {
+        Command::Serve(options) => serve::run(&options).map(|()| true),
+        Command::Demo(options) => demo::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            warn(&format!("{error:#}"));
+            log!("{error:#}");
             ExitCode::FAILURE
         }
     }

@@ -7,14 +7,15 @@
 //! | `/oldest` | the requests that have waited longest, as JSON |
 //! | `/load` | what the demonstration does to the broker; empty for `serve` |
 
+use crate::broker::delayed::Purgatories;
 use crate::broker::partition::TopicPartition;
-use crate::broker::purgatories::Purgatories;
-use crate::console::warn;
+use crate::console::log;
 use crate::listen::Listeners;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
+use axum::http::uri::Authority;
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
@@ -81,7 +82,7 @@ impl Page {
         metrics::set_global_recorder(recorder)?;
         Ok(Some(Self {
             listeners,
-            name: name_of(endpoint).to_owned(),
+            name: name_of(endpoint).unwrap_or_default(),
             figures,
         }))
     }
@@ -123,7 +124,7 @@ impl Page {
             let serving = axum::serve(listener, router.clone());
             tokio::spawn(async {
                 if let Err(error) = serving.await {
-                    warn(&format!("the page is gone: {error}"));
+                    log!("the page is gone: {error}");
                 }
             });
         }
@@ -170,7 +171,7 @@ fn oldest_of<Op: DelayedOperation<Key = TopicPartition>>(purgatory: &Purgatory<O
 /// machine and then read what is served here (DNS rebinding); but it cannot hide that name.
 async fn check_host(State(shown): State<Arc<Shown>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST);
-    let name = host.and_then(|host| host.to_str().ok()).map(name_of);
+    let name = host.and_then(|host| name_of(host.to_str().ok()?));
     let admitted = name.is_some_and(|name| {
         let known = ["localhost", &shown.name];
         name.parse::<IpAddr>().is_ok() || known.iter().any(|it| name.eq_ignore_ascii_case(it))
@@ -183,9 +184,7 @@ async fn check_host(State(shown): State<Arc<Shown>>, request: Request, next: Nex
 }
 
 /// A host without its port, and an IPv6 address without its brackets.
-fn name_of(host: &str) -> &str {
-    match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => host.split(':').next().unwrap_or(host),
-    }
+fn name_of(host: &str) -> Option<String> {
+    let host = host.parse::<Authority>().ok()?;
+    Some(host.host().trim_matches(['[', ']']).to_owned())
 }

@@ -9,6 +9,13 @@ use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Prints a line that a program may be reading. If it stopped reading, that is no reason to stop serving.
+macro_rules! tell {
+    ($($words:tt)*) => {
+        let _ = say!($($words)*);
+    };
+}
+
 pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("broker")
@@ -17,28 +24,43 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     runtime.block_on(async {
         // Before the address is printed, so that no interrupt comes too early.
         let interrupted = interrupted()?;
-        let page = Page::bind(options.metrics.as_deref()).await?;
-        let broker = Arc::new(Broker::open(&Settings {
+        let settings = Settings {
             partitions: options.partitions,
             replica_lag: options.replica_lag_ms,
             group_delay: options.group_delay_ms,
             data: options.data.clone(),
-        })?);
-        let server = Server::bind(&options.listen, Arc::clone(&broker)).await?;
-        print(&format!("listening on {}", server.address()?));
-        if let Some(page) = page {
-            print(&format!("metrics on http://{}", page.address()?));
-            page.show(broker.purgatories.clone(), "");
-        }
+        };
+        let metrics = options.metrics.as_deref();
+        let (broker, server) = start(&settings, &options.listen, metrics, "").await?;
         if let Some(interval) = options.report_ms {
             tokio::spawn(report(Arc::clone(&broker), interval));
         }
         server.run(interrupted).await;
         let synced = broker.sync();
         synced.context("cannot write the last records to disk")?;
-        print(&format!("stopped; {}", parked(&broker)));
+        tell!("stopped; {}", parked(&broker));
         Ok(())
     })
+}
+
+/// A broker that listens, and its page if it is to have one. `load` says what it will have to do.
+pub(crate) async fn start(
+    settings: &Settings,
+    endpoint: &str,
+    metrics: Option<&str>,
+    load: &'static str,
+) -> anyhow::Result<(Arc<Broker>, Server)> {
+    // Before the purgatories are built, which tell it.
+    let page = Page::bind(metrics).await?;
+    let broker = Arc::new(Broker::open(settings)?);
+    let server = Server::bind(endpoint, Arc::clone(&broker)).await?;
+    let separator = if load.is_empty() { "" } else { "; " };
+    tell!("listening on {}{separator}{load}", server.address()?);
+    if let Some(page) = page {
+        tell!("metrics on http://{}", page.address()?);
+        page.show(broker.purgatories.clone(), load);
+    }
+    Ok((broker, server))
 }
 
 /// Resolves at the first SIGINT or SIGTERM.
@@ -66,7 +88,7 @@ async fn report(broker: Arc<Broker>, interval: Duration) {
     let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
     loop {
         ticks.tick().await;
-        print(&parked(&broker));
+        tell!("{}", parked(&broker));
     }
 }
 
@@ -86,9 +108,4 @@ fn parked(broker: &Broker) -> String {
         groups.members(),
         groups.rebalances(),
     )
-}
-
-/// Prints a line that a program may be reading. If it stopped reading, that is no reason to stop serving.
-fn print(line: &str) {
-    let _ = say(line);
 }

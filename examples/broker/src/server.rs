@@ -5,7 +5,7 @@ mod incoming;
 mod limits;
 
 use crate::broker::Broker;
-use crate::console::warn;
+use crate::console::log;
 use crate::listen::Listeners;
 use connection::{Context, End};
 use limits::Limits;
@@ -59,7 +59,7 @@ impl Server {
                         connections.spawn(serve(socket, peer, context.clone()));
                     }
                     Err(error) => {
-                        warn(&format!("cannot accept a connection: {error}"));
+                        log!("cannot accept a connection: {error}");
                         tokio::time::sleep(ACCEPT_RETRY).await;
                     }
                 },
@@ -71,7 +71,7 @@ impl Server {
         context.broker.shutdown();
         let parting = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(PARTING, parting).await.is_err() {
-            warn("some clients did not take their last answers");
+            log!("some clients did not take their last answers");
         }
     }
 }
@@ -79,11 +79,11 @@ impl Server {
 async fn serve(socket: TcpStream, peer: SocketAddr, context: Context) {
     // Answers are written whole, so there is nothing to gather.
     if let Err(error) = socket.set_nodelay(true) {
-        warn(&format!("{peer}: {error}"));
+        log!("{peer}: {error}");
     }
     let open = Arc::clone(&context.broker.connection);
     if let Err(End::Dropped(reason)) = connection::serve(socket, context).await {
-        warn(&format!("closed the connection of {peer}: {reason}"));
+        log!("closed the connection of {peer}: {reason}");
     }
     drop(open);
 }

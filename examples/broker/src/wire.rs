@@ -4,5 +4,4 @@ pub(crate) mod apis;
 pub mod frame;
 pub(crate) mod outline;
 pub mod request;
-pub(crate) mod response;
 pub(crate) mod too_long;

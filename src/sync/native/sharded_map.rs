@@ -2,10 +2,10 @@
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
-use crate::sync::Entry;
+use crate::sync::{Entry, Lazy};
 use dashmap::{DashMap, SharedValue};
 use equivalent::Equivalent;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 /// A change to the map's entry of `key`, prepared to be made together with others.
 #[derive(Debug)]
@@ -24,21 +24,41 @@ impl<K, T> Edit<'_, K, T> {
     }
 }
 
-/// A concurrent map of small values: every access happens under the lock of the key's shard.
-pub(crate) struct ShardedMap<K, V, S>(DashMap<K, V, S>);
+/// The map hashes nothing by itself, so it has no copy of the user's hasher, whose `clone` is the user's code.
+type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
+/// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when
+/// the first value comes.
+pub(crate) struct ShardedMap<K, V, S> {
+    map: Lazy<Shards<K, V>>,
+    hasher: S,
+    /// How many shards there are, a power of two, less one.
+    mask: usize,
+}
+
+impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     pub(crate) fn new(hasher: S, shards: usize) -> Self {
-        Self(DashMap::with_capacity_and_hasher_and_shard_amount(
-            0, hasher, shards,
-        ))
+        Self {
+            map: Lazy::new(),
+            hasher,
+            mask: shards - 1,
+        }
     }
 
-    /// The hash of `key`, and the number of its shard.
+    fn make(&self) -> Shards<K, V> {
+        DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), self.mask + 1)
+    }
+
+    /// By bits that choose no place in a shard's table: those are the lowest and the highest ones.
     #[inline(always)]
-    fn locate<Q: Hash + ?Sized>(&self, key: &Q) -> (u64, usize) {
-        let hash = self.0.hasher().hash_one(key);
-        (hash, self.0.determine_shard(hash as usize))
+    fn shard_of(&self, hash: u64) -> usize {
+        (hash >> 32) as usize & self.mask
+    }
+
+    /// `None` if no value has come yet.
+    #[inline(always)]
+    fn made(&self) -> Option<&Shards<K, V>> {
+        self.map.get(|| self.make())
     }
 
     /// Reads the entry of `key` under the shared lock of its shard.
@@ -47,8 +67,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let (hash, shard) = self.locate(key);
-        let shard = self.0.shards()[shard].read();
+        let map = self.made()?;
+        let hash = self.hash_of(key);
+        let shard = map.shards()[self.shard_of(hash)].read();
         let (_, value) = shard.get(hash, |(other, _)| key.equivalent(other))?;
         Some(read(value.get()))
     }
@@ -58,8 +79,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let (hash, shard) = self.locate(key);
-        let shard = self.0.shards()[shard].read();
+        let map = self.made()?;
+        let hash = self.hash_of(key);
+        let shard = map.shards()[self.shard_of(hash)].read();
         let (stored, _) = shard.get(hash, |(other, _)| key.equivalent(other))?;
         Some(read(stored))
     }
@@ -67,7 +89,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     /// The hash of `key`, for the methods that find an entry by it.
     #[inline(always)]
     pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        self.0.hasher().hash_one(key)
+        self.hasher.hash_one(key)
     }
 
     /// Reads the entry that `is_it`, among those with this hash, under the shared lock of their shard.
@@ -78,8 +100,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         mut is_it: impl FnMut(&K, &V) -> bool,
         read: impl FnOnce(&V) -> R,
     ) -> Option<R> {
-        let shard = self.0.determine_shard(hash as usize);
-        let shard = self.0.shards()[shard].read();
+        let map = self.made()?;
+        let shard = map.shards()[self.shard_of(hash)].read();
         let (_, value) = shard.get(hash, |(key, value)| is_it(key, value.get()))?;
         Some(read(value.get()))
     }
@@ -91,8 +113,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         hash: u64,
         mut is_it: impl FnMut(&K, &V) -> bool,
     ) -> Option<(K, V)> {
-        let shard = self.0.determine_shard(hash as usize);
-        let mut shard = self.0.shards()[shard].write();
+        let map = self.made()?;
+        let mut shard = map.shards()[self.shard_of(hash)].write();
         let taken = shard.remove_entry(hash, |(key, value)| is_it(key, value.get()));
         drop(shard);
         taken.map(|(key, value)| (key, value.into_inner()))
@@ -110,8 +132,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         edit: impl FnOnce(Option<&mut V>) -> Option<V>,
         hash_of: impl Fn(&V) -> u64,
     ) -> Option<K> {
-        let shard = self.0.determine_shard(hash as usize);
-        let mut shard = self.0.shards()[shard].write();
+        let map = self.map.get_or_make(|| self.make());
+        let mut shard = map.shards()[self.shard_of(hash)].write();
         let found = shard.get_mut(hash, |(other, value)| {
             *other == key && is_current(value.get())
         });
@@ -133,8 +155,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         key: K,
         place: impl FnOnce(Option<&mut V>) -> Option<V>,
     ) -> Option<K> {
-        let (hash, shard) = self.locate(&key);
-        let mut shard = self.0.shards()[shard].write();
+        let hash = self.hash_of(&key);
+        let map = self.map.get_or_make(|| self.make());
+        let mut shard = map.shards()[self.shard_of(hash)].write();
         if let Some((_, value)) = shard.get_mut(hash, |(other, _)| *other == key) {
             let value = value.get_mut();
             if let Some(other) = place(Some(value)) {
@@ -147,7 +170,7 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         // places are taken by removed entries moves to half its size, if its entries fit there, and to a larger one as
         // soon as that is full.
         if shard.capacity() == shard.len() {
-            let hash_of = |(other, _): &(K, _)| self.0.hasher().hash_one(other);
+            let hash_of = |(other, _): &(K, _)| self.hasher.hash_one(other);
             let half = shard.buckets() * 7 / 16;
             if shard.len() < half {
                 shard.shrink_to(half, hash_of);
@@ -178,8 +201,9 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let (hash, shard) = self.locate(key);
-        let mut shard = self.0.shards()[shard].write();
+        let map = self.made()?;
+        let hash = self.hash_of(key);
+        let mut shard = map.shards()[self.shard_of(hash)].write();
         let mut removed = goes.and_then(|goes| {
             shard.remove_entry(hash, |(other, value)| {
                 key.equivalent(other) && goes(value.get())
@@ -197,7 +221,8 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
 
     /// Prepares a change to the entry of `key`, if there is one.
     pub(crate) fn prepare<'k, T>(&self, key: &'k K, what: T) -> Edit<'k, K, T> {
-        let (hash, shard) = self.locate(key);
+        let hash = self.hash_of(key);
+        let shard = self.shard_of(hash);
         Edit {
             key,
             hash,
@@ -217,11 +242,11 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
         done: &mut usize,
         removed: &mut Vec<(K, V)>,
     ) {
-        let Some(first) = edits.first() else {
+        let (Some(first), Some(map)) = (edits.first(), self.made()) else {
             return;
         };
         removed.reserve(edits.len());
-        let mut shard = self.0.shards()[first.shard].write();
+        let mut shard = map.shards()[first.shard].write();
         // The entries lie far apart. In a loop of their own, these loads do not wait for one another.
         for &Edit { hash, .. } in edits {
             let likely = shard.get(hash, |_| true);
@@ -242,12 +267,12 @@ impl<K: Eq + Hash, V, S: BuildHasher + Clone> ShardedMap<K, V, S> {
 
     /// The number of entries. Takes the shared lock of each shard in turn.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.made().map_or(0, DashMap::len)
     }
 
     /// Visits every entry, one shard at a time under its shared lock.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
-        for entry in self.0.iter() {
+        for entry in self.made().into_iter().flatten() {
             visit(entry.key(), entry.value());
         }
     }

@@ -21,13 +21,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
 
 impl<K: Key, R: Send + 'static> Requests<K, R> {
     /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures that time out are woken.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`Builder::build`] returns that as an error.
+    /// The threads start when they are first needed.
     pub fn new(name: impl Into<String>) -> Self {
         match Self::builder(name).build() {
             Ok(requests) => requests,
-            Err(error) => panic!("{error}"),
+            Err(error) => unreachable!("the default settings are sound: {error}"),
         }
     }
 
@@ -62,11 +60,11 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
         self
     }
 
-    /// Builds them and starts the threads.
+    /// Builds them.
     ///
     /// # Errors
     /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
-    /// refuses a thread.
+    /// refuses a thread that is to [start at once](Self::threads_at_once).
     ///
     /// # Panics
     /// If the clock does.

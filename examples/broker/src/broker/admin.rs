@@ -1,7 +1,8 @@
 //! Requests of administrators: CreateTopics, DeleteTopics, DescribeConfigs.
 
-use crate::broker::topics::{MAX_NAME, Topics};
+use crate::broker::topics::Topics;
 use crate::exchange::NODE;
+use crate::groups::Coordinator;
 use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
 use crate::wire::frame::MAX_FRAME;
@@ -59,10 +60,16 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
     CreateTopicsResponse::default().with_topics(request.topics.into_iter().map(create).collect())
 }
 
-/// Deletes topics. Each succeeds or fails by itself; what waits for one is answered that there is no such topic.
-pub(crate) fn delete_topics(request: DeleteTopicsRequest, topics: &Topics) -> DeleteTopicsResponse {
+/// Deletes topics. Each succeeds or fails by itself; what waits for one is answered that there is no such topic, and
+/// groups forget their offsets in it.
+pub(crate) fn delete_topics(
+    request: DeleteTopicsRequest,
+    topics: &Topics,
+    groups: &Coordinator,
+) -> DeleteTopicsResponse {
     let delete = |name: TopicName| {
-        let error = topics.delete(&name).err();
+        let deleted = topics.delete(&name);
+        let error = deleted.inspect(|()| groups.forget_topic(&name)).err();
         DeletableTopicResult::default()
             .with_name(Some(name))
             .with_error_code(error.map_or(0, |error| error.code()))
@@ -72,37 +79,29 @@ pub(crate) fn delete_topics(request: DeleteTopicsRequest, topics: &Topics) -> De
     DeleteTopicsResponse::default().with_responses(responses.collect())
 }
 
-/// A setting under Kafka's name for it, which cannot be changed: what kind of value it has, as the protocol numbers
-/// them, the value, and what it means.
-type Config = (&'static str, i8, String, &'static str);
+/// A setting under Kafka's name for it, which cannot be changed.
+type Config = (&'static str, String);
 
-const FLAG: i8 = 1;
-const TEXT: i8 = 2;
-const NUMBER: i8 = 5;
-
-#[rustfmt::skip]
 fn topic_configs() -> Vec<Config> {
     vec![
-        ("cleanup.policy", TEXT, "delete".to_owned(), "The oldest records go first."),
-        ("compression.type", TEXT, "producer".to_owned(), "Batches are kept as they came."),
-        ("max.message.bytes", NUMBER, MAX_BATCH.to_string(), "Longest record batch."),
-        ("message.timestamp.type", TEXT, "CreateTime".to_owned(), "Timestamps are the producers'."),
-        ("min.insync.replicas", NUMBER, 1.to_string(), "The leader is enough."),
-        ("retention.bytes", NUMBER, RETENTION.to_string(), "What each partition keeps."),
-        ("retention.ms", NUMBER, (-1).to_string(), "Records do not go because they are old."),
+        ("cleanup.policy", "delete".to_owned()),
+        ("compression.type", "producer".to_owned()),
+        ("max.message.bytes", MAX_BATCH.to_string()),
+        ("message.timestamp.type", "CreateTime".to_owned()),
+        ("min.insync.replicas", 1.to_string()),
+        ("retention.bytes", RETENTION.to_string()),
+        ("retention.ms", (-1).to_string()),
     ]
 }
 
-#[rustfmt::skip]
 fn broker_configs(topics: &Topics) -> Vec<Config> {
     vec![
-        ("auto.create.topics.enable", FLAG, true.to_string(), "If the client asks for it."),
-        ("default.replication.factor", NUMBER, 1.to_string(), "There is one broker."),
-        ("log.retention.bytes", NUMBER, RETENTION.to_string(), "What each partition keeps."),
-        ("message.max.bytes", NUMBER, MAX_BATCH.to_string(), "Longest record batch."),
-        ("num.partitions", NUMBER, topics.default_partitions.to_string(), "Unless the creator says."),
-        ("socket.request.max.bytes", NUMBER, MAX_FRAME.to_string(), "Longest request."),
-        ("topic.name.max.bytes", NUMBER, MAX_NAME.to_string(), "Longest topic name."),
+        ("auto.create.topics.enable", true.to_string()),
+        ("default.replication.factor", 1.to_string()),
+        ("log.retention.bytes", RETENTION.to_string()),
+        ("message.max.bytes", MAX_BATCH.to_string()),
+        ("num.partitions", topics.default_partitions.to_string()),
+        ("socket.request.max.bytes", MAX_FRAME.to_string()),
     ]
 }
 
@@ -110,7 +109,7 @@ fn broker_configs(topics: &Topics) -> Vec<Config> {
 fn holds(asked: &CreatableTopicConfig) -> bool {
     let is = |value: &str| asked.value.as_ref().is_none_or(|asked| **asked == *value);
     let mut configs = topic_configs().into_iter();
-    configs.any(|(name, _, value, _)| name == &*asked.name && is(&value))
+    configs.any(|(name, value)| name == &*asked.name && is(&value))
 }
 
 /// Tells what topics and this broker are configured to.
@@ -123,7 +122,7 @@ pub(crate) fn describe_configs(
         let result = DescribeConfigsResult::default()
             .with_resource_type(asked.resource_type)
             .with_resource_name(asked.resource_name);
-        let wanted = |(name, ..): &Config| match &asked.configuration_keys {
+        let wanted = |(name, _): &Config| match &asked.configuration_keys {
             Some(names) => names.iter().any(|wanted| **wanted == **name),
             None => true,
         };
@@ -160,15 +159,13 @@ fn configs_of(
     }
 }
 
-fn describe_config((name, kind, value, documentation): Config) -> DescribeConfigsResourceResult {
+fn describe_config((name, value): Config) -> DescribeConfigsResourceResult {
     const DEFAULT: i8 = 5;
     DescribeConfigsResourceResult::default()
         .with_name(StrBytes::from_static_str(name))
         .with_value(Some(StrBytes::from_string(value)))
         .with_read_only(true)
         .with_config_source(DEFAULT)
-        .with_config_type(kind)
-        .with_documentation(Some(StrBytes::from_static_str(documentation)))
 }
 
 fn message(error: ResponseError) -> StrBytes {

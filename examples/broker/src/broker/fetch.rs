@@ -2,7 +2,7 @@
 
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
-use crate::console::warn;
+use crate::console::log;
 use crate::exchange::{Answer, Unread};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -109,7 +109,7 @@ impl From<Fetch> for Answer {
 
 impl Unread for Fetch {
     fn size(&self) -> usize {
-        let mut limits = Limits::new(self.max_bytes);
+        let mut limits = Limits(self.max_bytes, true);
         let size = |asked: &PartitionFetch| {
             let found = asked.find(&mut limits);
             AROUND + found.map_or(0, |slice| slice.batches.size())
@@ -119,7 +119,7 @@ impl Unread for Fetch {
 
     /// Reads what is there now.
     fn read(self: Box<Self>) -> ResponseKind {
-        let mut limits = Limits::new(self.max_bytes);
+        let mut limits = Limits(self.max_bytes, true);
         let mut partition = |asked: PartitionFetch| {
             let data = PartitionData::default().with_partition_index(asked.index);
             let read = asked.find(&mut limits).and_then(|slice| {
@@ -155,31 +155,21 @@ impl Unread for Fetch {
     }
 }
 
-/// What is left, while partition after partition is read, of the bytes that an answer may have.
-struct Limits {
-    bytes_left: usize,
-    nothing_yet: bool,
-}
-
-impl Limits {
-    fn new(max_bytes: usize) -> Self {
-        Self {
-            bytes_left: max_bytes,
-            nothing_yet: true,
-        }
-    }
-}
+/// What is left, while partition after partition is read, of the bytes that an answer may have; and whether there is
+/// nothing in it yet.
+struct Limits(usize, bool);
 
 impl PartitionFetch {
     /// Finds what there is of this partition within the limits.
     fn find(&self, limits: &mut Limits) -> Result<Slice, ResponseError> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
         // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
-        let limit = self.max_bytes.min(limits.bytes_left);
-        let slice = partition.find(self.offset, limit, limits.nothing_yet)?;
+        let Limits(bytes_left, nothing_yet) = limits;
+        let limit = self.max_bytes.min(*bytes_left);
+        let slice = partition.find(self.offset, limit, *nothing_yet)?;
         let size = slice.batches.size();
-        limits.bytes_left = limits.bytes_left.saturating_sub(size);
-        limits.nothing_yet &= size == 0;
+        *bytes_left = bytes_left.saturating_sub(size);
+        *nothing_yet &= size == 0;
         Ok(slice)
     }
 
@@ -189,10 +179,7 @@ impl PartitionFetch {
         if error.kind() == io::ErrorKind::NotFound {
             return ResponseError::OffsetOutOfRange;
         }
-        warn(&format!(
-            "partition {} from offset {offset}: {error}",
-            self.index
-        ));
+        log!("partition {} from offset {offset}: {error}", self.index);
         ResponseError::KafkaStorageError
     }
 

@@ -73,7 +73,7 @@ pub(crate) fn metadata(
 
 /// The follower inside this process is no broker that clients could talk to, so it is not listed.
 fn describe(topic: &Topic) -> MetadataResponseTopic {
-    let partitions = topic.partitions().iter().map(|partition| {
+    let partitions = topic.partitions.iter().map(|partition| {
         MetadataResponsePartition::default()
             .with_partition_index(partition.key().partition)
             .with_leader_id(NODE)
@@ -81,7 +81,7 @@ fn describe(topic: &Topic) -> MetadataResponseTopic {
             .with_isr_nodes(vec![NODE])
     });
     MetadataResponseTopic::default()
-        .with_name(Some(topic_name(topic.name())))
+        .with_name(Some(topic_name(&topic.name)))
         .with_partitions(partitions.collect())
 }
 

@@ -1,9 +1,7 @@
 //! One partition: its log, and how far of it consumers may see.
 
-use crate::broker::delayed_fetch::DelayedFetch;
-use crate::broker::delayed_produce::DelayedProduce;
-use crate::broker::purgatories::Purgatories;
-use crate::console::warn;
+use crate::broker::delayed::{DelayedFetch, DelayedProduce, Purgatories};
+use crate::console::log;
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
@@ -157,9 +155,7 @@ impl Partition {
 
     fn failed(&self, what: &str, error: &io::Error) -> ResponseError {
         let TopicPartition { topic, partition } = &self.key;
-        warn(&format!(
-            "topic {topic}, partition {partition}: cannot {what}: {error}"
-        ));
+        log!("topic {topic}, partition {partition}: cannot {what}: {error}");
         ResponseError::KafkaStorageError
     }
 

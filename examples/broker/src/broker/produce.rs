@@ -39,21 +39,7 @@ pub(crate) struct Produced {
     topics: Vec<(TopicName, Vec<(i32, Outcome)>)>,
 }
 
-type Outcome = Result<(Appended, Required), ResponseError>;
-
-/// The offset that the high watermark of a partition has to reach.
-#[derive(Debug, Clone)]
-pub(crate) struct Required {
-    pub(crate) partition: Arc<Partition>,
-    pub(crate) offset: i64,
-}
-
-impl Required {
-    /// `None` as long as it is not reached; an error if it never will be.
-    fn outcome(&self) -> Option<Result<(), ResponseError>> {
-        self.partition.has_replicated(self.offset)
-    }
-}
+type Outcome = Result<(Appended, Arc<Partition>), ResponseError>;
 
 impl Produced {
     /// Appends everything that `request` brings. Each partition succeeds or fails by itself.
@@ -101,16 +87,17 @@ impl Produced {
             .find_map(|outcome| outcome.as_ref().err().copied())
     }
 
-    /// How far which high watermarks have to come.
-    pub(crate) fn required(&self) -> Vec<Required> {
-        let appended = self.outcomes().flatten();
-        appended.map(|(_, required)| required.clone()).collect()
+    /// The partitions that were appended to, and the offsets that their high watermarks have to reach.
+    pub(crate) fn required(&self) -> Vec<(Arc<Partition>, i64)> {
+        let required = self.outcomes().flatten();
+        let required = required.map(|(to, partition)| (Arc::clone(partition), to.end_offset));
+        required.collect()
     }
 
     /// Whether they have, or never will.
     pub(crate) fn is_replicated(&self) -> bool {
         let mut appended = self.outcomes().flatten();
-        appended.all(|(_, required)| required.outcome().is_some())
+        appended.all(|(to, partition)| partition.has_replicated(to.end_offset).is_some())
     }
 
     /// The answer as of now.
@@ -128,9 +115,9 @@ impl Produced {
 }
 
 fn response(index: i32, outcome: Outcome, acks: Acks) -> PartitionProduceResponse {
-    let outcome = outcome.and_then(|(appended, required)| match acks {
+    let outcome = outcome.and_then(|(appended, partition)| match acks {
         Acks::All => {
-            let replicated = required.outcome();
+            let replicated = partition.has_replicated(appended.end_offset);
             let replicated = replicated.unwrap_or(Err(ResponseError::RequestTimedOut));
             replicated.map(|()| appended)
         }
@@ -150,6 +137,5 @@ fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Followe
     let records = records.ok_or(ResponseError::InvalidRecord)?;
     let appended = partition.append(&Batch::from_producer(records)?)?;
     follower.replicate(Arc::clone(&partition), appended.end_offset);
-    let offset = appended.end_offset;
-    Ok((appended, Required { partition, offset }))
+    Ok((appended, partition))
 }

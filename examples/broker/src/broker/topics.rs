@@ -1,8 +1,8 @@
 //! The topics of the broker.
 
+use crate::broker::delayed::Purgatories;
 use crate::broker::partition::{Partition, TopicPartition};
-use crate::broker::purgatories::Purgatories;
-use crate::console::warn;
+use crate::console::log;
 use crate::storage::folder::Folder;
 use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
@@ -15,13 +15,13 @@ use std::sync::Arc;
 const MAX_PARTITIONS: usize = 10_000;
 
 /// Longest topic name, as in Kafka (names become directory names there).
-pub(crate) const MAX_NAME: usize = 249;
+const MAX_NAME: usize = 249;
 
 /// A topic: its name and its partitions. Never changes once created.
 #[derive(Debug)]
 pub(crate) struct Topic {
-    name: Arc<str>,
-    partitions: Vec<Arc<Partition>>,
+    pub(crate) name: Arc<str>,
+    pub(crate) partitions: Vec<Arc<Partition>>,
 }
 
 impl Topic {
@@ -46,14 +46,6 @@ impl Topic {
             partitions: (0..partitions).map(partition).collect::<io::Result<_>>()?,
             name: Arc::clone(&name),
         })
-    }
-
-    pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    pub(crate) fn partitions(&self) -> &[Arc<Partition>] {
-        &self.partitions
     }
 }
 
@@ -94,7 +86,7 @@ impl Topics {
     /// The greatest id of a producer that is remembered.
     pub(crate) fn greatest_producer(&self) -> Option<i64> {
         let topics = self.all();
-        let partitions = topics.iter().flat_map(|topic| topic.partitions());
+        let partitions = topics.iter().flat_map(|topic| &topic.partitions);
         partitions
             .filter_map(|partition| partition.greatest_producer())
             .max()
@@ -103,7 +95,7 @@ impl Topics {
     /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let topics = self.all();
-        let mut partitions = topics.iter().flat_map(|topic| topic.partitions());
+        let mut partitions = topics.iter().flat_map(|topic| &topic.partitions);
         partitions.try_for_each(|partition| partition.sync())
     }
 
@@ -158,7 +150,7 @@ impl Topics {
             by_name.remove(name)
         };
         // With no lock held: this completes requests.
-        for partition in topic.iter().flat_map(|topic| topic.partitions()) {
+        for partition in topic.iter().flat_map(|topic| &topic.partitions) {
             partition.delete();
         }
         Ok(())
@@ -185,7 +177,7 @@ impl Topics {
 }
 
 fn storage_failed(what: &str, topic: &str, error: &io::Error) -> ResponseError {
-    warn(&format!("cannot {what} topic {topic}: {error}"));
+    log!("cannot {what} topic {topic}: {error}");
     ResponseError::KafkaStorageError
 }
 

@@ -2,7 +2,6 @@
 
 use super::group::State;
 use super::member::{Id, Member};
-use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::{JoinGroupResponse, SyncGroupResponse};
@@ -52,9 +51,11 @@ pub(super) fn sync_failed(error: ResponseError) -> SyncGroupResponse {
     SyncGroupResponse::default().with_error_code(error.code())
 }
 
-pub(super) fn synced(state: &State, assignment: Bytes) -> SyncGroupResponse {
+/// What a member is told of its part.
+pub(super) fn synced(state: &State, member: &Id) -> SyncGroupResponse {
+    let assignment = state.members.get(member).map(|member| &member.assignment);
     SyncGroupResponse::default()
         .with_protocol_type(state.protocol_type.as_deref().map(text))
         .with_protocol_name(state.protocol.as_deref().map(text))
-        .with_assignment(assignment)
+        .with_assignment(assignment.cloned().unwrap_or_default())
 }

@@ -21,7 +21,6 @@ pub(crate) enum Kind {
 /// It is parked under the group's id, in the purgatory of its kind, and whatever takes a member in or out, or ends the
 /// phase, checks that key. The answers to the members lie with the members: this is the one operation that ends all
 /// their waits.
-#[derive(Debug)]
 pub(crate) struct DelayedPhase {
     pub(super) coordinator: Weak<Coordinator>,
     pub(super) group: Arc<Group>,

@@ -19,9 +19,8 @@ use super::offsets::Offsets;
 use super::{Charge, Coordinator};
 use kafka_protocol::ResponseError;
 use parking_lot::{Mutex, MutexGuard};
-use request_purgatory::{ResolvedKey, Watch};
+use request_purgatory::ResolvedKey;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A group. Its lock is never held across a check of a purgatory, nor while an operation is being parked: both run
@@ -29,12 +28,13 @@ use std::time::Duration;
 pub(crate) struct Group {
     pub(super) id: Id,
     state: Mutex<State>,
-    joins: ResolvedKey<DelayedPhase>,
-    syncs: ResolvedKey<DelayedPhase>,
+    /// What its phases wait on.
+    pub(super) joins: ResolvedKey<DelayedPhase>,
+    pub(super) syncs: ResolvedKey<DelayedPhase>,
 }
 
 /// What the lock of a group guards.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) id: Id,
     pub(super) phase: Phase,
@@ -59,8 +59,9 @@ pub(super) struct State {
     pub(super) after: After,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
+    #[default]
     Empty,
     PreparingRebalance {
         /// The group was empty: it waits for members that are not known yet.
@@ -84,18 +85,7 @@ impl Group {
     pub(super) fn new(id: Id, coordinator: &Coordinator) -> Self {
         let state = State {
             id: Id::clone(&id),
-            phase: Phase::Empty,
-            round: 0,
-            generation: 0,
-            protocol_type: None,
-            protocol: None,
-            leader: None,
-            members: BTreeMap::new(),
-            unsynced: BTreeSet::new(),
-            assigned: None,
-            offsets: Offsets::default(),
-            numbered: 0,
-            after: After::default(),
+            ..State::default()
         };
         Self {
             joins: coordinator.joins.resolve(Id::clone(&id)),
@@ -107,33 +97,6 @@ impl Group {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
-    }
-
-    /// What the join phase of the group waits on.
-    pub(super) fn for_joins(&self) -> Watch<'_, Arc<str>> {
-        self.joins.watch()
-    }
-
-    /// What the sync phase of the group waits on.
-    pub(super) fn for_syncs(&self) -> Watch<'_, Arc<str>> {
-        self.syncs.watch()
-    }
-
-    /// To be called without the lock. The state has been changed under the lock that `try_complete` takes.
-    pub(super) fn check_joins(&self) {
-        self.joins.check_and_complete_after_lock();
-    }
-
-    /// As for joins.
-    pub(super) fn check_syncs(&self) {
-        self.syncs.check_and_complete_after_lock();
-    }
-}
-
-impl std::fmt::Debug for Group {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut group = f.debug_struct("Group");
-        group.field("id", &self.id).finish_non_exhaustive()
     }
 }
 

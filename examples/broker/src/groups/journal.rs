@@ -8,8 +8,8 @@
 
 use super::member::Id;
 use super::offsets::Committed;
-use crate::console::warn;
-use serde_json::{Value, json};
+use crate::console::log;
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,11 +19,24 @@ const LONG: u64 = 64 * 1024;
 const TIMES: u64 = 4;
 
 /// A line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
 pub(super) enum Change {
-    Commit(Id, Id, i32, Committed),
+    Commit(Id, Id, i32, i64, i32, Option<Id>),
     Delete(Id, Id, i32),
-    DeleteGroup(Id),
+    DeleteGroup((Id,)),
+}
+
+impl Change {
+    pub(super) fn commit(group: &Id, topic: &Id, partition: i32, committed: &Committed) -> Self {
+        let Committed {
+            offset,
+            leader_epoch,
+            metadata,
+        } = committed.clone();
+        let (group, topic) = (Id::clone(group), Id::clone(topic));
+        Self::Commit(group, topic, partition, offset, leader_epoch, metadata)
+    }
 }
 
 /// The file, open for more; or none, and then nothing is kept.
@@ -46,13 +59,14 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Change>> {
     };
     let mut changes = Vec::new();
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
-        match Change::parse(line).filter(|_| line.ends_with(b"\n")) {
+        let parsed = serde_json::from_slice(line).ok();
+        match parsed.filter(|_| line.ends_with(b"\n")) {
             Some(change) => changes.push(change),
-            None => warn(&format!(
+            None => log!(
                 "{}: line {number} is torn, its {} bytes are cut off",
                 path.display(),
                 line.len()
-            )),
+            ),
         }
     }
     Ok(changes)
@@ -79,7 +93,7 @@ impl Journal {
             .create(true)
             .append(true)
             .open(&unfinished)?;
-        file.write_all(lines(changes).as_bytes())?;
+        file.write_all(lines(changes)?.as_bytes())?;
         file.sync_all()?;
         fs::rename(&unfinished, &self.path)?;
         self.length = file.metadata()?.len();
@@ -94,7 +108,7 @@ impl Journal {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        let lines = lines(changes);
+        let lines = lines(changes)?;
         if self.is_torn {
             file.set_len(self.length)?;
             self.is_torn = false;
@@ -118,44 +132,9 @@ impl Journal {
     }
 }
 
-fn lines(changes: &[Change]) -> String {
-    changes
+fn lines(changes: &[Change]) -> io::Result<String> {
+    let lines = changes
         .iter()
-        .map(|change| format!("{}\n", change.json()))
-        .collect()
-}
-
-impl Change {
-    fn json(&self) -> Value {
-        match self {
-            Self::Commit(group, topic, partition, committed) => {
-                let metadata = committed.metadata.as_deref();
-                let (offset, epoch) = (committed.offset, committed.leader_epoch);
-                json!([**group, **topic, partition, offset, epoch, metadata])
-            }
-            Self::Delete(group, topic, partition) => json!([**group, **topic, partition]),
-            Self::DeleteGroup(group) => json!([**group]),
-        }
-    }
-
-    fn parse(line: &[u8]) -> Option<Self> {
-        let text = |value: &Value| value.as_str().map(Id::from);
-        let number = |value: &Value| i32::try_from(value.as_i64()?).ok();
-        match serde_json::from_slice::<Vec<Value>>(line).ok()?.as_slice() {
-            [group] => Some(Self::DeleteGroup(text(group)?)),
-            [group, topic, partition] => {
-                Some(Self::Delete(text(group)?, text(topic)?, number(partition)?))
-            }
-            [group, topic, partition, offset, epoch, metadata] => {
-                let committed = Committed {
-                    offset: offset.as_i64()?,
-                    leader_epoch: number(epoch)?,
-                    metadata: text(metadata),
-                };
-                let (group, topic) = (text(group)?, text(topic)?);
-                Some(Self::Commit(group, topic, number(partition)?, committed))
-            }
-            _ => None,
-        }
-    }
+        .map(|change| Ok(serde_json::to_string(change)? + "\n"));
+    lines.collect()
 }

@@ -97,13 +97,13 @@ impl Protocols {
             return Err(ResponseError::InconsistentGroupProtocol);
         }
         let bytes = offered.iter().map(|it| it.name.len() + it.metadata.len());
-        let charge = coordinator.charge(bytes.sum());
+        let charge = coordinator.charge(bytes.sum())?;
         let copy = |protocol: &JoinGroupRequestProtocol| {
             let metadata = Bytes::copy_from_slice(&protocol.metadata);
             (Id::from(protocol.name.as_str()), metadata)
         };
         Ok(Self {
-            _charge: charge.ok_or(ResponseError::GroupMaxSizeReached)?,
+            _charge: charge,
             by_preference: offered.iter().map(copy).collect(),
         })
     }

@@ -20,19 +20,6 @@ pub(super) struct Join {
     pub(super) fresh_id: Id,
 }
 
-/// How an attempt to join ends, if not with a member that waits.
-enum Refusal {
-    Error(ResponseError),
-    /// The member is as it was, in the generation that there is: it need not wait.
-    Joined(Id),
-}
-
-impl From<ResponseError> for Refusal {
-    fn from(error: ResponseError) -> Self {
-        Self::Error(error)
-    }
-}
-
 impl Join {
     fn instance(&self) -> Option<&str> {
         self.request.group_instance_id.as_deref()
@@ -78,7 +65,7 @@ impl State {
         waiter: Waiter,
     ) -> Option<Id> {
         match self.take_in(coordinator, join) {
-            Ok(id) => {
+            Ok((id, true)) => {
                 if let Some(member) = self.members.get_mut(&id) {
                     // A second request of the same member takes the place of the first.
                     member.fail_join(&id, ResponseError::RebalanceInProgress);
@@ -88,12 +75,12 @@ impl State {
                 self.after.check_joins = true;
                 Some(id)
             }
-            Err(Refusal::Joined(id)) => {
+            Ok((id, false)) => {
                 self.touch(coordinator, &id);
                 waiter.answer(answers::joined(self, &id));
                 None
             }
-            Err(Refusal::Error(error)) => {
+            Err(error) => {
                 let given = match error {
                     ResponseError::MemberIdRequired => &join.fresh_id,
                     _ => join.request.member_id.as_str(),
@@ -104,10 +91,15 @@ impl State {
         }
     }
 
-    /// Puts the member into the group, and begins a rebalance if that needs one.
-    fn take_in(&mut self, coordinator: &Arc<Coordinator>, join: &Join) -> Result<Id, Refusal> {
+    /// Puts the member into the group, and begins a rebalance if that needs one. Returns its id, and whether it has to
+    /// wait: not if it is as it was, in the generation that there is.
+    fn take_in(
+        &mut self,
+        coordinator: &Arc<Coordinator>,
+        join: &Join,
+    ) -> Result<(Id, bool), ResponseError> {
         if self.phase == Phase::Dead {
-            return Err(ResponseError::CoordinatorNotAvailable.into());
+            return Err(ResponseError::CoordinatorNotAvailable);
         }
         let protocols = self.agreeable_protocols(coordinator, join)?;
         let member = &*join.request.member_id;
@@ -118,7 +110,7 @@ impl State {
             },
             // It has to come again with its id: so that a client which joins, gets no answer and joins again does not
             // leave members behind that no client is.
-            (None, "") if join.version >= 4 => Err(ResponseError::MemberIdRequired.into()),
+            (None, "") if join.version >= 4 => Err(ResponseError::MemberIdRequired),
             (None, "") => self.add(coordinator, &join.fresh_id, join, protocols),
             (None, _) if !self.members.contains_key(member) && coordinator.has_given(member) => {
                 self.add(coordinator, &Id::from(member), join, protocols)
@@ -157,14 +149,11 @@ impl State {
         id: &Id,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<Id, Refusal> {
+    ) -> Result<(Id, bool), ResponseError> {
         if self.members.len() >= coordinator.settings.max_members {
-            return Err(ResponseError::GroupMaxSizeReached.into());
+            return Err(ResponseError::GroupMaxSizeReached);
         }
-        let session = (self.session(id), join.session_timeout());
-        coordinator
-            .sessions
-            .begin(coordinator, session.0, session.1)?;
+        coordinator.begin_session(self.session(id), join.session_timeout())?;
         if self.members.is_empty() {
             self.protocol_type = Some(Id::from(&*join.request.protocol_type));
         }
@@ -183,7 +172,7 @@ impl State {
         };
         self.members.insert(Id::clone(id), member);
         self.rebalance(coordinator);
-        Ok(Id::clone(id))
+        Ok((Id::clone(id), true))
     }
 
     /// A static member that was here before takes its own place again, under another member id. What its client before
@@ -196,13 +185,10 @@ impl State {
         before: &Id,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<Id, Refusal> {
+    ) -> Result<(Id, bool), ResponseError> {
         let id = &join.fresh_id;
-        let session = (self.session(id), join.session_timeout());
-        coordinator
-            .sessions
-            .begin(coordinator, session.0, session.1)?;
-        coordinator.sessions.end(&self.session(before));
+        coordinator.begin_session(self.session(id), join.session_timeout())?;
+        coordinator.sessions.complete(&self.session(before));
         if let Some(mut member) = self.members.remove(before) {
             member.fail(before, ResponseError::FencedInstanceId);
             self.members.insert(Id::clone(id), member);
@@ -214,10 +200,10 @@ impl State {
         let agree = self.protocol.as_ref() == Some(&self.choose_protocol());
         if self.phase == Phase::Stable && agree {
             // Nothing changes for the others, so they need not hear of it.
-            return Err(Refusal::Joined(Id::clone(id)));
+            return Ok((Id::clone(id), false));
         }
         self.rebalance(coordinator);
-        Ok(Id::clone(id))
+        Ok((Id::clone(id), true))
     }
 
     /// A member joins again: because it was told to, because it wants a rebalance, or because it missed an answer.
@@ -226,9 +212,9 @@ impl State {
         coordinator: &Coordinator,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<Id, Refusal> {
+    ) -> Result<(Id, bool), ResponseError> {
         let Some((id, found)) = self.members.get_key_value(&*join.request.member_id) else {
-            return Err(ResponseError::UnknownMemberId.into());
+            return Err(ResponseError::UnknownMemberId);
         };
         let id = Id::clone(id);
         let changed = !found.protocols.is_same(&protocols);
@@ -241,11 +227,11 @@ impl State {
             _ => true,
         };
         if !rebalances {
-            return Err(Refusal::Joined(id));
+            return Ok((id, false));
         }
         self.update(&id, join, protocols);
         self.rebalance(coordinator);
-        Ok(id)
+        Ok((id, true))
     }
 
     fn update(&mut self, id: &Id, join: &Join, protocols: Protocols) {
@@ -290,7 +276,7 @@ impl State {
 
     /// Takes a member out, and ends its waits.
     pub(super) fn remove_member(&mut self, coordinator: &Coordinator, id: &Id) {
-        coordinator.sessions.end(&self.session(id));
+        coordinator.sessions.complete(&self.session(id));
         if let Some(mut member) = self.members.remove(id) {
             member.fail(id, ResponseError::UnknownMemberId);
         }

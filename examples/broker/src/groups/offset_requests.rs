@@ -7,7 +7,7 @@ use super::journal::{Change, Journal};
 use super::member::Id;
 use super::offsets::{Committed, Offsets};
 use super::settings::MAX_OFFSET_METADATA;
-use crate::console::warn;
+use crate::console::log;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
@@ -25,6 +25,7 @@ use kafka_protocol::messages::{
     DeleteGroupsRequest, DeleteGroupsResponse, OffsetCommitRequest, OffsetCommitResponse,
     OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest, OffsetFetchResponse,
 };
+use std::collections::BTreeMap;
 
 impl Coordinator {
     pub(super) fn commit(
@@ -32,8 +33,8 @@ impl Coordinator {
         asked: &OffsetCommitRequest,
         is_partition: &dyn Fn(&str, i32) -> bool,
     ) -> OffsetCommitResponse {
-        let mut changes = Vec::new();
-        let mut charges = Vec::new();
+        let group = Id::from(&**asked.group_id);
+        let (mut changes, mut commits) = (Vec::new(), Vec::new());
         let mut check = |topic: &str, asked_for: &OffsetCommitRequestPartition| {
             let (index, metadata) = (asked_for.partition_index, &asked_for.committed_metadata);
             if !is_partition(topic, index) {
@@ -51,9 +52,10 @@ impl Coordinator {
                 metadata: metadata.as_deref().map(Id::from),
             };
             let charge = self.charge(committed.size());
-            charges.push(charge.ok_or(ResponseError::InvalidCommitOffsetSize)?);
-            let group = Id::from(&**asked.group_id);
-            changes.push(Change::Commit(group, Id::from(topic), index, committed));
+            let charge = charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?;
+            let topic = Id::from(topic);
+            changes.push(Change::commit(&group, &topic, index, &committed));
+            commits.push((topic, index, committed, charge));
             Ok(())
         };
         let topics = asked.topics.iter().map(|topic| {
@@ -67,7 +69,7 @@ impl Coordinator {
                 .with_partitions(partitions.collect())
         });
         let mut answer = OffsetCommitResponse::default().with_topics(topics.collect());
-        if let Err(error) = self.commit_all(asked, changes, charges) {
+        if let Err(error) = self.commit_all(asked, &changes, commits) {
             let topics = answer.topics.iter_mut();
             for partition in topics.flat_map(|topic| &mut topic.partitions) {
                 partition.error_code = error.code();
@@ -80,8 +82,8 @@ impl Coordinator {
     fn commit_all(
         &self,
         asked: &OffsetCommitRequest,
-        changes: Vec<Change>,
-        charges: Vec<super::Charge>,
+        changes: &[Change],
+        commits: Vec<(Id, i32, Committed, super::Charge)>,
     ) -> Result<(), ResponseError> {
         // No member joins a group of a negative generation: it is there to keep offsets.
         let group = match self.group(&asked.group_id) {
@@ -96,11 +98,9 @@ impl Coordinator {
         let mut journal = self.journal.lock();
         let mut state = group.lock();
         state.check_commit(self, asked)?;
-        self.note(&mut journal, &changes)?;
-        for (change, charge) in changes.into_iter().zip(charges) {
-            if let Change::Commit(_, topic, index, committed) = change {
-                state.offsets.commit(topic, index, committed, charge);
-            }
+        self.note(&mut journal, changes)?;
+        for (topic, index, committed, charge) in commits {
+            state.offsets.insert((topic, index), (committed, charge));
         }
         drop(state);
         self.shorten(&mut journal)
@@ -109,7 +109,7 @@ impl Coordinator {
     /// Writes changes to the journal. After an error there is nothing of them.
     fn note(&self, journal: &mut Journal, changes: &[Change]) -> Result<(), ResponseError> {
         journal.append(changes).map_err(|error| {
-            warn(&format!("cannot keep offsets: {error}"));
+            log!("cannot keep offsets: {error}");
             ResponseError::KafkaStorageError
         })
     }
@@ -120,7 +120,7 @@ impl Coordinator {
             && let Err(error) = journal.rewrite(&self.committed())
         {
             // What it has is whole, so it can go on.
-            warn(&format!("cannot shorten the journal of offsets: {error}"));
+            log!("cannot shorten the journal of offsets: {error}");
         }
         Ok(())
     }
@@ -132,22 +132,20 @@ impl Coordinator {
         let nothing = Offsets::default();
         let offsets = state.as_ref().map_or(&nothing, |state| &state.offsets);
         let asked = asked.topics.unwrap_or_else(|| {
-            let mut topics = Vec::<OffsetFetchRequestTopic>::new();
-            for (topic, index, _) in offsets.all() {
-                if topics.last().is_none_or(|last| **last.name != **topic) {
-                    topics.push(OffsetFetchRequestTopic::default().with_name(text(topic).into()));
-                }
-                topics
-                    .last_mut()
-                    .expect("just added")
-                    .partition_indexes
-                    .push(index);
+            let mut indexes = BTreeMap::<&Id, Vec<i32>>::new();
+            for (topic, index) in offsets.keys() {
+                indexes.entry(topic).or_default().push(*index);
             }
-            topics
+            let topic = |(name, indexes): (&Id, _)| {
+                let topic = OffsetFetchRequestTopic::default().with_name(text(name).into());
+                topic.with_partition_indexes(indexes)
+            };
+            indexes.into_iter().map(topic).collect()
         });
         let topics = asked.into_iter().map(|topic| {
             let partitions = topic.partition_indexes.iter().map(|index| {
-                let found = offsets.get(&topic.name, *index);
+                let found = offsets.get(&(Id::from(&**topic.name), *index));
+                let found = found.map(|(committed, _)| committed);
                 let metadata = found.and_then(|found| found.metadata.as_deref());
                 OffsetFetchResponsePartition::default()
                     .with_partition_index(*index)
@@ -175,11 +173,12 @@ impl Coordinator {
             if state.phase != Phase::Empty {
                 return Err(ResponseError::GroupSubscribedToTopic);
             }
-            let found = state.offsets.get(topic, index);
+            let at = (Id::from(topic), index);
+            let found = state.offsets.get(&at);
             found.ok_or(ResponseError::UnknownTopicOrPartition)?;
-            let change = Change::Delete(Id::clone(&group.id), Id::from(topic), index);
+            let change = Change::Delete(Id::clone(&group.id), Id::clone(&at.0), index);
             self.note(&mut journal, &[change])?;
-            state.offsets.delete(topic, index);
+            state.offsets.remove(&at);
             Ok(())
         };
         let topics = asked.topics.into_iter().map(|topic| {
@@ -197,20 +196,21 @@ impl Coordinator {
         answer.with_topics(topics.collect())
     }
 
-    /// A topic was deleted: what was committed for it means nothing to another one of that name.
-    pub(crate) fn forget_topic(&self, topic: &str) -> Result<(), ResponseError> {
+    /// A topic was deleted: what was committed for it means nothing to another one of that name. If the journal cannot
+    /// be written, that is logged, and the offsets stay.
+    pub(crate) fn forget_topic(&self, topic: &str) {
         let mut journal = self.journal.lock();
         for group in self.all() {
             let mut state = group.lock();
-            let found = state.offsets.all().filter(|(name, ..)| ***name == *topic);
-            let indexes: Vec<_> = found.map(|(_, index, _)| index).collect();
-            for index in indexes {
-                let change = Change::Delete(Id::clone(&group.id), Id::from(topic), index);
-                self.note(&mut journal, &[change])?;
-                state.offsets.delete(topic, index);
+            let indexes = state.offsets.keys().filter(|(name, _)| **name == *topic);
+            let delete = |(name, index): &(Id, i32)| {
+                Change::Delete(Id::clone(&group.id), Id::clone(name), *index)
+            };
+            let changes: Vec<_> = indexes.map(delete).collect();
+            if self.note(&mut journal, &changes).is_ok() {
+                state.offsets.retain(|(name, _), _| **name != *topic);
             }
         }
-        Ok(())
     }
 
     pub(super) fn delete_groups(&self, asked: DeleteGroupsRequest) -> DeleteGroupsResponse {
@@ -232,7 +232,7 @@ impl Coordinator {
                 Phase::Dead => return Err(ResponseError::GroupIdNotFound),
                 _ => return Err(ResponseError::NonEmptyGroup),
             }
-            self.note(&mut journal, &[Change::DeleteGroup(Id::from(id))])?;
+            self.note(&mut journal, &[Change::DeleteGroup((Id::from(id),))])?;
             state.phase = Phase::Dead;
         }
         self.groups.write().remove(id);

@@ -11,8 +11,7 @@ use std::collections::BTreeMap;
 const ENTRY: usize = 128;
 
 /// The committed offsets of one group, by topic and partition.
-#[derive(Debug, Default)]
-pub(super) struct Offsets(BTreeMap<(Id, i32), (Committed, Charge)>);
+pub(super) type Offsets = BTreeMap<(Id, i32), (Committed, Charge)>;
 
 /// What was committed for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,37 +25,6 @@ impl Committed {
     /// Bytes of memory that it takes.
     pub(super) fn size(&self) -> usize {
         ENTRY + self.metadata.as_ref().map_or(0, |text| text.len())
-    }
-}
-
-impl Offsets {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn commit(
-        &mut self,
-        topic: Id,
-        partition: i32,
-        committed: Committed,
-        charge: Charge,
-    ) {
-        self.0.insert((topic, partition), (committed, charge));
-    }
-
-    pub(super) fn get(&self, topic: &str, partition: i32) -> Option<&Committed> {
-        let found = self.0.get(&(Id::from(topic), partition));
-        found.map(|(committed, _)| committed)
-    }
-
-    /// Everything, by topic and partition.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&Id, i32, &Committed)> {
-        let all = self.0.iter();
-        all.map(|((topic, partition), (committed, _))| (topic, *partition, committed))
-    }
-
-    pub(super) fn delete(&mut self, topic: &str, partition: i32) {
-        self.0.remove(&(Id::from(topic), partition));
     }
 }
 

@@ -4,6 +4,7 @@ use super::delayed::Kind;
 use super::group::{Phase, State};
 use super::member::{Id, Member, Waiter};
 use super::{Coordinator, answers};
+use crate::exchange::Answer;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::SyncGroupRequest;
@@ -90,14 +91,24 @@ impl State {
         self.leader = Some(leader);
         self.unsynced = self.members.keys().cloned().collect();
         self.after.park = Some((Kind::Sync, self.round, self.rebalance_timeout()));
-        let mut waiters = Vec::new();
-        for (id, member) in &mut self.members {
+        for member in self.members.values_mut() {
             member.assignment = Bytes::new();
-            waiters.extend(member.join.take().map(|waiter| (Id::clone(id), waiter)));
         }
+        self.answer_each(coordinator, |member| &mut member.join, answers::joined);
+    }
+
+    /// Answers the members of which this waits. Their sessions go on.
+    fn answer_each<A: Into<Answer>>(
+        &mut self,
+        coordinator: &Coordinator,
+        waiting: impl Fn(&mut Member) -> &mut Option<Waiter>,
+        answer: impl Fn(&Self, &Id) -> A,
+    ) {
+        let waits = |(id, member)| Some((Id::clone(id), waiting(member).take()?));
+        let waiters: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
         for (id, waiter) in waiters {
             self.touch(coordinator, &id);
-            waiter.answer(answers::joined(self, &id));
+            waiter.answer(answer(self, &id));
         }
     }
 
@@ -153,21 +164,15 @@ impl State {
         request: &SyncGroupRequest,
         waiter: Waiter,
     ) -> bool {
-        let checked = self.check_sync(request);
-        let Some((id, member)) = self.members.get_key_value(&*request.member_id) else {
-            let error = checked.err().unwrap_or(ResponseError::UnknownMemberId);
-            waiter.answer(answers::sync_failed(error));
-            return false;
-        };
-        if let Err(error) = checked {
+        if let Err(error) = self.check_sync(request) {
             waiter.answer(answers::sync_failed(error));
             return false;
         }
-        let id = Id::clone(id);
+        let id = Id::from(&*request.member_id);
         self.unsynced.remove(&id);
         self.after.check_syncs = true;
         if self.phase == Phase::Stable {
-            waiter.answer(answers::synced(self, member.assignment.clone()));
+            waiter.answer(answers::synced(self, &id));
             self.touch(coordinator, &id);
             return false;
         }
@@ -215,7 +220,7 @@ impl State {
     ) -> Result<(), ResponseError> {
         let bytes = assignments.iter().map(|assigned| assigned.assignment.len());
         let charge = coordinator.charge(bytes.sum());
-        self.assigned = Some(charge.ok_or(ResponseError::UnknownServerError)?);
+        self.assigned = Some(charge.map_err(|_| ResponseError::UnknownServerError)?);
         for assigned in assignments {
             if let Some(member) = self.members.get_mut(&*assigned.member_id) {
                 member.assignment = Bytes::copy_from_slice(&assigned.assignment);
@@ -226,36 +231,12 @@ impl State {
 
     fn become_stable(&mut self, coordinator: &Coordinator) {
         self.phase = Phase::Stable;
-        let mut waiters = Vec::new();
-        for (id, member) in &mut self.members {
-            let assignment = member.assignment.clone();
-            waiters.extend(
-                member
-                    .sync
-                    .take()
-                    .map(|waiter| (Id::clone(id), assignment, waiter)),
-            );
-        }
-        for (id, assignment, waiter) in waiters {
-            self.touch(coordinator, &id);
-            waiter.answer(answers::synced(self, assignment));
-        }
+        self.answer_each(coordinator, |member| &mut member.sync, answers::synced);
     }
 
     fn fail_syncs(&mut self, coordinator: &Coordinator, error: ResponseError) {
-        let waits = |(id, member): (&Id, &mut Member)| {
-            let waits = member.sync.is_some();
-            member.fail_sync(error);
-            waits.then(|| Id::clone(id))
-        };
-        for id in self
-            .members
-            .iter_mut()
-            .filter_map(waits)
-            .collect::<Vec<_>>()
-        {
-            self.touch(coordinator, &id);
-        }
+        let failed = |_: &Self, _: &Id| answers::sync_failed(error);
+        self.answer_each(coordinator, |member| &mut member.sync, failed);
     }
 
     /// Whether the sync phase of `round` goes on: some member of the generation has not asked for its assignment.

@@ -6,7 +6,7 @@ use super::member::{Id, Waiter};
 use super::membership::Join;
 use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
-use crate::console::warn;
+use crate::console::log;
 use crate::exchange::{Caller, NODE, Reply, Waiting};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
@@ -155,10 +155,7 @@ fn refuse_kip_848(
     const REASON: &str =
         "the consumer protocol of KIP-848 is not known here, use group.protocol=classic";
     let (group, client) = (&*asked.group_id, caller.client);
-    warn(&format!(
-        "{client}, for group {:?}: refused, {REASON}",
-        &**group
-    ));
+    log!("{client}, for group {:?}: refused, {REASON}", &**group);
     ConsumerGroupHeartbeatResponse::default()
         .with_error_code(ResponseError::UnsupportedVersion.code())
         .with_error_message(Some(text(REASON)))

@@ -1,13 +1,13 @@
 //! One client's connection: a request in, its answer out, and then the next, as in Kafka's own broker.
 
 use crate::broker::Broker;
-use crate::console::warn;
+use crate::console::log;
 use crate::exchange::{Answer, Caller, Reply};
 use crate::server::incoming::{Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
+use crate::wire::frame::encode;
 use crate::wire::request::Envelope;
-use crate::wire::response::encode;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -81,30 +81,44 @@ struct Connection<'a> {
     writer: WriteHalf<'a>,
 }
 
-/// A request that was taken up, short of waiting.
-struct TakenUp {
-    correlation_id: i32,
-    version: i16,
-    reply: Reply,
-    /// The memory of what waits, and of what is answered at once.
-    parked: Option<Share>,
-    answered: Option<[Share; 2]>,
-}
-
 impl Connection<'_> {
     /// Serves what the client sent. An error ends the connection.
     async fn answer(&mut self, sent: Sent) -> Result<(), End> {
         let (frame, memory) = match sent {
             Sent::Request(frame, memory) => (frame, memory),
             Sent::TooLong(refusal) => {
-                warn(&format!("{}: a request is too long: refused", self.client));
+                log!("{}: a request is too long: refused", self.client);
                 let response = refusal.response.into();
                 let bytes = encode(&response, refusal.correlation_id, refusal.version, 0);
                 return self.write(&bytes.map_err(End::because)?).await;
             }
         };
-        let taken_up = self.take_up(frame, memory).await?;
-        let answer = match taken_up.reply {
+        let envelope = Envelope::open(&frame).map_err(|malformed| End::because(malformed.0))?;
+        mention_left_over(&envelope);
+        let elements = PER_ELEMENT * envelope.extent().elements;
+        let weight = frame.len() + elements;
+        drop(frame);
+        let decoded = self.limits.memory(elements).await.map_err(End::Dropped)?;
+        let decoding = self.limits.work(weight, || envelope.decode());
+        let request = decoding
+            .await
+            .map_err(|malformed| End::because(malformed.0))?;
+        let (correlation_id, version) = (request.correlation_id, request.version);
+
+        let parked = self.limits.try_park(weight);
+        let caller = Caller {
+            address: self.address,
+            client: self.client,
+            client_id: request.client_id.to_string(),
+            version,
+            may_wait: parked.is_some(),
+        };
+        let handle = || self.broker.handle(request, &caller);
+        let reply = self.limits.work(weight, handle).await;
+        // What waits keeps no more than its share of what is parked.
+        let is_whole = matches!(reply, Reply::Now(Answer::Response(_)));
+        let answered = is_whole.then_some([memory, decoded]);
+        let answer = match reply {
             Reply::Now(answer) => answer,
             Reply::Later(mut waiting) => {
                 let answer = tokio::select! {
@@ -116,46 +130,11 @@ impl Connection<'_> {
             Reply::Never => return Ok(()),
             Reply::Disconnect(reason) => return Err(End::Dropped(reason)),
         };
-        drop(taken_up.parked);
-        let (correlation_id, version) = (taken_up.correlation_id, taken_up.version);
+        drop(parked);
         let (bytes, memory) = self.encode(answer, correlation_id, version).await?;
         self.write(&bytes).await?;
-        drop((bytes, memory, taken_up.answered));
+        drop((bytes, memory, answered));
         Ok(())
-    }
-
-    /// Does what the request in `frame` asks, short of waiting.
-    async fn take_up(&self, frame: Bytes, memory: Share) -> Result<TakenUp, End> {
-        let envelope = Envelope::open(&frame).map_err(End::because)?;
-        mention_left_over(&envelope);
-        let elements = PER_ELEMENT * envelope.extent().elements;
-        let weight = frame.len() + elements;
-        drop(frame);
-        let decoded = self.limits.memory(elements).await.map_err(End::Dropped)?;
-        let decoding = self.limits.work(weight, || envelope.decode());
-        let request = decoding.await.map_err(End::because)?;
-        let (correlation_id, version) = (request.correlation_id, request.version);
-
-        let parked = self.limits.try_park(weight);
-        let caller = Caller {
-            address: self.address,
-            client: self.client,
-            client_id: request.client_id.to_string(),
-            version,
-            may_wait: parked.is_some(),
-        };
-        let handling = self
-            .limits
-            .work(weight, || self.broker.handle(request, &caller));
-        let reply = handling.await;
-        let is_whole = matches!(reply, Reply::Now(Answer::Response(_)));
-        Ok(TakenUp {
-            correlation_id,
-            version,
-            reply,
-            parked,
-            answered: is_whole.then_some([memory, decoded]),
-        })
     }
 
     /// Reads what the answer is to hold, and puts it into bytes; the memory for these is to be kept as long as they are.
@@ -196,8 +175,8 @@ fn mention_left_over(envelope: &Envelope) {
     // ORDERING: Relaxed: only which thread comes first counts.
     if left_over > 0 && !MENTIONED.swap(true, Ordering::Relaxed) {
         let (api, version) = envelope.api();
-        warn(&format!(
+        log!(
             "{left_over} bytes after the last field of {api:?} v{version}: let pass, and not mentioned again"
-        ));
+        );
     }
 }

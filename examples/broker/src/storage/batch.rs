@@ -3,7 +3,7 @@
 
 use crate::storage::producers::Sequence;
 use crate::storage::records;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::ResponseError;
 
 /// Longest batch taken.
@@ -28,6 +28,7 @@ pub struct Batch {
     pub max_timestamp: i64,
     /// Set by producers that want no duplicates.
     pub sequence: Option<Sequence>,
+    codec: i16,
     bytes: Bytes,
 }
 
@@ -36,8 +37,7 @@ impl Batch {
     /// records that it says it has.
     pub fn from_producer(bytes: &Bytes) -> Result<Self, ResponseError> {
         let batch = Self::read(bytes)?;
-        let codec = i16::from_be_bytes([bytes[21], bytes[22]]) & COMPRESSION_MASK;
-        records::check(batch.records, codec, &bytes[HEADER..])?;
+        records::check(batch.records, batch.codec, &bytes[HEADER..])?;
         Ok(batch)
     }
 
@@ -46,49 +46,51 @@ impl Batch {
         if bytes.len() > MAX_BATCH {
             return Err(ResponseError::MessageTooLarge);
         }
-        let header: &[u8; HEADER] = bytes.first_chunk().ok_or(ResponseError::CorruptMessage)?;
-        let length = usize::try_from(read_i32(header, 8))
-            .map_err(|_| ResponseError::CorruptMessage)?
-            .saturating_add(LENGTH_END);
+        let mut header = bytes.get(..HEADER).ok_or(ResponseError::CorruptMessage)?;
+        let (_base_offset, length, _leader_epoch) =
+            (header.get_i64(), header.get_i32(), header.get_i32());
+        let length = length_of(length);
         if length > bytes.len() || length < HEADER {
             return Err(ResponseError::CorruptMessage);
         }
-        if header[16] != 2 || length < bytes.len() {
+        if header.get_u8() != 2 || length < bytes.len() {
             return Err(ResponseError::InvalidRecord);
         }
-        if read_i32(header, 17) as u32 != crc32c::crc32c(&bytes[ATTRIBUTES..]) {
+        if header.get_u32() != crc32c::crc32c(&bytes[ATTRIBUTES..]) {
             return Err(ResponseError::CorruptMessage);
         }
-        let attributes = i16::from_be_bytes([header[21], header[22]]);
-        let last_offset_delta = read_i32(header, 23);
-        let records = read_i32(header, 57);
+        let (attributes, last_offset_delta) = (header.get_i16(), header.get_i32());
+        let (base_timestamp, max_timestamp) = (header.get_i64(), header.get_i64());
+        let sequence = Sequence {
+            producer_id: header.get_i64(),
+            producer_epoch: header.get_i16(),
+            base_sequence: header.get_i32(),
+        };
+        let records = header.get_i32();
         let counted = records >= 1 && records - 1 == last_offset_delta;
         if !counted || attributes & (CONTROL | TRANSACTIONAL) != 0 {
             return Err(ResponseError::InvalidRecord);
         }
-        let sequence = Sequence {
-            producer_id: read_i64(header, 43),
-            producer_epoch: i16::from_be_bytes([header[51], header[52]]),
-            base_sequence: read_i32(header, 53),
-        };
         Ok(Self {
-            sequence: (sequence.producer_id >= 0).then_some(sequence),
             records,
-            base_timestamp: read_i64(header, 27),
-            max_timestamp: read_i64(header, 35),
+            base_timestamp,
+            max_timestamp,
+            codec: attributes & COMPRESSION_MASK,
+            sequence: (sequence.producer_id >= 0).then_some(sequence),
             bytes: bytes.clone(),
         })
     }
 
     /// The batch at the start of what was stored, and the offset of its first record.
     pub(crate) fn from_storage(bytes: &Bytes) -> Result<(i64, Self), ResponseError> {
-        let header: &[u8; HEADER] = bytes.first_chunk().ok_or(ResponseError::CorruptMessage)?;
-        let length = usize::try_from(read_i32(header, 8)).unwrap_or(usize::MAX);
-        let length = length.saturating_add(LENGTH_END);
+        let mut header = bytes
+            .get(..LENGTH_END)
+            .ok_or(ResponseError::CorruptMessage)?;
+        let (offset, length) = (header.get_i64(), length_of(header.get_i32()));
         if length > bytes.len() {
             return Err(ResponseError::CorruptMessage);
         }
-        Ok((read_i64(header, 0), Self::read(&bytes.slice(..length))?))
+        Ok((offset, Self::read(&bytes.slice(..length))?))
     }
 
     /// Bytes in the batch.
@@ -108,14 +110,7 @@ impl Batch {
     }
 }
 
-fn read_i32(header: &[u8; HEADER], at: usize) -> i32 {
-    let mut bytes = [0; 4];
-    bytes.copy_from_slice(&header[at..at + 4]);
-    i32::from_be_bytes(bytes)
-}
-
-fn read_i64(header: &[u8; HEADER], at: usize) -> i64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&header[at..at + 8]);
-    i64::from_be_bytes(bytes)
+/// Bytes of a batch whose header says this.
+fn length_of(batch_length: i32) -> usize {
+    usize::try_from(batch_length).map_or(usize::MAX, |length| length.saturating_add(LENGTH_END))
 }

@@ -1,7 +1,7 @@
 //! Segment files: the batches of a log one after the other, as they go over the wire. Each file is named after the
 //! offset that it begins with, as Kafka's are.
 
-use crate::console::warn;
+use crate::console::log;
 use crate::storage::batch::Batch;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
@@ -106,9 +106,7 @@ impl Segments {
             let file = OpenOptions::new().write(true).open(&segment.path)?;
             file.set_len(length)?;
             file.sync_all()?;
-            warn(&format!(
-                "{path}: the last {lost} bytes are no whole batch, and were cut off"
-            ));
+            log!("{path}: the last {lost} bytes are no whole batch, and were cut off");
         }
         Ok(segments)
     }

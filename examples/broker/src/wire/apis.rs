@@ -1,63 +1,61 @@
 //! The requests this broker takes: one table, read by the version negotiation and by the decoder alike, so that nothing
 //! can be advertised which is not handled.
 
-use crate::wire::outline::{self, Field};
 use kafka_protocol::messages::ApiKey;
 use std::ops::RangeInclusive;
-use std::sync::LazyLock;
 
 /// One kind of request: the versions handled here, and how its bytes are laid out.
 #[derive(Debug)]
 pub(crate) struct Api {
     pub(crate) key: ApiKey,
     pub(crate) versions: RangeInclusive<i16>,
-    pub(crate) body: Vec<Field>,
+    pub(crate) body: &'static str,
 }
 
 /// Everything that is advertised to clients, with the fields in the order of Kafka's message schemas. How they are
-/// written: see [`outline::parse`].
+/// written: see `Walk::fields`.
 ///
 /// From version 13 on, Fetch names topics by id only; OffsetFetch and FindCoordinator ask for several at once from
 /// versions 8 and 4 on. ConsumerGroupHeartbeat (KIP-848) is here to be refused in words.
-pub(crate) static APIS: LazyLock<Vec<Api>> = LazyLock::new(|| {
-    let apis = [
-        (ApiKey::Produce, 3..=9, "s 6 [s [4 b]]"),
-        (
-            ApiKey::Fetch,
-            4..=12,
-            "17 8+7 [s [4 4+9 8 4+12 8+5 4]] [s {4}]+7 s+11",
-        ),
-        (ApiKey::ListOffsets, 1..=6, "4 1+2 [s [4 4+4 8]]"),
-        (ApiKey::Metadata, 0..=9, "[s] 1+4 2+8"),
-        (ApiKey::OffsetCommit, 2..=8, "s 4 s s+7 8-4 [s [12 4+6 s]]"),
-        (ApiKey::OffsetFetch, 1..=7, "s [s {4}] 1+7"),
-        (ApiKey::FindCoordinator, 0..=3, "s 1+1"),
-        (ApiKey::JoinGroup, 0..=9, "s 4 4+1 s s+5 s [s b] s+8"),
-        (ApiKey::Heartbeat, 0..=4, "s 4 s s+3"),
-        (ApiKey::LeaveGroup, 0..=5, "s s-2 [s s s+5]+3"),
-        (ApiKey::SyncGroup, 0..=5, "s 4 s s+3 s+5 s+5 [s b]"),
-        (ApiKey::DescribeGroups, 0..=5, "{s} 1+3"),
-        (ApiKey::ListGroups, 0..=4, "{s}+4"),
-        (ApiKey::DeleteGroups, 0..=2, "{s}"),
-        (ApiKey::OffsetDelete, 0..=0, "s [s {4}]"),
-        (ApiKey::ApiVersions, 0..=3, "s+3 s+3"),
-        (ApiKey::CreateTopics, 2..=6, "[s 6 [4 {4}] [s s]] 5"),
-        (ApiKey::DeleteTopics, 1..=5, "{s} 4"),
-        (ApiKey::DescribeConfigs, 1..=4, "[1 s {s}] 1 1+3"),
-        (ApiKey::InitProducerId, 0..=4, "s 4 10+3"),
-        (
-            ApiKey::ConsumerGroupHeartbeat,
-            0..=1,
-            "s s 4 s s 4 {s} s+1 s [16 {4}]",
-        ),
-    ];
-    let api = |(key, versions, body)| Api {
+pub(crate) static APIS: [Api; 21] = [
+    api(ApiKey::Produce, 3..=9, "s 6 [s [4 b]]"),
+    api(
+        ApiKey::Fetch,
+        4..=12,
+        "17 8+7 [s [4 4+9 8 4+12 8+5 4]] [s {4}]+7 s+11",
+    ),
+    api(ApiKey::ListOffsets, 1..=6, "4 1+2 [s [4 4+4 8]]"),
+    api(ApiKey::Metadata, 0..=9, "[s] 1+4 2+8"),
+    api(ApiKey::OffsetCommit, 2..=8, "s 4 s s+7 8-4 [s [12 4+6 s]]"),
+    api(ApiKey::OffsetFetch, 1..=7, "s [s {4}] 1+7"),
+    api(ApiKey::FindCoordinator, 0..=3, "s 1+1"),
+    api(ApiKey::JoinGroup, 0..=9, "s 4 4+1 s s+5 s [s b] s+8"),
+    api(ApiKey::Heartbeat, 0..=4, "s 4 s s+3"),
+    api(ApiKey::LeaveGroup, 0..=5, "s s-2 [s s s+5]+3"),
+    api(ApiKey::SyncGroup, 0..=5, "s 4 s s+3 s+5 s+5 [s b]"),
+    api(ApiKey::DescribeGroups, 0..=5, "{s} 1+3"),
+    api(ApiKey::ListGroups, 0..=4, "{s}+4"),
+    api(ApiKey::DeleteGroups, 0..=2, "{s}"),
+    api(ApiKey::OffsetDelete, 0..=0, "s [s {4}]"),
+    api(ApiKey::ApiVersions, 0..=3, "s+3 s+3"),
+    api(ApiKey::CreateTopics, 2..=6, "[s 6 [4 {4}] [s s]] 5"),
+    api(ApiKey::DeleteTopics, 1..=5, "{s} 4"),
+    api(ApiKey::DescribeConfigs, 1..=4, "[1 s {s}] 1 1+3"),
+    api(ApiKey::InitProducerId, 0..=4, "s 4 10+3"),
+    api(
+        ApiKey::ConsumerGroupHeartbeat,
+        0..=1,
+        "s s 4 s s 4 {s} s+1 s [16 {4}]",
+    ),
+];
+
+const fn api(key: ApiKey, versions: RangeInclusive<i16>, body: &'static str) -> Api {
+    Api {
         key,
         versions,
-        body: outline::parse(body),
-    };
-    apis.into_iter().map(api).collect()
-});
+        body,
+    }
+}
 
 impl Api {
     pub(crate) fn by_key(key: i16) -> Option<&'static Api> {

@@ -1,30 +1,42 @@
 //! Frames: each message on a connection is a 32-bit length and then that many bytes.
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use kafka_protocol::messages::{ResponseHeader, ResponseKind};
+use kafka_protocol::protocol::Encodable;
 
 /// Longest request taken: a record batch of 16 MiB fits. (Kafka's `socket.request.max.bytes` is 100 MiB.)
 pub const MAX_FRAME: usize = 20 * 1024 * 1024;
 
-/// A length that no request has. What follows it on the connection cannot be made sense of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BadLength(i32);
-
-impl std::fmt::Display for BadLength {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "frame length {} outside 0..={MAX_FRAME}", self.0)
-    }
-}
-
-/// The length of the frame at the start of `buffer`, which has at least a prefix.
-pub fn length(buffer: &[u8]) -> Result<usize, BadLength> {
-    let prefix = buffer
-        .first_chunk()
-        .map_or(-1, |prefix| i32::from_be_bytes(*prefix));
-    usize::try_from(prefix).map_err(|_| BadLength(prefix))
+/// The length of the frame at the start of `buffer`, which has at least a prefix. What follows a length that no request
+/// has cannot be made sense of.
+pub fn length(buffer: &[u8]) -> Result<usize, String> {
+    let prefix = buffer.first_chunk();
+    let prefix = prefix.map_or(-1, |prefix| i32::from_be_bytes(*prefix));
+    usize::try_from(prefix).map_err(|_| format!("frame length {prefix} outside 0..={MAX_FRAME}"))
 }
 
 /// Takes a frame of this length off the start of `buffer`, where it is as a whole, without its prefix.
 pub fn take(buffer: &mut BytesMut, length: usize) -> Bytes {
     buffer.advance(size_of::<i32>());
     buffer.split_to(length).freeze()
+}
+
+/// The frame of an answer, length prefix included. About `room` bytes are reserved for it.
+pub(crate) fn encode(
+    response: &ResponseKind,
+    correlation_id: i32,
+    version: i16,
+    room: usize,
+) -> anyhow::Result<BytesMut> {
+    const PREFIX: usize = size_of::<i32>();
+    // What is around the data: if it did not fit, the buffer would grow to twice its size.
+    const ENVELOPE: usize = 1024;
+    let mut frame = BytesMut::with_capacity(ENVELOPE + room);
+    frame.put_i32(0);
+    let header = ResponseHeader::default().with_correlation_id(correlation_id);
+    header.encode(&mut frame, response.header_version(version))?;
+    response.encode(&mut frame, version)?;
+    let length = i32::try_from(frame.len() - PREFIX)?;
+    frame[..PREFIX].copy_from_slice(&length.to_be_bytes());
+    Ok(frame)
 }

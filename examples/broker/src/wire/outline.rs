@@ -5,80 +5,13 @@
 //! aborts the process. So every request is first walked along its outline, without allocating: only counts and lengths
 //! that the bytes in hand really cover get as far as the decoder.
 
-use std::iter::Peekable;
-use std::str::Chars;
+use std::ops::RangeInclusive;
 
 /// Most array elements and tagged fields that one request may hold, all its arrays together.
 ///
 /// An element takes up to thirty times as much memory decoded as on the wire. This is room for each partition that a
 /// broker may have, named alone in its topic.
 const MAX_ELEMENTS: usize = 20_000;
-
-/// A field of a request, as far as finding its end needs, and the versions that have it.
-#[derive(Debug)]
-pub(crate) struct Field {
-    kind: Kind,
-    since: i16,
-    until: i16,
-}
-
-#[derive(Debug)]
-enum Kind {
-    /// This many bytes.
-    Fixed(usize),
-    /// A string, which may be null.
-    Text,
-    /// A byte string, which may be null.
-    Blob,
-    /// An array of structures, which may be null.
-    Structs(Vec<Field>),
-    /// An array of what has no fields of its own, which may be null.
-    Plain(Vec<Field>),
-}
-
-/// Reads an outline: a number stands for that many bytes, `s` for a string, `b` for bytes, `[...]` for an array of
-/// structures with these fields, `{...}` for an array of numbers or strings. `+7` behind a field says that it is there
-/// from version 7 on, `-7` that it is there up to version 7.
-pub(crate) fn parse(outline: &str) -> Vec<Field> {
-    fields(&mut outline.chars().peekable())
-}
-
-/// Reads fields up to the bracket that closes them.
-fn fields(outline: &mut Peekable<Chars<'_>>) -> Vec<Field> {
-    let mut found = Vec::new();
-    while let Some(next) = outline.next() {
-        let kind = match next {
-            's' => Kind::Text,
-            'b' => Kind::Blob,
-            '[' => Kind::Structs(fields(outline)),
-            '{' => Kind::Plain(fields(outline)),
-            '0'..='9' => Kind::Fixed(number(next, outline)),
-            ' ' => continue,
-            _ => break,
-        };
-        let mut field = Field {
-            kind,
-            since: 0,
-            until: i16::MAX,
-        };
-        if outline.next_if_eq(&'+').is_some() {
-            field.since = number('0', outline) as i16;
-        } else if outline.next_if_eq(&'-').is_some() {
-            field.until = number('0', outline) as i16;
-        }
-        found.push(field);
-    }
-    found
-}
-
-fn number(first: char, outline: &mut Peekable<Chars<'_>>) -> usize {
-    let mut number = first.to_digit(10).unwrap_or(0) as usize;
-    while let Some(digit) = outline.peek().and_then(|next| next.to_digit(10)) {
-        number = 10 * number + digit as usize;
-        outline.next();
-    }
-    number
-}
 
 /// What a walk along a request body found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,20 +22,43 @@ pub struct Extent {
     pub left_over: usize,
 }
 
-/// Walks a request body, which has to be laid out as `fields` say, with no more elements than a request may have; `None`
-/// if it is not. More may follow.
-pub(crate) fn check(body: &[u8], fields: &[Field], version: i16, flexible: bool) -> Option<Extent> {
+/// Walks a request body, which has to be laid out as `outline` says, with no more elements than a request may have;
+/// `None` if it is not. More may follow.
+pub(crate) fn check(body: &[u8], outline: &str, version: i16, flexible: bool) -> Option<Extent> {
     let mut walk = Walk {
         rest: body,
         version,
         flexible,
         elements_left: MAX_ELEMENTS,
     };
-    walk.structure(fields)?;
+    walk.fields(outline)?;
+    walk.tagged_fields()?;
     Some(Extent {
         elements: MAX_ELEMENTS - walk.elements_left,
         left_over: walk.rest.len(),
     })
+}
+
+/// Takes the first field off an outline: what it is, and the versions that have it.
+fn first(outline: &str) -> Option<(&str, RangeInclusive<i16>, &str)> {
+    let outline = outline.trim_start();
+    let mut depth = 0;
+    let end = outline.find(|next| {
+        depth += i32::from(matches!(next, '[' | '{')) - i32::from(matches!(next, ']' | '}'));
+        next == ' ' && depth == 0
+    });
+    let (field, rest) = outline.split_at(end.unwrap_or(outline.len()));
+    let (kind, versions) = field.split_at(field.rfind([']', '}']).map_or(0, |bracket| bracket + 1));
+    let at = versions.find(['+', '-']).unwrap_or(versions.len());
+    let (plain, versions) = versions.split_at(at);
+    let bound = versions.get(1..).and_then(|bound| bound.parse().ok());
+    let versions = match (versions.starts_with('+'), bound) {
+        (_, None) => 0..=i16::MAX,
+        (true, Some(first)) => first..=i16::MAX,
+        (false, Some(last)) => 0..=last,
+    };
+    let kind = if kind.is_empty() { plain } else { kind };
+    (!kind.is_empty()).then_some((kind, versions, rest))
 }
 
 /// A place in the bytes of a request.
@@ -115,32 +71,35 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn structure(&mut self, fields: &[Field]) -> Option<()> {
-        fields.iter().try_for_each(|field| self.field(field))?;
-        self.tagged_fields()
-    }
-
-    fn field(&mut self, field: &Field) -> Option<()> {
-        if !(field.since..=field.until).contains(&self.version) {
-            return Some(());
+    /// Walks along the fields of an outline: a number stands for that many bytes, `s` for a string, `b` for bytes,
+    /// `[...]` for an array of structures with these fields, `{...}` for an array of numbers or strings. `+7` behind a
+    /// field says that it is there from version 7 on, `-7` that it is there up to version 7. All but numbers may be
+    /// null.
+    fn fields(&mut self, mut outline: &str) -> Option<()> {
+        while let Some((kind, versions, rest)) = first(outline) {
+            outline = rest;
+            if !versions.contains(&self.version) {
+                continue;
+            }
+            match kind {
+                "s" => drop(self.text()?),
+                "b" => {
+                    let length = self.length(4)?;
+                    self.take(length)?;
+                }
+                _ if kind.starts_with(['[', '{']) => {
+                    let inner = &kind[1..kind.len() - 1];
+                    for _ in 0..self.elements()? {
+                        self.fields(inner)?;
+                        if kind.starts_with('[') {
+                            self.tagged_fields()?;
+                        }
+                    }
+                }
+                size => drop(self.take(size.parse().ok()?)?),
+            }
         }
-        match &field.kind {
-            Kind::Fixed(size) => self.take(*size).map(|_| ()),
-            Kind::Text => self.text().map(|_| ()),
-            Kind::Blob => {
-                let length = self.length(4)?;
-                self.take(length).map(|_| ())
-            }
-            Kind::Structs(fields) => {
-                let count = self.elements()?;
-                (0..count).try_for_each(|_| self.structure(fields))
-            }
-            Kind::Plain(fields) => {
-                let count = self.elements()?;
-                let mut element = || fields.iter().try_for_each(|field| self.field(field));
-                (0..count).try_for_each(|_| element())
-            }
-        }
+        Some(())
     }
 
     /// A string; empty for null.

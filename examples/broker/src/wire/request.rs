@@ -20,39 +20,17 @@ pub struct Request {
     pub body: Option<RequestKind>,
 }
 
-/// A request that was not understood. There is no version to answer it in, so its connection is closed.
+/// Why a request was not understood. There is no version to answer it in, so its connection is closed.
 #[derive(Debug)]
-pub enum Malformed {
-    NoHeader,
-    UnknownApi(i16),
-    UnsupportedVersion(ApiKey, i16),
-    Layout(ApiKey, i16),
-    Content(ApiKey, i16, String),
-}
+pub struct Malformed(pub String);
 
 impl Malformed {
-    /// An error of the decoder, whose text may end with a line.
-    fn content(key: ApiKey, version: i16, error: &anyhow::Error) -> Self {
-        Self::Content(key, version, error.to_string().trim_end().to_owned())
-    }
-}
-
-impl std::fmt::Display for Malformed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::NoHeader => write!(f, "frame too short for a request header"),
-            Self::UnknownApi(key) => write!(f, "unknown API key {key}"),
-            Self::UnsupportedVersion(key, version) => write!(f, "{key:?} v{version} not supported"),
-            Self::Layout(key, version) => {
-                write!(
-                    f,
-                    "malformed {key:?} v{version}: fields end after the frame, or too many"
-                )
-            }
-            Self::Content(key, version, error) => {
-                write!(f, "malformed {key:?} v{version}: {error}")
-            }
-        }
+    /// The text of an error of the decoder may end with a line.
+    fn new(key: ApiKey, version: i16, error: &str) -> Self {
+        Self(format!(
+            "malformed {key:?} v{version}: {}",
+            error.trim_end()
+        ))
     }
 }
 
@@ -76,11 +54,11 @@ impl Envelope {
     /// Bytes after the last field are let pass, as other brokers do: librdkafka's Metadata request has three.
     pub fn open(frame: &Bytes) -> Result<Self, Malformed> {
         let Some(&[k0, k1, v0, v1, c0, c1, c2, c3]) = frame.first_chunk() else {
-            return Err(Malformed::NoHeader);
+            return Err(Malformed("frame too short for a request header".to_owned()));
         };
         let key = i16::from_be_bytes([k0, k1]);
         let version = i16::from_be_bytes([v0, v1]);
-        let api = Api::by_key(key).ok_or(Malformed::UnknownApi(key))?;
+        let api = Api::by_key(key).ok_or_else(|| Malformed(format!("unknown API key {key}")))?;
         let mut envelope = Self {
             api: api.key,
             version,
@@ -93,18 +71,21 @@ impl Envelope {
             envelope.version = 0;
             return match api.key {
                 ApiKey::ApiVersions => Ok(envelope),
-                key => Err(Malformed::UnsupportedVersion(key, version)),
+                key => Err(Malformed(format!("{key:?} v{version} not supported"))),
             };
         }
 
         let mut body = frame.clone();
         let header_version = api.key.request_header_version(version);
         let header = RequestHeader::decode(&mut body, header_version)
-            .map_err(|error| Malformed::content(api.key, version, &error))?;
+            .map_err(|error| Malformed::new(api.key, version, &error.to_string()))?;
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
-        envelope.extent = outline::check(&body, &api.body, version, header_version >= 2)
-            .ok_or(Malformed::Layout(api.key, version))?;
+        envelope.extent = outline::check(&body, api.body, version, header_version >= 2)
+            .ok_or_else(|| {
+                let wrong = "fields end after the frame, or too many";
+                Malformed::new(api.key, version, wrong)
+            })?;
         envelope.body = Some(body);
         Ok(envelope)
     }
@@ -125,7 +106,7 @@ impl Envelope {
         let decode = |mut body| RequestKind::decode(api, &mut body, version);
         let body = self.body.map(decode).transpose();
         Ok(Request {
-            body: body.map_err(|error| Malformed::content(api, version, &error))?,
+            body: body.map_err(|error| Malformed::new(api, version, &error.to_string()))?,
             correlation_id: self.correlation_id,
             client_id: self.client_id,
             version,

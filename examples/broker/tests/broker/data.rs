@@ -38,6 +38,12 @@ impl Folder {
         Broker::with(&["--data", self.argument()])
     }
 
+    fn open(&self) -> (Broker, Client) {
+        let broker = self.broker();
+        let client = broker.client();
+        (broker, client)
+    }
+
     /// What the program says that cannot use the folder.
     fn refusal(&self) -> String {
         let arguments = [
@@ -96,8 +102,7 @@ fn topics_records_and_producers_outlive_the_broker() {
     let mut producer = None;
     // An orderly end, and a crash: what was acknowledged is there after either.
     for (round, signal) in (0..).zip(["TERM", "KILL", "INT", "KILL"]) {
-        let mut broker = folder.broker();
-        let mut client = broker.client();
+        let (mut broker, mut client) = folder.open();
         if round == 0 {
             create_topic(&mut client, "t", 3);
             create_topic(&mut client, "empty.topic-1", 2);
@@ -127,8 +132,7 @@ fn a_torn_tail_is_cut_off() {
     let whole = stored(&values);
     let two = stored(&values[..2]).len();
     {
-        let broker = folder.broker();
-        let mut client = broker.client();
+        let (_broker, mut client) = folder.open();
         create_topic(&mut client, "t", 1);
         for value in values {
             produce(&mut client, "t", value);
@@ -157,8 +161,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let folder = Folder::new("segments");
     let fifteen = batch(&[&vec![7; 15 << 20]]);
     let kept = {
-        let broker = folder.broker();
-        let mut client = broker.client();
+        let (_broker, mut client) = folder.open();
         create_topic(&mut client, "t", 1);
         for offset in 0..8 {
             assert_eq!(produce_to(&mut client, 1, "t", 0, &fifteen), (0, offset));
@@ -168,8 +171,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     };
     assert!((1..=4).contains(&kept), "{kept}");
     {
-        let broker = folder.broker();
-        let mut client = broker.client();
+        let (_broker, mut client) = folder.open();
         let ends = [-2, -1].map(|end| offset_at(&mut client, "t", end).1);
         assert_eq!(ends, [kept, 8]);
         let oldest = run(&mut client, &fetch_from("t", &[kept], 0));
@@ -186,8 +188,7 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
 #[test]
 fn a_deleted_topic_does_not_come_back() {
     let folder = Folder::new("deleted");
-    let mut broker = folder.broker();
-    let mut client = broker.client();
+    let (mut broker, mut client) = folder.open();
     for topic in ["t", "u"] {
         create_topic(&mut client, topic, 2);
         produce(&mut client, topic, b"value");
@@ -200,8 +201,7 @@ fn a_deleted_topic_does_not_come_back() {
     for unfinished in ["+new-v", "+old-w"] {
         fs::create_dir_all(folder.0.join(unfinished).join("0")).expect("a folder");
     }
-    let broker = folder.broker();
-    let mut client = broker.client();
+    let (_broker, mut client) = folder.open();
     for gone in ["t", "v", "w"] {
         let found = run(&mut client, &fetch(gone, 1, 0));
         assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
@@ -247,40 +247,6 @@ fn committed(client: &mut Client) -> Vec<(i32, i64)> {
     partitions
         .map(|found| (found.partition_index, found.committed_offset))
         .collect()
-}
-
-/// Clients race to commit, and the broker is killed while they do. An offset that was acknowledged does not go back.
-#[test]
-fn commits_that_race_outlive_a_crash() {
-    const PARTITIONS: usize = 50;
-    let folder = Folder::new("race");
-    for round in 0..3 {
-        let mut broker = folder.broker();
-        let mut client = broker.client();
-        if round == 0 {
-            create_topic(&mut client, "t", PARTITIONS as i32);
-        }
-        std::thread::scope(|scope| {
-            for number in 0..4 {
-                let mut client = broker.client();
-                scope.spawn(move || {
-                    for offset in 0..500_usize {
-                        let at = (offset % PARTITIONS) as i32;
-                        let offset = (10_000 * (round + 1) + 4 * offset + number) as i64;
-                        assert_eq!(commit(&mut client, "t", at, offset), 0);
-                    }
-                });
-            }
-        });
-        let before = committed(&mut client);
-        assert_eq!(before.len(), PARTITIONS);
-        broker.end("KILL");
-        assert_eq!(committed(&mut folder.broker().client()), before);
-    }
-    let length = fs::metadata(folder.0.join("+offsets"))
-        .expect("the journal")
-        .len();
-    assert!(length < 64 << 10, "{length} bytes for {PARTITIONS} offsets");
 }
 
 /// A limit on the size of files stands for a disk that is full: a write up to it is cut short, the next one fails. The
@@ -334,8 +300,7 @@ fn a_full_disk_is_an_error_and_leaves_nothing_torn() {
     assert_eq!(produce_to(&mut client, -1, "t", 0, &one), (0, 1));
     assert_eq!(commit(&mut client, "t", 1, 9), 0);
     broker.end("KILL");
-    let broker = folder.broker();
-    let mut client = broker.client();
+    let (broker, mut client) = folder.open();
     assert_eq!(committed(&mut client), [(0, kept), (1, 9)]);
     assert_eq!(all(&mut client, "t").len(), 2 * one.len());
     assert_eq!(broker.log(), [""; 0]);

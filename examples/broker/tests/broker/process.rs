@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::programs::{eventually, lines, signal};
+use crate::requests::create_topic;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -50,6 +51,14 @@ impl Broker {
         Self::run(command().args(arguments.concat()))
     }
 
+    /// A broker with a topic "t" of this many partitions, and the client that created it.
+    pub(crate) fn with_topic(partitions: i32, arguments: &[&str]) -> (Self, Client) {
+        let broker = Self::with(arguments);
+        let mut client = broker.client();
+        create_topic(&mut client, "t", partitions);
+        (broker, client)
+    }
+
     /// Runs the program, which says first where it listens.
     pub(crate) fn run(command: &mut Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -67,7 +76,7 @@ impl Broker {
         });
         let first = stdout.recv_timeout(PATIENCE);
         let first = first.unwrap_or_else(|_| panic!("no first line: {:?}", log.lock()));
-        let address = address(&first, &["listening on ", "broker on "]);
+        let address = address(&first, "listening on ");
         let mut broker = Self {
             child,
             address: address.unwrap_or_else(|| panic!("no address in {first:?}")),
@@ -76,7 +85,7 @@ impl Broker {
             log,
         };
         let second = stdout.recv_timeout(PATIENCE).unwrap_or_default();
-        broker.page = self::address(&second, &["metrics on http://"]);
+        broker.page = self::address(&second, "metrics on http://");
         let report = Arc::clone(&broker.report);
         thread::spawn(move || {
             for line in stdout {
@@ -154,15 +163,16 @@ impl Broker {
         eventually("end of the broker", || self.child.try_wait().expect("wait"))
     }
 
-    /// Checks that all clients have left nothing behind, nothing panicked, and no check was forgotten.
-    pub(crate) fn assert_clean(&self) {
-        let report = self.assert_tidy();
+    /// Checks that, with the last clients gone, nothing is left behind, nothing panicked, and no check was forgotten.
+    pub(crate) fn assert_clean<C>(&self, clients: C) {
+        let report = self.assert_tidy(clients);
         assert_eq!(report.get("missed_checks"), 0, "{report:?}");
     }
 
     /// Where a wait may run out in the very moment that would have ended it, that cannot be told from a check that was
     /// forgotten: so this checks all but that.
-    pub(crate) fn assert_tidy(&self) -> Report {
+    pub(crate) fn assert_tidy<C>(&self, clients: C) -> Report {
+        drop(clients);
         let report = self.wait_for("quiet broker", |report| report.get("connections") == 0);
         for figure in ["fetch", "produce", "watched"] {
             assert_eq!(report.get(figure), 0, "{report:?}");
@@ -186,9 +196,9 @@ impl Drop for Broker {
     }
 }
 
-/// The address behind one of these words.
-fn address(line: &str, behind: &[&str]) -> Option<SocketAddr> {
-    let rest = behind.iter().find_map(|words| line.strip_prefix(words))?;
+/// The address behind these words.
+fn address(line: &str, behind: &str) -> Option<SocketAddr> {
+    let rest = line.strip_prefix(behind)?;
     rest.split(';').next()?.parse().ok()
 }
 

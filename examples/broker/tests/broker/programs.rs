@@ -3,7 +3,7 @@
 use crate::process::PATIENCE;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -97,30 +97,4 @@ pub(crate) fn assert_median_below(limit: Duration, mut run: impl FnMut() -> Dura
     let mut durations = [(); TRIES].map(|()| run());
     durations.sort();
     assert!(durations[TRIES / 2] < limit, "{durations:?}");
-}
-
-/// A client that runs on. Killed when dropped.
-pub(crate) struct Running(pub(crate) Child);
-
-impl Running {
-    /// Starts it, and reads both of its outputs.
-    pub(crate) fn start(command: &mut Command) -> (Self, mpsc::Receiver<String>) {
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("start the client");
-        let (sender, receiver) = mpsc::channel();
-        lines(child.stdout.take().expect("piped"), sender.clone());
-        lines(child.stderr.take().expect("piped"), sender);
-        (Self(child), receiver)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -2,31 +2,13 @@
 
 use crate::process::Broker;
 use crate::requests::{
-    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_request, create_topic,
-    fetch, fetch_from, metadata, offset_at, patched, produce, produce_request, produce_to,
-    produced, records, run, text,
+    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_request, fetch,
+    fetch_from, metadata, offset_at, patched, produce, produce_request, produce_to, produced,
+    records, run,
 };
-use kafka_protocol::messages::{
-    ConsumerGroupHeartbeatRequest, CreateTopicsRequest, GroupId, InitProducerIdRequest,
-    TransactionalId,
-};
+use kafka_protocol::ResponseError as Code;
+use kafka_protocol::messages::CreateTopicsRequest;
 use std::time::{Duration, Instant};
-
-const OFFSET_OUT_OF_RANGE: i16 = 1;
-const CORRUPT_MESSAGE: i16 = 2;
-const MESSAGE_TOO_LARGE: i16 = 10;
-const INVALID_TOPIC: i16 = 17;
-const UNSUPPORTED_VERSION: i16 = 35;
-const TOPIC_ALREADY_EXISTS: i16 = 36;
-const INVALID_PARTITIONS: i16 = 37;
-const INVALID_REPLICATION_FACTOR: i16 = 38;
-const INVALID_REQUEST: i16 = 42;
-const POLICY_VIOLATION: i16 = 44;
-const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
-const INVALID_PRODUCER_EPOCH: i16 = 47;
-const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
-const UNSUPPORTED_COMPRESSION_TYPE: i16 = 76;
-const INVALID_RECORD: i16 = 87;
 
 #[test]
 fn topics_are_created_as_asked_or_refused() {
@@ -43,7 +25,7 @@ fn topics_are_created_as_asked_or_refused() {
     let illegal = ["", ".", "..", "a/b", "a b", "\u{e4}", &long];
     assert_eq!(
         metadata(&mut client, &illegal, true),
-        [(INVALID_TOPIC, 0); 7]
+        [(Code::InvalidTopicException.code(), 0); 7]
     );
 
     let checked = create_request(&[("checked", 3)]).with_validate_only(true);
@@ -57,32 +39,29 @@ fn topics_are_created_as_asked_or_refused() {
     assert_eq!(create(&checked), [0]);
     let mut replicated = create_request(&[("checked", 3)]);
     replicated.topics[0].replication_factor = 3;
-    assert_eq!(create(&replicated), [INVALID_REPLICATION_FACTOR]);
+    assert_eq!(create(&replicated), [Code::InvalidReplicationFactor.code()]);
     let wrong = [
-        ("new", 3, TOPIC_ALREADY_EXISTS),
-        ("none", 0, INVALID_PARTITIONS),
-        ("negative", -2, INVALID_PARTITIONS),
-        ("huge", i32::MAX, INVALID_PARTITIONS),
-        ("a*b", 1, INVALID_TOPIC),
-        ("twice", 1, INVALID_REQUEST),
-        ("twice", 1, INVALID_REQUEST),
+        ("new", 3, Code::TopicAlreadyExists.code()),
+        ("none", 0, Code::InvalidPartitions.code()),
+        ("negative", -2, Code::InvalidPartitions.code()),
+        ("huge", i32::MAX, Code::InvalidPartitions.code()),
+        ("a*b", 1, Code::InvalidTopicException.code()),
+        ("twice", 1, Code::InvalidRequest.code()),
+        ("twice", 1, Code::InvalidRequest.code()),
         ("default", -1, 0),
         // There is a limit for all topics together, too.
         ("most", 9_000, 0),
-        ("more", 9_000, POLICY_VIOLATION),
+        ("more", 9_000, Code::PolicyViolation.code()),
     ];
     let request = create_request(&wrong.map(|(name, partitions, _)| (name, partitions)));
     assert_eq!(create(&request), wrong.map(|(_, _, error)| error));
     assert_eq!(metadata(&mut client, &["default"], false), [(0, 4)]);
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 #[test]
 fn produce_refuses_bad_batches() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (broker, mut client) = Broker::with_topic(1, &[]);
     let good = batch(&[b"one", &[7; 100]]);
     let with = |at: usize, bytes: &[u8]| {
         let mut batch = good.clone();
@@ -114,7 +93,7 @@ fn produce_refuses_bad_batches() {
         ("no lz4", patched(&good, 22, &[3])),
         ("no zstd", patched(&good, 22, &[4])),
     ];
-    refused(CORRUPT_MESSAGE, &corrupt);
+    refused(Code::CorruptMessage.code(), &corrupt);
     let wrong = [
         ("old format", with(16, &[1])),
         ("two batches", good.repeat(2)),
@@ -128,19 +107,21 @@ fn produce_refuses_bad_batches() {
         ("fewer than are packed", counted(&gzipped(&good), 1)),
         ("control batch", patched(&good, 22, &[1 << 5])),
     ];
-    refused(INVALID_RECORD, &wrong);
-    refused(MESSAGE_TOO_LARGE, &[("too long", vec![0; 17 << 20])]);
+    refused(Code::InvalidRecord.code(), &wrong);
+    refused(
+        Code::MessageTooLarge.code(),
+        &[("too long", vec![0; 17 << 20])],
+    );
     let unknown = [5, 7].map(|codec| ("codec", patched(&good, 22, &[codec])));
-    refused(UNSUPPORTED_COMPRESSION_TYPE, &unknown);
+    refused(Code::UnsupportedCompressionType.code(), &unknown);
     let nothing = produce_request(1, 0, "t", &[(0, None)]);
     let nothing = produced(client.request(PRODUCE, &nothing));
-    assert_eq!(nothing, [(INVALID_RECORD, -1)]);
+    assert_eq!(nothing, [(Code::InvalidRecord.code(), -1)]);
     assert_eq!(produce_to(&mut client, 1, "t", 0, &gzipped(&good)), (0, 0));
     assert_eq!(produce_to(&mut client, 1, "t", 0, &snapped(&good)), (0, 2));
     // Nothing but the good ones was appended.
     assert_eq!(produce(&mut client, "t", b"three"), 4);
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 /// A batch with its records packed by the codec of this number.
@@ -171,9 +152,7 @@ fn snapped(batch: &[u8]) -> Vec<u8> {
 /// 120 MB: its bytes are read to the end and thrown away, and the connection goes on.
 #[test]
 fn a_produce_request_that_is_too_long_is_refused_in_words() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 3);
+    let (broker, mut client) = Broker::with_topic(3, &[]);
     let memory = broker.resident_memory();
     let records = vec![7; 120_000_000];
     for version in [3, PRODUCE, 9] {
@@ -182,7 +161,7 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         let partition = &answer.responses[0].partition_responses[0];
         assert_eq!(
             (partition.index, partition.error_code),
-            (2, MESSAGE_TOO_LARGE)
+            (2, Code::MessageTooLarge.code())
         );
         assert_eq!(
             produce(&mut client, "t", b"value"),
@@ -200,44 +179,25 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         stranger.send_raw(&[&frame[..], &[0, 1, 0, 11], &[0; 4_000]].concat());
         stranger.assert_closed();
     }
-    drop(client);
-    broker.assert_clean();
-}
-
-#[test]
-fn transactions_and_kip_848_are_refused_in_words() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    let transactional = Some(TransactionalId(text("tx")));
-    let request = InitProducerIdRequest::default().with_transactional_id(transactional);
-    assert_eq!(client.request(4, &request).error_code, UNSUPPORTED_VERSION);
-    broker.wait_for_log("there are no transactions here");
-    let request = ConsumerGroupHeartbeatRequest::default().with_group_id(GroupId(text("g")));
-    let answer = client.request(0, &request);
-    assert_eq!(answer.error_code, UNSUPPORTED_VERSION);
-    assert!(
-        answer
-            .error_message
-            .is_some_and(|text| text.contains("KIP-848"))
-    );
-    broker.wait_for_log("use group.protocol=classic");
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 #[test]
 fn a_batch_sent_again_is_not_appended_again() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (broker, mut client) = Broker::with_topic(1, &[]);
     for (epoch, sequence, expected, what) in [
         (0, 0, (0, 0), "the first"),
         (0, 2, (0, 2), "the next"),
         (0, 2, (0, 2), "a repeat of the last"),
         (0, 0, (0, 0), "a repeat of an earlier one"),
-        (0, 6, (OUT_OF_ORDER_SEQUENCE_NUMBER, -1), "a gap"),
+        (0, 6, (Code::OutOfOrderSequenceNumber.code(), -1), "a gap"),
         (1, 0, (0, 4), "a new epoch starts again"),
-        (0, 4, (INVALID_PRODUCER_EPOCH, -1), "an old epoch"),
+        (
+            0,
+            4,
+            (Code::InvalidProducerEpoch.code(), -1),
+            "an old epoch",
+        ),
     ] {
         let records = batch_from(7, epoch, sequence, &[b"a", b"b"]);
         assert_eq!(
@@ -247,15 +207,27 @@ fn a_batch_sent_again_is_not_appended_again() {
         );
     }
     assert_eq!(offset_at(&mut client, "t", -1), (0, 6));
-    drop(client);
-    broker.assert_clean();
+    // A thousand producers are remembered: then the one goes that has sent nothing for longest.
+    let mut one = |id, sequence| {
+        produce_to(
+            &mut client,
+            -1,
+            "t",
+            0,
+            &batch_from(id, 1, sequence, &[b"a"]),
+        )
+    };
+    for number in 0..1_000 {
+        assert_eq!(one(8 + number, 0), (0, 6 + number));
+    }
+    assert_eq!(one(8, 0), (0, 6), "a repeat");
+    assert_eq!(one(7, 9), (0, 1_006), "a gap of one that is not known");
+    broker.assert_clean(client);
 }
 
 #[test]
 fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 2);
+    let (broker, mut client) = Broker::with_topic(2, &[]);
     let one = batch(&[&[7; 1_000]]);
     let length = one.len() as i32;
     for partition in [0, 0, 0, 1, 1, 1] {
@@ -266,7 +238,7 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     assert_eq!(unknown[0].error_code, UNKNOWN_TOPIC_OR_PARTITION);
     for offset in [-1, 4, i64::MAX, i64::MIN] {
         let out_of_range = run(&mut client, &fetch_from("t", &[offset], 60_000));
-        assert_eq!(out_of_range[0].error_code, OFFSET_OUT_OF_RANGE);
+        assert_eq!(out_of_range[0].error_code, Code::OffsetOutOfRange.code());
         assert_eq!(
             (
                 out_of_range[0].high_watermark,
@@ -283,7 +255,7 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     );
     assert_eq!(run(&mut client, &fetch("t", 0, 60_000)), []);
     let in_session = client.request(FETCH, &fetch("t", 1, 60_000).with_session_id(5));
-    assert_eq!(in_session.error_code, FETCH_SESSION_ID_NOT_FOUND);
+    assert_eq!(in_session.error_code, Code::FetchSessionIdNotFound.code());
     assert!(started.elapsed() < Duration::from_secs(10));
 
     // Batches per partition, for limits of all and of each. Only one batch may be too long.
@@ -308,15 +280,12 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     let fetched = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&fetched[0])[..8], 2_i64.to_be_bytes());
     assert_eq!(records(&fetched[0])[16..], one[16..]);
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
 }
 
 #[test]
 fn offsets_are_found_by_time_and_the_oldest_go() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (broker, mut client) = Broker::with_topic(1, &[]);
     assert_eq!(
         offset_at(&mut client, "t", 0),
         (0, -1),
@@ -339,15 +308,23 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
             "{timestamp}"
         );
     }
-    assert_eq!(offset_at(&mut client, "t", -7).0, INVALID_REQUEST);
+    assert_eq!(
+        offset_at(&mut client, "t", -7).0,
+        Code::InvalidRequest.code()
+    );
     assert_eq!(
         offset_at(&mut client, "missing", -1).0,
         UNKNOWN_TOPIC_OR_PARTITION
     );
     let gone = run(&mut client, &fetch_from("t", &[1], 0));
-    assert_eq!(gone[0].error_code, OFFSET_OUT_OF_RANGE);
+    assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
-    drop(client);
-    broker.assert_clean();
+    broker.assert_clean(client);
+    // But none goes that the follower has not got.
+    let (_broker, mut client) = Broker::with_topic(1, &["--replica-lag-ms", "60000"]);
+    for offset in 0..6 {
+        assert_eq!(produce_to(&mut client, 1, "t", 0, &fifteen), (0, offset));
+    }
+    assert_eq!(offset_at(&mut client, "t", -2), (0, 0));
 }

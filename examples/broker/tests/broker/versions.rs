@@ -4,8 +4,7 @@
 use crate::client::Client;
 use crate::process::Broker;
 use crate::requests::{
-    batch, create_request, create_topic, fetch, list_offsets_request, produce_request, text,
-    topic_name,
+    batch, create_request, fetch, list_offsets_request, produce_request, text, topic_name,
 };
 use bytes::Bytes;
 use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
@@ -40,9 +39,7 @@ impl Negotiated {
 
 #[test]
 fn every_request_is_answered_in_every_version() {
-    let broker = Broker::with(&["--group-delay-ms", "0"]);
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 2);
+    let (broker, mut client) = Broker::with_topic(2, &["--group-delay-ms", "0"]);
     // A version from the future is answered in version 0, whatever follows its correlation id.
     client.send_raw(&[0, 0, 0, 10, 0, 18, 0, 99, 0, 0, 0, 1, 0xff, 0xff]);
     let answer = client.receive::<ApiVersionsRequest>(0, 1);
@@ -129,5 +126,5 @@ fn every_request_is_answered_in_every_version() {
     drop(all);
     let log = broker.log();
     assert!(log.iter().all(|line| line.contains("KIP-848")), "{log:#?}");
-    broker.assert_tidy();
+    broker.assert_tidy(());
 }

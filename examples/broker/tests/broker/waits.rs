@@ -5,8 +5,8 @@ use crate::process::Broker;
 use crate::programs::assert_median_below;
 use crate::requests::{
     FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, create_topic, delete_topics, fetch,
-    fetch_from, offset_at, produce, produce_request, produce_to, produced, receive_fetched,
-    records, run,
+    fetch_from, offset_at, patched, produce, produce_request, produce_to, produced,
+    receive_fetched, records, run,
 };
 use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
 use std::time::{Duration, Instant};
@@ -46,15 +46,12 @@ fn any_partition_wakes_a_fetch_of_many() {
         partition -= 6;
         waited
     });
-    drop((consumer, producer));
-    broker.assert_clean();
+    broker.assert_clean((consumer, producer));
 }
 
 #[test]
 fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_more() {
-    let broker = Broker::start();
-    let mut client = broker.client();
-    create_topic(&mut client, "t", 1);
+    let (broker, mut client) = Broker::with_topic(1, &[]);
     assert_median_below(ms(550), || {
         let started = Instant::now();
         let fetched = run(&mut client, &fetch("t", 1, 500));
@@ -81,8 +78,16 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     let too_few = run(&mut client, &fetch("t", 1, 300).with_min_bytes(1_000));
     assert!(started.elapsed() >= ms(300));
     assert_eq!(records(&too_few[0]).len(), batch(&[b"value"]).len());
-    drop(client);
-    broker.assert_clean();
+    // What counts is what an answer may hold: of each partition, and in all.
+    let mut little = fetch("t", 1, 300).with_min_bytes(10);
+    little.topics[0].partitions[0].partition_max_bytes = 1;
+    let started = Instant::now();
+    run(&mut client, &little);
+    assert!(started.elapsed() >= ms(300));
+    let greedy = fetch("t", 1, 60_000).with_min_bytes(1_000);
+    run(&mut client, &greedy.with_max_bytes(10));
+    assert!(started.elapsed() < ms(300) + AT_ONCE);
+    broker.assert_clean(client);
 }
 
 /// Each partition has something to read long before there is enough in all of them.
@@ -106,8 +111,7 @@ fn min_bytes_are_counted_over_all_partitions() {
     let fetched = receive_fetched(&mut consumer, sent);
     let lengths: Vec<_> = fetched.iter().map(|data| records(data).len()).collect();
     assert_eq!(lengths, [one.len(), one.len(), 2 * one.len()]);
-    drop((consumer, producer));
-    broker.assert_clean();
+    broker.assert_clean((consumer, producer));
 }
 
 /// What is appended and not yet replicated is not there for a consumer, however it asks.
@@ -120,8 +124,9 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let acknowledged = produce_to(&mut producer, -1, "t", 0, &one);
     assert_eq!(acknowledged, (0, 0));
     let begun = Instant::now();
-    // Appended, and acknowledged by the leader alone.
-    assert_eq!(produce_to(&mut producer, 1, "t", 0, &one), (0, 1));
+    // Appended later, and acknowledged by the leader alone.
+    let later = patched(&one, 35, &2_000_i64.to_be_bytes());
+    assert_eq!(produce_to(&mut producer, 1, "t", 0, &later), (0, 1));
     let seen = run(&mut consumer, &fetch("t", 1, 0));
     assert_eq!(
         (seen[0].high_watermark, records(&seen[0]).len()),
@@ -129,7 +134,12 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     );
     let beyond = run(&mut consumer, &fetch_from("t", &[1], 0));
     assert_eq!((beyond[0].error_code, records(&beyond[0]).len()), (0, 0));
+    let asked = Instant::now();
+    let farther = run(&mut consumer, &fetch_from("t", &[2], 300));
+    assert_eq!((farther[0].error_code, records(&farther[0]).len()), (0, 0));
+    assert!(asked.elapsed() >= ms(300), "it did not wait");
     assert_eq!(offset_at(&mut consumer, "t", -1), (0, 1), "latest");
+    assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, -1), "by time");
     // A fetch that begins there, and one that wants both, wait for the follower.
     let parked = consumer.send(FETCH, &fetch_from("t", &[1], 60_000));
     let mut other = broker.client();
@@ -149,15 +159,13 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     );
     let fetched = receive_fetched(&mut other, wants_both);
     assert_eq!(records(&fetched[0]).len(), 2 * one.len());
-    drop((consumer, producer, other));
-    broker.assert_clean();
+    assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, 1), "by time");
+    broker.assert_clean((consumer, producer, other));
 }
 
 #[test]
 fn produces_wait_for_the_follower_as_long_as_they_want_to() {
-    let broker = Broker::with(&["--replica-lag-ms", "3000"]);
-    let mut producer = broker.client();
-    create_topic(&mut producer, "t", 1);
+    let (broker, mut producer) = Broker::with_topic(2, &["--replica-lag-ms", "3000"]);
     let one = batch(&[b"value"]);
     for (acks, timeout, error, least, most) in [
         (1, 10_000, 0, 0, 2_900),
@@ -177,8 +185,11 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     }
     // The records of those that timed out are there all the same, once the follower has them.
     assert_eq!(run(&mut producer, &fetch("t", 1, 0))[0].high_watermark, 5);
-    drop(producer);
-    broker.assert_clean();
+    // The follower gets two partitions one after the other, and the answer waits for the last.
+    let both = produce_request(-1, 10_000, "t", &[(1, Some(&one)), (0, Some(&one))]);
+    let answer = produced(producer.request(PRODUCE, &both));
+    assert_eq!(answer, [(0, 0), (0, 5)]);
+    broker.assert_clean(producer);
 }
 
 #[test]
@@ -197,8 +208,7 @@ fn what_waits_for_a_deleted_topic_is_told() {
     }
     let answer = produced(producer.receive::<ProduceRequest>(PRODUCE, sent));
     assert_eq!(answer[0].0, UNKNOWN_TOPIC_OR_PARTITION);
-    drop((admin, consumer, producer));
-    broker.assert_clean();
+    broker.assert_clean((admin, consumer, producer));
 }
 
 #[test]
@@ -242,5 +252,5 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
         drop(client);
         broker.wait_for_parked(0);
     }
-    broker.assert_clean();
+    broker.assert_clean(());
 }

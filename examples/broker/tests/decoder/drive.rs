@@ -2,7 +2,7 @@
 
 use broker::storage::batch::Batch;
 use broker::wire::frame::{self, MAX_FRAME};
-use broker::wire::request::{Envelope, Malformed, RequestKind};
+use broker::wire::request::{Envelope, RequestKind};
 use bytes::{Bytes, BytesMut};
 
 /// Takes frame after frame from a connection on which `bytes` arrive, and decodes each. Nothing may panic, or hold more
@@ -37,9 +37,8 @@ fn decode(frame: &Bytes) {
     let request = match opened.and_then(Envelope::decode) {
         Ok(request) => request,
         Err(malformed) => {
-            assert!(!malformed.to_string().is_empty());
             // A decoder that says so must be right.
-            assert_eq!(matches!(malformed, Malformed::NoHeader), frame.len() < 8);
+            assert_eq!(malformed.0.starts_with("frame too short"), frame.len() < 8);
             return;
         }
     };

@@ -4,17 +4,9 @@ use super::world::{
     GROUP, INITIAL_DELAY, REBALANCE, SESSION, World, join_request, protocols, share, sync_request,
 };
 use crate::groups::answers::text;
+use kafka_protocol::ResponseError as Code;
 use kafka_protocol::messages::{GroupId, JoinGroupRequest, SyncGroupRequest};
 use std::time::Duration;
-
-const NOT_COORDINATOR: i16 = 16;
-const INCONSISTENT_GROUP_PROTOCOL: i16 = 23;
-const INVALID_GROUP_ID: i16 = 24;
-const UNKNOWN_MEMBER_ID: i16 = 25;
-const INVALID_SESSION_TIMEOUT: i16 = 26;
-const REBALANCE_IN_PROGRESS: i16 = 27;
-const GROUP_MAX_SIZE_REACHED: i16 = 81;
-const FENCED_INSTANCE_ID: i16 = 82;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -68,19 +60,19 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
         }
         REBALANCE - passed
     };
-    let left = alive(&ids[1], 1, REBALANCE_IN_PROGRESS);
+    let left = alive(&ids[1], 1, Code::RebalanceInProgress.code());
     assert!(first.waits() && join.waits());
     world.pass(left);
     assert_eq!(first.joined().members.len(), 2);
     assert_eq!(join.joined().generation_id, 2);
-    assert_eq!(world.heartbeat(&ids[1], 2), UNKNOWN_MEMBER_ID);
+    assert_eq!(world.heartbeat(&ids[1], 2), Code::UnknownMemberId.code());
 
     let mut sync = world.sync(&newcomer, 2, &[]);
     let left = alive(&ids[0], 2, 0);
     assert!(sync.waits());
     world.pass(left);
-    assert_eq!(sync.synced().error_code, REBALANCE_IN_PROGRESS);
-    assert_eq!(world.heartbeat(&ids[0], 2), UNKNOWN_MEMBER_ID);
+    assert_eq!(sync.synced().error_code, Code::RebalanceInProgress.code());
+    assert_eq!(world.heartbeat(&ids[0], 2), Code::UnknownMemberId.code());
     let joined = world.rejoin(&newcomer).joined();
     assert_eq!((joined.generation_id, &*joined.leader), (3, &*newcomer));
     world.check();
@@ -95,7 +87,7 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!(world.heartbeat(&ids[1], 1), 0);
     world.pass(MS);
     assert_eq!(world.phase(), "PreparingRebalance");
-    assert_eq!(world.heartbeat(&ids[2], 1), UNKNOWN_MEMBER_ID);
+    assert_eq!(world.heartbeat(&ids[2], 1), Code::UnknownMemberId.code());
     world.check();
     // While it waits it need not send heartbeats; the other one dies, and that ends the wait.
     let mut join = world.rejoin(&ids[0]);
@@ -122,48 +114,54 @@ fn what_makes_no_sense_is_refused() {
     let refused = |request: JoinGroupRequest, error| {
         assert_eq!(world.ask(request, 9).joined().error_code, error);
     };
-    refused(join().with_group_id(group("")), INVALID_GROUP_ID);
+    refused(join().with_group_id(group("")), Code::InvalidGroupId.code());
     refused(
         join().with_group_id(group(&"g".repeat(256))),
-        INVALID_GROUP_ID,
+        Code::InvalidGroupId.code(),
     );
     for milliseconds in [-1, 499, i32::MAX] {
         refused(
             join().with_session_timeout_ms(milliseconds),
-            INVALID_SESSION_TIMEOUT,
+            Code::InvalidSessionTimeout.code(),
         );
     }
     for names in [&[][..], &["unknown"]] {
         refused(
             join().with_protocols(protocols(names)),
-            INCONSISTENT_GROUP_PROTOCOL,
+            Code::InconsistentGroupProtocol.code(),
         );
     }
     refused(
         join().with_protocol_type(text("connect")),
-        INCONSISTENT_GROUP_PROTOCOL,
+        Code::InconsistentGroupProtocol.code(),
     );
-    refused(heavy, GROUP_MAX_SIZE_REACHED);
-    refused(join_request("stranger"), UNKNOWN_MEMBER_ID);
+    refused(heavy, Code::GroupMaxSizeReached.code());
+    refused(join_request("stranger"), Code::UnknownMemberId.code());
     let named = join_request("stranger").with_group_instance_id(Some(text("x")));
-    refused(named, UNKNOWN_MEMBER_ID);
+    refused(named, Code::UnknownMemberId.code());
     let synced = |request| {
         world
             .ask::<SyncGroupRequest>(request, 5)
             .synced()
             .error_code
     };
-    assert_eq!(synced(sync_request("stranger", 1, &[])), UNKNOWN_MEMBER_ID);
+    assert_eq!(
+        synced(sync_request("stranger", 1, &[])),
+        Code::UnknownMemberId.code()
+    );
     let other = sync_request(&ids[0], 1, &[]).with_protocol_name(Some(text("roundrobin")));
-    assert_eq!(synced(other), INCONSISTENT_GROUP_PROTOCOL);
-    assert_eq!(world.leave("stranger", None), UNKNOWN_MEMBER_ID);
-    assert_eq!(world.leave("", Some("stranger")), UNKNOWN_MEMBER_ID);
+    assert_eq!(synced(other), Code::InconsistentGroupProtocol.code());
+    assert_eq!(world.leave("stranger", None), Code::UnknownMemberId.code());
+    assert_eq!(
+        world.leave("", Some("stranger")),
+        Code::UnknownMemberId.code()
+    );
     // None of it did the group any harm.
     assert_eq!((world.phase(), world.heartbeat(&ids[0], 1)), ("Stable", 0));
     world.check();
     drop(world.ask(join(), 3));
     let third = world.ask(join(), 3).joined();
-    assert_eq!(third.error_code, GROUP_MAX_SIZE_REACHED);
+    assert_eq!(third.error_code, Code::GroupMaxSizeReached.code());
 }
 
 /// Two members "a", who leads, and "b".
@@ -186,9 +184,12 @@ fn a_static_member_that_restarts_disturbs_nobody() {
         let synced = world.sync(&again.member_id, 1, &[]).synced();
         assert_eq!(synced.assignment, share(before, 1));
         assert_eq!(world.heartbeat(&again.member_id, 1), 0);
-        assert_eq!(world.heartbeat(before, 1), UNKNOWN_MEMBER_ID);
+        assert_eq!(world.heartbeat(before, 1), Code::UnknownMemberId.code());
         let fenced = join_request(before).with_group_instance_id(Some(text(name)));
-        assert_eq!(world.ask(fenced, 9).joined().error_code, FENCED_INSTANCE_ID);
+        assert_eq!(
+            world.ask(fenced, 9).joined().error_code,
+            Code::FencedInstanceId.code()
+        );
         assert_eq!(world.phase(), "Stable");
         world.check();
         // An administrator removes it by its name.
@@ -204,7 +205,7 @@ fn the_shutdown_answers_everything_that_waits() {
     let mut joins = [world.join().1, world.join().1];
     world.coordinator.shutdown();
     for join in &mut joins {
-        assert_eq!(join.joined().error_code, NOT_COORDINATOR);
+        assert_eq!(join.joined().error_code, Code::NotCoordinator.code());
     }
     let world = World::new();
     let mut joins = [world.join().1, world.join().1];
@@ -212,10 +213,10 @@ fn the_shutdown_answers_everything_that_waits() {
     let ids = World::members(&mut joins);
     let mut sync = world.sync(&ids[1], 1, &[]);
     world.coordinator.shutdown();
-    assert_eq!(sync.synced().error_code, NOT_COORDINATOR);
+    assert_eq!(sync.synced().error_code, Code::NotCoordinator.code());
     assert_eq!(
         world.ask(join_request(""), 3).joined().error_code,
-        NOT_COORDINATOR
+        Code::NotCoordinator.code()
     );
     assert_eq!(
         world

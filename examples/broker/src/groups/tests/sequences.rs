@@ -59,17 +59,11 @@ struct Client {
     syncs: Vec<(i32, Asked)>,
 }
 
-/// What is known of a generation, by the member that was told first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Generation {
-    protocol: String,
-    leader: String,
-}
-
 struct Run {
     world: World,
     clients: Vec<Client>,
-    generations: BTreeMap<i32, Generation>,
+    /// The protocol and the leader of a generation, by the member that was told first.
+    generations: BTreeMap<i32, (String, String)>,
     /// Deleted and made anew, a group counts from the start.
     sent: usize,
     answered: usize,
@@ -218,7 +212,7 @@ impl Run {
 
 fn note(
     client: &mut Client,
-    generations: &mut BTreeMap<i32, Generation>,
+    generations: &mut BTreeMap<i32, (String, String)>,
     answer: &JoinGroupResponse,
 ) {
     match answer.error_code {
@@ -239,26 +233,13 @@ fn note(
     }
     client.member = answer.member_id.to_string();
     client.generation = answer.generation_id;
-    let member = answer
-        .members
-        .iter()
-        .map(|member| member.member_id.to_string());
-    client.leads = member.collect();
-    let told = Generation {
-        protocol: answer
-            .protocol_name
-            .as_deref()
-            .unwrap_or_default()
-            .to_owned(),
-        leader: answer.leader.to_string(),
-    };
-    assert!(["a", "b", "c"].contains(&&*told.protocol), "{told:?}");
-    let leads = told.leader == client.member;
-    assert_eq!(
-        leads,
-        !client.leads.is_empty(),
-        "the leader, and only it, gets the list"
-    );
+    let members = answer.members.iter();
+    client.leads = members.map(|it| it.member_id.to_string()).collect();
+    let protocol = answer.protocol_name.as_deref().unwrap_or_default();
+    assert!(["a", "b", "c"].contains(&protocol), "{protocol}");
+    let leads = *answer.leader == *client.member;
+    assert_eq!(leads, !client.leads.is_empty(), "the list is the leader's");
+    let told = (protocol.to_owned(), answer.leader.to_string());
     let known = generations.entry(answer.generation_id);
     assert_eq!(
         *known.or_insert_with(|| told.clone()),

@@ -212,7 +212,7 @@ impl World {
             let deadlines = [
                 coordinator.joins.next_deadline(),
                 coordinator.syncs.next_deadline(),
-                coordinator.sessions.tracker.next_deadline(),
+                coordinator.sessions.next_deadline(),
             ];
             let next = deadlines
                 .into_iter()
@@ -224,7 +224,7 @@ impl World {
                 .advance(next.unwrap_or(end).saturating_since(now));
             coordinator.joins.advance();
             coordinator.syncs.advance();
-            coordinator.sessions.tracker.advance();
+            coordinator.sessions.advance();
             if next.is_none() {
                 return;
             }
@@ -271,7 +271,7 @@ impl World {
             for id in state.members.keys() {
                 let session = state.session(id);
                 assert!(
-                    coordinator.sessions.tracker.contains(&session),
+                    coordinator.sessions.contains(&session),
                     "{id} has no session"
                 );
             }

@@ -1,0 +1,159 @@
+//! G28, counted: a target of its own with one test, because it counts the memory and the threads of the whole process.
+
+use request_purgatory::future::Waits;
+use request_purgatory::tracker::{Requests, Responded};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, Timer, Tracker};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// What is allocated now, in bytes.
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: the system's allocator does it all; beside it, a number is counted.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: by the contract of this function.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: by the contract of this function.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+struct Op(Duration);
+
+impl DelayedOperation for Op {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        self.0
+    }
+
+    fn try_complete(&mut self) -> bool {
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+const LONG: Duration = Duration::from_secs(3_600);
+const COUNT: usize = 1_000;
+/// What the promise allows for each is six times this.
+const BYTES: usize = 4 * 1_024;
+
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task");
+    tasks.expect("this is Linux").count()
+}
+
+/// A joined thread is listed for a moment longer.
+fn eventually_threads(expected: usize) {
+    let begun = Instant::now();
+    while threads() != expected {
+        let waited = begun.elapsed();
+        assert!(waited < LONG / 60, "{} threads, not {expected}", threads());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Makes many, lets one of them `begin` what needs no thread and another what does, and drops all.
+fn a_thousand<T>(
+    kind: &str,
+    make: impl Fn() -> T,
+    needs_none: impl Fn(&T),
+    needs_threads: impl Fn(&T),
+) {
+    // What the process keeps from the first one on: places for handles, numbers of threads.
+    let before_any = threads();
+    needs_threads(&make());
+    // The drop waits for its threads for a moment only.
+    eventually_threads(before_any);
+    let mut all = Vec::with_capacity(COUNT);
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    all.extend((0..COUNT).map(|_| make()));
+    let each = (ALLOCATED.load(Ordering::Relaxed) - before) / COUNT;
+    assert!(each <= BYTES, "{each} bytes for each {kind}");
+    assert_eq!(threads(), before_any, "{kind}");
+    all.iter().for_each(&needs_none);
+    assert_eq!(threads(), before_any, "{kind}");
+    needs_threads(&all[COUNT / 2]);
+    assert_eq!(threads(), before_any + 2, "{kind}");
+    needs_threads(&all[COUNT / 2]);
+    assert_eq!(threads(), before_any + 2, "{kind}");
+    drop(all);
+    eventually_threads(before_any);
+}
+
+#[test]
+fn g28_a_thousand_idle_ones_have_no_thread_and_little_memory() {
+    let park = |purgatory: &Purgatory<Op>, timeout| {
+        let parked = purgatory.try_complete_else_watch(Op(timeout), [1]);
+        assert!(parked.is_ok_and(|admission| admission.is_parked()));
+    };
+    a_thousand(
+        "purgatory",
+        || Purgatory::<Op>::new("g28"),
+        |purgatory| {
+            assert_eq!(purgatory.check_and_complete(&1), 0);
+            park(purgatory, Duration::MAX);
+            assert_eq!(purgatory.check_and_complete(&1), 0);
+            assert_eq!((purgatory.advance(), purgatory.next_deadline()), (0, None));
+            assert_eq!(purgatory.cancel_for_key(&1).len(), 1);
+        },
+        |purgatory| park(purgatory, LONG),
+    );
+    a_thousand(
+        "purgatory that is asked to check later",
+        || Purgatory::<Op>::new("g28"),
+        |purgatory| assert_eq!(purgatory.snapshot().len(), 0),
+        |purgatory| purgatory.check_later(1),
+    );
+    a_thousand(
+        "waits",
+        || Waits::<u64>::new("g28"),
+        |waits| drop(waits.wait([1], Duration::MAX, || None::<()>)),
+        |waits| drop(waits.wait([1], LONG, || None::<()>)),
+    );
+    a_thousand(
+        "timer",
+        || Timer::new("g28", |_: u64| ()),
+        |timer| {
+            let id = timer.start(Duration::MAX, 1).expect("there is room");
+            assert_eq!(timer.stop(id), Some(1));
+        },
+        |timer| _ = timer.start(LONG, 1).expect("there is room"),
+    );
+    a_thousand(
+        "tracker",
+        || Tracker::new("g28", |_: u64, _: u64, _| ()),
+        |tracker| {
+            assert_eq!((tracker.complete(&1), tracker.get(&1)), (None, None));
+            assert!(!tracker.touch(&1, LONG));
+            assert!(tracker.track(1, 2, Duration::MAX).is_ok());
+            assert_eq!(tracker.complete(&1), Some(2));
+        },
+        |tracker| _ = tracker.track(1, 2, LONG).expect("there is room"),
+    );
+    a_thousand(
+        "requests",
+        || Requests::<u64, u64>::new("g28"),
+        |requests| {
+            assert_eq!(requests.respond(&1, 2), Responded::Unknown(2));
+            drop(requests.request(1, Duration::MAX).expect("there is room"));
+        },
+        |requests| {
+            let request = requests.request(1, LONG).expect("there is room");
+            drop(request);
+        },
+    );
+}
