@@ -181,7 +181,7 @@ pub(crate) enum Found {
     AtTheDeadline,
 }
 
-/// Three listeners of a purgatory of this name: one is checked, one is checked late, one finds its event without a check.
+/// Three listeners of one purgatory: one is checked, one is checked late, one finds its event without a check.
 pub(crate) fn listen_for_what_is_not_checked(name: &str, found: Found) -> Waits<u64> {
     let clock = ManualClock::new();
     let builder = Waits::<u64>::builder(name).clock(clock.clone());
