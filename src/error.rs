@@ -134,65 +134,35 @@ impl<Op> fmt::Display for Rejected<Op> {
 
 impl<Op> Error for Rejected<Op> {}
 
-/// Why a timer did not get another deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RescheduleError {
-    /// It has fired or was stopped: the id is stale.
-    Ended,
-    /// The timeout is longer than the timer's scheme can hold. The old deadline stands.
-    TooLong,
-    /// It would be the first finite timeout, so the threads were to be started, and the system refused one. The timer
-    /// still never fires; a later call tries again.
-    Thread,
-}
-
-impl fmt::Display for RescheduleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ended => "the timer has fired or was stopped",
-            Self::TooLong => {
-                "the timeout is longer than the timer scheme (`Builder::scheme`) can hold"
-            }
-            Self::Thread => "the system refused a thread, without which the timeout cannot fire",
-        })
-    }
-}
-
-impl Error for RescheduleError {}
-
 /// A shutdown did not end within the limit of the call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ShutdownError {
     /// The limit has passed. The shutdown goes on in the background.
-    TimedOut(StillRunning),
+    TimedOut {
+        /// Operations that have not ended yet: the shutdown has not come to them, or another thread is examining them.
+        parked: usize,
+        /// Operations that have ended, and whose `on_complete` was handed to another thread and has not run to its end.
+        completions_pending: usize,
+        /// The names of the library's own threads that have not ended.
+        threads: Vec<String>,
+    },
     /// The system refused to start the thread that shuts down. The shutdown has not begun.
     Thread(std::io::Error),
-}
-
-/// The operations, completions and threads that had not ended when the limit of a shutdown passed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StillRunning {
-    /// Operations that have not ended yet: the shutdown has not come to them, or another thread is examining them.
-    pub parked: usize,
-    /// Operations that have ended, and whose `on_complete` was handed to another thread and has not run to its end.
-    pub completions_pending: usize,
-    /// The names of the library's own threads that have not ended.
-    pub threads: Vec<String>,
 }
 
 impl fmt::Display for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut(still) => write!(
+            Self::TimedOut {
+                parked,
+                completions_pending,
+                threads,
+            } => write!(
                 f,
-                "the shutdown took longer than the limit of the call: {} operations parked, {} completions pending, \
-                 threads running: {}",
-                still.parked,
-                still.completions_pending,
-                match still.threads.as_slice() {
+                "the shutdown took longer than the limit of the call: {parked} operations parked, \
+                 {completions_pending} completions pending, threads running: {}",
+                match threads.as_slice() {
                     [] => "none".to_owned(),
                     threads => threads.join(", "),
                 }
@@ -206,7 +176,7 @@ impl Error for ShutdownError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Thread(error) => Some(error),
-            Self::TimedOut(_) => None,
+            Self::TimedOut { .. } => None,
         }
     }
 }

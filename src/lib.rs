@@ -35,7 +35,7 @@ mod worker;
 
 pub mod threads {
     //! The threads that work for a purgatory: which one drives its timer, and which one runs completions.
-    pub use crate::dispatch::{Dispatch, Executor, Job};
+    pub use crate::dispatch::Dispatch;
     pub use crate::reaper::{Reaper, ReaperThread};
 }
 

@@ -1,6 +1,7 @@
 //! Delayed operations, the causes for which they are examined, and their endings.
 
 use crate::hash::Key;
+use crate::time::Timestamp;
 use std::fmt;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 ///
 /// * `try_complete` and `on_complete` of one operation never overlap. The library guards each operation by an atomic
 ///   word of its own, never by a lock of yours.
-/// * No lock of the library is held while one of the three methods runs, so each may call the purgatory again.
+/// * No lock of the library is held while one of the methods runs, so each may call the purgatory again.
 /// * Exactly one ending: either `on_complete` is called once, or the caller that cancelled the operation gets it back.
 ///   (A `try_complete` that panics ends its operation too: the operation is dropped, and the panic is counted in
 ///   [`Stats::panicked`](crate::stats::Stats::panicked).)
@@ -26,6 +27,15 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// Runs on the parking thread.
     fn timeout(&self) -> Duration;
+
+    /// When the request arrived, if the caller has read the purgatory's clock already: then parking does not read it.
+    /// The timeout counts from that reading. If it has passed, the operation expires with the next tick; a reading of the
+    /// future makes the deadline later, also past [`max_timeout`](crate::Builder::max_timeout), and changes nothing else.
+    ///
+    /// Read once, on the parking thread.
+    fn arrival(&self) -> Option<Timestamp> {
+        None
+    }
 
     /// Whether the operation can complete now.
     ///

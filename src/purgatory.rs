@@ -16,22 +16,19 @@ mod inner;
 mod keys;
 mod nested;
 mod park;
-mod parts;
 mod recycled_weak;
 mod resolved_key;
 mod revoke;
 mod snapshot;
 mod watch;
 
-pub use crate::engine::shared_handle::ShutdownFuture;
-pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
-pub use crate::hash::{DefaultHasher, Key, KeyHasher, RandomState};
+pub use crate::error::{BuildError, RejectReason, ShutdownError};
+pub use crate::hash::{Key, KeyHasher, RandomState};
 pub use crate::operation::Cause;
 pub use crate::watch::bound::Bound;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
-pub use park::{Admission, Arrival};
-pub use parts::Parts;
+pub use park::Admission;
 pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 pub use watch::Watch;
@@ -42,7 +39,6 @@ use crate::error::Rejected;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::time::Timestamp;
 use crate::trampoline::{Examining, UserValues};
 use causes::ForceCause;
 use deferred::Deferred;
@@ -91,7 +87,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Runs `try_complete` (twice, if it parks), `timeout` and, if it completes, `on_complete` on this thread. Takes
     /// the lock of one timer shard, for which it may wait shortly, and that of one map shard for each key. Reads the
-    /// clock once.
+    /// clock once, unless the operation knows its [arrival](DelayedOperation::arrival).
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`]: there are no keys, the purgatory is full or shut down, a hook of
@@ -103,20 +99,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         let inner = &self.shared.inner;
-        inner.park(op, || inner.collect(keys), None)
-    }
-
-    /// Parks operations that arrived at `arrival`, a reading of this purgatory's clock that the caller has already.
-    /// Parking then does not read the clock.
-    ///
-    /// The timeout counts from that reading. If it has passed already, the operation expires with the next tick. A
-    /// reading of the future makes the deadline later, also past [`max_timeout`](crate::Builder::max_timeout), and changes
-    /// nothing else.
-    pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
-        Arrival {
-            inner: &self.shared.inner,
-            arrival,
-        }
+        inner.park(op, || inner.collect(keys))
     }
 
     /// Resolves a key: calls that use the result find its watchers without hashing. For keys that are checked often,
@@ -252,19 +235,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, Some(&cause))
     }
 
-    /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
-    /// of [`max_timeout`](crate::Builder::max_timeout) applies. Returns how many got the new deadline:
-    /// none, if it needs a thread that the system refuses.
-    ///
-    /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
-    /// each; if that panics, so does this call, and some operations have the new deadline.
-    pub fn reschedule_for_key<Q>(&self, key: &Q, timeout: Duration) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
-        self.shared.inner.reschedule_key(key, timeout)
-    }
-
     /// Checks `key` for `count` completions, now; inside an examination, when the timer is driven next. (There the
     /// operation that is examined may have caused the same check before, and would cause no other one.)
     pub(crate) fn offer(&self, key: &Op::Key, count: usize) {
@@ -337,12 +307,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// As [`shutdown`](Self::shutdown), on a thread of its own, so that no thread of an async runtime is blocked. It
-    /// begins with this call; the [`Future`] is ready when every parked operation has ended and the purgatory's own
-    /// threads have been joined. It needs no runtime.
+    /// begins with this call, and goes on whether the [`Future`] is polled, dropped or neither. That is ready when every
+    /// parked operation has ended and the purgatory's own threads have been joined. It needs no runtime.
     ///
     /// # Errors
     /// If the system refuses the thread. Nothing has happened then.
-    pub fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
+    pub fn shutdown_async(
+        &self,
+    ) -> io::Result<impl Future<Output = ()> + Send + Unpin + use<Op, S>> {
         self.shared.shutdown_async()
     }
 

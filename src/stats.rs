@@ -36,7 +36,7 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The same, and returns the count that this makes.
+    /// As [`add`](Self::add), and returns the count that this makes.
     #[inline(always)]
     pub(crate) fn add_and_read(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed) + n

@@ -3,8 +3,6 @@
 mod builder;
 pub(crate) mod inner;
 
-pub use crate::error::RescheduleError;
-
 use crate::address::Address;
 use crate::engine::shard::Rescheduled;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
@@ -94,16 +92,14 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer
     /// shard and reads the clock; if that panics, so does this call.
     ///
-    /// # Errors
-    /// If it has fired or was stopped, or the timeout is longer than a simple wheel holds.
-    pub fn reschedule(&self, id: TimerId, timeout: Duration) -> Result<(), RescheduleError> {
-        let address = self.address_of(id).ok_or(RescheduleError::Ended)?;
-        match self.shared.inner.engine.reschedule(address, timeout) {
-            Rescheduled::Done(_) => Ok(()),
-            Rescheduled::Ended => Err(RescheduleError::Ended),
-            Rescheduled::TooLong => Err(RescheduleError::TooLong),
-            Rescheduled::NoThread => Err(RescheduleError::Thread),
-        }
+    /// Returns `false`, and the old deadline stands, if it has fired or was stopped; if the timeout is longer than a
+    /// simple wheel holds; or if this would be the first deadline of the timer, and the system refuses a thread.
+    pub fn reschedule(&self, id: TimerId, timeout: Duration) -> bool {
+        let engine = &self.shared.inner.engine;
+        let rescheduled = self
+            .address_of(id)
+            .map(|address| engine.reschedule(address, timeout));
+        matches!(rescheduled, Some(Rescheduled::Done(_)))
     }
 
     /// Whether the timer has neither fired nor been stopped. Takes no lock.

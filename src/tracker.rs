@@ -68,22 +68,24 @@ type Inner<K, V, S> =
 impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     shared_methods!("values kept");
 
-    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). It replaces a value that
-    /// was kept for the key before; the result has that value, unless it is expiring at this moment.
+    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). Returns its token, and the
+    /// value that was kept for the key before and is replaced, unless that is expiring at this moment.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash` or `Eq` of a key or the
     /// clock panicked. A value that was kept before stays.
-    pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Tracked<V>, Rejected<V>> {
+    pub fn track(
+        &self,
+        key: K,
+        value: V,
+        timeout: Duration,
+    ) -> Result<(FencingToken, Option<V>), Rejected<V>> {
         let (place, replaced) = self
             .entries()
             .track(self.timers(), key, value, timeout, true)?;
-        Ok(Tracked {
-            token: place.token,
-            replaced,
-        })
+        Ok((place.token, replaced))
     }
 
     /// Keeps `value` for `key` as [`track`](Self::track) does, but only if nothing is kept for it.
@@ -120,14 +122,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         token: FencingToken,
         value: V,
         timeout: Duration,
-    ) -> Result<Tracked<V>, Rejected<V>> {
-        let (token, before) = self
-            .entries()
-            .replace(self.timers(), key, token, value, timeout)?;
-        Ok(Tracked {
-            token,
-            replaced: Some(before),
-        })
+    ) -> Result<(FencingToken, V), Rejected<V>> {
+        self.entries()
+            .replace(self.timers(), key, token, value, timeout)
     }
 
     /// Takes the value for `key`: the response has come, the session was closed. `None` if no value is kept for it, or
@@ -262,16 +259,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     fn timers(&self) -> &Timers {
         &self.shared.inner.engine
     }
-}
-
-/// A value that a [`Tracker`] keeps now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Tracked<V> {
-    /// Its token.
-    pub token: FencingToken,
-    /// The value that it has replaced.
-    pub replaced: Option<V>,
 }
 
 shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, Tracker<K, V, S>, Inner<K, V, S>);

@@ -326,8 +326,8 @@ pub(crate) fn drop_user_value<T: 'static>(value: T) {
     }
 }
 
-/// The same for several values, one after the other: of two destructors that panic together the process would die. The
-/// first panic goes on when all are dropped.
+/// [Drops](drop_user_value) several values, one after the other: of two destructors that panic together the process
+/// would die. The first panic goes on when all are dropped.
 pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) {
     let mut panics = Panics::default();
     for value in values {

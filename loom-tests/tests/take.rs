@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    fn take(&self, timeout: Duration) -> WaitFuture<u64, Taken<u32>> {
+    fn take(&self, timeout: Duration) -> WaitFuture<WaitOperation<u64>, Taken<u32>> {
         let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
         self.waits.take(
             [1],
@@ -79,7 +79,7 @@ impl World {
 }
 
 /// Polls when it is woken, and only then.
-fn wait(take: &mut WaitFuture<u64, Taken<u32>>) -> Result<u32, WaitError> {
+fn wait(take: &mut WaitFuture<WaitOperation<u64>, Taken<u32>>) -> Result<u32, WaitError> {
     let sleeper = Sleeper::default();
     loop {
         match poll(take, &sleeper) {
@@ -89,7 +89,10 @@ fn wait(take: &mut WaitFuture<u64, Taken<u32>>) -> Result<u32, WaitError> {
     }
 }
 
-fn poll(take: &mut WaitFuture<u64, Taken<u32>>, sleeper: &Sleeper) -> Poll<Result<u32, WaitError>> {
+fn poll(
+    take: &mut WaitFuture<WaitOperation<u64>, Taken<u32>>,
+    sleeper: &Sleeper,
+) -> Poll<Result<u32, WaitError>> {
     let waker = Waker::from(Arc::new(DriverWaker(sleeper.waker())));
     Pin::new(take).poll(&mut Context::from_waker(&waker))
 }

@@ -47,7 +47,7 @@ impl Stage {
         }
     }
 
-    fn take(&self) -> WaitFuture<u64, Taken<u32>, Hasher> {
+    fn take(&self) -> WaitFuture<WaitOperation<u64>, Taken<u32>, Hasher> {
         let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
         let timeout = Duration::from_millis(thread_rng().gen_range(0..4));
         self.waits.take(

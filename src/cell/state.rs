@@ -82,7 +82,7 @@ pub(crate) enum Claimed {
 pub(crate) enum Release {
     /// The operation is parked and free for others.
     Parked,
-    /// The same, and another examination was asked for that the caller did not make.
+    /// As `Parked`, and another examination was asked for that the caller did not make.
     ParkedUnexamined,
     /// The caller still is the holder, and must examine the operation again.
     Recheck,

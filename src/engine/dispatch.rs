@@ -51,7 +51,7 @@ pub(crate) fn dispatch_all<H: Handler>(
             Dispatch::Executor(executor) => {
                 let job = Delivery::new(handler, vec![ended], true).into_job();
                 // If it panics, the unwinding drops the job, which runs it.
-                let _ = handler.engine().guarded(|| executor.execute(job));
+                let _ = handler.engine().guarded(|| executor(job));
             }
             // One job for all: the thread runs them one after the other anyway.
             _ => for_thread.push(ended),

@@ -5,7 +5,7 @@ use super::drive::{
     shut_down_in_background, shut_down_on_drop, start, wait,
 };
 use super::handler::Handler;
-use crate::error::{ShutdownError, StillRunning};
+use crate::error::ShutdownError;
 use crate::promise::Promise;
 use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
@@ -13,11 +13,9 @@ use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use std::any::Any;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::marker::PhantomData;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Exists as long as some [`SharedHandle`] does.
@@ -68,10 +66,10 @@ impl<H: Handler> SharedHandle<H> {
     }
 
     /// As [`shutdown`](Self::shutdown), on a thread of its own.
-    pub(crate) fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
+    pub(crate) fn shutdown_async(&self) -> io::Result<impl Future<Output = ()> + Unpin + use<H>> {
         let done = Arc::new(Promise::new());
         shut_down_in_background(&self.inner, Some(&done))?;
-        Ok(ShutdownFuture { done })
+        Ok(poll_fn(move |cx| done.poll(cx)))
     }
 
     /// The same, and waits for the thread for at most `limit`.
@@ -83,11 +81,11 @@ impl<H: Handler> SharedHandle<H> {
             return Ok(());
         }
         let stats = engine.stats();
-        Err(ShutdownError::TimedOut(StillRunning {
+        Err(ShutdownError::TimedOut {
             parked: stats.parked,
             completions_pending: stats.completions_pending,
             threads: engine.threads.running(),
-        }))
+        })
     }
 
     pub(crate) fn drain(&self, limit: Duration) -> usize {
@@ -96,10 +94,6 @@ impl<H: Handler> SharedHandle<H> {
 
     pub(crate) fn is_shut_down(&self) -> bool {
         self.inner.engine().is_closed()
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.inner.engine().name
     }
 }
 
@@ -165,28 +159,6 @@ impl<T> fmt::Debug for WeakRef<T> {
     }
 }
 
-/// A shutdown that is under way on a thread of its own: a [`Future`] that is ready when it is over.
-///
-/// Any executor may poll it. The shutdown goes on whether this is polled, dropped or neither. After it has resolved,
-/// every poll is pending.
-pub struct ShutdownFuture {
-    done: Arc<Promise<()>>,
-}
-
-impl Future for ShutdownFuture {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.done.poll(cx)
-    }
-}
-
-impl fmt::Debug for ShutdownFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShutdownFuture").finish_non_exhaustive()
-    }
-}
-
 /// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
 macro_rules! shared_methods {
     ($what:literal) => {
@@ -232,11 +204,6 @@ macro_rules! shared_methods {
             self.shared.is_shut_down()
         }
 
-        /// The name given to it.
-        pub fn name(&self) -> &str {
-            self.shared.name()
-        }
-
         /// A reference that does not keep it running, for callbacks.
         pub fn downgrade(&self) -> crate::engine::shared_handle::WeakRef<Self> {
             crate::engine::shared_handle::WeakRef::to(&self.shared)
@@ -267,7 +234,7 @@ macro_rules! shared_type {
         impl<$($generics)*> std::fmt::Debug for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($name))
-                    .field("name", &self.name())
+                    .field("name", &crate::engine::handler::Handler::engine(&*self.shared.inner).name)
                     .field("stats", &self.stats())
                     .finish_non_exhaustive()
             }

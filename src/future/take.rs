@@ -77,7 +77,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         timeout: impl Into<Option<Duration>>,
         take: impl FnMut(Cause<'_, K>) -> A + Send + 'static,
         give_back: impl FnMut(A::Value) + Send + 'static,
-    ) -> WaitFuture<K, A::Found, S> {
+    ) -> WaitFuture<WaitOperation<K>, A::Found, S> {
         let watches = keys.into_iter().map(Into::into).collect::<Vec<_>>();
         let names = watches.iter().map(|watch| watch.name().clone()).collect();
         let way = Way::new(self.downgrade(), names, give_back);

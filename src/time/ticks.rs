@@ -21,7 +21,7 @@ const FITTING_SECS: u64 = u64::MAX / 2 / NANOS_PER_SEC - 1;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TickScale {
     origin: Timestamp,
-    /// The same in nanoseconds; `u64::MAX` if there are too many.
+    /// `origin` in nanoseconds; `u64::MAX` if there are too many.
     origin_nanos: u64,
     nanos: u64,
     /// floor(2^64 / nanos), capped: turns the hot division into a multiplication.
@@ -66,7 +66,7 @@ impl TickScale {
         (self.divide_nanos(present).0, ticks + u64::from(!exact))
     }
 
-    /// The same for all that does not fit, and for readings before the origin.
+    /// [`start_and_deadline`](Self::start_and_deadline) of what does not fit, and of readings before the origin.
     #[cold]
     fn start_and_deadline_wide(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let since = at.saturating_since(self.origin);

@@ -91,7 +91,7 @@ impl WatchList {
         }
     }
 
-    /// The same, unless the list has `max` watchers already. Returns whether it was added.
+    /// Adds a watcher, unless the list has `max` already. Returns whether it was added.
     #[inline(always)]
     pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
         let room = max == usize::MAX || self.count() < max;
@@ -295,7 +295,7 @@ impl<const N: usize> Short<N> {
         &self.0[..taken.count()]
     }
 
-    /// The same watchers, and one more behind them.
+    /// A copy with one more watcher behind the others.
     #[inline(never)]
     fn grown<const M: usize>(&self, watcher: Address) -> Short<M> {
         Short::of(self.watchers().iter().copied().chain([watcher]))

@@ -179,8 +179,8 @@ impl<K> Resolved<K> {
         Seen(word)
     }
 
-    /// The same, but only for what happened under a lock that the watcher's `try_complete` takes as well: that lock
-    /// orders the two, and a load is enough.
+    /// The watchers, for a caller whose event happened under a lock that the watchers' `try_complete` takes as well: that
+    /// lock orders the two, and a load is enough.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Seen {
         // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would be the same program, so no model kills it:

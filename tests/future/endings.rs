@@ -210,9 +210,9 @@ fn waits_on_resolved_keys_and_at_ranks() {
 #[test]
 fn futures_are_send_and_debug() {
     fn check<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
-    check::<WaitFuture<u64, u8>>();
+    check::<WaitFuture<WaitOperation<u64>, u8>>();
     check::<Waits<u64>>();
     fn sendable<T: Send + Unpin + 'static>() {}
-    sendable::<request_purgatory::future::CompletionFuture<Op>>();
+    sendable::<WaitFuture<request_purgatory::future::Awaited<Op>, Op>>();
     sendable::<WaitOperation<u64>>();
 }

@@ -6,7 +6,7 @@ use crate::support::{
     NEVER_IN_A_TEST, PATIENCE, Random, Tally, eventually, lock, on_a_stack_of, within,
 };
 use crate::{assert_empty, by_hand, now};
-use request_purgatory::future::{Taken, WaitError, WaitFuture, block_on};
+use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, threads::Reaper};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -34,7 +34,11 @@ impl Jobs {
         lock(&self.0).len()
     }
 
-    fn take(&self, waits: &Waits<u64>, timeout: Duration) -> WaitFuture<u64, Taken<usize>> {
+    fn take(
+        &self,
+        waits: &Waits<u64>,
+        timeout: Duration,
+    ) -> WaitFuture<WaitOperation<u64>, Taken<usize>> {
         let (takes, returns) = (self.clone(), self.clone());
         waits.take(
             [1],
@@ -46,7 +50,7 @@ impl Jobs {
 }
 
 /// Waits for the value, and keeps it.
-fn received<T>(take: WaitFuture<u64, Taken<T>>) -> Result<T, WaitError> {
+fn received<T>(take: WaitFuture<WaitOperation<u64>, Taken<T>>) -> Result<T, WaitError> {
     block_on(take).map(Taken::done)
 }
 
@@ -328,7 +332,7 @@ fn every_end_without_a_value_gives_nothing_back() {
     assert_eq!(received(cancelled), Err(WaitError::Cancelled));
     assert_eq!((jobs.len(), waits.stats().panicked), (0, 0));
     fn check<T: Send + Unpin + std::fmt::Debug + 'static>() {}
-    check::<WaitFuture<u64, Taken<usize>>>();
+    check::<WaitFuture<WaitOperation<u64>, Taken<usize>>>();
 }
 
 /// Workers are aborted at any moment, thousands of them, while jobs come; short timeouts, cancels and shared keys

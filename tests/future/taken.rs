@@ -5,7 +5,7 @@ use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
 use crate::{assert_empty, by_hand, now};
-use request_purgatory::future::{Taken, WaitError, WaitFuture, block_on};
+use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, purgatory::Cause, threads::Reaper};
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 type Jobs = Arc<Mutex<VecDeque<usize>>>;
-type Take = WaitFuture<u64, Taken<usize>>;
+type Take = WaitFuture<WaitOperation<u64>, Taken<usize>>;
 
 fn take(waits: &Waits<u64>, jobs: &Jobs) -> Take {
     take_if(waits, jobs, NEVER_IN_A_TEST, |_, _| true)

@@ -1,10 +1,10 @@
 //! G14: completions that cause one another, on whatever thread they run.
 
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, lock, on_a_stack_of, within,
+    Job, NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, lock, on_a_stack_of, within,
 };
 use request_purgatory::{
-    Completion, Purgatory, threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock,
+    Completion, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,11 +1,11 @@
 //! G16, G17, G18: counts are exact, the bound is exact, and stale handles are harmless.
 
 use crate::support::{
-    Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock, manual, refusal,
-    within,
+    Job, Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock, manual,
+    refusal, within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, threads::Dispatch, threads::Job, time::ManualClock,
+    Completion, Handle, Purgatory, RejectReason, threads::Dispatch, time::ManualClock,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

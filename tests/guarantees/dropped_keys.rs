@@ -8,7 +8,7 @@ use crate::support::{
 };
 use request_purgatory::{
     Completion, Handle, Purgatory, RejectReason, Waits, future::block_on, threads::Reaper,
-    threads::ReaperThread, time::Clock, time::SystemClock, time::Timestamp,
+    threads::ReaperThread, time::Clock, time::Timestamp,
 };
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_secs(1);
@@ -466,7 +466,7 @@ fn g15_a_shutdown_stops_its_threads_though_a_deferred_call_panics() {
 #[test]
 fn g12_a_reaper_survives_a_panic_with_a_bad_payload() {
     #[derive(Clone)]
-    struct Bad(Arc<AtomicBool>, SystemClock);
+    struct Bad(Arc<AtomicBool>, Instant);
 
     impl Clock for Bad {
         fn now(&self) -> Timestamp {
@@ -480,7 +480,7 @@ fn g12_a_reaper_survives_a_panic_with_a_bad_payload() {
     within(PATIENCE, || {
         let reaper = ReaperThread::spawn("g12").expect("two threads more");
         let armed = Arc::new(AtomicBool::new(false));
-        let clock = Bad(armed.clone(), SystemClock::new());
+        let clock = Bad(armed.clone(), Instant::now());
         let builder = || Purgatory::<Op>::builder("g12").reaper(Reaper::Shared(reaper.clone()));
         let bad = builder().clock(clock).build().expect("no thread more");
         let good = builder().build().expect("no thread more");

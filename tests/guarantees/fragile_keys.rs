@@ -67,7 +67,7 @@ impl Scene {
 /// A call. Returns how many operations it took back.
 type Call = fn(&Scene) -> usize;
 
-const CALLS: [(&str, Call); 15] = [
+const CALLS: [(&str, Call); 14] = [
     ("resolve", |scene| {
         drop(scene.key.clone());
         drop(scene.purgatory.resolve(Fragile(FRAGILE)));
@@ -116,12 +116,6 @@ const CALLS: [(&str, Call); 15] = [
     }),
     ("cancel by handle", |scene| {
         scene.handle.cancel().into_iter().count()
-    }),
-    ("reschedule", |scene| {
-        scene
-            .purgatory
-            .reschedule_for_key(&Fragile(FRAGILE), SOON / 2);
-        0
     }),
     ("snapshot", |scene| {
         drop(scene.purgatory.snapshot());

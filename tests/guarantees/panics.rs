@@ -2,7 +2,7 @@
 
 use crate::support::threads_named;
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, refusal, within,
+    Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, refusal, within,
 };
 use request_purgatory::{
     Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper, time::WakeFn,
@@ -204,7 +204,7 @@ fn g12_a_panic_in_timeout_gives_the_operation_back() {
 fn g12_a_bad_executor_loses_no_operation() {
     within(PATIENCE, || {
         quietly();
-        let bad: [fn(request_purgatory::threads::Job); 3] = [
+        let bad: [fn(Job); 3] = [
             |_| std::panic::panic_any("intended"),
             |job| drop(job),
             |job| job(),

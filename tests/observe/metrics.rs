@@ -309,7 +309,6 @@ fn g03_a_recorder_may_call_the_purgatory() {
                 }
                 purgatory.snapshot();
                 purgatory.next_deadline();
-                purgatory.reschedule_for_key(&1, TIMEOUT);
                 purgatory.check_later(77);
             }
         }));

@@ -376,7 +376,6 @@ fn g03_a_subscriber_may_call_the_purgatory() {
                 purgatory.cancel_for_key(&77);
                 purgatory.snapshot();
                 purgatory.next_deadline();
-                purgatory.reschedule_for_key(&1, TIMEOUT);
                 purgatory.check_later(77);
             }
         };

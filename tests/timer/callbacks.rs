@@ -1,10 +1,9 @@
 //! G8, G12, G13, G14: what the callback may do to the timer, and what it may not.
 
-use crate::support::{PATIENCE, Tally, eventually, lock, quietly, within};
+use crate::support::{Job, PATIENCE, Tally, eventually, lock, quietly, within};
 use crate::{Tested, builder, manual};
 use request_purgatory::{
-    Timer, WeakRef, threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock,
-    time::WakeFn,
+    Timer, WeakRef, threads::Dispatch, threads::Reaper, time::ManualClock, time::WakeFn,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;

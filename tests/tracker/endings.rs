@@ -1,7 +1,7 @@
 //! G5, G12, G17: how a value ends, one at a time, and what the callback may do.
 
-use crate::support::{Mint, PATIENCE, Token, eventually, lock, quietly, within};
-use request_purgatory::threads::{Dispatch, Job};
+use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, within};
+use request_purgatory::threads::Dispatch;
 use request_purgatory::{
     RejectReason, Rejected, Tracker, WeakRef, purgatory::BuildError, threads::Reaper,
     time::ManualClock,
@@ -37,11 +37,11 @@ fn g05_each_value_ends_in_one_way() {
         tracker
             .track(1, mint.token(10), TICK)
             .expect("room")
-            .replaced
+            .1
             .is_none()
     );
     let tracked = tracker.track(1, mint.token(11), TICK * 2).expect("room");
-    assert_eq!(tracked.replaced.expect("the first one").number, 10);
+    assert_eq!(tracked.1.expect("the first one").number, 10);
     let refused = tracker.try_track(1, mint.token(12), TICK * 9);
     assert!(
         matches!(refused.map_err(Rejected::into_parts), Err((RejectReason::Duplicate, back)) if back.number == 12)
@@ -234,8 +234,8 @@ fn g18_a_late_callback_knows_that_its_key_has_another_value() {
     let third = leases.try_track(1, 3, TICK).expect("the key is free");
     let jobs = std::mem::take(&mut *lock(&jobs));
     jobs.into_iter().for_each(|job| job());
-    assert_eq!(*lock(&ended), Some(second.token));
-    assert!(leases.token(&1) == Some(third) && third > second.token);
+    assert_eq!(*lock(&ended), Some(second.0));
+    assert!(leases.token(&1) == Some(third) && third > second.0);
 }
 
 /// A closure that picks values by key and value; one that panics has ended none.
@@ -322,7 +322,7 @@ fn g07_a_renewal_and_a_replacement_wake_the_reaper() {
         eventually("the expiry of the first", || *lock(&expired) == [1]);
         let tracked = tracker.track(1, 2, Duration::MAX).expect("there is room");
         asleep();
-        assert!(tracker.replace_if(1, tracked.token, 3, TICK).is_ok());
+        assert!(tracker.replace_if(1, tracked.0, 3, TICK).is_ok());
         eventually("the expiry of the second", || *lock(&expired) == [1, 3]);
     });
 }

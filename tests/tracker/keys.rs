@@ -129,7 +129,7 @@ fn g12_a_panicking_key_loses_no_value() {
                             .track(Key(key), mint.token(99), TICK)
                             .map_err(Rejected::into_parts)
                         {
-                            Ok(tracked) => back.extend(tracked.replaced),
+                            Ok(tracked) => back.extend(tracked.1),
                             Err((RejectReason::Panicked, value)) => {
                                 assert_eq!(value.number, 99);
                                 back.push(value);
@@ -187,7 +187,7 @@ fn g12_a_panic_while_the_map_grows_loses_no_value() {
                 .track(Key(key), value, TICK)
                 .map_err(Rejected::into_parts)
             {
-                Ok(tracked) => assert!(tracked.replaced.is_none()),
+                Ok(tracked) => assert!(tracked.1.is_none()),
                 Err((RejectReason::Panicked, value)) => back.push(value.number),
                 Err(other) => panic!("{other:?}"),
             }

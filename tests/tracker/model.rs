@@ -148,7 +148,7 @@ impl Pair {
         let result = match replace {
             true => {
                 let tracked = self.real.track(key, value, timeout);
-                tracked.map(|tracked| (tracked.token, tracked.replaced))
+                tracked
             }
             false => {
                 let tracked = self.real.try_track(key, value, timeout);
@@ -193,8 +193,8 @@ impl Pair {
             Ok(tracked) => {
                 assert!(mine, "replaced by a stale token");
                 let before = self.kept.insert(key, (value, self.deadline(timeout)));
-                assert_eq!(tracked.replaced, before.map(|(value, _)| value));
-                self.given(key, tracked.token);
+                assert_eq!(Some(tracked.1), before.map(|(value, _)| value));
+                self.given(key, tracked.0);
             }
             Err(rejected) => {
                 let expected = match self.closed {

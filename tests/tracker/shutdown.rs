@@ -4,11 +4,12 @@ use crate::delivered;
 use crate::support::keys::by_number;
 use crate::support::within;
 use crate::support::{
-    Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly, refusal, threads_named,
+    Job, Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly, refusal,
+    threads_named,
 };
 use request_purgatory::future::block_on;
 use request_purgatory::{
-    RejectReason, Rejected, Requests, Timer, Tracker, WaitError, threads::Dispatch, threads::Job,
+    RejectReason, Rejected, Requests, Timer, Tracker, WaitError, threads::Dispatch,
     threads::Reaper, time::ManualClock,
 };
 use std::future::Future;
@@ -252,7 +253,7 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
                             .track(random.below(3), value, timeout)
                             .map_err(Rejected::into_parts)
                         {
-                            Ok(tracked) => back.extend(tracked.replaced.map(|value| value.number)),
+                            Ok(tracked) => back.extend(tracked.1.map(|value| value.number)),
                             Err((RejectReason::ShutDown, value)) => {
                                 back.push(value.number);
                                 return (back, number + 1);

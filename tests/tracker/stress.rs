@@ -28,16 +28,16 @@ fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
         match random.below(3) {
             0 => {
                 let tracked = tracker.track(key, value, timeout).expect("room");
-                back.extend(tracked.replaced.map(|value| value.number));
-                mine = Some((key, tracked.token));
+                back.extend(tracked.1.map(|value| value.number));
+                mine = Some((key, tracked.0));
             }
             1 => match mine
                 .take()
                 .map(|(key, token)| tracker.replace_if(key, token, value, timeout))
             {
                 Some(Ok(tracked)) => {
-                    back.extend(tracked.replaced.map(|value| value.number));
-                    mine = Some((key, tracked.token));
+                    back.push(tracked.1.number);
+                    mine = Some((key, tracked.0));
                 }
                 Some(Err(rejected)) => {
                     assert_eq!(rejected.reason(), RejectReason::StaleToken);
@@ -177,7 +177,7 @@ fn g06_no_key_is_left_in_the_map() {
             2 => {
                 assert!(tracker.track(key.clone(), 1, Duration::MAX).is_ok());
                 let tracked = tracker.track(key, 2, tick).expect("room");
-                assert_eq!(tracked.replaced, Some(1));
+                assert_eq!(tracked.1, Some(1));
             }
             _ => {
                 assert!(tracker.track(key.clone(), 1, tick).is_ok());

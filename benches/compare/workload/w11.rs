@@ -100,7 +100,8 @@ struct WaitsFor(Waits<u64>, Arc<AtomicU64>);
 impl Wakes for WaitsFor {
     const NAME: &'static str = "wait";
 
-    type Waiter = request_purgatory::future::WaitFuture<u64, u64>;
+    type Waiter =
+        request_purgatory::future::WaitFuture<request_purgatory::future::WaitOperation<u64>, u64>;
 
     fn new(_: u64) -> Self {
         Self(Waits::new("compare"), Arc::default())

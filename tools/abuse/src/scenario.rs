@@ -14,7 +14,7 @@ use crate::innocent::{self, Found, Innocents, Round};
 use crate::operation::{Kind, Operation};
 use crate::table;
 use anyhow::{Result, anyhow, ensure};
-use request_purgatory::{Purgatory, time::Clock, time::SystemClock};
+use request_purgatory::{Purgatory, time::Clock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -165,11 +165,7 @@ fn park(
 ///
 /// An expiry is booked before its traces are cleared away. The innocent has one operation at a time, which watches one
 /// key, and whose deadline is far away.
-fn wait_until_gone(
-    purgatory: &Purgatory<Operation>,
-    clock: SystemClock,
-    expired: u64,
-) -> Result<()> {
+fn wait_until_gone(purgatory: &Purgatory<Operation>, clock: Instant, expired: u64) -> Result<()> {
     let far = innocent::TIMEOUT / 2;
     wait_until("all have expired and are cleared away", || {
         // The first two take no lock, the others many: they are asked once, at the end.

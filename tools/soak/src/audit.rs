@@ -128,13 +128,13 @@ fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
 fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
     let mut caller = caller(stage, purgatory, random);
     for nearer in [true, false] {
-        let Some(record) = caller.park_calmly(PRIVATE, Misbehaviour::calm()) else {
+        let Some((record, handle)) = caller.park_calmly(PRIVATE, Misbehaviour::calm()) else {
             return;
         };
         if nearer {
             let soon = Duration::from_millis(3);
             record.set_deadline(stage.deadline(soon));
-            purgatory.reschedule_for_key(&Key::new(PRIVATE), soon);
+            handle.reschedule(soon);
         } else {
             record.make_ready();
             purgatory.check_later(Key::new(PRIVATE));

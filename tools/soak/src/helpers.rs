@@ -5,13 +5,15 @@ use crate::panics;
 use crate::plan::{Driver, Place};
 use crate::stage::{Stage, lock};
 use request_purgatory::{
-    Purgatory, WeakRef, purgatory::BuildError, threads::Dispatch, threads::Executor, threads::Job,
-    threads::Reaper, threads::ReaperThread, time::Clock, time::SystemClock, time::WakeFn,
+    Purgatory, WeakRef, purgatory::BuildError, threads::Dispatch, threads::Reaper,
+    threads::ReaperThread, time::Clock, time::WakeFn,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+type Job = Box<dyn FnOnce() + Send>;
 
 /// How often a polled purgatory is advanced; and for how long a reactor sleeps if nothing is due.
 const POLL: Duration = Duration::from_millis(1);
@@ -26,7 +28,7 @@ impl Helpers {
     /// Builds the purgatory of `stage`, and what it needs.
     pub(crate) fn start(
         stage: &Arc<Stage>,
-        clock: SystemClock,
+        clock: Instant,
         shared: &ReaperThread,
     ) -> Result<(Purgatory<Operation>, Self), BuildError> {
         let plan = &stage.plan;
@@ -44,7 +46,9 @@ impl Helpers {
             (Place::Inline, _) => builder = builder.dispatch(Dispatch::Inline),
             (Place::OwnThread, _) => builder = builder.dispatch(Dispatch::OwnThread),
             (_, Some(pool)) => {
-                builder = builder.dispatch(Dispatch::Executor(pool.clone()));
+                let pool = pool.clone();
+                builder =
+                    builder.dispatch(Dispatch::Executor(Arc::new(move |job| pool.execute(job))));
             }
             (_, None) => {}
         }
@@ -77,7 +81,7 @@ impl Helpers {
     }
 }
 
-fn react(driven: &WeakRef<Purgatory<Operation>>, clock: SystemClock, woken: &Receiver<()>) {
+fn react(driven: &WeakRef<Purgatory<Operation>>, clock: Instant, woken: &Receiver<()>) {
     while let Some(purgatory) = driven.upgrade().filter(|it| !it.is_shut_down()) {
         purgatory.advance();
         let next = purgatory.next_deadline();
@@ -140,7 +144,7 @@ impl Pool {
     }
 }
 
-impl Executor for Pool {
+impl Pool {
     fn execute(&self, job: Job) {
         self.count.add(1);
         match self.count.read() % 101 {
