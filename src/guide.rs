@@ -5,6 +5,8 @@
 //! * [Getting started](getting_started): an operation, a closure, a clock that a test moves.
 //! * [A delayed fetch and a delayed produce](fetch_and_produce): a partition with both, complete.
 //! * [From Kafka's API to this one](from_kafka), method by method.
+//! * [From polling](from_polling): a server that sleeps and reads again, converted step by step; what to answer in each
+//!   protocol.
 //! * [Threads, locks and order](threads): which of your code runs on which thread, under which lock, and what it sees.
 //! * [Waiting](waiting): for a predicate, for what has to be awaited, for what one waiter only may have.
 //! * [On tokio](tokio): which calls may block, shutdown with a bound, the reactor, the paused clock, `select!`.
@@ -40,6 +42,7 @@ macro_rules! page {
 page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
 page!(from_kafka, "guide/from-kafka.md");
+page!(from_polling, "guide/from-polling.md");
 page!(threads, "guide/threads.md");
 page!(waiting, "guide/waiting.md");
 page!(tokio, "guide/tokio.md");

@@ -150,7 +150,8 @@ pub struct Stats {
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
     /// of the key was made. (An operation whose check is in progress at the deadline may be counted.)
-    /// Also calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline.
+    /// Also calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline, and
+    /// listeners that found out by a [recheck](crate::future::Listener::recheck_every).
     pub missed_checks: u64,
     /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Not included,
     /// here and in `missed_checks`, are operations that another thread was examining at the deadline, and ended.)

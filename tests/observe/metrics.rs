@@ -1,6 +1,6 @@
 //! A recorder of the `metrics` facade.
 
-use crate::scenario::{LATE, STAY, Scenario, TIMEOUT};
+use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, listen_for_what_is_not_checked};
 use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, quietly, within};
 use metrics::{
@@ -102,6 +102,20 @@ fn everything_is_told_once() {
     let expected = expected.into_iter();
     let expected = expected.map(|(name, value)| (("fetch".to_owned(), name), value));
     assert_eq!(told(&snapshotter), expected.collect());
+}
+
+#[test]
+fn a_listeners_missed_check_is_told_once() {
+    for found in [Found::ByARecheck, Found::AtTheDeadline] {
+        let (waits, snapshotter) = recorded(|| listen_for_what_is_not_checked("news", found));
+        let counter = ("news".into(), "purgatory_missed_checks_total".into());
+        assert_eq!(
+            told(&snapshotter)[&counter],
+            DebugValue::Counter(1),
+            "{found:?}"
+        );
+        assert_eq!(waits.stats().missed_checks, 1);
+    }
 }
 
 #[test]
