@@ -120,17 +120,23 @@ impl<K: Key> Cluster<K> {
     /// Runs the checks of [`attach`](Self::attach) on this thread, before it returns; hold no lock that `try_complete`
     /// or `on_complete` of any operation take.
     pub fn announce(&self, key: &K, version: u64) {
+        self.announce_in(key, version, self.table().history().generation);
+    }
+
+    fn announce_in(&self, key: &K, version: u64, generation: u64) {
         if let Some(entry) = self.table().entry(key) {
+            let learned = Learned::Announced;
             self.table()
-                .reached(key, &entry, version, Learned::Announced);
+                .reached(key, &entry, version, learned, generation);
         }
     }
 
     /// The same for a position. It is ignored if this node knows of another history than the commit was made in; the
     /// engine tells of it in time.
     pub fn announce_position(&self, key: &K, position: Position) {
-        if self.epoch() == Some(position.epoch) {
-            self.announce(key, position.version);
+        let history = self.table().history();
+        if history.epoch == Some(position.epoch) {
+            self.announce_in(key, position.version, history.generation);
         }
     }
 
@@ -181,6 +187,9 @@ impl<K: Key> Shared<K> {
             resets: counters.resets.read(),
             reads: counters.reads.read(),
             lag: self.lag(),
+            feed_trouble: self.feed_trouble.now(),
+            store_trouble: self.store_trouble.now(),
+            advice: self.advice.lock().clone(),
         }
     }
 }

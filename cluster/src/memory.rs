@@ -155,6 +155,7 @@ impl<K: Key> Source<K> for MemoryEngine<K> {
             epoch: store.epoch,
             versions: keys.iter().map(version).collect(),
             head: None,
+            floor: None,
         })
     }
 }

@@ -17,28 +17,38 @@
 //! the permission to subscribe to `$JS.EVENT.ADVISORY.STREAM.*.STREAM` is needed for. A version of an earlier stream
 //! and one of a new stream look the same to this engine until then.
 //!
+//! A stream that is gone is made again by the next read or commit, as [`NatsEngine::connect`] makes it; where the user
+//! may not, the error says what to run. All waits end with `Reset` then: it is another history.
+//!
 //! Give the stream no limits that drop the last event of a key (age, bytes, number of messages); a limit per subject is
-//! fine. Where there are such limits, a key whose last event was removed has no known version: nothing is lost, but a
-//! client that has seen more than the store has is not told.
+//! fine. A node that finds such limits says so ([`Stats::advice`](crate::Stats::advice)). A key whose last event was
+//! removed has no known version: a wait for it ends with `Reset` if events that it has not seen were discarded, and goes
+//! on from the stream's head. One that has seen nothing at all is told only of what was discarded while it waited.
 
 mod commit;
 mod session;
 mod source;
+mod stream;
 mod subjects;
 
 use crate::config::Config;
-use crate::error::{BoxError, FeedError, KeyError};
+use crate::error::{BoxError, EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
-use crate::source::{Reading, Source};
+use crate::source::{Epoch, Reading, Source};
+pub use async_nats as client;
 use async_nats::jetstream::context::Context;
-use async_nats::jetstream::stream::{Config as StreamConfig, Republish};
 use async_nats::{ConnectOptions, jetstream};
+use parking_lot::Mutex;
 pub use session::{NatsChanges, NatsInterests};
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use subjects::Subjects;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
 /// The settings of a [`NatsEngine`].
 #[derive(Clone)]
@@ -57,8 +67,7 @@ pub struct NatsConfig {
     pub replicas: usize,
     /// How many events a stream that [`NatsEngine::connect`] makes keeps for each key. Default: 1,000.
     pub kept: i64,
-    /// How long a server may take to accept a connection, and to answer a read or a commit. Default: 2 s, which is
-    /// longer than an election of a leader usually takes, and short beside the timeout of a wait.
+    /// How long one request of a read may take, and a commit with all that belongs to it. Default: 2 s, which is longer than an election of a leader usually takes, and short beside the timeout of a wait.
     pub timeout: Duration,
     /// How many messages may wait in each subscription of a session before the session counts as too slow. Default:
     /// 65,536. Room is taken as it is needed.
@@ -96,7 +105,44 @@ struct Inner {
     config: NatsConfig,
     subjects: Subjects,
     /// For reads and commits: on a connection that reconnects by itself. Sessions have one each, which does not.
-    context: Context,
+    context: OnceCell<Context>,
+    /// The history of the stream that was seen last.
+    epoch: Mutex<Option<Epoch>>,
+    /// The server allows fewer subscriptions than `Config::max_subscriptions`: sessions use a wildcard.
+    needs_wildcard: AtomicBool,
+    advice: Mutex<Option<Arc<str>>>,
+}
+
+impl Inner {
+    fn options(&self) -> ConnectOptions {
+        let options = self.config.options.clone();
+        options
+            .connection_timeout(self.config.timeout)
+            .request_timeout(Some(self.config.timeout))
+            .ping_interval(Duration::from_secs(5))
+    }
+
+    async fn connect(&self, options: ConnectOptions) -> Result<Context, BoxError> {
+        let client = options.connect(&self.config.servers).await?;
+        let mut context = jetstream::new(client);
+        context.set_timeout(self.config.timeout);
+        Ok(context)
+    }
+
+    /// Does not wait for a server: requests do.
+    async fn context(&self) -> Result<&Context, BoxError> {
+        let connect = || self.connect(self.options().retry_on_initial_connect());
+        self.context.get_or_try_init(connect).await
+    }
+
+    /// Runs `call` for no longer than the timeout.
+    async fn call<T>(
+        &self,
+        call: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
+        let called = timeout(self.config.timeout, call).await;
+        called.unwrap_or(Err(EngineError::TimedOut(self.config.timeout)))
+    }
 }
 
 /// A JetStream stream as source and feed of a cluster. Cloning is cheap, and clones share a connection for reads and
@@ -107,63 +153,39 @@ pub struct NatsEngine {
 }
 
 impl NatsEngine {
-    /// Connects, and makes the stream if it is not there.
+    /// An engine on these servers, which connects when it is first used, and then makes the stream if it is not there.
+    pub fn new(config: NatsConfig) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                subjects: Subjects::new(&config.prefix),
+                config,
+                context: OnceCell::new(),
+                epoch: Mutex::default(),
+                needs_wildcard: AtomicBool::new(false),
+                advice: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Connects, and makes the stream if it is not there, so that a wrong address shows at the start.
     ///
     /// # Errors
     /// No server can be reached, JetStream is off, or a stream of this name exists that does not republish as this
     /// engine needs it.
-    pub async fn connect(config: NatsConfig) -> Result<Self, BoxError> {
-        let options = config.options.clone();
-        let client = options
-            .connection_timeout(config.timeout)
-            .request_timeout(Some(config.timeout))
-            .ping_interval(Duration::from_secs(5))
-            .connect(&config.servers)
-            .await?;
-        let mut context = jetstream::new(client);
-        context.set_timeout(config.timeout);
-        let subjects = Subjects::new(&config.prefix);
-        let republish = Republish {
-            source: subjects.all_events(),
-            destination: subjects.all_news(),
-            headers_only: true,
-        };
-        let stream = context
-            .get_or_create_stream(StreamConfig {
-                name: config.stream.clone(),
-                subjects: vec![subjects.all_events()],
-                num_replicas: config.replicas,
-                max_messages_per_subject: config.kept,
-                allow_direct: config.replicas == 1,
-                republish: Some(republish.clone()),
-                ..StreamConfig::default()
-            })
-            .await?;
-        let found = &stream.cached_info().config.republish;
-        let fits = |found: &Republish| {
-            found.source == republish.source && found.destination == republish.destination
-        };
-        if !found.as_ref().is_some_and(fits) {
-            return Err(format!(
-                "the stream {} does not republish {} to {}",
-                config.stream, republish.source, republish.destination
-            )
-            .into());
-        }
-        Ok(Self {
-            inner: Arc::new(Inner {
-                config,
-                subjects,
-                context,
-            }),
-        })
+    pub async fn connect(config: NatsConfig) -> Result<Self, EngineError> {
+        let engine = Self::new(config);
+        let inner = &engine.inner;
+        let connect = || inner.connect(inner.options());
+        inner.context.get_or_try_init(connect).await?;
+        stream::get(inner).await?;
+        Ok(engine)
     }
 }
 
 impl<K: WireKey> Source<K> for NatsEngine {
     async fn versions(&self, keys: &[K]) -> Result<Reading, BoxError> {
         let subjects = keys.iter().map(|key| self.inner.subjects.event(key));
-        source::read(&self.inner, subjects.collect()).await
+        Ok(source::read(&self.inner, subjects.collect()).await?)
     }
 
     fn admit(&self, key: &K) -> Result<(), KeyError> {
@@ -177,6 +199,10 @@ impl<K: WireKey> Feed<K> for NatsEngine {
 
     async fn open(&self, config: &Config) -> Result<(NatsInterests<K>, NatsChanges<K>), FeedError> {
         session::open(&self.inner, config).await
+    }
+
+    fn advice(&self) -> Option<Arc<str>> {
+        self.inner.advice.lock().clone()
     }
 }
 

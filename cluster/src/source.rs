@@ -74,11 +74,14 @@ pub struct Reading {
     /// The history that the versions belong to.
     pub epoch: Epoch,
     /// One for each key, in the order asked for. 0: nothing was committed to this key. `None`: the store does not say,
-    /// for instance because it no longer keeps the key's last event.
+    /// because it may have discarded the key's last event.
     pub versions: Vec<Option<u64>>,
     /// The highest version of all keys, where the store gives all of them from one sequence. A mark above it shows that
     /// the store went back, also for keys whose version it does not say.
     pub head: Option<u64>,
+    /// Where `head` is given: the highest version that the store may have discarded. A key whose version it does not say
+    /// has none above this one, up to the head.
+    pub floor: Option<u64>,
 }
 
 /// Where versions are read.
@@ -93,7 +96,7 @@ pub trait Source<K: Key>: Send + Sync + 'static {
     /// not answer: the cluster has no timeout of its own for it.
     ///
     /// # Errors
-    /// Any error ends the session; the next one reads again.
+    /// The keys are read again, after [`Config::backoff`](crate::Config::backoff).
     fn versions(&self, keys: &[K]) -> impl Future<Output = Result<Reading, BoxError>> + Send;
 
     /// Whether the store can hold this key. Asked before the key is watched, since one key that the store refuses would

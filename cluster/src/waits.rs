@@ -185,7 +185,7 @@ fn begin<K: Key, T: Send + 'static>(
         let known = interest.known_first()?;
         match claim.examine(&known) {
             Ok(version) => version.map(|version| Ok(answer(version))),
-            Err(Reset) => Some(Err(WaitError::Reset)),
+            Err(Reset(position)) => Some(Err(WaitError::Reset(position))),
         }
     };
     WaitPast(State::Parked(park(waits, key, rank, timeout, predicate)))

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval_at};
 
@@ -26,11 +27,13 @@ pub(super) async fn open<K: WireKey>(
     inner: &Arc<Inner>,
     config: &Config,
 ) -> Result<(NatsInterests<K>, NatsChanges<K>), FeedError> {
-    let (troubles, trouble) = mpsc::unbounded_channel();
+    let (troubles, mut trouble) = mpsc::unbounded_channel();
+    let limits = inner.clone();
     let on_event = move |event| {
         let error = match event {
             Event::Connected | Event::LameDuckMode | Event::Draining => None,
             Event::SlowConsumer(_) => Some(FeedError::Lagged),
+            Event::ServerError(error) => Some(refusal(&limits, &error.to_string())),
             other => Some(FeedError::Cut(other.to_string().into())),
         };
         // If the session is over, it need not hear.
@@ -46,25 +49,18 @@ pub(super) async fn open<K: WireKey>(
         .connect(&inner.config.servers)
         .await
         .map_err(|error| FeedError::Connect(error.into()))?;
-    let advisories = format!("$JS.EVENT.ADVISORY.STREAM.*.{}", inner.config.stream);
-    let advisories = client.subscribe(advisories).await.map_err(cut)?;
-    let (added, add) = mpsc::unbounded_channel();
-    let interests = NatsInterests {
-        inner: inner.clone(),
-        echo: Echo::open(&client, config.ping).await?,
-        subscriptions: HashMap::new(),
-        has_wildcard: false,
-        max_subscriptions: config.max_subscriptions,
-        added,
-        key: PhantomData,
+    let opened = open_on(inner, config, &client).await;
+    let (interests, echo, advisories, add) = match opened {
+        Ok(opened) => opened,
+        // What the server has said explains a silence.
+        Err(error) => return Err(trouble.try_recv().unwrap_or(error)),
     };
     let start = tokio::time::Instant::now() + config.ping;
     let mut ping = interval_at(start, config.ping);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut changes = NatsChanges {
+    let changes = NatsChanges {
         inner: inner.clone(),
-        // The messages to itself come over the connection that the news come over.
-        echo: Echo::open(&client, config.ping).await?,
+        echo,
         ping,
         advisories,
         trouble,
@@ -72,9 +68,59 @@ pub(super) async fn open<K: WireKey>(
         news: SelectAll::new(),
         key: PhantomData,
     };
-    // The server knows of all of these now.
-    changes.echo.round_trip().await?;
     Ok((interests, changes))
+}
+
+type Opened<K> = (
+    NatsInterests<K>,
+    Echo,
+    Subscriber,
+    mpsc::UnboundedReceiver<News>,
+);
+
+async fn open_on<K: WireKey>(
+    inner: &Arc<Inner>,
+    config: &Config,
+    client: &Client,
+) -> Result<Opened<K>, FeedError> {
+    let advisories = format!("$JS.EVENT.ADVISORY.STREAM.*.{}", inner.config.stream);
+    let advisories = client.subscribe(advisories).await.map_err(cut)?;
+    let (added, add) = mpsc::unbounded_channel();
+    let interests = NatsInterests {
+        inner: inner.clone(),
+        echo: Echo::open(client, config.ping).await?,
+        subscriptions: HashMap::new(),
+        has_wildcard: false,
+        // ORDERING: Relaxed: the flag guards nothing, and a session that does not see it yet finds out for itself.
+        max_subscriptions: match inner.needs_wildcard.load(Ordering::Relaxed) {
+            true => 0,
+            false => config.max_subscriptions,
+        },
+        added,
+        key: PhantomData,
+    };
+    // The messages to itself come over the connection that the news come over.
+    let mut echo = Echo::open(client, config.ping).await?;
+    // The server knows of all of these now.
+    echo.round_trip().await?;
+    Ok((interests, echo, advisories, add))
+}
+
+/// Why the server has refused something.
+fn refusal(inner: &Inner, said: &str) -> FeedError {
+    let lower = said.to_lowercase();
+    if lower.contains("maximum subscriptions exceeded") {
+        // ORDERING: Relaxed: as in `open_on`.
+        inner.needs_wildcard.store(true, Ordering::Relaxed);
+        return FeedError::Refused(format!(
+            "NATS allows fewer subscriptions than `Config::max_subscriptions` ({said}): from now on this node uses one \
+             wildcard"
+        ));
+    }
+    match lower.contains("permissions violation") {
+        true => FeedError::Refused(format!("the NATS user may not do what news need: {said}")),
+        false => cut(said),
+    }
 }
 
 fn cut(error: impl Into<BoxError>) -> FeedError {

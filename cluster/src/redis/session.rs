@@ -1,5 +1,7 @@
 //! One session with Redis, whatever the news.
 
+use super::connect::{Connection, is_forbidden};
+use super::names::pieces;
 use super::published;
 use super::push::{Arrived, Pushes};
 use super::{Inner, News, tracking};
@@ -9,7 +11,6 @@ use crate::feed::{Change, Changes, Interests};
 use crate::key::WireKey;
 use crate::redis::names::Names;
 use crate::source::Epoch;
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, PushInfo, RedisError, Value, cmd};
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,11 +20,13 @@ use tokio::time::{Interval, MissedTickBehavior, interval_at};
 
 /// How many pushes are taken at once.
 pub(super) const BATCH: usize = 1_000;
+/// Bytes of names in one `MGET`. (What it is answered with is short.)
+const READ_PIECE: usize = 1 << 20;
 
 /// What both halves of a session work with.
 pub(super) struct Link {
     pub(super) inner: Arc<Inner>,
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Connection,
     pub(super) pushes: Arc<Pushes>,
     /// The longest silence.
     pub(super) patience: Duration,
@@ -39,6 +42,10 @@ impl Link {
 
     /// Why a command failed, as the session ends of it.
     pub(super) fn failure(&self, error: RedisError) -> FeedError {
+        if is_forbidden(&error) {
+            let said = error.detail().unwrap_or_default();
+            return FeedError::Refused(format!("the Redis user may not do what news need: {said}"));
+        }
         match error.is_timeout() {
             true => FeedError::Silent(self.patience),
             false => FeedError::Cut(error.into()),
@@ -70,8 +77,8 @@ impl Link {
     }
 
     /// Runs a command whose answer says nothing.
-    pub(super) async fn run(&mut self, command: &Cmd) -> Result<(), FeedError> {
-        let answer = command.query_async::<Value>(&mut self.connection).await;
+    pub(super) async fn run(&self, command: &Cmd) -> Result<(), FeedError> {
+        let answer = self.connection.run(command).await;
         answer.map(drop).map_err(|error| self.failure(error))
     }
 }
@@ -81,9 +88,12 @@ pub(super) async fn open<K: WireKey>(
     config: &Config,
 ) -> Result<(RedisInterests<K>, RedisChanges<K>), FeedError> {
     let pushes = Arc::new(Pushes::new(inner.config.capacity));
-    let connection = inner.addresses.connect(Some(&pushes)).await;
+    let connection = inner.addresses.connect_with(&pushes).await;
     let mut connection = connection.map_err(|error| FeedError::Connect(error.into()))?;
-    connection.set_response_timeout(config.ping);
+    connection.set_timeout(config.ping);
+    if let Some(advice) = eviction(&connection).await {
+        *inner.advice.lock() = Some(advice);
+    }
     let link = || Link {
         inner: inner.clone(),
         connection: connection.clone(),
@@ -117,16 +127,37 @@ pub(super) async fn open<K: WireKey>(
     Ok((interests, changes))
 }
 
-/// Reads the epoch and counters in one command. Gives the store an epoch if it has none.
+/// Reads the epoch and counters, in one command if their names are not very long. Gives the store an epoch if it has
+/// none.
 pub(super) async fn read(
-    connection: &mut MultiplexedConnection,
+    connection: &Connection,
+    names: &Names,
+    counters: &[Vec<u8>],
+) -> Result<(Epoch, Vec<Option<u64>>), BoxError> {
+    let (mut known, mut versions) = (None, Vec::with_capacity(counters.len()));
+    let pieces = pieces(counters, usize::MAX, READ_PIECE);
+    for piece in if pieces.is_empty() { vec![&[][..]] } else { pieces } {
+        let (epoch, read) = read_piece(connection, names, piece).await?;
+        if known.is_some_and(|known| known != epoch) {
+            return Err("the store lost its data while it was read".into());
+        }
+        known = Some(epoch);
+        versions.extend(read);
+    }
+    Ok((known.ok_or("nothing was read")?, versions))
+}
+
+async fn read_piece(
+    connection: &Connection,
     names: &Names,
     counters: &[Vec<u8>],
 ) -> Result<(Epoch, Vec<Option<u64>>), BoxError> {
     loop {
         let mut command = cmd("MGET");
         command.arg(&names.epoch).arg(counters);
-        let values = command.query_async::<Vec<Value>>(connection).await?;
+        let Value::Array(values) = connection.run(&command).await? else {
+            return Err("MGET answered something else than an array".into());
+        };
         let mut values = values.into_iter();
         match values.next() {
             Some(Value::Nil) => {
@@ -134,7 +165,7 @@ pub(super) async fn read(
                 let mut command = cmd("SET");
                 command.arg(&names.epoch).arg(fresh).arg("NX");
                 // Another node may have been first; the next turn reads what stands there.
-                command.query_async::<Value>(connection).await?;
+                connection.run(&command).await?;
             }
             Some(Value::BulkString(epoch)) => {
                 let epoch = parse_epoch(&epoch).ok_or("the epoch in the store is no number")?;
@@ -142,6 +173,27 @@ pub(super) async fn read(
             }
             other => return Err(format!("MGET answered {other:?} for the epoch").into()),
         }
+    }
+}
+
+/// What the server's memory settings put at risk, if they do.
+async fn eviction(connection: &Connection) -> Option<Arc<str>> {
+    // A user who may not ask is told nothing.
+    let info = connection.run(cmd("INFO").arg("memory")).await.ok()?;
+    let info = match info {
+        Value::BulkString(text) => String::from_utf8(text).ok()?,
+        Value::VerbatimString { text, .. } => text,
+        _ => return None,
+    };
+    let policy = info.lines().find_map(|it| it.strip_prefix("maxmemory_policy:"))?;
+    match policy.trim() {
+        "noeviction" => None,
+        policy => Some(
+            format!(
+                "Redis has `maxmemory-policy {policy}`: evicted counters end all waits with Reset; set `noeviction`"
+            )
+            .into(),
+        ),
     }
 }
 

@@ -244,17 +244,21 @@ async fn a_flushed_store_ends_waits_with_reset<R: Rig>() {
     assert_eq!(node.wait_past(key(0), seen - 1, LONG).await, Ok(seen));
     let waits = [0, 1].map(|more| node.wait_past(key(0), seen + more, LONG));
     let [sound, ahead] = waits;
-    assert_eq!(
-        ahead.await,
-        Err(WaitError::Reset),
-        "it has seen more than was committed"
+    let ahead = ahead.await;
+    assert!(
+        matches!(ahead, Err(WaitError::Reset(_))),
+        "it has seen more than was committed: {ahead:?}"
     );
     rig.flush().await;
-    assert_eq!(sound.await, Err(WaitError::Reset));
+    let sound = sound.await;
+    let Err(WaitError::Reset(position)) = sound else {
+        panic!("{sound:?}");
+    };
+    assert_eq!(position.version, 0, "nothing of the new history was seen");
     // The new history serves.
     let version = rig.commit(&key(0)).await.expect("it commits");
     let mut found = node.wait_past(key(0), 0, LONG).await;
-    while found == Err(WaitError::Reset) {
+    while matches!(found, Err(WaitError::Reset(_))) {
         // The wait had begun before the node knew of the flush.
         found = node.wait_past(key(0), 0, LONG).await;
     }

@@ -20,6 +20,15 @@ pub struct Deafened<F> {
     is_deaf: Arc<AtomicBool>,
 }
 
+impl<F> Deafened<F> {
+    /// Deaf from the beginning.
+    #[allow(dead_code, reason = "the long faults do not need it")]
+    pub fn new(feed: F) -> Self {
+        let is_deaf = Arc::new(AtomicBool::new(true));
+        Self { feed, is_deaf }
+    }
+}
+
 pub struct DeafenedChanges<C> {
     changes: C,
     is_deaf: Arc<AtomicBool>,
@@ -158,7 +167,9 @@ async fn poll(waits: ClusterWaits<Key>, key: Key, client: Arc<Client>) {
         let seen = client.seen.load(Ordering::SeqCst);
         match waits.wait_past(key.clone(), seen, TIMEOUT).await {
             Ok(version) => client.seen.store(version, Ordering::SeqCst),
-            Err(WaitError::Reset) => client.seen.store(0, Ordering::SeqCst),
+            Err(WaitError::Reset(position)) => {
+                client.seen.store(position.version, Ordering::SeqCst);
+            }
             Err(error) => panic!("{error}"),
         }
     }

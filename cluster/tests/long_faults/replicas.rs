@@ -50,7 +50,7 @@ struct Pair<E> {
 }
 
 macro_rules! pair {
-    ($engine:ty, $commit:expr) => {
+    ($engine:ty) => {
         impl Rig for Pair<$engine> {
             type Engine = $engine;
 
@@ -63,7 +63,7 @@ macro_rules! pair {
             }
 
             async fn commit(&self, key: &Key) -> Result<u64, BoxError> {
-                self.writer.commit(key, b"body").await.map($commit)
+                Ok(self.writer.commit(key, b"body").await?.version)
             }
 
             fn cut(&self) {}
@@ -81,8 +81,8 @@ macro_rules! pair {
     };
 }
 
-pair!(NatsEngine, |version| version);
-pair!(RedisEngine, |position| position.version);
+pair!(NatsEngine);
+pair!(RedisEngine);
 
 /// The name of the stream's leader, once there is one and the others follow.
 async fn leader(servers: &[NatsServer]) -> String {

@@ -55,6 +55,7 @@ impl Store {
             epoch: self.epoch,
             versions: keys.iter().map(|&key| Some(self.version(key))).collect(),
             head: None,
+            floor: None,
         }
     }
 

@@ -199,7 +199,7 @@ impl Rig for NatsRig {
     }
 
     async fn commit(&self, key: &Key) -> Result<u64, BoxError> {
-        self.writer.commit(key, b"body").await
+        Ok(self.writer.commit(key, b"body").await?.version)
     }
 
     fn cut(&self) {
