@@ -272,7 +272,9 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
         let asked = ticket.keys.len();
         let reading = reading.and_then(|reading| match reading.versions.len() == asked {
             true => Ok(reading),
-            false => Err("the source returned another number of versions than it was asked for".into()),
+            false => {
+                Err("the source returned another number of versions than it was asked for".into())
+            }
         });
         let applied = match reading {
             Ok(reading) => {
@@ -368,9 +370,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
             Ok(generation) => generation,
             Err(doubt) => return doubt.into(),
         };
-        self.protocol
-            .lock()
-            .begin(interests.is_exact(), self.now());
+        self.protocol.lock().begin(interests.is_exact(), self.now());
         self.note_step();
         let Err(end) = tokio::select! {
             biased;

@@ -388,7 +388,14 @@ impl<K: Key> Protocol<K> {
                 if let Some(audit) = self.audit.as_mut().filter(|_| ticket.is_audit) {
                     let number = self.session.as_ref().map(|it| it.number);
                     let is_of_this_session = ticket.live_in.is_some() && ticket.live_in == number;
-                    audit.read(if is_of_this_session { finds } else { Vec::new() }, now);
+                    audit.read(
+                        if is_of_this_session {
+                            finds
+                        } else {
+                            Vec::new()
+                        },
+                        now,
+                    );
                 }
                 self.note_progress(now);
             }

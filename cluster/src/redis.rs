@@ -46,9 +46,9 @@ use connect::Addresses;
 #[doc(hidden)]
 pub use connect::{Socket, Wire};
 use names::Names;
+use parking_lot::Mutex;
 pub use session::{RedisChanges, RedisInterests};
 use std::fmt;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 use super::Inner;
 use crate::error::{BoxError, EngineError};
 use crate::source::Epoch;
-use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{Config, Info, Republish, Stream};
 
 /// The stream as it is now. One that is gone is made again.

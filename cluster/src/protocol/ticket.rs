@@ -153,7 +153,10 @@ impl<K: Key> Ticket<K> {
     /// Whether some version is lower than one that was known before the read began. Marks are versions that were
     /// committed, and a read shows all that was committed before it began; so the store lost something.
     fn shows_loss(&self, reading: &Reading) -> bool {
-        let marks = self.entries.iter().map(|it| it.as_ref().map_or(0, |it| it.1));
+        let marks = self
+            .entries
+            .iter()
+            .map(|it| it.as_ref().map_or(0, |it| it.1));
         marks.zip(&reading.versions).any(|(mark, version)| {
             version.is_some_and(|version| version < mark)
                 || reading.head.is_some_and(|head| head < mark)

@@ -237,7 +237,10 @@ impl Addresses {
         };
         match attempt {
             Some(attempt) => (number, attempt.await),
-            None => (number, Err((ErrorKind::Io, "there is no connection").into())),
+            None => (
+                number,
+                Err((ErrorKind::Io, "there is no connection").into()),
+            ),
         }
     }
 

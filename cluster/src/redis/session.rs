@@ -136,7 +136,11 @@ pub(super) async fn read(
 ) -> Result<(Epoch, Vec<Option<u64>>), BoxError> {
     let (mut known, mut versions) = (None, Vec::with_capacity(counters.len()));
     let pieces = pieces(counters, usize::MAX, READ_PIECE);
-    for piece in if pieces.is_empty() { vec![&[][..]] } else { pieces } {
+    for piece in if pieces.is_empty() {
+        vec![&[][..]]
+    } else {
+        pieces
+    } {
         let (epoch, read) = read_piece(connection, names, piece).await?;
         if known.is_some_and(|known| known != epoch) {
             return Err("the store lost its data while it was read".into());
@@ -185,7 +189,9 @@ async fn eviction(connection: &Connection) -> Option<Arc<str>> {
         Value::VerbatimString { text, .. } => text,
         _ => return None,
     };
-    let policy = info.lines().find_map(|it| it.strip_prefix("maxmemory_policy:"))?;
+    let policy = info
+        .lines()
+        .find_map(|it| it.strip_prefix("maxmemory_policy:"))?;
     match policy.trim() {
         "noeviction" => None,
         policy => Some(

@@ -71,10 +71,7 @@ pub(super) async fn open(link: Link, other: Link) -> Result<(Watcher, Listener),
 }
 
 /// Notes what was read of counters that are watched. Returns how many of them had not changed.
-fn note<'a>(
-    watched: &Watched,
-    read: impl Iterator<Item = (&'a Vec<u8>, Option<u64>)>,
-) -> u32 {
+fn note<'a>(watched: &Watched, read: impl Iterator<Item = (&'a Vec<u8>, Option<u64>)>) -> u32 {
     let mut watched = watched.lock();
     let mut unchanged = 0;
     for (name, version) in read {

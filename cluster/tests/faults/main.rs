@@ -7,6 +7,7 @@
 mod support;
 
 mod load;
+mod lost;
 mod rows;
 
 use load::{Load, NODES};

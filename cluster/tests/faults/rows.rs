@@ -153,7 +153,13 @@ async fn f1_redis_may_not_track() {
         let config = config(left_out);
         redis::<false>(&[], &[user], "user=node&pass=secret", keys(500, 4), config).await
     };
-    let row = both("may not track", "Redis", Some(Rule::ReadWithoutSession), run).await;
+    let row = both(
+        "may not track",
+        "Redis",
+        Some(Rule::ReadWithoutSession),
+        run,
+    )
+    .await;
     says(&row, "Redis user");
 }
 
@@ -164,7 +170,13 @@ async fn f1_redis_may_not_subscribe() {
         let config = config(left_out);
         redis::<true>(&[], &[user], "user=node&pass=secret", keys(500, 4), config).await
     };
-    let row = both("may not subscribe", "Redis", Some(Rule::ReadWithoutSession), run).await;
+    let row = both(
+        "may not subscribe",
+        "Redis",
+        Some(Rule::ReadWithoutSession),
+        run,
+    )
+    .await;
     says(&row, "Redis user");
 }
 
@@ -183,9 +195,8 @@ async fn f1_redis_has_a_small_output_buffer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_redis_long_keys() {
-    let run = async |left_out| {
-        redis::<true>(&[], &[], "", keys(600, 60_000), config(left_out)).await
-    };
+    let run =
+        async |left_out| redis::<true>(&[], &[], "", keys(600, 60_000), config(left_out)).await;
     let row = both("600 keys of 60,000 B", "Redis", None, run).await;
     assert_eq!(row.stats.failed + row.stats.gaps, 0, "{:?}", row.stats);
 }
@@ -202,8 +213,20 @@ async fn f1_a_feed_stays_deaf() {
         .await
     }
     let without = Some(Rule::Audit);
-    both("deaf feed", "Redis tracking", without, run::<RedisRig<false>>).await;
-    both("deaf feed", "Redis published", without, run::<RedisRig<true>>).await;
+    both(
+        "deaf feed",
+        "Redis tracking",
+        without,
+        run::<RedisRig<false>>,
+    )
+    .await;
+    both(
+        "deaf feed",
+        "Redis published",
+        without,
+        run::<RedisRig<true>>,
+    )
+    .await;
     both("deaf feed", "NATS", without, run::<NatsRig>).await;
 }
 
@@ -212,14 +235,20 @@ async fn nats(lines: &str, user: &str, config: Config) -> Row {
     let engine = |user: &str| {
         let mut config = NatsRig::config(vec![server.url()], 100_000);
         if !user.is_empty() {
-            config.options = config.options.user_and_password(user.into(), "secret".into());
+            config.options = config
+                .options
+                .user_and_password(user.into(), "secret".into());
         }
         NatsEngine::new(config)
     };
     let admin = if user.is_empty() { "" } else { "admin" };
     let (engine, writer) = (engine(user), engine(admin));
     row(engine.clone(), engine, config, keys(500, 4), async |key| {
-        writer.commit(key, b"body").await.map(drop).map_err(Into::into)
+        writer
+            .commit(key, b"body")
+            .await
+            .map(drop)
+            .map_err(Into::into)
     })
     .await
 }
@@ -234,9 +263,7 @@ authorization { users = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_nats_may_not_subscribe() {
-    let run = async |left_out| {
-        nats(NODE_MAY_NOT_SUBSCRIBE, "node", config(left_out)).await
-    };
+    let run = async |left_out| nats(NODE_MAY_NOT_SUBSCRIBE, "node", config(left_out)).await;
     let row = both("may not subscribe", "NATS", Some(Rule::Audit), run).await;
     says(&row, "NATS user");
 }
@@ -246,8 +273,18 @@ async fn f1_nats_allows_few_subscriptions() {
     // Too few for a subscription per key, and too few for anything.
     let run = async |left_out| nats("max_subscriptions: 100", "", config(left_out)).await;
     let row = both("100 subscriptions", "NATS", None, run).await;
-    assert!(row.stats.lag.is_zero(), "a wildcard serves: {:?}", row.stats);
+    assert!(
+        row.stats.lag.is_zero(),
+        "a wildcard serves: {:?}",
+        row.stats
+    );
     let run = async |left_out| nats("max_subscriptions: 2", "", config(left_out)).await;
-    let row = both("2 subscriptions", "NATS", Some(Rule::ReadWithoutSession), run).await;
+    let row = both(
+        "2 subscriptions",
+        "NATS",
+        Some(Rule::ReadWithoutSession),
+        run,
+    )
+    .await;
     says(&row, "subscriptions");
 }

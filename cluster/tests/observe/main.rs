@@ -101,7 +101,10 @@ fn expected(stats: &Stats) -> BTreeMap<String, DebugValue> {
     let all = gauges.into_iter().chain(counters);
     let troubles = [&stats.feed_trouble, &stats.store_trouble];
     let trouble = |cause: &&str| {
-        let of_this = troubles.into_iter().flatten().filter(|it| it.word == *cause);
+        let of_this = troubles
+            .into_iter()
+            .flatten()
+            .filter(|it| it.word == *cause);
         let times = of_this.map(|it| it.times).max().unwrap_or(0) as f64;
         let name = format!("purgatory_cluster_trouble/{cause}");
         (name, DebugValue::Gauge(times.into()))
@@ -143,7 +146,7 @@ fn assert_spans(spans: &[Told], stats: &Stats) {
 fn all_that_is_counted_is_told_and_each_session_has_a_span() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
-    let (notes, heard) = Notes::new();
+    let (notes, heard, lines) = Notes::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -205,4 +208,13 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
     drop(runtime);
     let spans = heard.lock().expect("no test panics with it");
     assert_spans(&spans, &stats);
+    // What fails again and again is said once.
+    let lines = lines.lock().expect("no test panics with it");
+    let about = |what: &str| {
+        lines
+            .iter()
+            .filter(|line| line["cause"].contains(what))
+            .count()
+    };
+    assert_eq!(about("the store could not be read"), 1, "{lines:?}");
 }

@@ -60,12 +60,17 @@ impl Engine {
         let Some(connection) = &mut connections.present else {
             return;
         };
-        let is_mute = connection.number == 1 && scenario.mutes_at.is_some_and(|at| at <= world.now());
+        let is_mute =
+            connection.number == 1 && scenario.mutes_at.is_some_and(|at| at <= world.now());
         if !connection.heard[key] || is_mute || world.random(Rng::f64) < scenario.loss {
             return;
         }
         // Each takes its own time, so they arrive in disorder; some twice.
-        let copies = if world.random(|random| random.u8(..)) < 25 { 2 } else { 1 };
+        let copies = if world.random(|random| random.u8(..)) < 25 {
+            2
+        } else {
+            1
+        };
         for _ in 0..copies {
             let (messages, change) = (connection.messages.clone(), change.clone());
             let delay = world.pause(1..=20);
@@ -79,7 +84,11 @@ impl Engine {
 
     fn set_heard(&self, session: u64, keys: &[usize], heard: bool) {
         let mut connections = self.connections();
-        if let Some(connection) = connections.present.as_mut().filter(|it| it.number == session) {
+        if let Some(connection) = connections
+            .present
+            .as_mut()
+            .filter(|it| it.number == session)
+        {
             keys.iter().for_each(|&key| connection.heard[key] = heard);
         }
     }
