@@ -9,7 +9,7 @@
 //! protocol around the same.
 
 use request_purgatory::stats::Stats;
-use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch};
+use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, ResolvedKey};
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -96,7 +96,7 @@ async fn fetch(
         max_wait,
         answer,
     };
-    let admission = fetches.try_complete_else_watch_on(fetch, keys.map(Watch::resolved))?; // full, or shut down
+    let admission = fetches.try_complete_else_watch(fetch, keys.map(|key| key.watch()))?; // full, or shut down
     // A consumer that goes away drops this future, and with the guard its fetch.
     let _guard = CancelOnDrop(admission.into_handle());
     Ok(answered.await?)

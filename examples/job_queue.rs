@@ -7,8 +7,8 @@
 //! A worker waits by [`Waits`]' `take`: the job that a push took for a worker which was aborted before it saw the job
 //! goes back to the front of the queue, and to the next worker. No job is lost, and none is done twice.
 
-use request_purgatory::Waits;
 use request_purgatory::future::WaitError;
+use request_purgatory::{Bound, Waits};
 use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::{Arc, Mutex};
@@ -34,15 +34,20 @@ impl Queue {
     fn push(&self, job: Job) {
         self.jobs.lock().unwrap().push_back(job);
         // Without the lock. One job needs one worker: the one that has waited longest.
-        self.idle.check_and_complete_at_most(QUEUE, 1);
+        self.idle.check_and_complete_with(QUEUE, Bound::at_most(1));
     }
 
     /// Waits for a job for at most `timeout`. If the future is dropped, the job that it may have by then goes back.
     async fn take(&self, timeout: Duration) -> Result<Job, WaitError> {
         let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
-        let take = move || takes.lock().unwrap().pop_front();
-        let give_back = move |job| returns.lock().unwrap().push_front(job);
-        self.idle.take([QUEUE], timeout, take, give_back).await
+        let take_back = move |job| returns.lock().unwrap().push_front(job);
+        let take = self.idle.take(
+            [QUEUE],
+            timeout,
+            move |_| takes.lock().unwrap().pop_front(),
+            take_back,
+        );
+        take.await
     }
 }
 

@@ -10,7 +10,7 @@
 
 use request_purgatory::future::TakeFuture;
 use request_purgatory::tracker::FencingToken;
-use request_purgatory::{Tracker, Waits};
+use request_purgatory::{Bound, Tracker, Waits};
 use std::error::Error;
 use std::time::Duration;
 
@@ -28,9 +28,9 @@ impl Leases {
     fn new() -> Self {
         let free = Waits::new("free");
         let next = free.downgrade();
-        let on_expiry = move |resource, _| {
+        let on_expiry = move |resource, _, _| {
             if let Some(free) = next.upgrade() {
-                free.check_and_complete_at_most(resource, 1);
+                free.check_and_complete_with(resource, Bound::at_most(1));
             }
         };
         let held = Tracker::new("leases", on_expiry);
@@ -41,10 +41,12 @@ impl Leases {
     /// dropped, the lease that it may have by then goes to the next one.
     fn acquire(&self, resource: Resource, holder: &'static str, ttl: Duration) -> Acquire {
         let (takes, returns) = (self.held.clone(), self.held.clone());
-        let take = move || takes.try_track(resource, holder, ttl).ok();
-        let give_back = move |token| _ = returns.complete_if(resource, token);
-        self.free
-            .take([resource], Duration::from_secs(60), take, give_back)
+        self.free.take(
+            [resource],
+            Duration::from_secs(60),
+            move |_| takes.try_track(resource, holder, ttl).ok(),
+            move |token| _ = returns.complete_if(resource, token),
+        )
     }
 
     /// Holds it for another `ttl` from now. False if the lease has expired: it is lost.
@@ -55,7 +57,8 @@ impl Leases {
     fn release(&self, resource: Resource, token: FencingToken) {
         // `None`: it has expired, and the resource is not this holder's to release.
         if self.held.complete_if(resource, token).is_some() {
-            self.free.check_and_complete_at_most(resource, 1);
+            self.free
+                .check_and_complete_with(resource, Bound::at_most(1));
         }
     }
 }

@@ -51,7 +51,7 @@ impl Log {
             (bytes >= min_bytes).then_some(records)
         };
         let limit = Duration::from_secs(5);
-        self.waits.wait_until(["log"], limit, read).await
+        self.waits.listen(["log"], limit).until(read).await
     }
 
     /// Calls `each` for every record, until that says no, or nothing was appended for a second.

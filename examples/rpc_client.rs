@@ -4,11 +4,12 @@
 //! cargo run --release -p examples --bin rpc_client
 //! ```
 //!
-//! [`Requests`] match the responses to the calls by id and time out those that get none. When a connection ends, the
-//! calls that were sent on it are told at once, and each is sent again on the next one with what is left of its time
-//! (so they must be idempotent). A frame is two numbers: id and argument. Threads, and no runtime.
+//! [`Requests`] match the responses to the calls by id and time out those that get none. A late response is ignored; one
+//! to a call that was never made ends the connection. The calls that were sent on it are told at once, and each is sent
+//! again on the next one with what is left of its time (so they must be idempotent). A frame is two numbers: id and
+//! argument. Threads, and no runtime.
 
-use request_purgatory::tracker::{RequestError, Requests};
+use request_purgatory::{Requests, WaitError, tracker::Responded};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Mutex;
@@ -16,30 +17,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
-
 struct Client {
-    pending: Requests<u64, u64>,
+    pending: Requests<u64, Option<u64>>, // `None`: the connection is lost
     connection: Mutex<TcpStream>,
     last_id: AtomicU64,
 }
 
 impl Client {
-    fn square(&self, number: u64, timeout: Duration) -> Result<u64, RequestError> {
+    fn square(&self, number: u64, timeout: Duration) -> Result<u64, WaitError> {
         let deadline = Instant::now() + timeout;
         loop {
             let id = self.last_id.fetch_add(1, Ordering::Relaxed);
             let mut connection = self.connection.lock().unwrap();
-            // Before the frame is sent: no response can overtake it. And under the lock, so that `fail_all` ends what
-            // was sent on the old connection, and nothing else.
+            // Before the frame is sent: no response can overtake it. And under the lock, so that `fail_all_with` ends
+            // what was sent on the old connection, and nothing else.
             let left = deadline.saturating_duration_since(Instant::now());
             let response = self.pending.request(id, left).expect("a new id");
-            // What is wrong with the connection, the receiver sees.
-            let _ = connection.write_all(&[id, number].map(u64::to_be_bytes).concat());
+            let _ = connection.write_all(&[id, number].map(u64::to_be_bytes).concat()); // the receiver sees why not
             drop(connection);
-            match response.wait_blocking() {
-                Err(RequestError::ConnectionLost) => {}
-                response => return response,
+            if let Some(square) = response.wait_blocking()? {
+                return Ok(square);
             }
         }
     }
@@ -49,25 +46,27 @@ impl Client {
             let (mut from, mut frame) = (self.connection.lock().unwrap().try_clone()?, [[0; 8]; 2]);
             while from.read_exact(frame.as_flattened_mut()).is_ok() {
                 let [id, square] = frame.map(u64::from_be_bytes);
-                self.pending.respond(&id, square); // false: it had timed out, and is counted as late
+                if let Responded::Unknown(_) = self.pending.respond(&id, Some(square)) {
+                    break; // the server is not to be trusted; a `Late` one is just late
+                }
             }
             let mut connection = self.connection.lock().unwrap();
             *connection = TcpStream::connect(server)?; // callers wait for it
-            self.pending.fail_all();
+            self.pending.fail_all_with(|_| None);
         }
     }
 }
 
-/// A server that forgets every tenth number, and ends each connection after 300 calls, whatever is on its way.
+/// A server that forgets every tenth number, and after 300 calls of a connection no longer knows their ids.
 fn serve(listener: TcpListener) -> io::Result<()> {
     loop {
-        let (mut stream, mut frame) = (listener.accept()?.0, [[0; 8]; 2]);
-        CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-        for _ in 0..300 {
-            stream.read_exact(frame.as_flattened_mut())?;
+        let (mut stream, mut frame, mut calls) = (listener.accept()?.0, [[0; 8]; 2], 0);
+        while stream.read_exact(frame.as_flattened_mut()).is_ok() {
             let [id, number] = frame.map(u64::from_be_bytes);
+            calls += 1;
+            let id = if calls < 300 { id } else { u64::MAX };
             if number % 10 != 0 {
-                stream.write_all(&[id, number * number].map(u64::to_be_bytes).concat())?;
+                let _ = stream.write_all(&[id, number * number].map(u64::to_be_bytes).concat());
             }
         }
     }
@@ -86,11 +85,11 @@ fn main() -> io::Result<()> {
     thread::spawn(move || client.receive(server));
     let call = |number| match client.square(number, Duration::from_secs(2)) {
         Ok(square) => assert_eq!(square, number * number),
-        Err(error) => assert_eq!((error, number % 10), (RequestError::TimedOut, 0)),
+        Err(error) => assert_eq!((error, number % 10), (WaitError::Expired, 0)),
     };
     let calls = |caller: u64| (10 * caller..10 * (caller + 1)).for_each(call);
     thread::scope(|all| (0..200).for_each(|caller| _ = all.spawn(move || calls(caller))));
-    let (connections, calls) = (CONNECTIONS.load(Ordering::Relaxed), client.pending.stats());
+    let (connections, calls) = (client.pending.unknown() + 1, client.pending.stats());
     let (answered, timed_out) = (calls.completed, calls.expired);
     println!("{answered} calls answered, {timed_out} timed out, over {connections} connections");
     assert_eq!((answered, timed_out, connections > 1), (1_800, 200, true));

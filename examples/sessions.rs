@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count = std::env::args().nth(1).map(|count| count.parse::<u64>());
     let count = count.transpose()?.unwrap_or(100_000);
     let (report, reports) = channel();
-    let on_expiry = move |session: u64, ()| {
+    let on_expiry = move |session: u64, (), _| {
         let _ = report.send((session, Instant::now())); // the receiver outlives the tracker
     };
     let sessions = Tracker::builder("sessions").build(on_expiry)?;

@@ -220,9 +220,9 @@ impl<P, W: Scheme> Engine<P, W> {
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
         let (guard, claim, earlier) = self.park(payload, 0, timing)?;
         let address = claim.address();
-        // INVARIANT: a mark is left by threads that drive the timer, shut down or end all payloads, after they had the
-        // lock that this thread still has. So the thread that starts a payload never ends it: it may have locks of the
-        // user's.
+        // INVARIANT: a mark is left by threads that drive the timer or shut down, after they had the lock that this thread
+        // still has, or that have heard of the address. So the thread that starts a payload never ends it: it may have
+        // locks of the user's.
         match claim.held.release(false) {
             Released::Parked { .. } => {}
             _ => unreachable!("a mark on a payload that no other thread has heard of"),

@@ -20,10 +20,10 @@ pub struct Rejected<Op> {
 pub enum RejectReason {
     /// The list of keys was empty.
     NoKeys,
-    /// [`max_parked`](crate::purgatory::PurgatoryBuilder::max_parked) operations are parked, or have ended and their
+    /// [`max_parked`](crate::Builder::max_parked) operations are parked, or have ended and their
     /// `on_complete` has not returned yet.
     Full,
-    /// [`max_watchers_per_key`](crate::purgatory::PurgatoryBuilder::max_watchers_per_key) operations watch one of the keys
+    /// [`max_watchers_per_key`](crate::Builder::max_watchers_per_key) operations watch one of the keys
     /// already.
     KeyFull,
     /// The purgatory is being [drained](crate::Purgatory::drain).
@@ -72,7 +72,7 @@ impl fmt::Display for RejectReason {
             }
             Self::Draining => "the purgatory is being drained, and refuses every new operation",
             Self::ShutDown => "the purgatory, timer or tracker is shut down",
-            Self::TooLong => "the timeout is longer than the timer scheme (`TimerBuilder::scheme`) can hold",
+            Self::TooLong => "the timeout is longer than the timer scheme (`Builder::scheme`) can hold",
             Self::Panicked => "a hook of the operation, a key or the clock panicked while the operation was being parked",
             Self::Duplicate => "the tracker keeps a value for this key already",
             Self::StaleToken => "the tracker does not keep the value with this token any more",
@@ -144,7 +144,7 @@ impl fmt::Display for RescheduleError {
         f.write_str(match self {
             Self::Ended => "the timer has fired or was stopped",
             Self::TooLong => {
-                "the timeout is longer than the timer scheme (`TimerBuilder::scheme`) can hold"
+                "the timeout is longer than the timer scheme (`Builder::scheme`) can hold"
             }
         })
     }
@@ -206,11 +206,11 @@ impl Error for ShutdownError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// [`tick`](crate::purgatory::PurgatoryBuilder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
+    /// [`tick`](crate::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
     Tick,
-    /// [`wheel_size`](crate::purgatory::PurgatoryBuilder::wheel_size) is not between 2 and 65,536.
+    /// [`wheel_size`](crate::Builder::wheel_size) is not between 2 and 65,536.
     WheelSize,
-    /// [`first_token`](crate::tracker::TrackerBuilder::first_token) is 0, or more than 2^63.
+    /// [`first_token`](crate::Builder::first_token) is 0, or more than 2^63.
     FirstToken,
     /// The system refused to start a thread.
     Thread(std::io::Error),

@@ -3,7 +3,7 @@
 //! | | parks | resolves to |
 //! |---|---|---|
 //! | [`wait`](crate::Purgatory::wait) | a predicate of the user's | what it finds |
-//! | [`listen`](crate::Purgatory::listen), [`wait_until`](crate::Purgatory::wait_until) | a listener; the condition stays with the waiter | checks, one by one; what the condition finds |
+//! | [`listen`](crate::Purgatory::listen) | a listener; the condition stays with the waiter | checks, one by one; what the condition finds |
 //! | [`take`](crate::Purgatory::take) | a predicate that takes | what it took; what is not received goes back |
 //! | [`completion`](crate::Purgatory::completion) | an operation of the user's | its end |
 //!

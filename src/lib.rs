@@ -39,9 +39,11 @@ pub mod threads {
     pub use crate::reaper::{Reaper, ReaperThread};
 }
 
+pub use engine::settings::Builder;
+pub use engine::shared_handle::WeakRef;
 pub use error::{RejectReason, Rejected};
-pub use future::Waits;
+pub use future::{WaitError, Waits};
 pub use operation::{Completion, DelayedOperation};
-pub use purgatory::{Handle, Purgatory, ResolvedKey, Watch};
+pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
 pub use timer::Timer;
-pub use tracker::Tracker;
+pub use tracker::{Requests, Tracker};

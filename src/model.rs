@@ -272,7 +272,7 @@ impl Resolution {
             ControlFlow::Continue(())
         };
         let seen = self.list.peek_published();
-        self.list.visit(seen, Bound::up_to(up_to), each);
+        self.list.visit(seen, Bound::all().up_to(up_to), each);
         found
     }
 
@@ -344,7 +344,7 @@ impl Watchers {
                 found_ids.push(watcher.index());
                 ControlFlow::Continue(())
             };
-            let bound = Bound::up_to(up_to);
+            let bound = Bound::all().up_to(up_to);
             self.map.visit(&key, (found, &copied), bound, each, || ());
         }
         found_ids

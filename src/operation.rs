@@ -1,6 +1,7 @@
-//! Delayed operations, and their endings.
+//! Delayed operations, the causes for which they are examined, and their endings.
 
 use crate::hash::Key;
+use std::fmt;
 use std::time::Duration;
 
 /// A request that cannot be answered yet.
@@ -40,9 +41,14 @@ pub trait DelayedOperation: Send + 'static {
     /// [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 
-    /// As `try_complete`, when the deadline has passed. A listener does not take this for a check.
-    #[doc(hidden)]
-    fn try_complete_at_deadline(&mut self) -> bool {
+    /// As [`try_complete`](Self::try_complete), and told [for what](Cause) the operation is examined. The library calls
+    /// this method only; by default it calls `try_complete`.
+    ///
+    /// An operation that *takes* something when it completes, and watches several keys, implements it: asked for one
+    /// key, it takes only what belongs to that key. So a [bounded check](crate::Purgatory::check_and_complete_with) of
+    /// that key is not used up by an operation that takes from another key.
+    fn try_complete_for(&mut self, cause: Cause<'_, Self::Key>) -> bool {
+        let _ = cause;
         self.try_complete()
     }
 
@@ -52,13 +58,105 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// * [`Satisfied`](Completion::Satisfied): the thread whose call found it so, before that call returns.
     /// * [`Expired`](Completion::Expired), and what a deferred check ([`check_later`](crate::Purgatory::check_later))
-    ///   completes: the one that [`PurgatoryBuilder::dispatch`](crate::purgatory::PurgatoryBuilder::dispatch) chooses.
+    ///   completes: the one that [`Builder::dispatch`](crate::Builder::dispatch) chooses.
     /// * [`ShutDown`](Completion::ShutDown): the thread that shuts the purgatory down, or one that is examining the
     ///   operation.
     ///
     /// Completions never nest: one that is caused inside a callback runs after that callback, before the outermost call
     /// of the library on that thread returns.
     fn on_complete(self, completion: Completion);
+}
+
+/// For what an operation is examined: see [`try_complete_for`](DelayedOperation::try_complete_for).
+///
+/// | it is examined because | [`key`](Self::key) | |
+/// |---|---|---|
+/// | it is being parked | `None` | [`is_parking`](Self::is_parking) |
+/// | a call checks one of its keys | that key | |
+/// | its deadline has passed | `None` | [`is_deadline`](Self::is_deadline) |
+/// | another thread checked while this one was examining it; several keys are checked as one event; a [handle](crate::Handle::check) | `None` | |
+///
+/// In the last row one examination may stand for several checks, so no key is named: an operation may take from any of
+/// its keys then.
+pub struct Cause<'a, K>(Reason<'a, K>);
+
+enum Reason<'a, K> {
+    Parking,
+    Key(&'a dyn CheckedKey<K>),
+    Deadline,
+    Other,
+}
+
+/// A key that is checked, for one operation that watches it.
+pub(crate) trait CheckedKey<K> {
+    /// The operation's own key. `None` only if `Eq` of the key contradicts itself.
+    fn find(&self) -> Option<&K>;
+}
+
+impl<'a, K> Cause<'a, K> {
+    pub(crate) const PARKING: Self = Self(Reason::Parking);
+    pub(crate) const DEADLINE: Self = Self(Reason::Deadline);
+    pub(crate) const OTHER: Self = Self(Reason::Other);
+
+    #[inline(always)]
+    pub(crate) fn of_key(key: &'a dyn CheckedKey<K>) -> Self {
+        Self(Reason::Key(key))
+    }
+
+    /// The key of the operation that is checked. `None` if it is examined for another reason, or if one examination
+    /// stands for several checks.
+    ///
+    /// Where the operation watches several keys, this compares them with the one that is checked. For a resolved key
+    /// that was checked by the plain one, it takes the lock of the key's list for an instant.
+    pub fn key(&self) -> Option<&'a K> {
+        match self.0 {
+            Reason::Key(key) => key.find(),
+            Reason::Parking | Reason::Deadline | Reason::Other => None,
+        }
+    }
+
+    /// Whether the operation is being parked: the examination before it is watched, or the one after.
+    pub fn is_parking(&self) -> bool {
+        matches!(self.0, Reason::Parking)
+    }
+
+    /// Whether the deadline has passed. The answer decides nothing then, and a yes is counted in
+    /// [`Stats::missed_checks`](crate::stats::Stats::missed_checks).
+    pub fn is_deadline(&self) -> bool {
+        matches!(self.0, Reason::Deadline)
+    }
+
+    /// Whether a key was checked: by this thread or by another.
+    pub(crate) fn is_check(&self) -> bool {
+        matches!(self.0, Reason::Key(_) | Reason::Other)
+    }
+}
+
+impl<K> Clone for Cause<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Cause<'_, K> {}
+
+impl<K> Clone for Reason<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Reason<'_, K> {}
+
+impl<K> fmt::Debug for Cause<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Reason::Parking => "Parking",
+            Reason::Key(_) => "Key(..)",
+            Reason::Deadline => "Deadline",
+            Reason::Other => "Other",
+        })
+    }
 }
 
 /// How an operation ended.

@@ -6,7 +6,9 @@
 
 mod as_handler;
 mod builder;
+mod causes;
 mod check;
+mod checked_key;
 mod complete;
 mod deferred;
 mod handle;
@@ -24,7 +26,8 @@ mod watch;
 pub use crate::engine::shared_handle::ShutdownFuture;
 pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
 pub use crate::hash::{DefaultHasher, Key, KeyHasher, RandomState};
-pub use builder::PurgatoryBuilder;
+pub use crate::operation::Cause;
+pub use crate::watch::bound::Bound;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
 pub use park::{Admission, Arrival};
@@ -33,18 +36,17 @@ pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 pub use watch::Watch;
 
-use crate::engine::Engine;
 use crate::engine::dispatch::RunOn;
-use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
+use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::error::Rejected;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
+use crate::sync::Arc;
 use crate::time::Timestamp;
 use crate::trampoline::{Examining, UserValues};
-use crate::watch::bound::{Bound, Rank};
+use causes::ForceCause;
 use deferred::Deferred;
 use inner::Inner;
-use keys::Keys;
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
@@ -74,24 +76,6 @@ pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<Op, S>>,
 }
 
-impl<Op: DelayedOperation> Purgatory<Op> {
-    /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`PurgatoryBuilder::build`] returns that as an error.
-    pub fn new(name: impl Into<String>) -> Self {
-        match Self::builder(name).build() {
-            Ok(purgatory) => purgatory,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// Begins to build a purgatory with other choices.
-    pub fn builder(name: impl Into<String>) -> PurgatoryBuilder<Op> {
-        PurgatoryBuilder::new(name.into())
-    }
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     shared_methods!("operations");
 
@@ -99,8 +83,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// or until its timeout fires.
     ///
     /// An event that happens after this call has begun is not missed: if a key is checked after the event, the
-    /// operation is examined after the event, by the checking thread or by the one that held it then. A key given
-    /// twice counts once.
+    /// operation is examined after the event, by the checking thread or by the one that held it then. (A check that stops
+    /// early, as [`check_and_complete_with`](Self::check_and_complete_with) may, examines the operations that its
+    /// [`Bound`] says.)
+    ///
+    /// `keys` are keys or [watches](Watch): of [resolved](Self::resolve) keys, [at a rank](Watch::at_rank), or both. A
+    /// key given twice counts once: at its lowest rank, or without one if it was once given without.
     ///
     /// Runs `try_complete` (twice, if it parks), `timeout` and, if it completes, `on_complete` on this thread. Takes
     /// the lock of one timer shard, for which it may wait shortly, and that of one map shard for each key. Reads the
@@ -110,37 +98,21 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// The operation comes back in a [`Rejected`]: there are no keys, the purgatory is full or shut down, a hook of
     /// the operation panicked, or too many parks are nested.
     #[inline]
-    pub fn try_complete_else_watch(
+    pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
-        keys: impl IntoIterator<Item = Op::Key>,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         let inner = &self.shared.inner;
-        inner.park(op, || Keys::collect(keys, &inner.hasher), None)
-    }
-
-    /// The same for watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
-    /// [at a rank](Watch::at_rank). A key given twice counts once: at its lowest rank, or without one if it was once
-    /// given without.
-    ///
-    /// # Errors
-    /// As for [`try_complete_else_watch`](Self::try_complete_else_watch).
-    #[inline]
-    pub fn try_complete_else_watch_on<'a>(
-        &self,
-        op: Op,
-        watches: impl IntoIterator<Item = Watch<'a, Op, S>>,
-    ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        let inner = &self.shared.inner;
-        inner.park(op, || inner.collect_watches(watches), None)
+        inner.park(op, || inner.collect(keys), None)
     }
 
     /// Parks operations that arrived at `arrival`, a reading of this purgatory's clock that the caller has already.
     /// Parking then does not read the clock.
     ///
     /// The timeout counts from that reading. If it has passed already, the operation expires with the next tick. A
-    /// reading of the future makes the deadline later, also past [`PurgatoryBuilder::max_timeout`], and changes nothing
-    /// else.
+    /// reading of the future makes the deadline later, also past [`max_timeout`](crate::Builder::max_timeout), and changes
+    /// nothing else.
     pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
         Arrival {
             inner: &self.shared.inner,
@@ -176,55 +148,26 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        self.shared.inner.check_key(key, Bound::NONE, RunOn::Caller)
-    }
-
-    /// Examines the operations that watch `key` [at a rank](Watch::at_rank) up to `rank`, in the order of ranks, and
-    /// then all that watch it without a rank. Operations above `rank` cost nothing. Returns how many this call
-    /// completed.
-    ///
-    /// The rank says which operations may be satisfied; `try_complete` still decides. Runs and locks as
-    /// [`check_and_complete`](Self::check_and_complete) does, and takes the lock of the key's map shard again for every
-    /// 64 operations.
-    #[inline]
-    pub fn check_and_complete_up_to<Q>(&self, key: &Q, rank: u64) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
         self.shared
             .inner
-            .check_key(key, Bound::up_to(rank), RunOn::Caller)
+            .check_key(key, &Bound::NONE, RunOn::Caller)
     }
 
-    /// Examines the operations that watch `key` one after the other, and stops after `count` completions: for an event
-    /// that satisfies at most `count` operations, such as a job for competing workers. Returns how many this call
-    /// completed.
+    /// Examines operations that watch `key`, as far as `bound` goes: [at most](Bound::at_most) so many completions,
+    /// [up to a rank](Bound::up_to), [until one refuses](Bound::until_refused), or several of these. Returns how many
+    /// operations this call completed.
     ///
-    /// The operations are examined in the order in which they were parked (those with a rank first, in its order). An
-    /// operation that another thread is examining is left to that thread and does not count, because it may end
-    /// otherwise: the check goes on to the next. So it may examine one operation too many, but never one too few. Runs
-    /// and locks as [`check_and_complete`](Self::check_and_complete) does.
+    /// They are examined in the order in which they were parked; those with a rank come first, in its order, and it is
+    /// still `try_complete` that decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does, and
+    /// takes the lock of the key's map shard again for every 64 operations.
     #[inline]
-    pub fn check_and_complete_at_most<Q>(&self, key: &Q, count: usize) -> usize
+    pub fn check_and_complete_with<Q>(&self, key: &Q, bound: Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        self.check_and_complete_up_to_at_most(key, Rank::MAX, count)
-    }
-
-    /// The same for watches at a rank: examines those up to `rank`, then those without, and stops after `count`
-    /// completions.
-    #[inline]
-    pub fn check_and_complete_up_to_at_most<Q>(&self, key: &Q, rank: u64, count: usize) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
-        match count {
+        match bound.at_most {
             0 => 0,
-            _ => {
-                let bound = Bound::up_to(rank).at_most(count);
-                self.shared.inner.check_key(key, bound, RunOn::Caller)
-            }
+            _ => self.shared.inner.check_key(key, &bound, RunOn::Caller),
         }
     }
 
@@ -252,7 +195,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`PurgatoryBuilder::dispatch`] says. Deferred checks of one key are merged until one is made.
+    /// [`Builder::dispatch`](crate::Builder::dispatch) says. Deferred checks of one key are merged until one is made.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
@@ -285,11 +228,30 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        self.shared.inner.force_key(key)
+        self.shared.inner.force_key(key, None)
+    }
+
+    /// As [`force_complete_for_key`](Self::force_complete_for_key), and hands each operation the cause first: `cause`
+    /// changes it, for instance sets the error that its `on_complete` answers with. (Kafka's
+    /// `completeAllExceptionally`.)
+    ///
+    /// The cause also reaches an operation that another thread is examining: that thread runs `cause`, and then completes
+    /// the operation, unless it finds it satisfied. So `cause` may run on several threads, also after this call has
+    /// returned. No lock is held while it runs. If it panics, the panic is counted, and the operation ends all the same.
+    pub fn force_complete_for_key_with<Q>(
+        &self,
+        key: &Q,
+        cause: impl Fn(&mut Op) + Send + Sync + 'static,
+    ) -> usize
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        let cause: ForceCause<Op> = Arc::new(cause);
+        self.shared.inner.force_key(key, Some(&cause))
     }
 
     /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
-    /// of [`PurgatoryBuilder::max_timeout`] applies. Returns how many got the new deadline.
+    /// of [`max_timeout`](crate::Builder::max_timeout) applies. Returns how many got the new deadline.
     ///
     /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
     /// each; if that panics, so does this call, and some operations have the new deadline.
@@ -300,22 +262,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.reschedule_key(key, timeout)
     }
 
-    /// Checks `key` for one completion, now; inside an examination, when the timer is driven next. (There the operation
-    /// that is examined may have caused the same check before, and would cause no other one.)
-    pub(crate) fn offer(&self, key: &Op::Key) {
-        let bound = Bound::NONE.at_most(1);
+    /// Checks `key` for `count` completions, now; inside an examination, when the timer is driven next. (There the
+    /// operation that is examined may have caused the same check before, and would cause no other one.)
+    pub(crate) fn offer(&self, key: &Op::Key, count: usize) {
+        let bound = Bound::at_most(count);
         let inner = &self.shared.inner;
         match Examining::current() {
             Some(_) => inner.defer(Deferred::key(key.clone()), bound),
-            None => _ = inner.check_key(key, bound, RunOn::Caller),
+            None => _ = inner.check_key(key, &bound, RunOn::Caller),
         }
-    }
-
-    /// The number of watch entries now: the sum of the keys of all parked operations. (Kafka's `PurgatorySize`, but
-    /// without operations that have ended. After a storm of expiries their entries count for a moment longer, until
-    /// they are reclaimed.) Takes no lock.
-    pub fn watched(&self) -> usize {
-        self.stats().watched
     }
 
     /// The number of keys that at least one operation watches. Takes the lock of each map shard in turn, while it
@@ -362,7 +317,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
     /// may still be running: this call does not wait for it. Looks again every 5 ms at most. Where no thread of the
     /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
-    /// is that of the system, not of the [`clock`](PurgatoryBuilder::clock).
+    /// is that of the system, not of the [`clock`](crate::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         self.shared.drain(limit)
     }
@@ -400,32 +355,4 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 }
 
-/// A reference to a [`Purgatory`] that does not keep it running.
-pub struct WeakPurgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    shared: WeakHandle<Inner<Op, S>>,
-}
-
-shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, WeakPurgatory, Purgatory<Op, S>, WeakPurgatory<Op, S>);
-
-impl<Op: DelayedOperation, S: KeyHasher> PurgatoryBuilder<Op, S> {
-    /// Builds the purgatory and starts its threads. With the feature `metrics`, it reports to the recorder that is
-    /// installed now.
-    ///
-    /// # Errors
-    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
-    /// refuses a thread.
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
-        let inner = Inner::new(
-            Engine::new(self.settings)?.observed(),
-            self.hasher,
-            self.map_shards,
-            self.max_watchers,
-        );
-        Ok(Purgatory {
-            shared: SharedHandle::start(inner),
-        })
-    }
-}
+shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>);

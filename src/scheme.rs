@@ -19,7 +19,7 @@
 //!
 //! † In `scheme::reference`, with the feature `reference-schemes`: for tests and measurements, not for deployment.
 //!
-//! [`TimerBuilder::scheme`](crate::timer::TimerBuilder::scheme) chooses the scheme of a timer:
+//! [`Builder::scheme`](crate::Builder::scheme) chooses the scheme of a timer:
 //!
 //! ```
 //! use request_purgatory::{Timer, scheme::HashedWheel};

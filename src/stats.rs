@@ -124,7 +124,7 @@ pub struct Stats {
     /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
     /// thread, to an executor, or to the outermost call on its thread. (One that is run by the very call that ended the
     /// operation is over when that call returns, and is not counted.) With a slow `on_complete` this grows, and with it
-    /// memory, unless [`max_parked`](crate::purgatory::PurgatoryBuilder::max_parked) bounds both together.
+    /// memory, unless [`max_parked`](crate::Builder::max_parked) bounds both together.
     pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.
     pub completed_at_once: u64,
@@ -150,7 +150,7 @@ pub struct Stats {
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
     /// of the key was made. (An operation whose check is in progress at the deadline may be counted.)
-    /// Also calls of [`wait_until`](crate::Purgatory::wait_until) whose condition was true at the deadline.
+    /// Also calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline.
     pub missed_checks: u64,
     /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Not included,
     /// here and in `missed_checks`, are operations that another thread was examining at the deadline, and ended.)

@@ -4,19 +4,15 @@ mod builder;
 pub(crate) mod inner;
 
 pub use crate::error::RescheduleError;
-pub use builder::TimerBuilder;
 
 use crate::address::Address;
-use crate::dispatch::Dispatch;
-use crate::engine::Engine;
 use crate::engine::shard::Rescheduled;
-use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
-use crate::error::{BuildError, Rejected};
+use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
+use crate::error::Rejected;
 use crate::scheme::{HierarchicalWheel, Scheme};
 use crate::stats::Ending;
 use crate::time::Timestamp;
 use inner::Inner;
-use std::sync::mpsc;
 use std::time::Duration;
 
 /// Passes each payload to a callback, or to a channel, when its timeout has passed. For use by any number of threads.
@@ -24,7 +20,7 @@ use std::time::Duration;
 /// It stands on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout,
 /// nothing fires before its deadline or more than a tick after it (while the callbacks keep up), a panic of the
 /// callback ends that payload only, and an idle timer sleeps. How deadlines are kept is the type parameter `W`: the
-/// [hierarchical wheel](HierarchicalWheel), unless [another scheme](TimerBuilder::scheme) is chosen.
+/// [hierarchical wheel](HierarchicalWheel), unless [another scheme](crate::Builder::scheme) is chosen.
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;
@@ -64,24 +60,6 @@ pub struct TimerId {
     address: Address,
     /// Which [`Timer`] gave it out.
     timer: u64,
-}
-
-impl<T: Send + 'static> Timer<T> {
-    /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`TimerBuilder::build`] returns that as an error.
-    pub fn new(name: impl Into<String>, on_expiry: impl Fn(T) + Send + Sync + 'static) -> Self {
-        match Self::builder(name).build(on_expiry) {
-            Ok(timer) => timer,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// Begins to build a timer with other choices.
-    pub fn builder(name: impl Into<String>) -> TimerBuilder<T> {
-        TimerBuilder::new(name.into())
-    }
 }
 
 impl<T: Send + 'static, W: Scheme> Timer<T, W> {
@@ -157,56 +135,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         if !self.shared.shutdown() {
             return Vec::new();
         }
-        let remains = self.shared.inner.take_remains();
-        remains.into_iter().map(|(_, payload)| payload).collect()
+        self.shared.inner.take_remains()
     }
 }
 
-/// A reference to a [`Timer`] that does not keep it running.
-pub struct WeakTimer<T: Send + 'static, W: Scheme = HierarchicalWheel> {
-    shared: WeakHandle<Inner<T, W>>,
-}
-
-shared_type!([T: Send + 'static, W: Scheme] Timer, WeakTimer, Timer<T, W>, WeakTimer<T, W>);
-
-impl<T: Send + 'static, W: Scheme> TimerBuilder<T, W> {
-    /// Builds the timer and starts its threads. `on_expiry` is called with each payload whose timeout has passed, on
-    /// the thread that [`dispatch`](Self::dispatch) says.
-    ///
-    /// # Errors
-    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
-    /// refuses a thread.
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build(
-        self,
-        on_expiry: impl Fn(T) + Send + Sync + 'static,
-    ) -> Result<Timer<T, W>, BuildError> {
-        let engine = Engine::new(self.settings)?;
-        let inner = Inner::new(engine, (), move |(), _, payload| on_expiry(payload));
-        Ok(Timer {
-            shared: SharedHandle::start(inner),
-        })
-    }
-
-    /// The same with a channel in place of a callback: the receiver gets expired payloads, which are dropped if the
-    /// receiver was dropped. There is no completion thread unless [`dispatch`](Self::dispatch) asks for one. The
-    /// channel ends when the timer is shut down and its last clone is dropped.
-    ///
-    /// # Errors
-    /// As for [`build`](Self::build).
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build_with_channel(mut self) -> Result<(Timer<T, W>, mpsc::Receiver<T>), BuildError> {
-        // Sending does not block.
-        self.settings.dispatch.get_or_insert(Dispatch::Inline);
-        let (sender, receiver) = mpsc::channel();
-        let timer = self.build(move |payload| {
-            // Without a receiver, the payload is dropped.
-            let _ = sender.send(payload);
-        })?;
-        Ok((timer, receiver))
-    }
-}
+shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>);

@@ -5,15 +5,15 @@ mod entries;
 mod fencing;
 mod requests;
 
-pub use builder::TrackerBuilder;
 pub use fencing::FencingToken;
-pub use requests::{RequestError, Requests, RequestsBuilder, ResponseFuture};
+pub use requests::{Requests, Responded, ResponseFuture};
 
-use crate::engine::Engine;
-use crate::engine::shared_handle::{SharedHandle, WeakHandle, shared_methods, shared_type};
-use crate::error::{BuildError, Rejected};
+use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
+use crate::error::Rejected;
 use crate::hash::{Key, KeyHasher, RandomState};
-use entries::{Entries, Place, Timers, Which};
+use crate::scheme::HierarchicalWheel;
+use crate::timer;
+use entries::{Entries, Timers, Which};
 use equivalent::Equivalent;
 use std::hash::Hash;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use std::time::Duration;
 /// let sessions = Tracker::builder("sessions")
 ///     .clock(clock.clone())
 ///     .reaper(Reaper::Manual) // no thread; by default the tracker has its own
-///     .build(move |member: &'static str, _: u32| gone.send(member).unwrap())?;
+///     .build(move |member: &'static str, _: u32, _| gone.send(member).unwrap())?;
 /// sessions.track("ann", 1, Duration::from_secs(10))?;
 /// sessions.track("bob", 2, Duration::from_secs(10))?;
 ///
@@ -52,31 +52,18 @@ use std::time::Duration;
 /// Cloning is cheap, and clones are the same tracker. When the last one is dropped, it is
 /// [shut down](Self::shutdown).
 ///
-/// The callback may call every method. No method holds a lock of the library while the callback runs; `Hash` and `Eq`
-/// of keys and `Clone` of a value run under the lock of one map shard, and must not call the tracker. Of the methods,
-/// only [`advance`](Self::advance) runs the callback, so you may track, touch or complete a value under a lock that the
-/// callback takes.
+/// The callback may call every method. It gets the [token](FencingToken) of the value that has expired: where its key
+/// has another value by now, that one has a [greater token](Self::token). No method holds a lock of the library while
+/// the callback runs; `Hash`, `Eq` and `Clone` of keys, `Clone` of a value, and what
+/// [`withdraw_where`](Self::withdraw_where) asks run under the lock of one map shard, and must not call the tracker. Of
+/// the methods, only [`advance`](Self::advance) runs the callback, so you may track, touch or complete a value under a
+/// lock that the callback takes.
 pub struct Tracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
-    shared: SharedHandle<Timers<K, V, S>>,
+    shared: SharedHandle<Inner<K, V, S>>,
 }
 
-impl<K: Key, V: Send + 'static> Tracker<K, V> {
-    /// A tracker with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`TrackerBuilder::build`] returns that as an error.
-    pub fn new(name: impl Into<String>, on_expiry: impl Fn(K, V) + Send + Sync + 'static) -> Self {
-        match Self::builder(name).build(on_expiry) {
-            Ok(tracker) => tracker,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// Begins to build a tracker with other choices.
-    pub fn builder(name: impl Into<String>) -> TrackerBuilder<K, V> {
-        TrackerBuilder::new(name.into())
-    }
-}
+type Inner<K, V, S> =
+    timer::inner::Inner<u64, HierarchicalWheel, Entries<K, V, S>, (K, V, FencingToken)>;
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     shared_methods!("values kept");
@@ -90,15 +77,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash` or `Eq` of a key or the
     /// clock panicked. A value that was kept before stays.
     pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Tracked<V>, Rejected<V>> {
-        let timers = &self.shared.inner;
-        let (place, replaced) = timers.extra.track(timers, key, value, timeout, true)?;
+        let (place, replaced) = self
+            .entries()
+            .track(self.timers(), key, value, timeout, true)?;
         Ok(Tracked {
             token: place.token,
             replaced,
         })
     }
 
-    /// The same, but only if nothing is kept for `key`.
+    /// Keeps `value` for `key` as [`track`](Self::track) does, but only if nothing is kept for it.
     ///
     /// # Errors
     /// As for [`track`](Self::track), and with [`RejectReason::Duplicate`](crate::RejectReason::Duplicate).
@@ -108,15 +96,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         value: V,
         timeout: Duration,
     ) -> Result<FencingToken, Rejected<V>> {
-        let timers = &self.shared.inner;
-        let (place, _) = timers.extra.track(timers, key, value, timeout, false)?;
+        let (place, _) = self
+            .entries()
+            .track(self.timers(), key, value, timeout, false)?;
         Ok(place.token)
     }
 
     /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
     /// token of the new value, which `token` is not, and the value before.
     ///
-    /// The new value takes the place of the old one under [`max_parked`](TrackerBuilder::max_parked), so a full tracker
+    /// The new value takes the place of the old one under [`max_parked`](crate::Builder::max_parked), so a full tracker
     /// does not refuse it. In the statistics the two count as one.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
@@ -132,8 +121,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         value: V,
         timeout: Duration,
     ) -> Result<Tracked<V>, Rejected<V>> {
-        let timers = &self.shared.inner;
-        let (token, before) = timers.extra.replace(timers, key, token, value, timeout)?;
+        let (token, before) = self
+            .entries()
+            .replace(self.timers(), key, token, value, timeout)?;
         Ok(Tracked {
             token,
             replaced: Some(before),
@@ -148,16 +138,17 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().complete(&self.shared.inner, key, Which::Any)
+        self.entries().complete(self.timers(), key, Which::Any)
     }
 
-    /// The same, but only if the value still has `token`: a holder that has lost its lease does not end the next lease.
+    /// [Completes](Self::complete) only if the value still has `token`: a holder that has lost its lease does not end the
+    /// next lease.
     pub fn complete_if<Q>(&self, key: &Q, token: FencingToken) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         self.entries()
-            .complete(&self.shared.inner, key, Which::Only(token))
+            .complete(self.timers(), key, Which::Only(token))
     }
 
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is
@@ -171,16 +162,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         self.entries()
-            .touch(&self.shared.inner, key, Which::Any, timeout)
+            .touch(self.timers(), key, Which::Any, timeout)
     }
 
-    /// The same, but only if the value still has `token`: a renewal that comes late does not extend the next lease.
+    /// [Touches](Self::touch) only if the value still has `token`: a renewal that comes late does not extend the next lease.
     pub fn touch_if<Q>(&self, key: &Q, token: FencingToken, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         self.entries()
-            .touch(&self.shared.inner, key, Which::Only(token), timeout)
+            .touch(self.timers(), key, Which::Only(token), timeout)
     }
 
     /// A clone of the value for `key`. `None` if no value is kept for it, or it is expiring at this moment.
@@ -192,7 +183,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         V: Clone,
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().get(&self.shared.inner, key)
+        self.entries().get(self.timers(), key)
     }
 
     /// The token of the value for `key`. Takes the shared lock of the key's map shard.
@@ -203,7 +194,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let place = self.entries().find(&self.shared.inner, key)?;
+        let place = self.entries().find(self.timers(), key)?;
         Some(place.token)
     }
 
@@ -212,7 +203,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().find(&self.shared.inner, key).is_some()
+        self.entries().find(self.timers(), key).is_some()
     }
 
     /// The time until the value for `key` expires, zero if its deadline has passed. `None` if no value is kept for it,
@@ -224,9 +215,29 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let timers = &self.shared.inner;
-        let place = self.entries().find(timers, key)?;
-        timers.engine.remaining(place.address)
+        let place = self.entries().find(self.timers(), key)?;
+        self.timers().remaining(place.address)
+    }
+
+    /// The keys of all values, in no order. A value that is tracked or ends meanwhile may be among them or not.
+    ///
+    /// Takes the shared lock of one map shard after the other; the keys of a shard are cloned under its lock, so
+    /// `Clone` must not call the tracker.
+    pub fn keys(&self) -> Vec<K> {
+        self.entries().keys(self.timers())
+    }
+
+    /// Ends every value that `is_wanted` picks, without the callback, and returns those that this call has ended: the
+    /// sessions of a client that is banned, the leases of a node that has died. A value that is tracked meanwhile may
+    /// be among them or not, and one that is [replaced](Self::replace_if) meanwhile stays.
+    ///
+    /// Takes the shared lock of one map shard after the other, and asks `is_wanted` about each value of that shard under
+    /// it, where the value cannot change: let it be short, and not call the tracker. Then takes the lock of each picked
+    /// key's map shard, and that of a timer shard only if it is free. If `is_wanted` panics, no value has ended.
+    pub fn withdraw_where(&self, is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)> {
+        let places = self.entries().places(self.timers(), is_wanted).into_iter();
+        let withdraw = |place| self.entries().withdraw(self.timers(), place);
+        places.filter_map(withdraw).collect()
     }
 
     /// Ends the tracker: it refuses every value from now on. The first call returns the values that were kept. Joins
@@ -240,23 +251,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
             return Vec::new();
         }
         let remains = self.shared.inner.take_remains().into_iter();
-        remains
-            .map(|(address, hash)| self.entries().take(address, hash))
-            .collect()
+        remains.map(|(key, value, _)| (key, value)).collect()
     }
 
     fn entries(&self) -> &Entries<K, V, S> {
         &self.shared.inner.extra
     }
 
-    /// Ends every value.
-    fn withdraw_all(&self) -> Vec<(K, V)> {
-        self.entries().withdraw_all(&self.shared.inner)
-    }
-
-    /// Ends one value, whatever value its key may have got since.
-    fn withdraw(&self, place: Place) -> Option<(K, V)> {
-        self.entries().withdraw(&self.shared.inner, place)
+    fn timers(&self) -> &Timers {
+        &self.shared.inner.engine
     }
 }
 
@@ -270,38 +273,4 @@ pub struct Tracked<V> {
     pub replaced: Option<V>,
 }
 
-/// A reference to a [`Tracker`] that does not keep it running.
-pub struct WeakTracker<K: Key, V: Send + 'static, S: KeyHasher = RandomState> {
-    shared: WeakHandle<Timers<K, V, S>>,
-}
-
-shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, WeakTracker, Tracker<K, V, S>, WeakTracker<K, V, S>);
-
-impl<K: Key, V: Send + 'static, S: KeyHasher> TrackerBuilder<K, V, S> {
-    /// Builds the tracker and starts its threads. `on_expiry` gets each value whose timeout has passed, with its key,
-    /// on the thread that [`dispatch`](Self::dispatch) says.
-    ///
-    /// # Errors
-    /// [`BuildError`], if [`tick`](Self::tick), [`wheel_size`](Self::wheel_size) or [`first_token`](Self::first_token)
-    /// is out of range, or the system refuses a thread.
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build(
-        self,
-        on_expiry: impl Fn(K, V) + Send + Sync + 'static,
-    ) -> Result<Tracker<K, V, S>, BuildError> {
-        if !(1..=1 << 63).contains(&self.first_token) {
-            return Err(BuildError::FirstToken);
-        }
-        let entries = Entries::<K, V, S>::new(self.hasher, self.first_token - 1);
-        let engine = Engine::new(self.settings)?;
-        let on_expiry = move |entries: &Entries<K, V, S>, address, hash| {
-            let (key, value) = entries.take(address, hash);
-            on_expiry(key, value);
-        };
-        Ok(Tracker {
-            shared: SharedHandle::start(Timers::new(engine, entries, on_expiry)),
-        })
-    }
-}
+shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, Tracker<K, V, S>, Inner<K, V, S>);

@@ -126,6 +126,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
+    /// The key of a resolved list.
+    pub(crate) fn resolved_key(&self, number: Number) -> Option<Arc<K>> {
+        self.resolved.get(number).key()
+    }
+
     /// How many watchers `key` has.
     pub(crate) fn count<Q>(&self, key: &Q) -> usize
     where

@@ -73,16 +73,16 @@ fn completion_through_one_key_purges_the_others() {
     park(&purgatory, &probes[0], NEVER_IN_A_TEST, &[1, 2]);
     park(&purgatory, &probes[1], NEVER_IN_A_TEST, &[1, 2]);
     park(&purgatory, &probes[2], NEVER_IN_A_TEST, &[1, 2]);
-    assert_eq!((purgatory.len(), purgatory.watched()), (3, 6));
+    assert_eq!((purgatory.len(), purgatory.stats().watched), (3, 6));
     probes[0].satisfy();
     assert_eq!(purgatory.check_and_complete(&1), 1);
-    assert_eq!((purgatory.len(), purgatory.watched()), (2, 4));
+    assert_eq!((purgatory.len(), purgatory.stats().watched), (2, 4));
     probes[1].satisfy();
     assert_eq!(purgatory.check_and_complete(&2), 1);
-    assert_eq!((purgatory.len(), purgatory.watched()), (1, 2));
+    assert_eq!((purgatory.len(), purgatory.stats().watched), (1, 2));
     probes[2].satisfy();
     assert_eq!(purgatory.check_and_complete(&1), 1);
-    assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
+    assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
     assert_eq!(purgatory.watched_keys(), 0);
 }
 
@@ -214,7 +214,7 @@ fn reinsertion_into_other_lists_keeps_the_count() {
             assert!(handle.reschedule(Duration::from_millis(timeout)));
             assert_eq!(handle.remaining(), Some(Duration::from_millis(timeout)));
         }
-        assert_eq!((purgatory.len(), purgatory.watched()), (10, 10));
+        assert_eq!((purgatory.len(), purgatory.stats().watched), (10, 10));
         assert_eq!(purgatory.advance(), 0, "no old deadline counts");
     }
     for (_, handle) in &parked {

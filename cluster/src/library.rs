@@ -3,12 +3,12 @@
 use crate::error::WaitError;
 use crate::key::Key;
 use crate::table::Waiting;
+use request_purgatory::{
+    Bound, Watch, WeakRef, future::WaitError as LibraryError, future::WaitFuture,
+};
 pub(crate) use request_purgatory::{
     DelayedOperation, Purgatory, Waits, purgatory::BuildError as PurgatoryError,
     purgatory::KeyHasher,
-};
-use request_purgatory::{
-    Watch, future::WaitError as LibraryError, future::WaitFuture, purgatory::WeakPurgatory,
 };
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) fn park<K: Key, T: Send + 'static>(
     timeout: Duration,
     predicate: impl FnMut() -> Option<T> + Send + 'static,
 ) -> Parked<K, T> {
-    waits.wait_on([Watch::key(key).at_rank(rank)], timeout, predicate)
+    waits.wait([Watch::from(key).at_rank(rank)], timeout, predicate)
 }
 
 /// Why a parked predicate ended without a value.
@@ -45,7 +45,7 @@ pub(crate) fn translate(error: LibraryError) -> WaitError {
 
 /// A purgatory of the user's.
 pub(crate) struct Attached<Op: DelayedOperation, S: KeyHasher> {
-    purgatory: WeakPurgatory<Op, S>,
+    purgatory: WeakRef<Purgatory<Op, S>>,
     /// Whether the cluster's shutdown shuts it down.
     is_ours: bool,
 }
@@ -63,7 +63,7 @@ impl<K: Key, Op: DelayedOperation<Key = K>, S: KeyHasher> Waiting<K> for Attache
     fn check(&self, key: &K, rank: u64) -> bool {
         match self.purgatory.upgrade() {
             Some(purgatory) => {
-                purgatory.check_and_complete_up_to(key, rank);
+                purgatory.check_and_complete_with(key, Bound::all().up_to(rank));
                 true
             }
             None => false,

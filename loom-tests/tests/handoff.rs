@@ -4,7 +4,7 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
-use request_purgatory::{RejectReason, Watch, time::ManualClock};
+use request_purgatory::{RejectReason, time::ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn g01_parker_races_a_check_of_a_resolved_key() {
             })
         };
         purgatory
-            .try_complete_else_watch_on(Probe::new(&outcome), [Watch::resolved(&key)])
+            .try_complete_else_watch(Probe::new(&outcome), [key.watch()])
             .expect("it may park");
         checker.join().unwrap();
         purgatory.advance();
@@ -66,7 +66,7 @@ fn parker_races_a_check_that_finds_another(both: bool) {
         let key = purgatory.resolve(1);
         let (other, outcome) = (Outcome::new(), Outcome::new());
         let watched = purgatory
-            .try_complete_else_watch_on(Probe::new(&other), [Watch::resolved(&key)])
+            .try_complete_else_watch(Probe::new(&other), [key.watch()])
             .expect("it may park");
         assert!(watched.is_parked());
         let checker = {
@@ -80,7 +80,7 @@ fn parker_races_a_check_that_finds_another(both: bool) {
             })
         };
         purgatory
-            .try_complete_else_watch_on(Probe::new(&outcome), [Watch::resolved(&key)])
+            .try_complete_else_watch(Probe::new(&outcome), [key.watch()])
             .expect("it may park");
         checker.join().unwrap();
         purgatory.advance();

@@ -21,7 +21,7 @@ fn leases() -> (Leases, ManualClock, Arc<Mutex<Vec<u32>>>) {
         .clock(clock.clone())
         .reaper(Reaper::Manual)
         .dispatch(Dispatch::Inline)
-        .build(move |_, value| log.lock().unwrap().push(value));
+        .build(move |_, value, _| log.lock().unwrap().push(value));
     (leases.expect("the settings are sound"), clock, expired)
 }
 

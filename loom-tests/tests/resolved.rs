@@ -8,7 +8,8 @@ use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
 use request_purgatory::model::{By, Resolution, Watchers};
 use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, ResolvedKey, Watch, threads::Reaper, time::ManualClock,
+    Bound, Completion, DelayedOperation, Purgatory, ResolvedKey, Watch, threads::Reaper,
+    time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,10 +33,10 @@ fn parker_races_checker(
                 check(&purgatory, &key)
             })
         };
-        let watch = Watch::resolved(&key);
+        let watch = key.watch();
         let watch = rank.into_iter().fold(watch, Watch::at_rank);
         purgatory
-            .try_complete_else_watch_on(Probe::new(&outcome), [watch])
+            .try_complete_else_watch(Probe::new(&outcome), [watch])
             .expect("it may park");
         checker.join().unwrap();
         // A parker that was asked twice to examine again leaves that to the reaper.
@@ -60,14 +61,16 @@ fn g01_parker_on_a_resolved_key_races_a_check_of_the_plain_one() {
 /// Catches: a list that is gathered without the swap.
 #[test]
 fn g01_parker_at_a_rank_races_its_coming() {
-    parker_races_checker(Some(5), |_, key| key.check_and_complete_up_to(5));
+    parker_races_checker(Some(5), |_, key| {
+        key.check_and_complete_with(Bound::all().up_to(5))
+    });
 }
 
 /// Catches: the same on the plain key.
 #[test]
 fn g01_parker_at_a_rank_races_its_coming_on_the_plain_key() {
     parker_races_checker(Some(5), |purgatory, _| {
-        purgatory.check_and_complete_up_to(&1, 5)
+        purgatory.check_and_complete_with(&1, Bound::all().up_to(5))
     });
 }
 
@@ -122,7 +125,7 @@ fn parker_races_check_after_lock(under_lock: bool) {
             outcome: outcome.clone(),
         };
         purgatory
-            .try_complete_else_watch_on(op, [Watch::resolved(&key)])
+            .try_complete_else_watch(op, [key.watch()])
             .expect("it may park");
         checker.join().unwrap();
         purgatory.advance();

@@ -6,7 +6,7 @@ use loom::sync::Mutex;
 use loom::thread;
 use loom_tests::{DriverWaker, Sleeper, bounded};
 use request_purgatory::{
-    Purgatory, Waits, future::TakeFuture, future::WaitError, future::WaitOperation,
+    Bound, Purgatory, Waits, future::TakeFuture, future::WaitError, future::WaitOperation,
     threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::future::Future;
@@ -44,7 +44,7 @@ impl World {
         self.waits.take(
             [1],
             timeout,
-            move || takes.lock().unwrap().pop(),
+            move |_| takes.lock().unwrap().pop(),
             move |job| returns.lock().unwrap().push(job),
         )
     }
@@ -55,7 +55,7 @@ impl World {
         let (waits, jobs) = (self.waits.clone(), self.jobs.clone());
         thread::spawn(move || {
             jobs.lock().unwrap().push(7);
-            waits.check_and_complete_at_most(&1, 1);
+            waits.check_and_complete_with(&1, Bound::at_most(1));
             waits.advance();
         })
     }

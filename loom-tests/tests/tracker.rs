@@ -4,9 +4,10 @@
 
 use loom::thread;
 use loom_tests::bounded;
+use request_purgatory::tracker::Responded;
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, threads::Dispatch, threads::Reaper, time::ManualClock,
-    tracker::RequestError, tracker::Requests,
+    RejectReason, Rejected, Requests, Tracker, WaitError, threads::Dispatch, threads::Reaper,
+    time::ManualClock,
 };
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -56,7 +57,7 @@ impl World {
             .clock(clock.clone())
             .reaper(Reaper::Manual)
             .dispatch(Dispatch::Inline)
-            .build(move |_, value| log.lock().unwrap().push(value));
+            .build(move |_, value, _| log.lock().unwrap().push(value));
         Self {
             tracker: tracker.expect("the settings are sound"),
             clock,
@@ -188,6 +189,7 @@ fn requests() -> (Requests<Key, u32>, ManualClock, Key) {
     let requests = Requests::builder("model")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
+        .remembered_ids(2)
         .build();
     let key = Key(1, Arc::new(()));
     (requests.expect("the settings are sound"), clock, key)
@@ -197,7 +199,15 @@ fn poll<F: Future + Unpin>(request: &mut F) -> Poll<F::Output> {
     Pin::new(request).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Catches: a response that counts as taken though the request times out, or the other way round.
+/// How many clones of the key are left when the requests are dropped, which remember some.
+fn keys_left(requests: Requests<Key, u32>, key: Key) -> usize {
+    assert_eq!(requests.len(), 0);
+    drop(requests);
+    Arc::strong_count(&key.1) - 1
+}
+
+/// Catches: a response that counts as taken though the request times out, or the other way round; one that is unknown
+/// because its request is just timing out.
 #[test]
 fn g05_a_response_races_the_timeout() {
     bounded(|| {
@@ -211,19 +221,23 @@ fn g05_a_response_races_the_timeout() {
         let timed_out = requests.advance();
         let taken = responder.join().unwrap();
         let expected = match taken {
-            true => (Ok(7), 0, 0),
-            false => (Err(RequestError::TimedOut), 1, 1),
+            Responded::Delivered => (Ok(7), 0, 0),
+            other => {
+                assert_eq!(other, Responded::Late(7));
+                (Err(WaitError::Expired), 1, 1)
+            }
         };
         let Poll::Ready(answer) = poll(&mut request) else {
             panic!("it has ended");
         };
         assert_eq!((answer, timed_out as u64, requests.late()), expected);
         drop(request);
-        assert_eq!((requests.len(), Arc::strong_count(&key.1)), (0, 1));
+        assert_eq!(keys_left(requests, key), 0);
     });
 }
 
-/// Catches: a forgotten request that stays, or that takes the entry of the next one with its id.
+/// Catches: a response to a request that is being forgotten, and is unknown; a forgotten request that stays, or that
+/// takes the entry of the next one with its id.
 #[test]
 fn g05_forgetting_races_the_timeout_and_a_response() {
     bounded(|| {
@@ -243,11 +257,10 @@ fn g05_forgetting_races_the_timeout_and_a_response() {
         let timed_out = reaper.join().unwrap() as u64;
         let stats = requests.stats();
         assert_eq!(stats.completed + stats.expired + stats.cancelled, 1);
-        assert_eq!(
-            (stats.expired, requests.late()),
-            (timed_out, u64::from(!taken))
-        );
-        assert_eq!((requests.len(), Arc::strong_count(&key.1)), (0, 1));
+        let late = u64::from(taken != Responded::Delivered);
+        assert_eq!((stats.expired, requests.late()), (timed_out, late));
+        assert_eq!(requests.unknown(), 0);
+        assert_eq!(keys_left(requests, key), 0);
     });
 }
 
@@ -274,10 +287,10 @@ fn g18_an_old_ending_does_not_touch_a_new_request() {
         };
         reaper.join().unwrap();
         assert_eq!(requests.len(), 1);
-        assert!(requests.respond(&key, 7));
+        assert_eq!(requests.respond(&key, 7), Responded::Delivered);
         assert!(matches!(poll(&mut new), Poll::Ready(Ok(7))));
         drop(new);
-        assert_eq!(Arc::strong_count(&key.1), 1);
+        assert_eq!(keys_left(requests, key), 0);
     });
 }
 
@@ -290,21 +303,21 @@ fn g05_failing_all_races_a_request_and_a_response() {
         let mut first = requests.request(key.clone(), NEAR).expect("room");
         let failing = {
             let requests = requests.clone();
-            thread::spawn(move || requests.fail_all())
+            thread::spawn(move || requests.fail_all_with(|_| 8))
         };
         let second = Key(2, key.1.clone());
         let mut second = requests.request(second, NEAR).expect("room");
-        let answered = requests.respond(&key, 7);
+        let answered = requests.respond(&key, 7) == Responded::Delivered;
         let failed = failing.join().unwrap();
-        let expected = match answered {
-            true => Ok(7),
-            false => Err(RequestError::ConnectionLost),
-        };
-        assert_eq!(poll(&mut first), Poll::Ready(expected));
+        let expected = if answered { 7 } else { 8 };
+        assert_eq!(poll(&mut first), Poll::Ready(Ok(expected)));
         let pending = poll(&mut second).is_pending();
         assert_eq!(failed, usize::from(!answered) + usize::from(!pending));
-        assert_eq!(requests.len(), usize::from(pending));
+        assert_eq!(
+            (requests.len(), requests.unknown()),
+            (usize::from(pending), 0)
+        );
         drop((first, second));
-        assert_eq!((requests.len(), Arc::strong_count(&key.1)), (0, 1));
+        assert_eq!(keys_left(requests, key), 0);
     });
 }

@@ -1,7 +1,7 @@
 //! An operation whose hooks may panic, and may call the purgatory that it is in.
 
 use crate::ledger::Page;
-use request_purgatory::{Completion, DelayedOperation, Purgatory, purgatory::WeakPurgatory};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, WeakRef};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 use std::panic::resume_unwind;
@@ -32,7 +32,7 @@ pub struct Operation {
     pub timeout: Duration,
     pub on_examination: Deed,
     pub on_end: Deed,
-    pub purgatory: WeakPurgatory<Operation, Hasher>,
+    pub purgatory: WeakRef<Purgatory<Operation, Hasher>>,
     /// Where the pages of operations go that hooks park.
     pub more: Arc<std::sync::Mutex<Vec<Arc<Page>>>>,
 }

@@ -2,7 +2,7 @@
 //! that call back.
 #![cfg(shuttle)]
 
-use request_purgatory::{Handle, Purgatory, Watch, threads::Reaper, time::ManualClock};
+use request_purgatory::{Bound, Handle, Purgatory, Watch, threads::Reaper, time::ManualClock};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;
@@ -78,8 +78,8 @@ impl Stage {
             let count = random.gen_range(1..=KEYS);
             let watches = (0..count).map(|step| {
                 let watch = match &resolved {
-                    Some(key) if step == 0 => Watch::from(key),
-                    _ => Watch::key((first + step) % KEYS),
+                    Some(key) if step == 0 => key.watch(),
+                    _ => Watch::from((first + step) % KEYS),
                 };
                 rank.into_iter().fold(watch, Watch::at_rank)
             });
@@ -90,7 +90,7 @@ impl Stage {
                 rank,
                 handle: handle.clone(),
             });
-            match self.purgatory.try_complete_else_watch_on(op, watches) {
+            match self.purgatory.try_complete_else_watch(op, watches) {
                 Err(rejected) => rejected.into_inner().out(),
                 Ok(watch) => watch.into_handle().into_iter().for_each(|parked| {
                     let _ = handle.set(parked);
@@ -112,7 +112,8 @@ impl Stage {
             let up_to = random.gen_range(0..RANKS);
             match random.gen_range(0..5) {
                 0 if known.rank.is_some_and(|rank| rank <= up_to) => {
-                    self.purgatory.check_and_complete_up_to(&known.key, up_to);
+                    self.purgatory
+                        .check_and_complete_with(&known.key, Bound::all().up_to(up_to));
                 }
                 1 if known.handle.get().is_some() => {
                     known.handle.get().into_iter().for_each(|handle| {

@@ -4,7 +4,7 @@
 
 use request_purgatory::future::{TakeFuture, WaitOperation};
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::{Purgatory, time::ManualClock};
+use request_purgatory::{Bound, Purgatory, time::ManualClock};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Mutex;
 use shuttle::thread;
@@ -53,7 +53,7 @@ impl Stage {
         self.waits.take(
             0..KEYS,
             timeout,
-            move || takes.lock().unwrap().pop_front(),
+            move |_| takes.lock().unwrap().pop_front(),
             move |job| returns.lock().unwrap().push_front(job),
         )
     }
@@ -83,7 +83,7 @@ impl Stage {
             let key = thread_rng().gen_range(0..KEYS);
             match thread_rng().gen_range(0..4) {
                 0 => self.waits.check_later(key),
-                _ => drop(self.waits.check_and_complete_at_most(&key, 1)),
+                _ => drop(self.waits.check_and_complete_with(&key, Bound::at_most(1))),
             }
         }
     }

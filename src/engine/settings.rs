@@ -1,4 +1,4 @@
-//! The settings that purgatory, timer and tracker share, and the builder methods that make them.
+//! The settings that purgatory, timer, tracker and requests share, and the builder of all four.
 
 use crate::dispatch::Dispatch;
 use crate::error::BuildError;
@@ -66,58 +66,84 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The builder methods for [`Settings`], written once for every builder that has them in a field `settings`.
-macro_rules! setters {
-    () => {
-        /// The resolution of the timer: a timeout fires at its deadline or up to one tick later. More than zero, and at
-        /// most 584 years. Default: 1 ms.
-        pub fn tick(mut self, tick: Duration) -> Self {
-            self.settings.tick = tick;
-            self
-        }
-
-        /// Slots per level of the timing wheel. Level `n` covers `tick * wheel_size^(n + 1)`; levels are added as
-        /// timeouts ask for them. From 2 to 65,536; powers of two are a little faster. Default: 64.
-        pub fn wheel_size(mut self, slots: usize) -> Self {
-            self.settings.wheel_size = slots;
-            self
-        }
-
-        /// The highest number of parked operations (timers, values). Beyond it, parking is refused with
-        /// [`RejectReason::Full`](crate::RejectReason::Full). One that has ended counts until your code for it has
-        /// returned, on whatever thread, so this bounds memory. The bound is exact, and costs a counter that every
-        /// thread writes. Default: none.
-        pub fn max_parked(mut self, count: usize) -> Self {
-            self.settings.max_parked = Some(count);
-            self
-        }
-
-        /// The longest timeout: longer ones are shortened to it. Clients choose timeouts, operators bound them.
-        /// Default: none.
-        pub fn max_timeout(mut self, timeout: Duration) -> Self {
-            self.settings.max_timeout = timeout;
-            self
-        }
-
-        /// The source of time. Default: [`SystemClock`](crate::time::SystemClock).
-        pub fn clock(mut self, clock: impl Clock) -> Self {
-            self.settings.clock = Arc::new(clock);
-            self
-        }
-
-        /// The thread on which your code runs for an operation (payload, value) that has expired, or that a deferred
-        /// check has completed. Default: [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper thread of
-        /// the library.
-        pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
-            self.settings.dispatch = Some(dispatch);
-            self
-        }
-
-        /// Which thread drives the timer. Default: [`Reaper::Own`].
-        pub fn reaper(mut self, reaper: Reaper) -> Self {
-            self.settings.reaper = reaper;
-            self
-        }
-    };
+/// A type that has a [`Builder`].
+pub(crate) trait Built {
+    /// Its settings beside the common ones.
+    type Own;
 }
-pub(crate) use setters;
+
+/// The settings of a [`Purgatory`](crate::Purgatory), a [`Timer`](crate::Timer), a [`Tracker`](crate::Tracker) or
+/// [`Requests`](crate::Requests), each with a default.
+///
+/// `builder(name)` of the type begins, and `build` ends.
+#[expect(private_bounds, reason = "the four types are all that can be built")]
+pub struct Builder<T: Built> {
+    pub(crate) settings: Settings,
+    pub(crate) own: T::Own,
+}
+
+#[expect(private_bounds, reason = "the four types are all that can be built")]
+impl<T: Built> Builder<T> {
+    pub(crate) fn new(name: impl Into<String>, own: T::Own) -> Self {
+        Self {
+            settings: Settings::new(name.into()),
+            own,
+        }
+    }
+
+    /// The resolution of the timer: a timeout fires at its deadline or up to one tick later. More than zero, and at
+    /// most 584 years. Default: 1 ms.
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.settings.tick = tick;
+        self
+    }
+
+    /// Slots per level of the timing wheel. Level `n` covers `tick * wheel_size^(n + 1)`; levels are added as
+    /// timeouts ask for them. From 2 to 65,536; powers of two are a little faster. Default: 64.
+    pub fn wheel_size(mut self, slots: usize) -> Self {
+        self.settings.wheel_size = slots;
+        self
+    }
+
+    /// The highest number of parked operations (timers, values, requests). Beyond it, parking is refused with
+    /// [`RejectReason::Full`](crate::RejectReason::Full). One that has ended counts until your code for it has
+    /// returned, on whatever thread, so this bounds memory. The bound is exact, and costs a counter that every
+    /// thread writes. Default: none.
+    pub fn max_parked(mut self, count: usize) -> Self {
+        self.settings.max_parked = Some(count);
+        self
+    }
+
+    /// The longest timeout: longer ones are shortened to it. Clients choose timeouts, operators bound them.
+    /// Default: none.
+    pub fn max_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.max_timeout = timeout;
+        self
+    }
+
+    /// The source of time. Default: [`SystemClock`].
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.settings.clock = Arc::new(clock);
+        self
+    }
+
+    /// The thread on which your code runs for an operation (payload, value, request) that has expired, or that a
+    /// deferred check has completed. Default: [`Dispatch::OwnThread`], or [`Dispatch::Inline`] without a reaper thread
+    /// of the library.
+    pub fn dispatch(mut self, dispatch: Dispatch) -> Self {
+        self.settings.dispatch = Some(dispatch);
+        self
+    }
+
+    /// Which thread drives the timer. Default: [`Reaper::Own`].
+    pub fn reaper(mut self, reaper: Reaper) -> Self {
+        self.settings.reaper = reaper;
+        self
+    }
+}
+
+impl<T: Built> fmt::Debug for Builder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Builder").field(&self.settings).finish()
+    }
+}

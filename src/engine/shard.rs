@@ -363,17 +363,6 @@ impl<P, W: Scheme> Shard<P, W> {
         (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
     }
 
-    /// Adds the payloads in a slice of slots, from `first` on, to `found`: under the lock, so that none of them is just
-    /// being started under it. Returns where the next slice begins.
-    pub(crate) fn started(&self, first: u32, found: &mut Vec<SlotRef>) -> Option<u32> {
-        found.reserve(SLICE);
-        let _guard = self.slab.lock();
-        let used = self.slab.used();
-        let end = used.min(first.saturating_add(SLICE as u32));
-        found.extend((first..end).filter_map(|index| self.slab.occupant(index)));
-        (end < used).then_some(end)
-    }
-
     #[inline(always)]
     pub(crate) fn claim(&self, at: SlotRef, mark: Mark) -> Option<Held<'_, P>> {
         self.slab.claim(at, mark)

@@ -11,9 +11,11 @@ use crate::stats::Stats;
 use crate::sync::{Arc, Weak};
 use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -45,10 +47,6 @@ impl<H: Handler> SharedHandle<H> {
         // If the clock panics in here, the threads end.
         start(&inner);
         Self { inner, shutdown }
-    }
-
-    pub(crate) fn downgrade(&self) -> WeakHandle<H> {
-        WeakHandle(Arc::downgrade(&self.shutdown))
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -116,26 +114,56 @@ impl<H: Handler> Clone for SharedHandle<H> {
     }
 }
 
-/// A handle that does not keep its handler running.
-pub(crate) struct WeakHandle<H: Handler>(Weak<ShutdownOnDrop<H>>);
+/// A public type over a [`SharedHandle`].
+pub(crate) trait Shared: Sized {
+    type Handler: Handler;
 
-impl<H: Handler> WeakHandle<H> {
-    pub(crate) fn upgrade(&self) -> Option<SharedHandle<H>> {
-        let shutdown = self.0.upgrade()?;
-        Some(SharedHandle {
-            inner: shutdown.inner.clone(),
+    fn over(shared: SharedHandle<Self::Handler>) -> Self;
+}
+
+/// A reference to a [`Purgatory`](crate::Purgatory), a [`Timer`](crate::Timer), a [`Tracker`](crate::Tracker) or
+/// [`Requests`](crate::Requests) that does not keep it running. `downgrade` of the type makes it.
+pub struct WeakRef<T> {
+    /// Any [`ShutdownOnDrop`]: so an operation, or a key, may have a reference to its own purgatory or tracker, and the
+    /// compiler need not know of the one whether it is [`Send`] to know it of the other.
+    shutdown: Weak<dyn Any + Send + Sync>,
+    to: PhantomData<fn() -> T>,
+}
+
+#[expect(private_bounds, reason = "the four types are all that it can refer to")]
+impl<T: Shared> WeakRef<T> {
+    pub(crate) fn to(shared: &SharedHandle<T::Handler>) -> Self {
+        let shutdown: Weak<ShutdownOnDrop<T::Handler>> = Arc::downgrade(&shared.shutdown);
+        Self {
             shutdown,
-        })
+            to: PhantomData,
+        }
     }
 
-    pub(crate) fn is_alive(&self) -> bool {
-        self.0.strong_count() > 0
+    /// What it refers to, if that is not shut down by the drop of its last clone.
+    pub fn upgrade(&self) -> Option<T> {
+        let shutdown: Arc<ShutdownOnDrop<T::Handler>> = self.shutdown.upgrade()?.downcast().ok()?;
+        Some(T::over(SharedHandle {
+            inner: shutdown.inner.clone(),
+            shutdown,
+        }))
     }
 }
 
-impl<H: Handler> Clone for WeakHandle<H> {
+impl<T> Clone for WeakRef<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            shutdown: self.shutdown.clone(),
+            to: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for WeakRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakRef")
+            .field("alive", &(self.shutdown.strong_count() > 0))
+            .finish()
     }
 }
 
@@ -210,19 +238,23 @@ macro_rules! shared_methods {
         pub fn name(&self) -> &str {
             self.shared.name()
         }
+
+        /// A reference that does not keep it running, for callbacks.
+        pub fn downgrade(&self) -> crate::engine::shared_handle::WeakRef<Self> {
+            crate::engine::shared_handle::WeakRef::to(&self.shared)
+        }
     };
 }
 pub(crate) use shared_methods;
 
-/// `Clone` and `Debug` for a public type over a [`SharedHandle`], and its weak counterpart.
+/// What [`Clone`] and the like are for a public type over a [`SharedHandle`].
 macro_rules! shared_type {
-    ([$($generics:tt)*] $strong:ident, $weak:ident, $type:ty, $weak_type:ty) => {
-        impl<$($generics)*> $type {
-            /// A reference that does not keep it running, for callbacks.
-            pub fn downgrade(&self) -> $weak_type {
-                $weak {
-                    shared: self.shared.downgrade(),
-                }
+    ([$($generics:tt)*] $name:ident, $type:ty, $handler:ty) => {
+        impl<$($generics)*> crate::engine::shared_handle::Shared for $type {
+            type Handler = $handler;
+
+            fn over(shared: SharedHandle<$handler>) -> Self {
+                Self { shared }
             }
         }
 
@@ -236,34 +268,10 @@ macro_rules! shared_type {
 
         impl<$($generics)*> std::fmt::Debug for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct(stringify!($strong))
+                f.debug_struct(stringify!($name))
                     .field("name", &self.name())
                     .field("stats", &self.stats())
                     .finish_non_exhaustive()
-            }
-        }
-
-        impl<$($generics)*> $weak_type {
-            /// The strong handle, if another strong handle is left.
-            pub fn upgrade(&self) -> Option<$type> {
-                let shared = self.shared.upgrade()?;
-                Some($strong { shared })
-            }
-        }
-
-        impl<$($generics)*> Clone for $weak_type {
-            fn clone(&self) -> Self {
-                Self {
-                    shared: self.shared.clone(),
-                }
-            }
-        }
-
-        impl<$($generics)*> std::fmt::Debug for $weak_type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct(stringify!($weak))
-                    .field("alive", &self.shared.is_alive())
-                    .finish()
             }
         }
     };

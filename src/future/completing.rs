@@ -3,7 +3,7 @@
 use super::reply::{Awaiting, CompletionError, Reply};
 use crate::error::Rejected;
 use crate::hash::{KeyHasher, RandomState};
-use crate::operation::{Completion, DelayedOperation};
+use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::promise::{Promise, block_on};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
@@ -77,10 +77,14 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
     }
 
     fn try_complete(&mut self) -> bool {
+        self.try_complete_for(Cause::OTHER)
+    }
+
+    fn try_complete_for(&mut self, cause: Cause<'_, Op::Key>) -> bool {
         let Self { op, reply } = self;
         match reply {
-            Some(reply) => reply.asking(|_| op.try_complete()),
-            None => op.try_complete(),
+            Some(reply) => reply.asking(|_| op.try_complete_for(cause)),
+            None => op.try_complete_for(cause),
         }
     }
 
@@ -109,27 +113,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.
-    pub fn completion(
+    pub fn completion<'a>(
         &self,
         op: Op,
-        keys: impl IntoIterator<Item = Op::Key>,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<CompletionFuture<Op, S>, Rejected<Op>> {
         begin(op, |awaited| self.try_complete_else_watch(awaited, keys))
-    }
-
-    /// The same with watches of all kinds, as
-    /// [`try_complete_else_watch_on`](Self::try_complete_else_watch_on) takes them.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn completion_on<'a>(
-        &self,
-        op: Op,
-        watches: impl IntoIterator<Item = Watch<'a, Awaited<Op>, S>>,
-    ) -> Result<CompletionFuture<Op, S>, Rejected<Op>> {
-        begin(op, |awaited| {
-            self.try_complete_else_watch_on(awaited, watches)
-        })
     }
 }
 

@@ -15,8 +15,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Listens to checks of any of `keys`, for at most `timeout` from this call on ([`Duration::MAX`]: without end, a
-    /// stream of wake-ups). For conditions that the waiter evaluates itself, because the evaluation awaits or borrows:
+    /// Listens to checks of any of `keys`, for at most `timeout` from this call on (`None`: without end, a stream of
+    /// wake-ups). A check up to a rank below that of a [watch](Watch::at_rank) does not wake it. For conditions that
+    /// the waiter evaluates itself, because the evaluation awaits or borrows:
     ///
     /// ```
     /// use request_purgatory::Waits;
@@ -37,7 +38,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # futures::executor::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
-    /// [`wait_until`](Self::wait_until) is this loop, and evaluates once more at the deadline.
+    /// [`until`](Listener::until) is this loop, and evaluates once more at the deadline.
     ///
     /// The listener listens when this returns, and between wake-ups: a check after this call is not missed. Evaluate
     /// the condition after this call, not before it. If the purgatory refuses to park the listener,
@@ -50,68 +51,14 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; locks as
     /// [`try_complete_else_watch`](Self::try_complete_else_watch) does. Does not keep the purgatory alive.
-    pub fn listen(&self, keys: impl IntoIterator<Item = K>, timeout: Duration) -> Listener<K, S> {
-        begin(timeout, |operation| {
+    pub fn listen<'a>(
+        &self,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Listener<K, S> {
+        begin(timeout.into().unwrap_or(Duration::MAX), |operation| {
             self.try_complete_else_watch(operation, keys)
         })
-    }
-
-    /// The same with watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
-    /// [at a rank](Watch::at_rank). A check up to a lower rank does not wake it.
-    pub fn listen_on<'a>(
-        &self,
-        watches: impl IntoIterator<Item = Watch<'a, WaitOperation<K>, S>>,
-        timeout: Duration,
-    ) -> Listener<K, S> {
-        begin(timeout, |operation| {
-            self.try_complete_else_watch_on(operation, watches)
-        })
-    }
-
-    /// Waits until `condition` finds something, for at most `timeout` from this call on ([`Duration::MAX`]: without
-    /// end). As [`wait`](Self::wait), for conditions that await: the condition is evaluated in the task that awaits
-    /// this future, and needs neither `Send` nor `'static`.
-    ///
-    /// ```
-    /// # use request_purgatory::{Waits, future::WaitError};
-    /// # use std::time::Duration;
-    /// # struct Log;
-    /// # impl Log { async fn read(&self, _: u64) -> Option<String> { Some("record".into()) } }
-    /// # async fn fetch(waits: &Waits<&'static str>, log: &Log) -> Result<String, WaitError> {
-    /// waits.wait_until(["news"], Duration::from_secs(30), || log.read(10)).await
-    /// # }
-    /// # futures::executor::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
-    /// ```
-    ///
-    /// It [listens](Self::listen) from this call on, polled or not. The condition is evaluated when the future is first
-    /// polled (also if the purgatory refuses to park it), again after checks, and once more when the timeout has
-    /// passed. Every evaluation begins anew; checks that come during one are merged, and cause one more. What that last
-    /// evaluation finds counts as a [missed check](crate::stats::Stats::missed_checks): the event had happened, and the
-    /// key was not checked in time.
-    ///
-    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and
-    /// the evaluation at the deadline takes its own time. Put a timeout of your runtime around the future for a hard
-    /// bound.
-    ///
-    /// The future is `Send` if the condition and its futures are.
-    ///
-    /// # Errors
-    /// The future resolves to a [`WaitError`], also where the purgatory refuses the wait.
-    ///
-    /// # Panics
-    /// A panic of the condition goes to the task that polls the future.
-    pub fn wait_until<I, T, C, F>(
-        &self,
-        keys: I,
-        timeout: Duration,
-        condition: C,
-    ) -> impl Future<Output = Result<T, WaitError>> + use<I, T, C, F, K, S>
-    where
-        I: IntoIterator<Item = K>,
-        C: FnMut() -> F,
-        F: Future<Output = Option<T>>,
-    {
-        self.listen(keys, timeout).until(condition)
     }
 }
 
@@ -159,7 +106,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// As [`checked`](Self::checked), for futures and streams that are written by hand.
     ///
     /// # Errors
-    /// The same.
+    /// As there.
     pub fn poll_checked(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
         self.0.shared().poll(cx)
     }
@@ -172,14 +119,35 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         self.0.end(Handle::force_complete);
     }
 
-    /// As [`wait_until`](Purgatory::wait_until), by a listener that listens already: evaluates `condition` at once,
-    /// after each check, and once more at the deadline.
+    /// Waits until `condition` finds something: evaluates it at once, again after checks, and once more when the timeout
+    /// has passed.
+    ///
+    /// ```
+    /// # use request_purgatory::{Waits, future::WaitError};
+    /// # use std::time::Duration;
+    /// # struct Log;
+    /// # impl Log { async fn read(&self, _: u64) -> Option<String> { Some("record".into()) } }
+    /// # async fn fetch(waits: &Waits<&'static str>, log: &Log) -> Result<String, WaitError> {
+    /// waits.listen(["news"], Duration::from_secs(30)).until(|| log.read(10)).await
+    /// # }
+    /// # futures::executor::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
+    /// ```
+    ///
+    /// The condition is evaluated in the task that awaits this future (also if the purgatory has refused to park the
+    /// listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its futures are.
+    /// Every evaluation begins anew; checks that come during one are merged, and cause one more. What the last
+    /// evaluation finds counts as a [missed check](crate::stats::Stats::missed_checks): the event had happened, and the
+    /// key was not checked in time.
+    ///
+    /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and
+    /// the evaluation at the deadline takes its own time. Put a timeout of your runtime around the future for a hard
+    /// bound, or use [`until_best`](Self::until_best).
     ///
     /// # Errors
-    /// The same.
+    /// The future resolves to a [`WaitError`], also where the purgatory refused the listener.
     ///
     /// # Panics
-    /// The same.
+    /// A panic of the condition goes to the task that polls the future.
     pub async fn until<T, C, F>(mut self, mut condition: C) -> Result<T, WaitError>
     where
         C: FnMut() -> F,
@@ -201,6 +169,57 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
                 Ok(()) => {}
                 Err(WaitError::Expired) => expired = true,
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until `condition` answers `Ok(enough)`; its `Err` is the best answer so far. If the listener ends first,
+    /// by its timeout for instance, the last answer comes back with the reason, and the condition is *not* evaluated
+    /// again: a fetch that has half of its bytes at the deadline answers with these.
+    ///
+    /// ```
+    /// # use request_purgatory::{Waits, future::WaitError};
+    /// # use std::time::Duration;
+    /// # async fn fetch(waits: &Waits<&'static str>, log: &[u8]) -> Vec<u8> {
+    /// let read = || async {
+    ///     let bytes = log.to_vec();
+    ///     if bytes.len() >= 100 { Ok(bytes) } else { Err(bytes) }
+    /// };
+    /// let listener = waits.listen(["log"], Duration::from_millis(5));
+    /// match listener.until_best(read).await {
+    ///     Ok(enough) => enough,
+    ///     Err((some, WaitError::Expired)) => some,
+    ///     Err((_, _)) => Vec::new(), // full, shut down, ...
+    /// }
+    /// # }
+    /// # assert_eq!(futures::executor::block_on(fetch(&Waits::new("doc"), b"half")), b"half");
+    /// ```
+    ///
+    /// The condition is evaluated at least once, in the task that awaits this future. A deadline that comes during an
+    /// evaluation, the first as well, lets it go on to its end; its answer is the last one.
+    ///
+    /// # Errors
+    /// The best answer, and the [`WaitError`] that ended the listener.
+    ///
+    /// # Panics
+    /// A panic of the condition goes to the task that polls the future.
+    pub async fn until_best<T, B, C, F>(self, mut condition: C) -> Result<T, (B, WaitError)>
+    where
+        C: FnMut() -> F,
+        F: Future<Output = Result<T, B>>,
+    {
+        loop {
+            match condition().await {
+                Ok(enough) => {
+                    self.satisfied();
+                    return Ok(enough);
+                }
+                Err(best) => {
+                    let checked = poll_fn(|cx| self.0.shared().poll_end_first(cx)).await;
+                    if let Err(error) = checked {
+                        return Err((best, error));
+                    }
+                }
             }
         }
     }

@@ -4,11 +4,10 @@ use super::reply::Reply;
 use super::signal::Signal;
 use super::wait_error::WaitError;
 use crate::hash::Key;
-use crate::operation::{Completion, DelayedOperation};
+use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::promise::Promise;
 use crate::sync::Arc;
 use std::fmt;
-use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -19,28 +18,18 @@ use std::time::Duration;
 /// cancel that one, and its listener would take that for a check.
 pub struct WaitOperation<K> {
     timeout: Duration,
-    role: Role,
-    key: PhantomData<fn() -> K>,
+    role: Role<K>,
 }
 
-enum Role {
-    Predicate(Box<dyn Question>),
-    Listener(Listening),
+enum Role<K> {
+    Predicate(Box<dyn Question<K>>),
+    Listener(Reply<Signal>),
 }
 
-/// A listener's side. The first two examinations belong to its park, by the thread that parks it: they are no checks.
-/// (An event that came before the second is seen by the evaluation that follows the park. One that comes later finds
-/// the operation on its lists: the check then causes an examination of its own.)
-struct Listening {
-    reply: Reply<Signal>,
-    /// Examinations of the park that are still to come.
-    own: u8,
-}
-
-impl<K> WaitOperation<K> {
+impl<K: Key> WaitOperation<K> {
     pub(super) fn predicate<T: Send + 'static>(
         timeout: Duration,
-        predicate: impl FnMut() -> Option<T> + Send + 'static,
+        predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
         promise: Arc<Promise<Result<T, WaitError>>>,
     ) -> Self {
         let asked = Asked {
@@ -51,25 +40,20 @@ impl<K> WaitOperation<K> {
         Self {
             timeout,
             role: Role::Predicate(Box::new(asked)),
-            key: PhantomData,
         }
     }
 
     pub(super) fn listener(timeout: Duration, signal: Arc<Signal>) -> Self {
         Self {
             timeout,
-            role: Role::Listener(Listening {
-                reply: Reply::new(signal),
-                own: 2,
-            }),
-            key: PhantomData,
+            role: Role::Listener(Reply::new(signal)),
         }
     }
 }
 
 /// A predicate of any type, for a value of any type.
-trait Question: Send {
-    fn ask(&mut self) -> bool;
+trait Question<K>: Send {
+    fn ask(&mut self, cause: Cause<'_, K>) -> bool;
     fn end(self: Box<Self>, completion: Completion);
 }
 
@@ -79,13 +63,13 @@ struct Asked<T: 'static, P> {
     reply: Reply<Promise<Result<T, WaitError>>>,
 }
 
-impl<T, P> Question for Asked<T, P>
+impl<K, T, P> Question<K> for Asked<T, P>
 where
     T: Send + 'static,
-    P: FnMut() -> Option<T> + Send,
+    P: FnMut(Cause<'_, K>) -> Option<T> + Send,
 {
-    fn ask(&mut self) -> bool {
-        self.found = self.reply.asking(|_| (self.predicate)());
+    fn ask(&mut self, cause: Cause<'_, K>) -> bool {
+        self.found = self.reply.asking(|_| (self.predicate)(cause));
         self.found.is_some()
     }
 
@@ -115,33 +99,27 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     }
 
     fn try_complete(&mut self) -> bool {
+        self.try_complete_for(Cause::OTHER)
+    }
+
+    fn try_complete_for(&mut self, cause: Cause<'_, K>) -> bool {
         match &mut self.role {
-            Role::Predicate(question) => question.ask(),
-            Role::Listener(listening) => {
-                match listening.own.checked_sub(1) {
-                    Some(left) => listening.own = left,
-                    // A waker is code of the user's.
-                    None => listening.reply.asking(Signal::check),
+            Role::Predicate(question) => question.ask(cause),
+            Role::Listener(reply) => {
+                // An event before the park has ended is seen by the evaluation that follows it; at the deadline, the
+                // listener is told of its end in a moment. (A waker is code of the user's.)
+                if cause.is_check() {
+                    reply.asking(Signal::check);
                 }
                 false
             }
         }
     }
 
-    fn try_complete_at_deadline(&mut self) -> bool {
-        match &mut self.role {
-            Role::Predicate(question) => question.ask(),
-            // It will be told of its end in a moment.
-            Role::Listener(_) => false,
-        }
-    }
-
     fn on_complete(self, completion: Completion) {
         match self.role {
             Role::Predicate(question) => question.end(completion),
-            Role::Listener(listening) => {
-                listening.reply.tell(|signal| signal.end(completion.into()));
-            }
+            Role::Listener(reply) => reply.tell(|signal| signal.end(completion.into())),
         }
     }
 }

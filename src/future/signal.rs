@@ -52,6 +52,17 @@ impl Signal {
     }
 }
 
+impl Signal {
+    /// As [`poll`](Self::poll), but tells the end even if a check came before it.
+    pub(super) fn poll_end_first(&self, cx: &Context<'_>) -> Poll<Result<(), WaitError>> {
+        self.0.poll(cx, |news| match news.end {
+            Some(error) => Look::Ready(Err(error)),
+            None if std::mem::take(&mut news.checked) => Look::Ready(Ok(())),
+            None => Look::Wait,
+        })
+    }
+}
+
 impl Shared for Signal {
     type Unreceived = News;
 

@@ -4,6 +4,7 @@ use super::operation::WaitOperation;
 use super::wait::WaitFuture;
 use super::wait_error::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
+use crate::operation::Cause;
 use crate::panics::Panics;
 use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::trampoline::UserValues;
@@ -14,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Waits until `take` takes a value, for at most `timeout` from this call on ([`Duration::MAX`]: without end). As
+    /// Waits until `take` takes a value, for at most `timeout` from this call on (`None`: without end). As
     /// [`wait`](Self::wait), for values that only one waiter may have: a job from a queue, a connection from a pool.
     ///
     /// **A value that was taken is received or given back, never lost and never both.** It is received when a poll of
@@ -23,7 +24,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// another waiter gets it.
     ///
     /// ```
-    /// use request_purgatory::Waits;
+    /// use request_purgatory::{Bound, Waits};
     /// use std::collections::VecDeque;
     /// use std::sync::{Arc, Mutex};
     /// use std::time::Duration;
@@ -35,17 +36,20 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///     waits.take(
     ///         ["jobs"],
     ///         Duration::from_secs(30),
-    ///         move || takes.lock().unwrap().pop_front(),
+    ///         move |_| takes.lock().unwrap().pop_front(),
     ///         move |job| returns.lock().unwrap().push_front(job),
     ///     )
     /// };
     /// let (first, second) = (worker(), worker());
     /// queue.lock().unwrap().push_back("job");
-    /// waits.check_and_complete_at_most("jobs", 1); // the first worker has it
+    /// waits.check_and_complete_with("jobs", Bound::at_most(1)); // the first worker has it
     /// drop(first); // without a poll
     /// # use futures::executor::block_on; // any executor
     /// assert_eq!(block_on(second), Ok("job"));
     /// ```
+    ///
+    /// `take` is told the [cause](Cause) of each call. Where it watches **several keys** and a key is named, it must take
+    /// only what belongs to that key: a check of a key for one completion is meant for an item of that key.
     ///
     /// `take` runs where the predicate of [`wait`](Self::wait) does, and has its duties; after it has taken a value it
     /// is not called again. `give_back` runs at most once: on the thread that drops the future, or, if another thread
@@ -60,34 +64,17 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # Errors
     /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation. No value was taken
     /// then.
-    pub fn take<T: Send + 'static>(
+    pub fn take<'a, T: Send + 'static>(
         &self,
-        keys: impl IntoIterator<Item = K>,
-        timeout: Duration,
-        take: impl FnMut() -> Option<T> + Send + 'static,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
+        timeout: impl Into<Option<Duration>>,
+        take: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
         give_back: impl FnOnce(T) + Send + 'static,
     ) -> TakeFuture<K, T, S> {
-        let keys = keys.into_iter().collect::<Vec<_>>();
-        let way_back = self.way_back(keys.clone(), give_back);
-        TakeFuture(self.wait(keys, timeout, guarded(take, way_back)))
-    }
-
-    /// The same with watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
-    /// [at a rank](Watch::at_rank). After a value was given back, the keys are checked at all ranks.
-    ///
-    /// # Errors
-    /// As for [`take`](Self::take).
-    pub fn take_on<'a, T: Send + 'static>(
-        &self,
-        watches: impl IntoIterator<Item = Watch<'a, WaitOperation<K>, S>>,
-        timeout: Duration,
-        take: impl FnMut() -> Option<T> + Send + 'static,
-        give_back: impl FnOnce(T) + Send + 'static,
-    ) -> TakeFuture<K, T, S> {
-        let watches = watches.into_iter().collect::<Vec<_>>();
+        let watches = keys.into_iter().map(Into::into).collect::<Vec<_>>();
         let keys = watches.iter().map(|watch| watch.name().clone()).collect();
         let way_back = self.way_back(keys, give_back);
-        TakeFuture(self.wait_on(watches, timeout, guarded(take, way_back)))
+        TakeFuture(self.wait_for(watches, timeout, guarded(take, way_back)))
     }
 
     /// Gives a value back, and checks the keys. Catches all panics of the user's code.
@@ -108,7 +95,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
                 }
                 for key in &keys.0 {
                     // `Hash` and `Eq` of a key may panic.
-                    let checked = Panics::contain(|| waits.offer(key));
+                    let checked = Panics::contain(|| waits.offer(key, 1));
                     if checked.is_none() {
                         waits.count_panic();
                     }
@@ -119,15 +106,15 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 }
 
 /// A predicate that finds what `take` takes, together with the call that gives it back.
-fn guarded<T: 'static>(
-    mut take: impl FnMut() -> Option<T>,
+fn guarded<K, T: 'static>(
+    mut take: impl FnMut(Cause<'_, K>) -> Option<T>,
     way_back: impl FnOnce(T) + Send + 'static,
-) -> impl FnMut() -> Option<Taken<T>> {
+) -> impl FnMut(Cause<'_, K>) -> Option<Taken<T>> {
     let mut way_back: Option<WayBack<T>> = Some(Box::new(way_back));
-    move || {
+    move |cause| {
         // Nothing is taken that has no way back. (A predicate that has found something is not asked again.)
         way_back.as_ref()?;
-        let value = take()?;
+        let value = take(cause)?;
         way_back
             .take()
             .map(|way_back| Taken(Some((value, way_back))))

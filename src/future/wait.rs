@@ -3,8 +3,8 @@
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::wait_error::WaitError;
-use crate::error::Rejected;
 use crate::hash::{Key, KeyHasher, RandomState};
+use crate::operation::Cause;
 use crate::promise::{Promise, block_on};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// | | |
 /// |---|---|
 /// | [`wait`](Purgatory::wait) | the condition is quick to evaluate, from shared state |
-/// | [`listen`](Purgatory::listen), [`wait_until`](Purgatory::wait_until) | the condition awaits something, or borrows |
+/// | [`listen`](Purgatory::listen) | the condition awaits something, or borrows |
 /// | [`take`](Purgatory::take) | workers compete for what they take |
 ///
 /// ```
@@ -55,8 +55,8 @@ use std::time::Duration;
 pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Waits until `predicate` finds a value, for at most `timeout` from this call on ([`Duration::MAX`]: without
-    /// end). The predicate is called at once, whenever one of `keys` is checked, and a last time when the timeout has
+    /// Waits until `predicate` finds a value, for at most `timeout` from this call on (`None`: without end).
+    /// The predicate is called at once, whenever one of `keys` is checked, and a last time when the timeout has
     /// passed (unless another thread is calling it at that moment).
     ///
     /// The wait begins with this call, not with the first poll: an event after the call is not missed if one of the
@@ -67,7 +67,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// runs: on this thread before the call returns, then on each thread that checks one of the keys. Keep it short.
     /// Neither this call nor a check may be made under a lock that the predicate takes. No poll runs it. Once it has
     /// found a value it is dropped, and the thread that called it wakes the future; at the timeout, the thread of
-    /// [`PurgatoryBuilder::dispatch`](crate::purgatory::PurgatoryBuilder::dispatch) does.
+    /// [`Builder::dispatch`](crate::Builder::dispatch) does.
     ///
     /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
@@ -75,31 +75,32 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # Errors
     /// The future resolves to a [`WaitError`], also if the purgatory refuses to park the operation. If the last call,
     /// at the timeout, finds a value, the future resolves to it, and the wait counts as expired and as a missed check.
-    pub fn wait<T: Send + 'static>(
+    pub fn wait<'a, T: Send + 'static>(
         &self,
-        keys: impl IntoIterator<Item = K>,
-        timeout: Duration,
-        predicate: impl FnMut() -> Option<T> + Send + 'static,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
+        timeout: impl Into<Option<Duration>>,
+        mut predicate: impl FnMut() -> Option<T> + Send + 'static,
     ) -> WaitFuture<K, T, S> {
-        begin(timeout, predicate, |waiter| {
-            self.try_complete_else_watch(waiter, keys)
-        })
+        self.wait_for(keys, timeout, move |_| predicate())
     }
 
-    /// The same with watches of all kinds: plain and [resolved](Self::resolve) keys, and any of them
-    /// [at a rank](Watch::at_rank), such as the offset that is waited for.
-    ///
-    /// # Errors
-    /// As for [`wait`](Self::wait).
-    pub fn wait_on<'a, T: Send + 'static>(
+    /// As [`wait`](Self::wait), with a predicate that is told the cause.
+    pub(super) fn wait_for<'a, T: Send + 'static>(
         &self,
-        watches: impl IntoIterator<Item = Watch<'a, WaitOperation<K>, S>>,
-        timeout: Duration,
-        predicate: impl FnMut() -> Option<T> + Send + 'static,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
+        timeout: impl Into<Option<Duration>>,
+        predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
     ) -> WaitFuture<K, T, S> {
-        begin(timeout, predicate, |waiter| {
-            self.try_complete_else_watch_on(waiter, watches)
-        })
+        let promise = Arc::new(Promise::new());
+        let timeout = timeout.into().unwrap_or(Duration::MAX);
+        let waiter = WaitOperation::predicate(timeout, predicate, promise.clone());
+        let admission = self.try_complete_else_watch(waiter, keys);
+        let admission = admission.unwrap_or_else(|rejected| {
+            // Before the waiter is dropped: its destructor would say that the wait was cancelled.
+            let _ = promise.keep(Err(WaitError::of(&rejected)));
+            Admission::Ended
+        });
+        WaitFuture(Awaiting::new(promise, admission))
     }
 
     /// As [`wait`](Self::wait), but blocks this thread until the wait has ended.
@@ -110,10 +111,10 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # Panics
     /// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`): the call that ends
     /// the wait may have to run on the thread that is blocked.
-    pub fn wait_blocking<T: Send + 'static>(
+    pub fn wait_blocking<'a, T: Send + 'static>(
         &self,
-        keys: impl IntoIterator<Item = K>,
-        timeout: Duration,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
+        timeout: impl Into<Option<Duration>>,
         predicate: impl FnMut() -> Option<T> + Send + 'static,
     ) -> Result<T, WaitError> {
         assert!(
@@ -122,24 +123,6 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         );
         block_on(self.wait(keys, timeout, predicate))
     }
-}
-
-/// Parks a predicate, and makes the future of what it finds.
-fn begin<K: Key, T: Send + 'static, S: KeyHasher>(
-    timeout: Duration,
-    predicate: impl FnMut() -> Option<T> + Send + 'static,
-    park: impl FnOnce(
-        WaitOperation<K>,
-    ) -> Result<Admission<WaitOperation<K>, S>, Rejected<WaitOperation<K>>>,
-) -> WaitFuture<K, T, S> {
-    let promise = Arc::new(Promise::new());
-    let waiter = WaitOperation::predicate(timeout, predicate, promise.clone());
-    let admission = park(waiter).unwrap_or_else(|rejected| {
-        // Before the waiter is dropped: its destructor would say that the wait was cancelled.
-        let _ = promise.keep(Err(WaitError::of(&rejected)));
-        Admission::Ended
-    });
-    WaitFuture(Awaiting::new(promise, admission))
 }
 
 /// A wait in [`Waits`]: a [`Future`] of what the predicate finds, or of why it found nothing.

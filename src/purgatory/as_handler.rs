@@ -8,7 +8,7 @@ use crate::engine::dispatch::RunOn;
 use crate::engine::handler::Handler;
 use crate::engine::reclaim::{ReclaimQueue, Unreclaimed};
 use crate::hash::KeyHasher;
-use crate::operation::DelayedOperation;
+use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::trampoline::{Why, drop_user_value};
@@ -34,7 +34,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self: &Arc<Self>,
         mut claim: Claim<'_, Op>,
     ) -> (Ended<Op>, Unreclaimed<StaleWatches<Op::Key>>) {
-        let answer = self.ask_by(&mut claim, Op::try_complete_at_deadline, Why::Deadline);
+        let answer = self.ask_for(&mut claim, Cause::DEADLINE, Why::Deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
             self.engine.count_event(|events| &events.missed_checks, 1);
@@ -97,7 +97,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             match &check {
                 Deferred::Key(key) => self.check_key_in_slices(key, bound, pause),
                 Deferred::Operation(address) => {
-                    self.check_one(*address, RunOn::Executor);
+                    self.check_one(*address, None, RunOn::Executor);
                     pause();
                 }
             }

@@ -1,46 +1,54 @@
-//! The settings of a purgatory.
+//! How a purgatory is built.
 
-use crate::dispatch::Dispatch;
-use crate::engine::cores;
-use crate::engine::settings::{Settings, setters};
+use super::Purgatory;
+use super::inner::Inner;
+use crate::engine::settings::{Builder, Built};
+use crate::engine::shared_handle::SharedHandle;
+use crate::engine::{Engine, cores};
+use crate::error::BuildError;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
-use crate::reaper::Reaper;
-use crate::sync::Arc;
-use crate::time::Clock;
-use std::fmt;
-use std::marker::PhantomData;
-use std::time::Duration;
 
-/// The settings of a purgatory, each with a default.
-pub struct PurgatoryBuilder<Op, S = RandomState> {
-    pub(super) settings: Settings,
-    pub(super) hasher: S,
-    pub(super) map_shards: usize,
-    pub(super) max_watchers: usize,
-    operation: PhantomData<fn() -> Op>,
+/// The settings of a purgatory alone.
+pub(crate) struct Own<S> {
+    hasher: S,
+    map_shards: usize,
+    max_watchers: usize,
 }
 
-impl<Op: DelayedOperation> PurgatoryBuilder<Op> {
-    pub(crate) fn new(name: String) -> Self {
-        Self {
-            settings: Settings::new(name),
+impl<Op: DelayedOperation, S: KeyHasher> Built for Purgatory<Op, S> {
+    type Own = Own<S>;
+}
+
+impl<Op: DelayedOperation> Purgatory<Op> {
+    /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
+    ///
+    /// # Panics
+    /// If the system refuses a thread. [`Builder::build`] returns that as an error.
+    pub fn new(name: impl Into<String>) -> Self {
+        match Self::builder(name).build() {
+            Ok(purgatory) => purgatory,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Begins to build a purgatory with other choices.
+    pub fn builder(name: impl Into<String>) -> Builder<Self> {
+        let own = Own {
             hasher: RandomState::default(),
             map_shards: (64 * cores()).clamp(1024, 4096),
             max_watchers: usize::MAX,
-            operation: PhantomData,
-        }
+        };
+        Builder::new(name, own)
     }
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> PurgatoryBuilder<Op, S> {
-    setters!();
-
+impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of
     /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 1,024 and
     /// at most 4,096. Choose fewer if a process has hundreds of purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
-        self.map_shards = shards;
+        self.own.map_shards = shards;
         self
     }
 
@@ -50,28 +58,42 @@ impl<Op: DelayedOperation, S: KeyHasher> PurgatoryBuilder<Op, S> {
     /// [cancelled](crate::stats::Stats::cancelled). After a storm of expiries, completions wait until the watches of
     /// what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
-        self.max_watchers = count;
+        self.own.max_watchers = count;
         self.settings.reclaim_first = true;
         self
     }
 
     /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
     /// keys.
-    pub fn hasher<H: KeyHasher>(self, hasher: H) -> PurgatoryBuilder<Op, H> {
-        PurgatoryBuilder {
+    pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
+        Builder {
             settings: self.settings,
-            hasher,
-            map_shards: self.map_shards,
-            max_watchers: self.max_watchers,
-            operation: PhantomData,
+            own: Own {
+                hasher,
+                map_shards: self.own.map_shards,
+                max_watchers: self.own.max_watchers,
+            },
         }
     }
-}
 
-impl<Op, S> fmt::Debug for PurgatoryBuilder<Op, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PurgatoryBuilder")
-            .field(&self.settings)
-            .finish()
+    /// Builds the purgatory and starts its threads. With the feature `metrics`, it reports to the recorder that is
+    /// installed now.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
+        let inner = Inner::new(
+            Engine::new(self.settings)?.observed(),
+            self.own.hasher,
+            self.own.map_shards,
+            self.own.max_watchers,
+        );
+        Ok(Purgatory {
+            shared: SharedHandle::start(inner),
+        })
     }
 }

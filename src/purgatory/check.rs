@@ -1,5 +1,6 @@
 //! Checks: examining the operations on a key, or behind a handle.
 
+use super::checked_key::{ByKey, ByNumber, Checked};
 use super::complete::{Ended, Examined};
 use super::deferred::Deferred;
 use super::inner::Inner;
@@ -22,9 +23,10 @@ use std::ops::ControlFlow;
 struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
     endings: Endings<'a, Inner<Op, S>>,
-    /// Operations found satisfied.
+    bound: Bound,
+    /// Operations found satisfied; and those of them that use up the bound.
     completed: usize,
-    at_most: usize,
+    counted: usize,
     in_vain: usize,
 }
 
@@ -38,25 +40,37 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
         Self {
             inner,
             endings: Endings::new(inner, trampoline, run_on),
+            bound,
             completed: 0,
-            at_most: bound.at_most,
+            counted: 0,
             in_vain: 0,
         }
     }
 
-    /// Breaks off the check after the last completion that it may make. (An operation that another thread holds does
-    /// not count: it may end otherwise.)
+    /// Breaks off the check where its bound ends. A completion uses that up only if it is for the key that is checked:
+    /// another one may have taken from another key. (An operation that another thread holds does not count either: it
+    /// may end otherwise.)
     #[inline(always)]
-    fn examine(&mut self, address: Address) -> ControlFlow<()> {
-        match self.inner.examine(address) {
+    fn examine(
+        &mut self,
+        address: Address,
+        checked: Option<&dyn Checked<Op::Key>>,
+    ) -> ControlFlow<()> {
+        match self.inner.examine(address, checked) {
             Some(Examined::Ended(ended)) => {
                 self.completed += usize::from(ended.is_satisfied());
+                self.counted += usize::from(ended.for_its_key);
                 self.endings.push(ended);
             }
-            Some(Examined::Parked) => self.in_vain += 1,
+            Some(Examined::Parked) => {
+                self.in_vain += 1;
+                if self.bound.until_refused {
+                    return ControlFlow::Break(());
+                }
+            }
             None => {}
         }
-        match self.completed < self.at_most {
+        match self.counted < self.bound.at_most {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         }
@@ -73,9 +87,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Checks every operation on `key`; as far as `bound` goes. Returns how many this completed.
+    /// Checks the operations on `key`, as far as `bound` goes. Returns how many this completed.
     #[inline(always)]
-    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: Bound, run_on: RunOn) -> usize
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &Bound, run_on: RunOn) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -83,13 +97,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         match self.watch.find(key, &mut copied) {
             // Most checks find no watcher.
             None => 0,
-            Some(Found::One(watcher)) => usize::from(self.check_one(watcher, run_on)),
             Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
+            Some(Found::One(watcher)) => self.check_only_one(key, watcher, run_on),
             Some(found) => self.check_found(key, (found, &copied), bound, run_on, || ()),
         }
     }
 
-    /// The same for the thread that drives the timer: `pause` is called between slices.
+    #[inline(never)]
+    fn check_only_one<Q>(self: &Arc<Self>, key: &Q, watcher: Address, run_on: RunOn) -> usize
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        let checked = ByKey::new(key, &self.watch);
+        usize::from(self.check_one(watcher, Some(&checked), run_on))
+    }
+
+    /// For the thread that drives the timer: `pause` is called between slices.
     pub(crate) fn check_key_in_slices(
         self: &Arc<Self>,
         key: &Op::Key,
@@ -98,18 +121,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) {
         let mut copied = Copied::default();
         if let Some(found) = self.watch.find(key, &mut copied) {
-            self.check_found(key, (found, &copied), bound, RunOn::Executor, pause);
+            self.check_found(key, (found, &copied), &bound, RunOn::Executor, pause);
         }
     }
 
     #[cold]
-    fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: Bound) -> usize
+    fn check_key_nested<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         // A key that is not in the map is watched by no operation.
         if let (Some(cause), Some(key)) = (Examining::current(), self.watch.key(key)) {
-            self.check_nested(Deferred::key(key), bound, cause);
+            self.check_nested(Deferred::key(key), *bound, cause);
         }
         0
     }
@@ -119,7 +142,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         key: &Q,
         found: (Found, &Copied),
-        bound: Bound,
+        bound: &Bound,
         run_on: RunOn,
         pause: impl FnMut(),
     ) -> usize
@@ -127,9 +150,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, run_on, bound);
-        let examine = |watcher| check.examine(watcher);
-        self.watch.visit(key, found, bound, examine, pause);
+        let mut check = Check::new(self, &trampoline, run_on, *bound);
+        let checked = ByKey::new(key, &self.watch);
+        let examine = |watcher| check.examine(watcher, Some(&checked));
+        self.watch.visit(key, found, *bound, examine, pause);
         check.completed
     }
 
@@ -137,21 +161,23 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(never)]
     pub(crate) fn check_resolved(
         self: &Arc<Self>,
-        key: &Op::Key,
+        checked: ByNumber<'_, Op::Key>,
         list: &Resolved<Op::Key>,
         seen: Seen,
         bound: Bound,
     ) -> usize {
-        if let Some(watcher) = seen.only() {
-            return usize::from(self.check_one(watcher, RunOn::Caller));
-        }
         if let Some(cause) = Examining::current() {
-            self.check_nested(Deferred::key(key.clone()), bound, cause);
+            self.check_nested(Deferred::key(checked.key.clone()), bound, cause);
             return 0;
+        }
+        if let Some(watcher) = seen.only() {
+            return usize::from(self.check_one(watcher, Some(&checked), RunOn::Caller));
         }
         let trampoline = Trampoline::enter();
         let mut check = Check::new(self, &trampoline, RunOn::Caller, bound);
-        list.visit(seen, bound, |watcher| check.examine(watcher));
+        list.visit(seen, bound, |watcher| {
+            check.examine(watcher, Some(&checked))
+        });
         check.completed
     }
 
@@ -164,15 +190,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(never)]
     pub(crate) fn check_only(
         self: &Arc<Self>,
-        key: &Op::Key,
+        checked: ByNumber<'_, Op::Key>,
         list: &Resolved<Op::Key>,
         only: Address,
     ) -> usize {
         if Examining::current().is_some() {
-            return self.check_resolved(key, list, list.peek_published(), Bound::NONE);
+            return self.check_resolved(checked, list, list.peek_published(), Bound::NONE);
         }
         let trampoline = Trampoline::enter();
-        if let Some(ended) = self.examine_and_count(only) {
+        if let Some(ended) = self.examine_and_count(only, Some(&checked)) {
             let satisfied = usize::from(ended.is_satisfied());
             // Before `on_complete`, which may park others: they are not for this check.
             let others = list.peek();
@@ -182,19 +208,23 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
             endings.push(ended);
-            return satisfied + self.check_resolved(key, list, others, Bound::NONE);
+            return satisfied + self.check_resolved(checked, list, others, Bound::NONE);
         }
         let others = list.peek_published();
         match others.is_empty() || others.only() == Some(only) {
             true => 0,
-            false => self.check_resolved(key, list, others, Bound::NONE),
+            false => self.check_resolved(checked, list, others, Bound::NONE),
         }
     }
 
     /// Examines one operation, and counts an examination in vain. Returns the operation if this has ended it.
     #[inline(always)]
-    fn examine_and_count(self: &Arc<Self>, address: Address) -> Option<Ended<Op>> {
-        match self.examine(address)? {
+    fn examine_and_count(
+        self: &Arc<Self>,
+        address: Address,
+        checked: Option<&dyn Checked<Op::Key>>,
+    ) -> Option<Ended<Op>> {
+        match self.examine(address, checked)? {
             Examined::Ended(ended) => Some(ended),
             Examined::Parked => {
                 self.engine.count_event(|events| &events.vain_checks, 1);
@@ -209,7 +239,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
     {
         if Examining::current().is_some() {
-            keys.for_each(|key| _ = self.check_key(key, Bound::NONE, RunOn::Caller));
+            keys.for_each(|key| _ = self.check_key(key, &Bound::NONE, RunOn::Caller));
             return 0;
         }
         let trampoline = Trampoline::enter();
@@ -219,26 +249,39 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.watch.visit_all(key, |watcher| {
                 if examined.insert(watcher) {
                     // No bound is set that could break it off.
-                    let _ = check.examine(watcher);
+                    let _ = check.examine(watcher, None);
                 }
             });
         }
         check.completed
     }
 
-    /// Checks one operation. Returns whether this completed it.
-    #[inline(never)]
-    pub(crate) fn check_one(self: &Arc<Self>, address: Address, run_on: RunOn) -> bool {
-        if let Some(cause) = Examining::current() {
-            self.check_nested(Deferred::Operation(address), Bound::NONE, cause);
-            return false;
-        }
+    /// Checks one operation, for the key that is `checked`. Returns whether this completed it. The thread holds no
+    /// operation.
+    #[inline(always)]
+    pub(crate) fn check_one(
+        self: &Arc<Self>,
+        address: Address,
+        checked: Option<&dyn Checked<Op::Key>>,
+        run_on: RunOn,
+    ) -> bool {
         let trampoline = Trampoline::enter();
-        let Some(ended) = self.examine_and_count(address) else {
+        let Some(ended) = self.examine_and_count(address, checked) else {
             return false;
         };
         let satisfied = ended.is_satisfied();
         dispatch(self, &trampoline, ended, run_on);
         satisfied
+    }
+
+    /// Checks one operation for the caller that has its handle.
+    pub(crate) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
+        match Examining::current() {
+            Some(cause) => {
+                self.check_nested(Deferred::Operation(address), Bound::NONE, cause);
+                false
+            }
+            None => self.check_one(address, None, RunOn::Caller),
+        }
     }
 }

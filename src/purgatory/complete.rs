@@ -1,5 +1,6 @@
 //! Examining an operation, ending it, and completing it.
 
+use super::checked_key::{Asked, Checked};
 use super::deferred::Deferred;
 use super::inner::{Claim, Inner, Parked, StaleWatches};
 use super::keys::Keys;
@@ -11,10 +12,10 @@ use crate::engine::passes::Pass;
 use crate::engine::reclaim::Unreclaimed;
 use crate::hash::KeyHasher;
 use crate::observe::End;
-use crate::operation::{Completion, DelayedOperation};
+use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Examining, Why};
+use crate::trampoline::{Examining, Why, drop_user_value};
 use crate::watch::Target;
 use crate::watch::bound::Bound;
 use crate::watch::turn::Turn;
@@ -25,6 +26,8 @@ pub(crate) struct Ended<Op> {
     pub(crate) ending: Ending,
     /// Whether it was parked, and so has a place under the limit.
     pub(crate) was_parked: bool,
+    /// Whether it said yes when it was asked for the key that is checked.
+    pub(crate) for_its_key: bool,
     /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
     pub(crate) pass: Option<Pass>,
 }
@@ -71,38 +74,70 @@ impl From<Mark> for Ending {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Examines one operation. `None` if it has ended, or if another thread holds it, which will examine it again.
+    /// Examines one operation for the key that is `checked`; for no key in particular if there is none. `None` if it has
+    /// ended, or if another thread holds it, which will examine it again.
     #[inline(always)]
-    pub(crate) fn examine(self: &Arc<Self>, address: Address) -> Option<Examined<Op>> {
+    pub(crate) fn examine(
+        self: &Arc<Self>,
+        address: Address,
+        checked: Option<&dyn Checked<Op::Key>>,
+    ) -> Option<Examined<Op>> {
         let mut claim = self.engine.claim(address, Mark::Recheck)?;
-        let answer = self.ask(&mut claim);
-        Some(self.release_or_end(claim, answer))
+        let answer = self.ask(&mut claim, checked);
+        let for_its_key = checked.is_some() && matches!(answer, Ok(true));
+        Some(match self.release_or_end(claim, answer) {
+            Examined::Ended(ended) => Examined::Ended(Ended {
+                for_its_key,
+                ..ended
+            }),
+            Examined::Parked => Examined::Parked,
+        })
     }
 
     /// Asks a held operation whether it can complete.
     #[inline(always)]
-    pub(crate) fn ask(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
-        self.ask_by(claim, Op::try_complete, Why::Check)
-    }
-
-    /// The same because another thread has left a mark.
-    #[cold]
-    #[inline(never)]
-    fn ask_again(&self, claim: &mut Claim<'_, Op>) -> Result<bool, UserPanic> {
-        self.ask_by(claim, Op::try_complete, Why::Mark)
-    }
-
-    /// The same by one of the operation's hooks.
-    #[inline(always)]
-    pub(crate) fn ask_by(
+    fn ask(
         &self,
         claim: &mut Claim<'_, Op>,
-        hook: impl FnOnce(&mut Op) -> bool,
+        checked: Option<&dyn Checked<Op::Key>>,
+    ) -> Result<bool, UserPanic> {
+        let _examining = Examining::enter(claim.examinee(), Why::Check);
+        self.engine.guarded(|| {
+            claim.held.with(|parked| {
+                let Parked { op, keys, .. } = parked;
+                match checked {
+                    Some(checked) => op.try_complete_for(Cause::of_key(&Asked { checked, keys })),
+                    None => op.try_complete_for(Cause::OTHER),
+                }
+            })
+        })
+    }
+
+    /// Asks it for a reason that names no key: another thread has left a mark, or the deadline has passed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn ask_for(
+        &self,
+        claim: &mut Claim<'_, Op>,
+        cause: Cause<'_, Op::Key>,
         why: Why,
     ) -> Result<bool, UserPanic> {
         let _examining = Examining::enter(claim.examinee(), why);
         self.engine
-            .guarded(|| claim.held.with(|parked| hook(&mut parked.op)))
+            .guarded(|| claim.held.with(|parked| parked.op.try_complete_for(cause)))
+    }
+
+    /// Hands a held operation that is being forced its cause, if one was left for it.
+    #[cold]
+    pub(crate) fn apply_cause(&self, claim: &mut Claim<'_, Op>) {
+        if let Some(cause) = self.causes.take(claim.address()) {
+            let _examining = Examining::enter(claim.examinee(), Why::Check);
+            // A panic is counted, and the operation ends all the same.
+            let _ = self
+                .engine
+                .guarded(|| claim.held.with(|parked| cause(&mut parked.op)));
+            let _ = self.engine.guarded(|| drop_user_value(cause));
+        }
     }
 
     /// Acts on the operation's answer: ends the operation, or releases it. If other threads have left marks meanwhile,
@@ -134,7 +169,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
                 Released::Recheck(held) => {
                     claim = Claim { shard, held };
-                    answer = self.ask_again(&mut claim);
+                    answer = self.ask_for(&mut claim, Cause::OTHER, Why::Mark);
                 }
                 Released::End {
                     held,
@@ -146,8 +181,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     if matches!(mark, Mark::Expire | Mark::ShutDown) {
                         pass = Some(self.engine.passes.begin());
                     }
+                    if mark == Mark::Force {
+                        self.apply_cause(&mut claim);
+                    }
                     // The event may have been reported before the ending.
-                    break match unexamined.then(|| self.ask_again(&mut claim)) {
+                    let ask = || self.ask_for(&mut claim, Cause::OTHER, Why::Mark);
+                    break match unexamined.then(ask) {
                         Some(Ok(true)) => Ending::Satisfied,
                         Some(Err(UserPanic)) => Ending::Aborted,
                         Some(Ok(false)) | None => mark.into(),
@@ -216,6 +255,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             op,
             ending,
             was_parked: true,
+            for_its_key: false,
             pass: None,
         };
         let left = Unreclaimed {
@@ -268,6 +308,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             ending,
             was_parked,
             pass,
+            ..
         } = ended;
         // A panic is counted, and concerns this operation only.
         let _ = self.engine.guarded(|| match ending.completion() {

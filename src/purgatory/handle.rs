@@ -3,7 +3,6 @@
 use super::inner::Inner;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
-use crate::engine::dispatch::RunOn;
 use crate::engine::shard::Rescheduled;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
@@ -76,7 +75,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// If it completes the operation, it takes the locks of the map shards of its keys, and that of its timer shard
     /// only if that is free.
     pub fn check(&self) -> bool {
-        self.with(|inner| inner.check_one(self.address, RunOn::Caller)) == Some(true)
+        self.with(|inner| inner.check_operation(self.address)) == Some(true)
     }
 
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
@@ -102,7 +101,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
-    /// [`max_timeout`](crate::purgatory::PurgatoryBuilder::max_timeout) applies. Returns `false` if the operation has
+    /// [`max_timeout`](crate::Builder::max_timeout) applies. Returns `false` if the operation has
     /// ended, or is about to end because its deadline has passed.
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.

@@ -1,5 +1,6 @@
 //! The state that all handles of one purgatory share.
 
+use super::causes::ForceCauses;
 use super::deferred::{Deferred, DeferredChecks};
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
@@ -40,6 +41,8 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) watch: WatchMap<Op::Key, S>,
     /// Checks that wait until the timer is driven.
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
+    /// For operations that other threads hold.
+    pub(crate) causes: ForceCauses<Op>,
     pub(crate) unreclaimed: ReclaimQueue<StaleWatches<Op::Key>>,
     pub(crate) hasher: S,
 }
@@ -59,11 +62,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             engine,
             watch: WatchMap::new(hasher.clone(), map_shards, max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
+            causes: ForceCauses::new(),
             unreclaimed: ReclaimQueue::new(),
             hasher,
         });
         weak.fill(inner.clone());
         inner
+    }
+
+    /// Tells this purgatory from all others that exist.
+    pub(crate) fn identity(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Leaves a check to the thread that drives the timer.

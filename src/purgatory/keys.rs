@@ -1,17 +1,11 @@
 //! The keys that one operation watches.
 
-use crate::hash::KeyHasher;
 use crate::trampoline::{drop_user_value, drop_user_values};
 use crate::watch::Target;
 use crate::watch::bound::Rank;
 use crate::watch::resolved::Number;
 use crate::watch::turn::{Ticket, Turn};
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::hash::Hash;
-
-/// Up to this many keys, duplicates are found by comparing; beyond, by hashing.
-const COMPARED: usize = 16;
 
 /// What one operation watches, each key once, with the ticket that the watcher draws at its list.
 ///
@@ -56,70 +50,54 @@ pub(crate) struct Watched<K> {
     ticket: Cell<Ticket>,
 }
 
-impl<K: Eq + Hash> Keys<K> {
-    /// Plain keys. `None` if there are none.
-    #[inline]
-    pub(crate) fn collect<S: KeyHasher>(
-        keys: impl IntoIterator<Item = K>,
-        hasher: &S,
-    ) -> Option<Self> {
-        let mut keys = keys.into_iter();
-        let first = keys.next()?;
-        let Some(second) = keys.next() else {
-            return Some(Self::one(first));
-        };
-        let Some(third) = keys.next() else {
-            return Some(match first == second {
-                true => Self::one(first),
-                false => Self::Two(Several::of([first, second]), 0),
-            });
-        };
-        let fourth = keys.next();
-        if fourth.is_none() && first != second && first != third && second != third {
-            return Some(Self::Three(Several::of([first, second, third]), 0));
-        }
-        let all = [first, second, third].into_iter().chain(fourth).chain(keys);
-        let all = distinct(all, |one, other| one == other, |key| key, hasher);
-        Some(match <[K; 1]>::try_from(all) {
+impl<K> Keys<K> {
+    #[inline(always)]
+    pub(crate) fn one(key: K) -> Self {
+        Self::One(key, Cell::default())
+    }
+
+    /// Different keys.
+    #[inline(always)]
+    pub(crate) fn two(keys: [K; 2]) -> Self {
+        Self::Two(Several::of(keys), 0)
+    }
+
+    /// Different keys.
+    #[inline(always)]
+    pub(crate) fn three(keys: [K; 3]) -> Self {
+        Self::Three(Several::of(keys), 0)
+    }
+
+    /// Different plain keys, any number of them.
+    pub(crate) fn plain(keys: Vec<K>) -> Self {
+        match <[K; 1]>::try_from(keys) {
             Ok([only]) => Self::one(only),
-            Err(all) => match <[K; 2]>::try_from(all) {
-                Ok(two) => Self::Two(Several::of(two), 0),
-                Err(all) => match <[K; 3]>::try_from(all) {
-                    Ok(three) => Self::Three(Several::of(three), 0),
-                    Err(all) => Self::more(all),
+            Err(keys) => match <[K; 2]>::try_from(keys) {
+                Ok(two) => Self::two(two),
+                Err(keys) => match <[K; 3]>::try_from(keys) {
+                    Ok(three) => Self::three(three),
+                    Err(keys) => {
+                        let keys = keys.into_iter().map(|key| (key, Cell::default()));
+                        Self::More(Box::new(keys.collect()))
+                    }
                 },
             },
-        })
+        }
     }
 
     #[inline(always)]
-    pub(crate) fn of_watch(target: Target<K>, rank: Option<Rank>) -> Self {
-        match (target, rank) {
-            (Target::Key(key), None) => Self::one(key),
-            (Target::Resolved(number), None) => Self::Resolved(number, Cell::default()),
-            ranked => Self::of_watches([ranked]),
-        }
+    pub(crate) fn resolved(number: Number) -> Self {
+        Self::Resolved(number, Cell::default())
     }
 
-    /// None of these is covered by another.
-    pub(crate) fn of_watches(watches: impl IntoIterator<Item = (Target<K>, Option<Rank>)>) -> Self {
-        let watches = watches.into_iter();
-        let watches = watches.map(|(target, rank)| Watched {
+    /// Different keys of any kind.
+    pub(crate) fn mixed(watches: impl IntoIterator<Item = (Target<K>, Option<Rank>)>) -> Self {
+        let watches = watches.into_iter().map(|(target, rank)| Watched {
             target,
             rank,
             ticket: Cell::default(),
         });
         Self::Mixed(Box::new(watches.collect()))
-    }
-
-    #[inline(always)]
-    fn one(key: K) -> Self {
-        Self::One(key, Cell::default())
-    }
-
-    fn more(keys: Vec<K>) -> Self {
-        let keys = keys.into_iter().map(|key| (key, Cell::default()));
-        Self::More(Box::new(keys.collect()))
     }
 
     /// Keeps the first `len` of them, and returns the others.
@@ -169,6 +147,20 @@ impl<K: Eq + Hash> Keys<K> {
             Self::More(keys) => keys.len(),
             Self::Mixed(watches) => watches.len(),
         }
+    }
+
+    /// The first that `is_it`.
+    pub(crate) fn find<'k>(
+        &'k self,
+        mut is_it: impl FnMut(&Target<&'k K>) -> bool,
+    ) -> Option<Target<&'k K>> {
+        let mut found = None;
+        self.for_each(0, |target, _| {
+            if found.is_none() && is_it(&target) {
+                found = Some(target);
+            }
+        });
+        found
     }
 
     /// Calls `each` for all of them but the first `skipped`. A closure that is marked `inline(always)` becomes part of the
@@ -237,67 +229,9 @@ fn for_each_watch<'k, K>(
     }
 }
 
-/// Each of `all` once: two are the same if one covers the other, and then they have the same name.
-pub(super) fn distinct<T, K: Eq + Hash, S: KeyHasher>(
-    all: impl Iterator<Item = T>,
-    covers: impl Fn(&mut T, &T) -> bool,
-    name: impl Fn(&T) -> &K,
-    hasher: &S,
-) -> Vec<T> {
-    let mut distinct = Vec::<T>::with_capacity(all.size_hint().0);
-    for item in all {
-        let few = distinct.len() <= COMPARED;
-        if !few || !distinct.iter_mut().any(|other| covers(other, &item)) {
-            distinct.push(item);
-        }
-    }
-    if distinct.len() <= COMPARED {
-        return distinct;
-    }
-    let mut first = HashMap::with_capacity_and_hasher(distinct.len(), hasher.clone());
-    let same_as = distinct
-        .iter()
-        .enumerate()
-        .map(|(place, item)| *first.entry(name(item)).or_insert(place))
-        .collect::<Vec<_>>();
-    for (place, &first) in same_as.iter().enumerate() {
-        let (before, from) = distinct.split_at_mut(place);
-        if let (Some(other), Some(item)) = (before.get_mut(first), from.first()) {
-            covers(other, item);
-        }
-    }
-    let mut places = same_as.iter().enumerate();
-    distinct.retain(|_| places.next().is_some_and(|(place, &first)| place == first));
-    distinct
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-    use std::hash::RandomState;
-
-    proptest! {
-        #[test]
-        fn each_key_stands_once(keys in prop::collection::vec(0..60_u32, 0..80)) {
-            let collected = Keys::collect(keys.clone(), &RandomState::new());
-            let distinct = keys.iter().copied().collect::<BTreeSet<_>>();
-            let Some(collected) = collected else {
-                prop_assert!(keys.is_empty());
-                return Ok(());
-            };
-            let mut found = Vec::new();
-            collected.for_each(0, |target, turn| match (target, turn) {
-                (Target::Key(key), Turn::Arrived(_)) => found.push(*key),
-                other => panic!("{other:?}"),
-            });
-            prop_assert_eq!(collected.len(), found.len());
-            prop_assert_eq!(found.len(), distinct.len());
-            prop_assert_eq!(found.iter().copied().collect::<BTreeSet<_>>(), distinct);
-            prop_assert_eq!(matches!(collected, Keys::One(..)), found.len() == 1);
-        }
-    }
 
     #[test]
     fn a_plain_key_is_kept_in_two_words() {

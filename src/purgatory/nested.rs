@@ -73,8 +73,10 @@ impl<Op: DelayedOperation, S: KeyHasher> NestedChecks for Nested<Op, S> {
             return false;
         };
         match what {
-            Deferred::Key(key) => _ = self.inner.check_key(&*key, bound, RunOn::Caller),
-            Deferred::Operation(address) => _ = self.inner.check_one(address, RunOn::Caller),
+            Deferred::Key(key) => _ = self.inner.check_key(&*key, &bound, RunOn::Caller),
+            Deferred::Operation(address) => {
+                self.inner.check_one(address, None, RunOn::Caller);
+            }
         }
         true
     }

@@ -17,7 +17,7 @@ use crate::engine::dispatch::{RunOn, dispatch};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::{Observer, OperationSpan};
-use crate::operation::DelayedOperation;
+use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -29,7 +29,7 @@ pub enum Admission<Op: DelayedOperation, S = RandomState> {
     /// The operation has ended: it could complete at once, or ended while it was being parked (a check found it
     /// satisfied, it was forced or cancelled by key, its timeout fired, or the purgatory was shut down). Its
     /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if the
-    /// operation expired, where [`PurgatoryBuilder::dispatch`](crate::purgatory::PurgatoryBuilder::dispatch) says.
+    /// operation expired, where [`Builder::dispatch`](crate::Builder::dispatch) says.
     Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),
@@ -74,29 +74,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Arrival<'_, Op, S> {
     /// As [`Purgatory::try_complete_else_watch`](crate::Purgatory::try_complete_else_watch), without reading the clock.
     ///
     /// # Errors
-    /// The same.
+    /// As there.
     #[inline]
-    pub fn try_complete_else_watch(
+    pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
-        keys: impl IntoIterator<Item = Op::Key>,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        let collect = || Keys::collect(keys, &self.inner.hasher);
-        self.inner.park(op, collect, Some(self.arrival))
-    }
-
-    /// As [`Purgatory::try_complete_else_watch_on`](crate::Purgatory::try_complete_else_watch_on), without reading the
-    /// clock.
-    ///
-    /// # Errors
-    /// The same.
-    #[inline]
-    pub fn try_complete_else_watch_on<'a>(
-        &self,
-        op: Op,
-        watches: impl IntoIterator<Item = Watch<'a, Op, S>>,
-    ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        let collect = || self.inner.collect_watches(watches);
+        let collect = || self.inner.collect(keys);
         self.inner.park(op, collect, Some(self.arrival))
     }
 }
@@ -171,7 +156,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // The first examination, and the clock: user code that may panic before anything is done.
         let examined = self.engine.guarded(|| {
             let _examining = Examining::enter(Examining::UNPARKED, Why::Check);
-            if op.try_complete() {
+            if op.try_complete_for(Cause::PARKING) {
                 return None;
             }
             Some(match arrival {
@@ -191,6 +176,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     op,
                     ending: Ending::Satisfied,
                     was_parked: false,
+                    for_its_key: false,
                     pass: None,
                 }));
             }
@@ -246,7 +232,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     },
                 );
                 let _examining = Examining::enter(examinee, Why::Check);
-                !full && parked.op.try_complete()
+                !full && parked.op.try_complete_for(Cause::PARKING)
             })
         });
         if full || answer.is_err() {

@@ -1,11 +1,12 @@
 //! Keys that are resolved once, and found without hashing from then on.
 
+use super::checked_key::ByNumber;
 use super::inner::Inner;
 use crate::hash::{KeyHasher, RandomState};
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
-use crate::watch::bound::{Bound, Rank};
+use crate::watch::bound::Bound;
 use crate::watch::resolved::{Number, Resolved, Seen};
 use std::fmt;
 
@@ -43,9 +44,13 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         &self.key
     }
 
-    /// Its number, if it belongs to `inner`.
-    pub(super) fn number_in(&self, inner: &Inner<Op, S>) -> Option<Number> {
-        std::ptr::eq(&*self.inner, inner).then_some(self.number)
+    pub(super) fn number(&self) -> Number {
+        self.number
+    }
+
+    /// Identifies the purgatory that it belongs to.
+    pub(super) fn purgatory(&self) -> usize {
+        self.inner.identity()
     }
 
     /// Examines every operation that watches the key, as
@@ -56,12 +61,12 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     #[inline]
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
-            Some(only) => self.inner.check_only(&self.key, &self.list, only),
+            Some(only) => self.inner.check_only(self.checked(), &self.list, only),
             None => self.check(self.list.peek_published(), Bound::NONE),
         }
     }
 
-    /// The same, for a caller that has published the event **under a lock that `try_complete` takes as well** (and has
+    /// For a caller that has published the event **under a lock that `try_complete` takes as well** (and has
     /// released it, as [always](crate::Purgatory::check_and_complete)). That lock orders the event and the operation's
     /// examination, so this check needs no locked instruction: if no operation watches the key, it is one load.
     ///
@@ -72,29 +77,13 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         self.check(self.list.peek(), Bound::NONE)
     }
 
-    /// Examines the operations that watch the key at a rank up to `rank`, in that order, and all that watch it without
-    /// one, as [`Purgatory::check_and_complete_up_to`](crate::Purgatory::check_and_complete_up_to) does.
+    /// As [`check_and_complete`](Self::check_and_complete), and goes only as far as `bound` says; see
+    /// [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
     #[inline]
-    pub fn check_and_complete_up_to(&self, rank: u64) -> usize {
-        self.check(self.list.peek_published(), Bound::up_to(rank))
-    }
-
-    /// The same, but stops after `count` completions, as
-    /// [`Purgatory::check_and_complete_at_most`](crate::Purgatory::check_and_complete_at_most) does.
-    #[inline]
-    pub fn check_and_complete_at_most(&self, count: usize) -> usize {
-        self.check_and_complete_up_to_at_most(Rank::MAX, count)
-    }
-
-    /// Both: examines operations up to `rank`, in that order, and stops after `count` completions.
-    #[inline]
-    pub fn check_and_complete_up_to_at_most(&self, rank: u64, count: usize) -> usize {
-        match count {
+    pub fn check_and_complete_with(&self, bound: Bound) -> usize {
+        match bound.at_most {
             0 => 0,
-            _ => {
-                let bound = Bound::up_to(rank).at_most(count);
-                self.check(self.list.peek_published(), bound)
-            }
+            _ => self.check(self.list.peek_published(), bound),
         }
     }
 
@@ -104,7 +93,15 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
             return 0;
         }
         self.inner
-            .check_resolved(&self.key, &self.list, seen, bound)
+            .check_resolved(self.checked(), &self.list, seen, bound)
+    }
+
+    #[inline(always)]
+    fn checked(&self) -> ByNumber<'_, Op::Key> {
+        ByNumber {
+            number: self.number,
+            key: &self.key,
+        }
     }
 }
 

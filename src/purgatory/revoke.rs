@@ -1,5 +1,6 @@
 //! Force, cancel and reschedule, by key and by handle.
 
+use super::causes::ForceCause;
 use super::inner::Inner;
 use crate::address::Address;
 use crate::cell::state::Mark;
@@ -28,8 +29,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         true
     }
 
-    /// The same for every operation on `key`. Returns how many this call did.
-    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q) -> usize
+    /// Completes every operation on `key`, after `cause` has changed it, if there is one. Returns how many this call did.
+    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, cause: Option<&ForceCause<Op>>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -37,11 +38,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
-            if let Some(claim) = self.engine.claim(watcher, Mark::Force) {
+            if let Some(cause) = cause {
+                self.causes.leave(watcher, cause);
+            }
+            if let Some(mut claim) = self.engine.claim(watcher, Mark::Force) {
+                self.apply_cause(&mut claim);
                 endings.push(self.end_and_reclaim(claim, Ending::Forced));
                 forced += 1;
             }
         });
+        if cause.is_some() {
+            self.causes.forget(|watcher| self.engine.is_parked(watcher));
+        }
         forced
     }
 
@@ -55,7 +63,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Some(op)
     }
 
-    /// The same for every operation on `key`. If that panics, those that were taken are completed as cancelled instead.
+    /// Takes every operation on `key` back. If that panics, those that were taken are completed as cancelled instead.
     pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,

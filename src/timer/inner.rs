@@ -14,44 +14,44 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Called for each payload that has expired, with the address that it had.
-type OnExpiry<T, X> = Box<dyn Fn(&X, Address, T) + Send + Sync>;
-
-pub(crate) struct Inner<T, W, X = ()> {
+/// (What has left, `L`, is a parameter and no type of [`Extra`]: so a key may have the tracker that it is in, and the
+/// compiler need not know of the one whether it is [`Send`] to know it of the other.)
+pub(crate) struct Inner<T, W, X = (), L = T> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
-    on_expiry: OnExpiry<T, X>,
-    /// Data for the callback beside the payloads.
+    on_expiry: Box<dyn Fn(L) + Send + Sync>,
+    /// Data beside the payloads.
     pub(crate) extra: X,
     unreclaimed: ReclaimQueue<()>,
-    /// Payloads that had not expired at the shutdown, with the addresses that they had.
-    remains: Mutex<Vec<(Address, T)>>,
+    /// Payloads that had not expired at the shutdown.
+    remains: Mutex<Vec<L>>,
 }
 
-/// Data for the callback beside the payloads `T`.
-pub(crate) trait Extra<T>: Send + Sync + 'static {
-    /// Drops a payload that no caller has asked for, and what belongs to it. May panic.
-    fn discard(&self, address: Address, payload: T);
+/// Data beside the payloads `T`.
+pub(crate) trait Extra<T, L>: Send + Sync + 'static {
+    /// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
+    fn leave(&self, address: Address, payload: T) -> L;
+
+    /// Drops a payload that no caller has asked for. May panic.
+    fn discard(&self, left: L);
 }
 
-impl<T: 'static> Extra<T> for () {
-    fn discard(&self, _: Address, payload: T) {
+impl<T: 'static> Extra<T, T> for () {
+    fn leave(&self, _: Address, payload: T) -> T {
+        payload
+    }
+
+    fn discard(&self, payload: T) {
         drop_user_value(payload);
     }
 }
 
-/// A payload that has expired.
-pub(crate) struct Expired<T> {
-    address: Address,
-    payload: T,
-}
-
-impl<T: Send + 'static, W: Scheme, X: Extra<T>> Inner<T, W, X> {
+impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W, X, L> {
     pub(crate) fn new(
         engine: Engine<T, W>,
         extra: X,
-        on_expiry: impl Fn(&X, Address, T) + Send + Sync + 'static,
+        on_expiry: impl Fn(L) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
@@ -78,32 +78,31 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T>> Inner<T, W, X> {
                 Ok(address)
             }
             Err(rejected) => {
-                self.count_rejected();
+                self.engine.count_event(|events| &events.rejected, 1);
                 Err(rejected)
             }
         }
     }
 
-    pub(crate) fn count_rejected(&self) {
-        self.engine.count_event(|events| &events.rejected, 1);
-    }
-
     /// Ends a timer. `None` if it has ended, or is expiring.
-    pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<T> {
+    pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<L> {
         let claim = self.engine.claim(address, Mark::Cancel)?;
-        Some(self.engine.withdraw(claim, ending))
+        let payload = self.engine.withdraw(claim, ending);
+        Some(self.extra.leave(address, payload))
     }
 
     /// Payloads that had not expired at the shutdown; empty at the second call.
-    pub(crate) fn take_remains(&self) -> Vec<(Address, T)> {
+    pub(crate) fn take_remains(&self) -> Vec<L> {
         std::mem::take(&mut *self.remains.lock())
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T>> Handler for Inner<T, W, X> {
+impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
+    for Inner<T, W, X, L>
+{
     type Payload = T;
     type Scheme = W;
-    type Ended = Expired<T>;
+    type Ended = L;
     type Stale = ();
 
     #[inline(always)]
@@ -115,7 +114,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T>> Handler for Inner<T, W, X> {
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (Expired<T>, Unreclaimed<()>) {
+    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (L, Unreclaimed<()>) {
         let address = claim.address();
         let (payload, taken) = self.engine.take(claim);
         let unreclaimed = Unreclaimed {
@@ -123,33 +122,32 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T>> Handler for Inner<T, W, X> {
             watches: 0,
             stale: (),
         };
-        (Expired { address, payload }, unreclaimed)
+        (self.extra.leave(address, payload), unreclaimed)
     }
 
-    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Expired<T>> {
+    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<L> {
         let address = claim.address();
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
-        self.remains.lock().push((address, payload));
+        let left = self.extra.leave(address, payload);
+        self.remains.lock().push(left);
         None
     }
 
     fn discard(&self) {
-        for (address, payload) in self.take_remains() {
+        for left in self.take_remains() {
             // Of destructors that panic together the process would die.
-            let _ = self.engine.guarded(|| self.extra.discard(address, payload));
+            let _ = self.engine.guarded(|| self.extra.discard(left));
         }
     }
 
-    fn has_expired(_: &Expired<T>) -> bool {
+    fn has_expired(_: &L) -> bool {
         true
     }
 
     /// The one place that calls the callback.
-    fn complete(&self, Expired { address, payload }: Expired<T>) {
+    fn complete(&self, left: L) {
         // A panic is counted, and concerns this payload only.
-        let _ = self
-            .engine
-            .guarded(|| (self.on_expiry)(&self.extra, address, payload));
+        let _ = self.engine.guarded(|| (self.on_expiry)(left));
         self.engine.free_place();
     }
 }

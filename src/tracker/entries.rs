@@ -6,9 +6,10 @@
 //! * An entry is added while the lock of its map shard is held, after it has got its slot and its timer.
 //! * INVARIANT: an entry leaves the map only by the thread that has claimed its slot, which finds it by its address. So
 //!   that thread always finds it, and runs no code of the key's for that.
+//! * That thread takes the entry out before it runs any code of the user's. So beside the current value of a key lie at
+//!   most as many others as there are threads that are just taking one out, however many callbacks wait.
 //! * A value whose slot is claimed is ending, though its entry is still there. Where another value comes for the key
-//!   meanwhile, it gets an entry of its own, and the old one is superseded. So a key may have several entries, of which
-//!   at most one is current; a search by key passes over the others.
+//!   meanwhile, it gets an entry of its own, and the old one is superseded. A search by key passes over such entries.
 //!
 //! The lock of a timer shard may be taken within that of a map shard, never the other way round.
 
@@ -20,25 +21,23 @@ use crate::engine::timing::Timing;
 use crate::engine::{self, Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher};
-use crate::panics::Panics;
-use crate::scheme::{HierarchicalWheel, Scheme, Tick};
+use crate::scheme::{HierarchicalWheel, Tick};
 use crate::stats::{Count, Ending};
 use crate::sync::ShardedMap;
-use crate::timer::inner::{Extra, Inner};
 use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// The timer below a tracker, with its entries. In the slots are the hashes of the keys.
-pub(super) type Timers<K, V, S> = Inner<u64, HierarchicalWheel, Entries<K, V, S>>;
+/// The slots and timers of the values. In the slots are the hashes of the keys.
+pub(super) type Timers = Engine<u64, HierarchicalWheel>;
 
 /// The slot of a value that this thread ends.
 type Claim<'a> = engine::Claim<'a, u64, HierarchicalWheel>;
 
 /// The value of each key.
-pub(super) struct Entries<K, V, S> {
+pub(crate) struct Entries<K, V, S> {
     map: ShardedMap<K, Entry<V>, S>,
     /// Tokens given out so far, and those before the first.
     tokens: Count,
@@ -56,8 +55,16 @@ struct Entry<V> {
 
 impl<V> Entry<V> {
     /// Whether its value is the one that is kept for its key.
-    fn is_current<P, W: Scheme>(&self, engine: &Engine<P, W>) -> bool {
-        !self.superseded && engine.is_parked(self.address)
+    fn is_current(&self, timers: &Timers) -> bool {
+        !self.superseded && timers.is_parked(self.address)
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            address: self.address,
+            hash: self.hash,
+            token: FencingToken::new(self.token),
+        }
     }
 }
 
@@ -95,16 +102,6 @@ impl Which {
     }
 }
 
-impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64> for Entries<K, V, S> {
-    fn discard(&self, address: Address, hash: u64) {
-        let (key, value) = self.take(address, hash);
-        let mut panics = Panics::default();
-        panics.catch(|| drop_user_value(value));
-        panics.catch(|| drop_user_value(key));
-        panics.resume();
-    }
-}
-
 impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// The first token is one above `before`.
     pub(super) fn new(hasher: S, before: u64) -> Self {
@@ -117,6 +114,10 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         }
     }
 
+    pub(super) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+        self.map.hash_of(key)
+    }
+
     /// A token that is greater than all before. To be called under the lock of a key's map shard: then the tokens of
     /// the key grow in the order in which its values follow one another.
     fn next_token(&self) -> u64 {
@@ -126,7 +127,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// Keeps a value, perhaps in place of another. Returns where, and the other.
     pub(super) fn track(
         &self,
-        timers: &Timers<K, V, S>,
+        timers: &Timers,
         key: K,
         value: V,
         timeout: Duration,
@@ -134,15 +135,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     ) -> Result<(Place, Option<V>), Rejected<V>> {
         match self.enter(timers, key, value, timeout, replace) {
             Ok(entered) => {
-                timers.engine.announce(entered.earlier);
+                timers.announce(entered.earlier);
                 let replaced = entered.replaced.map(|(claim, value)| {
-                    timers.engine.withdraw(claim, Ending::Cancelled);
+                    timers.withdraw(claim, Ending::Cancelled);
                     value
                 });
                 Ok((entered.place, replaced))
             }
             Err(rejected) => {
-                timers.count_rejected();
+                timers.count_event(|events| &events.rejected, 1);
                 Err(rejected)
             }
         }
@@ -151,22 +152,21 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// Gives a value a slot, and its key an entry.
     fn enter<'a>(
         &self,
-        timers: &'a Timers<K, V, S>,
+        timers: &'a Timers,
         key: K,
         value: V,
         timeout: Duration,
         replace: bool,
     ) -> Result<Entered<'a, V>, Rejected<V>> {
-        let engine = &timers.engine;
-        if engine.is_closed() {
-            let _ = engine.guarded(|| engine.drop_spare(Some(key)));
+        if timers.is_closed() {
+            let _ = timers.guarded(|| timers.drop_spare(Some(key)));
             return Err(Rejected::new(RejectReason::ShutDown, value));
         }
         let mut value = Some(value);
         let mut entered = None;
         // `Hash` and `Eq` of keys and the clock are the user's: they come before the value has its slot.
-        let tried = engine.guarded(|| {
-            let timing = engine.timing(timeout);
+        let tried = timers.guarded(|| {
+            let timing = timers.timing(timeout);
             let hash = self.map.hash_of(&key);
             let edit = |occupant: Option<&mut Entry<V>>| {
                 entered = Some(self.admit(timers, hash, timing, occupant, &mut value, replace));
@@ -175,8 +175,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                     _ => None,
                 }
             };
-            let is_current = |entry: &Entry<V>| entry.is_current(engine);
-            self.edit(engine, (hash, key), is_current, edit);
+            let is_current = |entry: &Entry<V>| entry.is_current(timers);
+            self.edit(timers, (hash, key), is_current, edit);
         });
         match (entered, value) {
             // If the destructor of a spare key panicked, that is counted, and the value is kept.
@@ -195,32 +195,31 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     #[inline(always)]
     fn edit(
         &self,
-        engine: &Engine<u64, HierarchicalWheel>,
+        timers: &Timers,
         (hash, key): (u64, K),
         is_current: impl Fn(&Entry<V>) -> bool,
         edit: impl FnOnce(Option<&mut Entry<V>>) -> Option<Entry<V>>,
     ) {
         let hash_of = |entry: &Entry<V>| entry.hash;
         let spare = self.map.edit_current(hash, key, is_current, edit, hash_of);
-        engine.drop_spare(spare);
+        timers.drop_spare(spare);
     }
 
     /// Gives a value a slot, under the lock of the key's map shard: in the entry of the key's `occupant`, if that can
     /// still be ended, or in a fresh one.
     fn admit<'a>(
         &self,
-        timers: &'a Timers<K, V, S>,
+        timers: &'a Timers,
         hash: u64,
         timing: Timing,
         occupant: Option<&mut Entry<V>>,
         value: &mut Option<V>,
         replace: bool,
     ) -> Result<(Entered<'a, V>, Option<Entry<V>>), RejectReason> {
-        let engine = &timers.engine;
         if occupant.is_some() && !replace {
             return Err(RejectReason::Duplicate);
         }
-        let admitted = engine.admit_released(hash, timing);
+        let admitted = timers.admit_released(hash, timing);
         let (address, earlier) = admitted.map_err(|rejected| rejected.reason())?;
         let Some(value) = value.take() else {
             unreachable!("an entry is made once")
@@ -233,18 +232,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             token,
             superseded: false,
         };
-        let place = Place {
-            address,
-            hash,
-            token: FencingToken::new(token),
-        };
         let mut entered = Entered {
-            place,
+            place: fresh.place(),
             replaced: None,
             earlier,
         };
         if let Some(occupant) = occupant {
-            if let Some(claim) = engine.claim(occupant.address, Mark::Cancel) {
+            if let Some(claim) = timers.claim(occupant.address, Mark::Cancel) {
                 let old = std::mem::replace(occupant, fresh);
                 entered.replaced = Some((claim, old.value.into_inner()));
                 return Ok((entered, None));
@@ -256,72 +250,108 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     }
 
     /// Ends the value for `key`, and returns it.
-    pub(super) fn complete<Q>(&self, timers: &Timers<K, V, S>, key: &Q, which: Which) -> Option<V>
+    pub(super) fn complete<Q>(&self, timers: &Timers, key: &Q, which: Which) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let mut claim = None;
-        let entry = self.map.take_where(self.map.hash_of(key), |other, entry| {
-            if key.equivalent(other) && which.matches(entry.token) {
-                claim = timers.engine.claim(entry.address, Mark::Cancel);
-                return claim.is_some();
-            }
-            false
-        });
-        timers.engine.withdraw(claim?, Ending::Forced);
-        let (stored, entry) = entry?;
-        let value = entry.value.into_inner();
+        let is_it = |other: &K, token| key.equivalent(other) && which.matches(token);
+        let (stored, value) = self.end(timers, self.hash_of(key), Ending::Forced, is_it)?;
         if std::mem::needs_drop::<K>() {
             // A destructor that completes the next key does not nest, and one that panics does not cost the value.
             let trampoline = Trampoline::enter();
-            let _ = timers.engine.guarded(|| drop_user_value(stored));
-            timers.engine.leave(trampoline);
+            let _ = timers.guarded(|| drop_user_value(stored));
+            timers.leave(trampoline);
         }
         Some(value)
     }
 
-    /// Ends the value at `place`, whatever other value its key has got since, and returns it.
-    pub(super) fn withdraw(&self, timers: &Timers<K, V, S>, place: Place) -> Option<(K, V)> {
-        let claim = timers.engine.claim(place.address, Mark::Cancel)?;
-        let entry = self.take(place.address, place.hash);
-        timers.engine.withdraw(claim, Ending::Cancelled);
-        Some(entry)
+    /// Ends the value at `place`, if it is still the one with that token.
+    pub(super) fn withdraw(&self, timers: &Timers, place: Place) -> Option<(K, V)> {
+        let is_it = |_: &K, token| token == place.token.get();
+        self.end(timers, place.hash, Ending::Cancelled, is_it)
     }
 
-    /// Ends every value, and returns those that this call has ended.
-    pub(super) fn withdraw_all(&self, timers: &Timers<K, V, S>) -> Vec<(K, V)> {
-        let engine = &timers.engine;
-        let mut all = Vec::new();
-        for shard in &engine.shards {
-            let (mut next, mut slice) = (Some(0), Vec::new());
-            while let Some(first) = next {
-                next = shard.started(first, &mut slice);
-                for at in slice.drain(..) {
-                    let address = shard.address(at);
-                    if let Some(claim) = engine.claim(address, Mark::Cancel) {
-                        let hash = engine.withdraw(claim, Ending::Cancelled);
-                        all.push(self.take(address, hash));
-                    }
-                }
+    /// Ends a value with this hash, which `is_it` knows by its key and its token.
+    #[inline(always)]
+    fn end(
+        &self,
+        timers: &Timers,
+        hash: u64,
+        ending: Ending,
+        is_it: impl Fn(&K, u64) -> bool,
+    ) -> Option<(K, V)> {
+        let mut claim = None;
+        let entry = self.map.take_where(hash, |key, entry| {
+            if is_it(key, entry.token) {
+                claim = timers.claim(entry.address, Mark::Cancel);
+                return claim.is_some();
             }
-        }
-        all
+            false
+        });
+        timers.withdraw(claim?, ending);
+        let (key, entry) = entry?;
+        Some((key, entry.value.into_inner()))
+    }
+
+    /// Whether the map has an entry for `key`, whatever becomes of its value.
+    pub(super) fn has<Q>(&self, key: &Q) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
+        let found = self.map.read_where(self.hash_of(key), is_it, |_| ());
+        found.is_some()
     }
 
     /// Takes out the entry of a value that the calling thread has ended.
-    pub(super) fn take(&self, address: Address, hash: u64) -> (K, V) {
+    pub(super) fn take(&self, address: Address, hash: u64) -> (K, V, FencingToken) {
         let is_it = |_: &K, entry: &Entry<V>| entry.address == address;
         match self.map.take_where(hash, is_it) {
-            Some((key, entry)) => (key, entry.value.into_inner()),
+            Some((key, entry)) => (
+                key,
+                entry.value.into_inner(),
+                FencingToken::new(entry.token),
+            ),
             // INVARIANT: see above.
             None => unreachable!("an entry leaves the map by the thread that ends its value"),
         }
     }
 
+    /// Shows `visit` every value that is kept, under the shared lock of one map shard after the other.
+    fn visit(&self, timers: &Timers, mut visit: impl FnMut(&K, &Entry<V>)) {
+        self.map.for_each(|key, entry| {
+            if entry.is_current(timers) {
+                visit(key, entry);
+            }
+        });
+    }
+
+    /// The keys of all values.
+    pub(super) fn keys(&self, timers: &Timers) -> Vec<K> {
+        let mut keys = Vec::new();
+        self.visit(timers, |key, _| keys.push(key.clone()));
+        keys
+    }
+
+    /// Where the values are that `is_wanted` picks. If that panics, nothing has happened.
+    pub(super) fn places(
+        &self,
+        timers: &Timers,
+        mut is_wanted: impl FnMut(&K, &V) -> bool,
+    ) -> Vec<Place> {
+        let mut places = Vec::new();
+        self.visit(timers, |key, entry| {
+            if is_wanted(key, &entry.value.lock()) {
+                places.push(entry.place());
+            }
+        });
+        places
+    }
+
     /// Reads the entry of the live value for `key`, under the shared lock of the key's map shard.
     fn read<Q, R>(
         &self,
-        timers: &Timers<K, V, S>,
+        timers: &Timers,
         key: &Q,
         which: Which,
         read: impl FnOnce(&Entry<V>) -> R,
@@ -330,25 +360,21 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let is_it = |other: &K, entry: &Entry<V>| {
-            key.equivalent(other) && which.matches(entry.token) && entry.is_current(&timers.engine)
+            key.equivalent(other) && which.matches(entry.token) && entry.is_current(timers)
         };
         self.map.read_where(self.map.hash_of(key), is_it, read)
     }
 
     /// Where the value for `key` is.
-    pub(super) fn find<Q>(&self, timers: &Timers<K, V, S>, key: &Q) -> Option<Place>
+    pub(super) fn find<Q>(&self, timers: &Timers, key: &Q) -> Option<Place>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.read(timers, key, Which::Any, |entry| Place {
-            address: entry.address,
-            hash: entry.hash,
-            token: FencingToken::new(entry.token),
-        })
+        self.read(timers, key, Which::Any, Entry::place)
     }
 
     /// A clone of the value for `key`.
-    pub(super) fn get<Q>(&self, timers: &Timers<K, V, S>, key: &Q) -> Option<V>
+    pub(super) fn get<Q>(&self, timers: &Timers, key: &Q) -> Option<V>
     where
         V: Clone,
         Q: Hash + Equivalent<K> + ?Sized,
@@ -360,23 +386,17 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     ///
     /// The lock of the map shard is held until the deadline is set: else a value that has got into the same slot and
     /// entry meanwhile would have the deadline of the one before.
-    pub(super) fn touch<Q>(
-        &self,
-        timers: &Timers<K, V, S>,
-        key: &Q,
-        which: Which,
-        timeout: Duration,
-    ) -> bool
+    pub(super) fn touch<Q>(&self, timers: &Timers, key: &Q, which: Which, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let timing = timers.engine.timing(timeout);
+        let timing = timers.timing(timeout);
         let rescheduled = self.read(timers, key, which, |entry| {
-            timers.engine.reschedule_to(entry.address, timing)
+            timers.reschedule_to(entry.address, timing)
         });
         match rescheduled {
             Some(Rescheduled::Done(earlier)) => {
-                timers.engine.announce(earlier);
+                timers.announce(earlier);
                 true
             }
             _ => false,
@@ -387,21 +407,20 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// value before.
     pub(super) fn replace(
         &self,
-        timers: &Timers<K, V, S>,
+        timers: &Timers,
         key: K,
         token: FencingToken,
         value: V,
         timeout: Duration,
     ) -> Result<(FencingToken, V), Rejected<V>> {
-        let engine = &timers.engine;
         let mut value = Some(value);
         let mut replaced = None;
-        let tried = engine.guarded(|| {
-            let timing = engine.timing(timeout);
+        let tried = timers.guarded(|| {
+            let timing = timers.timing(timeout);
             let hash = self.map.hash_of(&key);
             let edit = |occupant: Option<&mut Entry<V>>| {
                 let occupant = occupant?;
-                let Rescheduled::Done(earlier) = engine.reschedule_to(occupant.address, timing)
+                let Rescheduled::Done(earlier) = timers.reschedule_to(occupant.address, timing)
                 else {
                     return None;
                 };
@@ -410,21 +429,21 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                 replaced = Some((FencingToken::new(occupant.token), old, earlier));
                 None
             };
-            let is_it = |entry: &Entry<V>| entry.token == token.get() && entry.is_current(engine);
-            self.edit(engine, (hash, key), is_it, edit);
+            let is_it = |entry: &Entry<V>| entry.token == token.get() && entry.is_current(timers);
+            self.edit(timers, (hash, key), is_it, edit);
         });
         match (replaced, value) {
             (Some((token, old, earlier)), _) => {
-                engine.announce(earlier);
+                timers.announce(earlier);
                 Ok((token, old))
             }
             (None, Some(value)) => {
                 let reason = match tried {
                     Err(_) => RejectReason::Panicked,
-                    Ok(()) if engine.is_closed() => RejectReason::ShutDown,
+                    Ok(()) if timers.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,
                 };
-                timers.count_rejected();
+                timers.count_event(|events| &events.rejected, 1);
                 Err(Rejected::new(reason, value))
             }
             (None, None) => unreachable!("a value is taken only to be kept"),

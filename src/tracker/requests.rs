@@ -1,23 +1,23 @@
-//! Calls that wait for their responses: a [`Tracker`] whose values are promises.
+//! Calls that wait for their responses: a tracker of promises.
 
 mod builder;
+mod pending;
 
-pub use builder::RequestsBuilder;
-
-use builder::Report;
-
-use super::entries::Place;
-use super::{Tracker, TrackerBuilder, WeakTracker};
-use crate::error::{BuildError, RejectReason, Rejected};
+use super::entries::Which;
+use crate::address::Address;
+use crate::engine::shared_handle::{SharedHandle, WeakRef, shared_methods, shared_type};
+use crate::error::{RejectReason, Rejected};
+use crate::future::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::panics::Panics;
 use crate::promise::{Promise, block_on};
-use crate::stats::{Count, Stats};
+use crate::scheme::HierarchicalWheel;
+use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::time::Timestamp;
+use crate::timer;
 use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
-use std::error::Error;
+use pending::{Caller, Failed, Pending};
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
@@ -25,46 +25,21 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Why a request has no response.
+/// What has become of a response that was given to [`Requests::respond`].
+///
+/// Dropping one that came back is the caller's: where the destructor of a response gives the next response to a request
+/// that does not wait for it, the destructors nest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RequestError {
-    /// Its timeout passed first.
-    TimedOut,
-    /// The connection was lost before the response came: see [`Requests::fail_all`].
-    ConnectionLost,
-    /// The [`Requests`] were shut down, or dropped.
-    ShutDown,
-}
-
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TimedOut => "no response came within the timeout",
-            Self::ConnectionLost => "the connection was lost before a response came",
-            Self::ShutDown => "the requests were shut down before a response came",
-        })
-    }
-}
-
-impl Error for RequestError {}
-
-/// The side of a promise that answers. Its destructor ends the request with a shutdown.
-struct Caller<R>(Arc<Promise<Result<R, RequestError>>>);
-
-impl<R> Caller<R> {
-    fn answer(self, answer: Result<R, RequestError>) {
-        // Nothing else keeps this promise while the caller exists.
-        let _ = self.0.keep(answer);
-    }
-}
-
-impl<R> Drop for Caller<R> {
-    fn drop(&mut self) {
-        // The promise refuses this if there is an answer. A shutdown drops many callers, and the waker of one may
-        // panic: the others must be told all the same. The panic hook has reported it.
-        Panics::contain(|| drop(self.0.keep(Err(RequestError::ShutDown))));
-    }
+#[must_use = "a response to an id that is unknown may mean that the connection is broken"]
+pub enum Responded<R> {
+    /// A request was waiting for it, and has it. (Or had it: its future may be dropped at this moment.)
+    Delivered,
+    /// The request has ended without a response: it has timed out, was dropped, was failed or ended with the shutdown.
+    /// A second response to it is unknown.
+    Late(R),
+    /// No request had this id, or it has its response, or it ended without one before the last
+    /// [`remembered_ids`](crate::Builder::remembered_ids) that did.
+    Unknown(R),
 }
 
 /// The pending requests of a client: matches responses to them by id, and times them out.
@@ -74,17 +49,19 @@ impl<R> Drop for Caller<R> {
 /// [`respond`](Self::respond).
 ///
 /// ```
-/// use request_purgatory::tracker::{RequestError, Requests};
+/// use request_purgatory::tracker::Responded;
+/// use request_purgatory::{Requests, WaitError};
 /// use std::time::Duration;
 ///
 /// let calls = Requests::<u64, String>::new("calls");
 /// let answered = calls.request(1, Duration::from_secs(5))?;
 /// let forgotten = calls.request(2, Duration::from_millis(5))?;
-/// assert!(calls.respond(&1, "pong".into()));
+/// assert_eq!(calls.respond(&1, "pong".into()), Responded::Delivered);
 /// assert_eq!(answered.wait_blocking()?, "pong");
-/// assert_eq!(forgotten.wait_blocking(), Err(RequestError::TimedOut));
-/// assert!(!calls.respond(&2, "too late".into()));
-/// assert_eq!(calls.late(), 1);
+/// assert_eq!(forgotten.wait_blocking(), Err(WaitError::Expired));
+/// // One response to each request is expected, in time or not. Any other is a fault of the server's.
+/// assert_eq!(calls.respond(&2, "pong".into()), Responded::Late("pong".into()));
+/// assert_eq!(calls.respond(&2, "pong".into()), Responded::Unknown("pong".into()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -92,8 +69,8 @@ impl<R> Drop for Caller<R> {
 /// request that is still pending, and goes on:
 ///
 /// ```
-/// use request_purgatory::RejectReason;
-/// use request_purgatory::tracker::{Requests, ResponseFuture};
+/// use request_purgatory::tracker::ResponseFuture;
+/// use request_purgatory::{RejectReason, Requests};
 /// use std::sync::atomic::{AtomicU32, Ordering};
 /// use std::time::Duration;
 ///
@@ -120,45 +97,24 @@ impl<R> Drop for Caller<R> {
 /// [`ReaperThread`](crate::threads::ReaperThread).
 ///
 /// Cloning is cheap, and clones are the same requests. When the last one is dropped, pending requests end with
-/// [`RequestError::ShutDown`].
+/// [`WaitError::ShutDown`].
 pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
-    tracker: Tracker<K, Caller<R>, S>,
-    late: Arc<Late<K, R>>,
+    shared: SharedHandle<Inner<K, R, S>>,
 }
 
-/// Responses to requests that are not pending.
-struct Late<K, R> {
-    count: Count,
-    report: Option<Report<K, R>>,
-}
-
-impl<K: Key, R: Send + 'static> Requests<K, R> {
-    /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures that time out are woken.
-    ///
-    /// # Panics
-    /// If the system refuses a thread. [`RequestsBuilder::build`] returns that as an error.
-    pub fn new(name: impl Into<String>) -> Self {
-        match Self::builder(name).build() {
-            Ok(requests) => requests,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// Begins to build them with other choices.
-    pub fn builder(name: impl Into<String>) -> RequestsBuilder<K, R> {
-        RequestsBuilder::new(name.into())
-    }
-}
+type Inner<K, R, S> = timer::inner::Inner<u64, HierarchicalWheel, Pending<K, R, S>, Failed<K, R>>;
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
+    shared_methods!("requests that are pending");
+
     /// Expects a response to request `id` within `timeout`. Call it before you send the request: a response that
-    /// arrives before this call is late. Dropping the [`ResponseFuture`] forgets the request.
+    /// arrives before this call is unknown. Dropping the [`ResponseFuture`] forgets the request.
     ///
     /// Takes the lock of the id's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending ([`Duplicate`](RejectReason::Duplicate)),
-    /// [`max_parked`](RequestsBuilder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone`
+    /// [`max_parked`](crate::Builder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone`
     /// of an id or the clock panicked.
     pub fn request(
         &self,
@@ -166,173 +122,142 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         timeout: Duration,
     ) -> Result<ResponseFuture<K, R, S>, Rejected<K>> {
         let promise = Arc::new(Promise::new());
-        let timers = &self.tracker.shared.inner;
-        let copy = match timers.engine.guarded(|| id.clone()) {
-            Ok(copy) => copy,
-            Err(_) => {
-                timers.count_rejected();
-                return Err(Rejected::new(RejectReason::Panicked, id));
-            }
+        let Inner { engine, extra, .. } = &*self.shared.inner;
+        let Ok(copy) = engine.guarded(|| id.clone()) else {
+            engine.count_event(|events| &events.rejected, 1);
+            return Err(Rejected::new(RejectReason::Panicked, id));
         };
-        match timers
-            .extra
-            .track(timers, copy, Caller(promise.clone()), timeout, false)
-        {
+        let caller = Caller::new(promise.clone());
+        match extra.entries.track(engine, copy, caller, timeout, false) {
             Ok((place, _)) => Ok(ResponseFuture {
                 promise,
-                tracker: self.tracker.downgrade(),
+                requests: self.downgrade(),
                 id,
-                place,
+                address: place.address,
                 answered: false,
             }),
             Err(rejected) => Err(rejected.map(|_| id)),
         }
     }
 
-    /// Answers request `id` with `response`. Returns whether the request was pending. If not, the response is counted
-    /// as [late](Self::late) and reported to [`on_late`](RequestsBuilder::on_late).
+    /// Answers request `id` with `response`, and says what has become of that. The id may be given in a borrowed form:
+    /// `str` for `String`, or a type with [`Equivalent`].
     ///
     /// Takes the lock of the id's map shard, and then that of a timer shard only if it is free. Wakes the future on
-    /// this thread, or calls `on_late`, with no lock held; if that panics, so does this call.
-    pub fn respond(&self, id: &K, response: R) -> bool {
+    /// this thread, with no lock held; if that panics, so does this call. If no such request is pending, takes the lock
+    /// of the ids that have ended, and compares ids under it.
+    pub fn respond<Q>(&self, id: &Q, response: R) -> Responded<R>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
         let trampoline = Trampoline::enter();
-        let late = self.answer(id, response, &trampoline);
-        late.map_err(|response| {
-            if let Some(report) = &self.late.report {
-                report(id, response);
-            }
-        })
-        .is_ok()
-    }
-
-    /// The same by a borrowed form of the id: `str` for `String`, or a type with [`Equivalent`]. Locks and wakes as
-    /// [`respond`](Self::respond) does.
-    ///
-    /// # Errors
-    /// The response to a request that is not pending comes back. It is counted as [late](Self::late), and not reported.
-    pub fn respond_by<Q>(&self, id: &Q, response: R) -> Result<(), R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.answer(id, response, &Trampoline::enter())
-    }
-
-    fn answer<Q>(&self, id: &Q, response: R, trampoline: &Trampoline) -> Result<(), R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        match self.tracker.complete(id) {
+        let Inner { engine, extra, .. } = &*self.shared.inner;
+        match extra.entries.complete(engine, id, Which::Any) {
             // A waker that responds to the next request does not nest.
             Some(caller) if trampoline.is_outermost() => {
                 caller.answer(Ok(response));
-                Ok(())
+                Responded::Delivered
             }
             Some(caller) => {
                 trampoline.run(Box::new(move || caller.answer(Ok(response))));
-                Ok(())
+                Responded::Delivered
             }
             None => {
-                self.late.count.add(1);
-                Err(response)
+                let (is_late, ended) = extra.answer_ended(id);
+                // The destructor of an id is the user's, and its panic must not cost the response.
+                let _ = engine.guarded(|| drop_user_value(ended));
+                engine.leave(trampoline);
+                if is_late {
+                    extra.late.add(1);
+                    Responded::Late(response)
+                } else {
+                    extra.unknown.add(1);
+                    Responded::Unknown(response)
+                }
             }
         }
     }
 
-    /// Ends every pending request with [`RequestError::ConnectionLost`], and takes new requests as before, for the next
-    /// connection. Returns how many requests this call ended.
+    /// Ends every pending request with the response that `response` makes of its id, and takes new requests as before:
+    /// the connection is lost, say. Returns how many requests this call ended.
     ///
     /// Every request that was pending when the call began has ended when it returns. A request that another thread
-    /// makes meanwhile may end as well, so make the requests of the next connection after this call. A response to an
-    /// ended request is late.
+    /// makes meanwhile may end as well, so make the requests of the next connection after this call. What the server
+    /// responds to an ended request is [late](Responded::Late).
     ///
-    /// Takes for each request the lock of the id's map shard, and that of a timer shard only if it is free. Then wakes
-    /// the futures on this thread, with no lock held; a waker's panic is caught and counted.
-    pub fn fail_all(&self) -> usize {
+    /// Takes the shared lock of one map shard after the other; then, for each request, the lock of the ids that have
+    /// ended, that of the id's map shard, and that of a timer shard only if it is free. When all have ended, calls
+    /// `response` and wakes the futures on this thread, with no lock held. Their panics are caught and counted; if
+    /// `response` panics, that request ends with [`WaitError::Panicked`].
+    pub fn fail_all_with(&self, response: impl FnMut(&K) -> R) -> usize {
+        self.fail_where(|_| true, response)
+    }
+
+    /// Ends every pending request whose id `is_wanted` picks, as [`fail_all_with`](Self::fail_all_with) ends them all:
+    /// one of several servers is lost.
+    ///
+    /// `is_wanted` is asked about all ids of a map shard under the shared lock of that: let it be short, and not call
+    /// the requests. If it panics, no request has ended.
+    pub fn fail_where(
+        &self,
+        mut is_wanted: impl FnMut(&K) -> bool,
+        mut response: impl FnMut(&K) -> R,
+    ) -> usize {
         let _trampoline = Trampoline::enter();
+        let inner = &self.shared.inner;
+        let is_wanted = |id: &K, _: &Caller<R>| is_wanted(id);
+        let places = inner.extra.entries.places(&inner.engine, is_wanted);
         // All requests end before the first future is woken, so a request that its task makes is not ended here.
-        let callers = self.tracker.withdraw_all();
-        let failed = callers.len();
-        let engine = &self.tracker.shared.inner.engine;
-        // Wakers, and the destructor of an id, are the user's: a panic is counted.
-        for (id, caller) in callers {
-            let _ = engine.guarded(|| caller.answer(Err(RequestError::ConnectionLost)));
-            let _ = engine.guarded(|| drop(id));
+        let fail = |address| inner.withdraw(address, Ending::Cancelled);
+        let failed = places.into_iter().filter_map(|place| fail(place.address));
+        let failed = failed.collect::<Vec<_>>();
+        let count = failed.len();
+        for failed in failed {
+            let tell = || failed.answer(|id| Ok(response(id)));
+            let _ = inner.engine.guarded(tell);
         }
-        failed
+        count
     }
 
     /// Lets the request `id` time out `timeout` from now instead: for instance, the server has said that it is still at
     /// work. `false` if no such request is pending. Locks, and reads the clock, as [`Tracker::touch`] does.
+    ///
+    /// [`Tracker::touch`]: crate::Tracker::touch
     pub fn touch<Q>(&self, id: &Q, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.tracker.touch(id, timeout)
+        let Inner { engine, extra, .. } = &*self.shared.inner;
+        extra.entries.touch(engine, id, Which::Any, timeout)
     }
 
-    /// The number of requests pending now. Exact when no call is in progress. Takes no lock.
-    pub fn len(&self) -> usize {
-        self.tracker.len()
-    }
-
-    /// Whether no request is pending now. Takes no lock.
-    pub fn is_empty(&self) -> bool {
-        self.tracker.is_empty()
-    }
-
-    /// The number of responses to requests that were not pending: they had timed out, were dropped, or were never made.
+    /// The number of responses so far that were [late](Responded::Late).
     pub fn late(&self) -> u64 {
-        self.late.count.read()
+        self.shared.inner.extra.late.read()
     }
 
-    /// The counts so far: `parked` requests are pending now, `completed` were answered, `expired` timed out and
-    /// `cancelled` were dropped or ended by [`fail_all`](Self::fail_all). Takes no lock.
-    pub fn stats(&self) -> Stats {
-        self.tracker.stats()
+    /// The number of responses so far whose id was [unknown](Responded::Unknown).
+    pub fn unknown(&self) -> u64 {
+        self.shared.inner.extra.unknown.read()
     }
 
-    /// Times out requests whose deadline has passed; for use without a reaper. See [`Tracker::advance`].
-    pub fn advance(&self) -> usize {
-        self.tracker.advance()
-    }
-
-    /// The time of the next call of [`advance`](Self::advance); see [`Tracker::next_deadline`].
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.tracker.next_deadline()
-    }
-
-    /// Refuses requests from now on, and ends pending ones with [`RequestError::ShutDown`]: their futures are woken on
-    /// this thread. Then joins the threads; see [`Tracker::shutdown`].
+    /// Refuses requests from now on, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
+    /// this thread. Then joins the threads; see [`Tracker::shutdown`](crate::Tracker::shutdown).
     pub fn shutdown(&self) {
-        let remains = self.tracker.shutdown();
+        // A second caller must not take what the first one is still collecting.
+        if !self.shared.shutdown() {
+            return;
+        }
         let _trampoline = Trampoline::enter();
-        let engine = &self.tracker.shared.inner.engine;
-        for (id, caller) in remains {
-            // Dropping it tells its request. (The destructor of an id is the user's.)
-            drop(caller);
-            let _ = engine.guarded(|| drop(id));
+        let inner = &self.shared.inner;
+        for failed in inner.take_remains() {
+            let tell = || failed.answer(|_| Err(WaitError::ShutDown));
+            let _ = inner.engine.guarded(tell);
         }
     }
 }
 
-impl<K: Key, R: Send + 'static, S: KeyHasher> Clone for Requests<K, R, S> {
-    fn clone(&self) -> Self {
-        Self {
-            tracker: self.tracker.clone(),
-            late: self.late.clone(),
-        }
-    }
-}
-
-impl<K: Key, R: Send + 'static, S: KeyHasher> fmt::Debug for Requests<K, R, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Requests")
-            .field("name", &self.tracker.name())
-            .field("stats", &self.stats())
-            .field("late", &self.late())
-            .finish_non_exhaustive()
-    }
-}
+shared_type!([K: Key, R: Send + 'static, S: KeyHasher] Requests, Requests<K, R, S>, Inner<K, R, S>);
 
 /// A [`Future`] of the response to one request, or of the reason why there is none.
 ///
@@ -340,10 +265,10 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> fmt::Debug for Requests<K, R, S> {
 /// [`Requests`] alive.
 #[must_use = "a request that is dropped is forgotten"]
 pub struct ResponseFuture<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
-    promise: Arc<Promise<Result<R, RequestError>>>,
-    tracker: WeakTracker<K, Caller<R>, S>,
+    promise: Arc<Promise<Result<R, WaitError>>>,
+    requests: WeakRef<Requests<K, R, S>>,
     id: K,
-    place: Place,
+    address: Address,
     answered: bool,
 }
 
@@ -356,11 +281,12 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
     /// Blocks this thread until the response comes.
     ///
     /// # Errors
-    /// [`RequestError`], if the timeout passes, the connection is lost or the requests are shut down.
+    /// [`WaitError::Expired`] if the timeout passes, [`WaitError::ShutDown`] if the requests are shut down or dropped,
+    /// and [`WaitError::Panicked`] if the response of [`fail_where`](Requests::fail_where) panics.
     ///
     /// # Panics
     /// If it is called from a callback of the library: the response may need the thread that is blocked.
-    pub fn wait_blocking(self) -> Result<R, RequestError> {
+    pub fn wait_blocking(self) -> Result<R, WaitError> {
         assert!(
             !Trampoline::in_progress(),
             "a callback of the library must not block in `wait_blocking`"
@@ -370,7 +296,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> ResponseFuture<K, R, S> {
 }
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Future for ResponseFuture<K, R, S> {
-    type Output = Result<R, RequestError>;
+    type Output = Result<R, WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -392,10 +318,14 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         // The task that drops the future is not woken.
         let (response, waker) = self.promise.close();
         let mut panics = Panics::default();
-        let withdraw = || Some(self.tracker.upgrade()?.withdraw(self.place));
-        let withdrawn = panics.catch(withdraw);
+        let withdraw = || {
+            let inner = &self.requests.upgrade()?.shared.inner;
+            inner.withdraw(self.address, Ending::Cancelled)
+        };
         // Destructors of the user's, after the request has ended.
-        panics.catch(|| drop_user_value(withdrawn));
+        if let Some(withdrawn) = panics.catch(withdraw).flatten() {
+            panics.catch(|| withdrawn.answer(|_| Err(WaitError::Cancelled)));
+        }
         panics.catch(|| drop_user_value(response));
         panics.catch(|| drop_user_value(waker));
         panics.resume();
@@ -408,28 +338,5 @@ impl<K: Key + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug for Respon
             .field("id", &self.id)
             .field("answered", &self.answered)
             .finish_non_exhaustive()
-    }
-}
-
-impl<K: Key, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
-    /// Builds them and starts the threads.
-    ///
-    /// # Errors
-    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
-    /// refuses a thread.
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
-        let tracker = TrackerBuilder::with(self.settings, self.hasher, 1);
-        Ok(Requests {
-            tracker: tracker.build(|_, caller: Caller<R>| {
-                caller.answer(Err(RequestError::TimedOut));
-            })?,
-            late: Arc::new(Late {
-                count: Count::default(),
-                report: self.on_late,
-            }),
-        })
     }
 }

@@ -3,31 +3,66 @@
 /// The value that a watcher waits for a key to reach: an offset, an epoch, a version.
 pub(crate) type Rank = u64;
 
-/// What a check examines at most.
+/// How far a check goes: see [`check_and_complete_with`](crate::Purgatory::check_and_complete_with). The parts combine:
+/// `Bound::at_most(1).up_to(9)`.
+///
+/// Where several deferred checks of one key are made as one, their counts are added, the higher rank applies, and a
+/// check that goes on after a refusal makes the merged one go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub struct Bound {
     /// Of the watchers with a rank, those up to this one.
     pub(crate) up_to: Rank,
     /// It stops after this many completions.
     pub(crate) at_most: usize,
+    /// It stops at the first watcher that finds nothing.
+    pub(crate) until_refused: bool,
 }
 
 impl Bound {
-    /// All watchers.
     pub(crate) const NONE: Self = Self {
         up_to: Rank::MAX,
         at_most: usize::MAX,
+        until_refused: false,
     };
 
-    pub(crate) fn up_to(up_to: Rank) -> Self {
+    /// Every operation that watches the key.
+    pub fn all() -> Self {
+        Self::NONE
+    }
+
+    /// Operations in the order in which they were parked, until `count` of them are completed *for this key*: for an
+    /// event that satisfies at most `count` operations, such as a job for competing workers.
+    ///
+    /// An operation that answers yes to [this key](crate::purgatory::Cause::key) counts. One that is completed for a
+    /// reason that names no key does not: it may have taken from another key. An operation that another thread is
+    /// examining does not count either; that thread examines it again, and the check goes on to the next. So a check
+    /// may examine too many operations, but it never leaves an item beside an operation that would take it.
+    pub fn at_most(count: usize) -> Self {
         Self {
-            up_to,
+            at_most: count,
             ..Self::NONE
         }
     }
 
-    pub(crate) fn at_most(self, at_most: usize) -> Self {
-        Self { at_most, ..self }
+    /// Operations that watch the key [at a rank](crate::Watch::at_rank) up to `rank`, in the order of ranks, and then
+    /// all that watch it without one. Operations above `rank` cost nothing.
+    pub fn up_to(self, rank: u64) -> Self {
+        Self {
+            up_to: rank,
+            ..self
+        }
+    }
+
+    /// Stops at the first operation that answers no: for a caller that does not know how many items an event brought.
+    /// An operation that another thread is examining is passed over.
+    ///
+    /// The operations behind the one that refuses are *not* examined, so use it only where an operation that finds
+    /// nothing shows that those behind it would find nothing either.
+    pub fn until_refused(self) -> Self {
+        Self {
+            until_refused: true,
+            ..self
+        }
     }
 
     /// The bound of one check in place of two.
@@ -35,6 +70,13 @@ impl Bound {
         Self {
             up_to: self.up_to.max(other.up_to),
             at_most: self.at_most.saturating_add(other.at_most),
+            until_refused: self.until_refused && other.until_refused,
         }
+    }
+}
+
+impl Default for Bound {
+    fn default() -> Self {
+        Self::all()
     }
 }

@@ -206,6 +206,11 @@ impl<K> Resolved<K> {
         }
     }
 
+    /// Whose place it is.
+    pub(crate) fn key(&self) -> Option<Arc<K>> {
+        self.locked.lock().key.clone()
+    }
+
     /// Shows the list, if it is behind the lock and not empty.
     pub(crate) fn read(&self, read: impl FnOnce(&WatchList)) {
         if let Some(list) = &self.locked.lock().list {

@@ -102,7 +102,7 @@ fn an_operation_that_is_lost_says_why() {
 #[test]
 fn a_refused_operation_comes_back() {
     let (fetches, _clock) = fetches(Dispatch::Inline);
-    let refused = fetches.completion(Op::new(NEVER_IN_A_TEST), []);
+    let refused = fetches.completion(Op::new(NEVER_IN_A_TEST), [0; 0]);
     assert!(matches!(
         refused.map_err(Rejected::into_parts),
         Err((RejectReason::NoKeys, Op { .. }))

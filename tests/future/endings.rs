@@ -4,7 +4,7 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Tally};
 use crate::{Slot, assert_empty, by_hand, now, put, take};
 use request_purgatory::{
-    Waits, Watch, future::WaitError, future::WaitFuture, future::WaitOperation, threads::Reaper,
+    Bound, Waits, future::WaitError, future::WaitFuture, future::WaitOperation, threads::Reaper,
     time::ManualClock,
 };
 use std::sync::Arc;
@@ -193,13 +193,13 @@ fn waits_on_resolved_keys_and_at_ranks() {
     let topic = waits.resolve(9);
     let [near, far] = [10, 20].map(|offset| {
         let end = end.clone();
-        let watches = [Watch::resolved(&topic).at_rank(offset as u64)];
-        waits.wait_on(watches, NEVER_IN_A_TEST, move || {
+        let watches = [topic.watch().at_rank(offset as u64)];
+        waits.wait(watches, NEVER_IN_A_TEST, move || {
             Some(end.load(Ordering::SeqCst)).filter(|&end| end >= offset)
         })
     });
     end.store(15, Ordering::SeqCst);
-    assert_eq!(waits.check_and_complete_up_to(&9, 15), 1);
+    assert_eq!(waits.check_and_complete_with(&9, Bound::all().up_to(15)), 1);
     assert_eq!(waits.stats().checks, 1, "only the nearer one");
     assert_eq!(now(near), Ok(15));
     end.store(20, Ordering::SeqCst);

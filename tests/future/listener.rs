@@ -6,7 +6,7 @@ use crate::{assert_empty, by_hand};
 use request_purgatory::future::{Listener, WaitError};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{ManualClock, WakeFn};
-use request_purgatory::{Purgatory, Waits, Watch};
+use request_purgatory::{Bound, Purgatory, Waits, Watch};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn g01_a_check_after_the_call_is_told_and_those_in_between_are_one() {
     assert_eq!(bell.rung(), 3, "once for the checks in between");
     waits.check_and_complete(&3);
     assert_eq!(bell.rung(), 3, "not a key of its");
-    assert_eq!((waits.len(), waits.watched()), (1, 2));
+    assert_eq!((waits.len(), waits.stats().watched), (1, 2));
 }
 
 /// A call that was dropped has taken nothing: the check comes to the next one, and the last waker is woken.
@@ -144,7 +144,7 @@ fn g17_a_refused_listener_says_so() {
     }
     assert!(refused.handle().is_none());
     drop(held);
-    let mut keyless = waits.listen([], NEVER_IN_A_TEST);
+    let mut keyless = waits.listen([0; 0], NEVER_IN_A_TEST);
     let no_keys = Poll::Ready(Err(WaitError::NoKeys));
     assert_eq!(checked(&bell, &mut keyless), no_keys);
     waits.shutdown();
@@ -159,11 +159,11 @@ fn listens_on_resolved_keys_and_at_ranks() {
     let (waits, _clock) = by_hand();
     let bell = Bell::new();
     let topic = waits.resolve(9);
-    let watches = || [Watch::resolved(&topic).at_rank(10), Watch::key(1)];
-    let mut listener = waits.listen_on(watches(), NEVER_IN_A_TEST);
-    waits.check_and_complete_up_to(&9, 9);
+    let watches = || [topic.watch().at_rank(10), Watch::from(1)];
+    let mut listener = waits.listen(watches(), NEVER_IN_A_TEST);
+    waits.check_and_complete_with(&9, Bound::all().up_to(9));
     assert_eq!(checked(&bell, &mut listener), Poll::Pending);
-    waits.check_and_complete_up_to(&9, 10);
+    waits.check_and_complete_with(&9, Bound::all().up_to(10));
     assert_eq!(checked(&bell, &mut listener), CHECKED);
     topic.check_and_complete();
     assert_eq!(checked(&bell, &mut listener), CHECKED);
@@ -362,11 +362,13 @@ fn g06_a_waker_that_panics_when_it_is_dropped_keeps_nothing_parked() {
     let (poll, future) = both(waits.wait([1], NEVER_IN_A_TEST, || None::<u8>));
     explode(poll, future);
     assert_empty(&waits);
-    let (poll, future) = both(waits.take([1], NEVER_IN_A_TEST, || None::<u8>, drop));
+    let (poll, future) = both(waits.take([1], NEVER_IN_A_TEST, |_| None::<u8>, drop));
     explode(poll, future);
     assert_empty(&waits);
     let (poll, future) = both(Box::pin(
-        waits.wait_until([1], NEVER_IN_A_TEST, || async { None::<u8> }),
+        waits
+            .listen([1], NEVER_IN_A_TEST)
+            .until(|| async { None::<u8> }),
     ));
     explode(poll, future);
     assert_empty(&waits);
@@ -380,7 +382,7 @@ fn g06_a_waker_that_panics_when_it_is_dropped_keeps_nothing_parked() {
     eventually("the end", || completions.is_empty());
     assert_eq!(completions.stats().cancelled, 1);
 
-    let requests = request_purgatory::tracker::Requests::<u64, u8>::new("requests");
+    let requests = request_purgatory::Requests::<u64, u8>::new("requests");
     let request = requests.request(1, NEVER_IN_A_TEST);
     let (poll, future) = both(request.expect("the id is free"));
     explode(poll, future);

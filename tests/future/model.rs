@@ -6,7 +6,7 @@ use crate::support::lock;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    Waits, Watch, future::WaitError, future::WaitFuture, time::Clock, time::ManualClock,
+    Bound, Waits, Watch, future::WaitError, future::WaitFuture, time::Clock, time::ManualClock,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
@@ -173,9 +173,9 @@ impl Pair {
                 }
                 let on = on
                     .into_iter()
-                    .map(|(key, rank)| rank.into_iter().fold(Watch::key(key), Watch::at_rank));
+                    .map(|(key, rank)| rank.into_iter().fold(Watch::from(key), Watch::at_rank));
                 self.wait(watched, starting, |real, timeout, predicate| {
-                    real.wait_on(on, timeout, predicate)
+                    real.wait(on, timeout, predicate)
                 });
             }
             Call::Answer(pick, answer) => {
@@ -188,7 +188,9 @@ impl Pair {
                 let met = self.on_key(key, up_to.unwrap_or(u64::MAX));
                 let found = match up_to {
                     None => self.real.check_and_complete(&key),
-                    Some(rank) => self.real.check_and_complete_up_to(&key, rank),
+                    Some(rank) => self
+                        .real
+                        .check_and_complete_with(&key, Bound::all().up_to(rank)),
                 };
                 assert_eq!(found, self.ask(met, None));
             }
@@ -350,7 +352,7 @@ impl Pair {
         let watched = self.parked.values().flat_map(|wait| wait.keys.keys());
         let keys = watched.clone().collect::<BTreeSet<_>>();
         assert_eq!(
-            (self.real.watched(), self.real.watched_keys()),
+            (self.real.stats().watched, self.real.watched_keys()),
             (watched.count(), keys.len())
         );
         for (number, task) in self.tasks.iter().enumerate() {

@@ -7,7 +7,7 @@ use crate::support::{
 };
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{TakeFuture, WaitError};
-use request_purgatory::{Waits, Watch, threads::Reaper};
+use request_purgatory::{Bound, Waits, threads::Reaper};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ impl Jobs {
         waits.take(
             [1],
             timeout,
-            move || takes.pop(),
+            move |_| takes.pop(),
             move |job| lock(&returns.0).push_front(job),
         )
     }
@@ -55,7 +55,7 @@ fn g23_what_was_taken_is_received_once() {
     let bell = Bell::new();
     assert!(bell.poll(&mut take).is_pending());
     jobs.push(2);
-    assert_eq!(waits.check_and_complete_at_most(&1, 1), 1);
+    assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
     assert_eq!(bell.poll(&mut take), Poll::Ready(Ok(2)));
     assert!(bell.poll(&mut take).is_pending(), "and only once");
     drop(take);
@@ -83,7 +83,7 @@ fn g23_what_was_not_received_goes_to_the_next_waiter() {
             0 => {}
             1 => {
                 jobs.push(kind);
-                assert_eq!(waits.check_and_complete_at_most(&1, 1), 1);
+                assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
             }
             _ => {
                 jobs.push(kind);
@@ -109,7 +109,7 @@ fn g23_what_was_not_received_is_offered_on_each_key() {
     let take = |keys: Vec<u64>, from: usize| {
         let (takes, returns) = (shelves[from].clone(), shelves.clone());
         let give_back = move |job| returns.iter().for_each(|shelf| shelf.push(job));
-        let mut take = waits.take(keys, NEVER_IN_A_TEST, move || takes.pop(), give_back);
+        let mut take = waits.take(keys, NEVER_IN_A_TEST, move |_| takes.pop(), give_back);
         assert!(bell.poll(&mut take).is_pending());
         take
     };
@@ -159,7 +159,7 @@ fn g23_dropping_while_another_thread_takes() {
         let first = waits.take(
             [1, 2],
             NEVER_IN_A_TEST,
-            move || {
+            move |_| {
                 examinations += 1;
                 (examinations > 2).then(|| {
                     let job = takes.pop()?;
@@ -180,7 +180,7 @@ fn g23_dropping_while_another_thread_takes() {
         let checker = thread::spawn({
             let waits = waits.clone();
             move || {
-                waits.check_and_complete_at_most(&2, 1);
+                waits.check_and_complete_with(&2, Bound::at_most(1));
                 thread::current().id()
             }
         });
@@ -205,7 +205,7 @@ fn g14_a_value_goes_through_many_hands() {
         let takes = takes.collect::<VecDeque<_>>();
         let last = jobs.take(&waits, NEVER_IN_A_TEST);
         jobs.push(1);
-        assert_eq!(waits.check_and_complete_at_most(&1, 1), 1);
+        assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
         drop(takes);
         assert_eq!(now(last), Ok(1));
         assert_empty(&waits);
@@ -223,7 +223,7 @@ fn g03_giving_back_may_call_the_purgatory() {
         let first = waits.take(
             [1],
             NEVER_IN_A_TEST,
-            move || takes.pop(),
+            move |_| takes.pop(),
             move |job| {
                 returns.push(job);
                 returns.push(job + 1);
@@ -237,7 +237,7 @@ fn g03_giving_back_may_call_the_purgatory() {
         );
         let cancelled = waits.wait([2], NEVER_IN_A_TEST, || None::<u8>);
         jobs.push(1);
-        assert_eq!(waits.check_and_complete_at_most(&1, 1), 1);
+        assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
         drop(first);
         assert_eq!((now(second), now(third)), (Ok(1), Ok(2)));
         assert_eq!(now(cancelled), Err(WaitError::Cancelled));
@@ -252,12 +252,12 @@ fn g12_giving_back_may_panic() {
     let first = waits.take(
         [1],
         NEVER_IN_A_TEST,
-        move || takes.pop(),
+        move |_| takes.pop(),
         |_| panic!("on purpose"),
     );
     let second = jobs.take(&waits, NEVER_IN_A_TEST);
     jobs.push(1);
-    assert_eq!(waits.check_and_complete_at_most(&1, 1), 1);
+    assert_eq!(waits.check_and_complete_with(&1, Bound::at_most(1)), 1);
     jobs.push(2);
     drop(first);
     assert_eq!(waits.stats().panicked, 1);
@@ -271,13 +271,16 @@ fn g23_takes_on_resolved_keys_and_at_ranks() {
     let key = waits.resolve(9);
     let take = |rank| {
         let (takes, returns) = (jobs.clone(), jobs.clone());
-        let watches = [Watch::resolved(&key).at_rank(rank)];
+        let watches = [key.watch().at_rank(rank)];
         let give_back = move |job| returns.push(job);
-        waits.take_on(watches, NEVER_IN_A_TEST, move || takes.pop(), give_back)
+        waits.take(watches, NEVER_IN_A_TEST, move |_| takes.pop(), give_back)
     };
     let (near, far) = (take(1), take(2));
     jobs.push(5);
-    assert_eq!(waits.check_and_complete_up_to_at_most(&9, 1, 1), 1);
+    assert_eq!(
+        waits.check_and_complete_with(&9, Bound::at_most(1).up_to(1)),
+        1
+    );
     drop(near);
     assert_eq!(now(far), Ok(5));
 }
@@ -290,7 +293,7 @@ fn g23_a_key_that_panics_when_a_value_goes_back_is_counted() {
     let returned = Tally::new();
     let returns = returned.clone();
     let give_back = move |()| returns.add();
-    let take = waits.take([Fragile(1)], NEVER_IN_A_TEST, || Some(()), give_back);
+    let take = waits.take([Fragile(1)], NEVER_IN_A_TEST, |_| Some(()), give_back);
     assert!(with_fuse(1, Hook::Hash, || drop(take)).is_ok());
     assert_eq!((returned.count(), waits.stats().panicked), (1, 1));
 }
@@ -360,7 +363,7 @@ fn g23_an_abort_storm_loses_and_doubles_nothing() {
         let mut aborted = 0;
         for job in 0..JOBS {
             jobs.push(job);
-            waits.check_and_complete_at_most(&1, 1);
+            waits.check_and_complete_with(&1, Bound::at_most(1));
             if random.below(4) == 0 {
                 let at = random.below(WORKERS as u64) as usize;
                 workers[at].abort();
@@ -411,15 +414,14 @@ fn all_of_them_can_be_awaited_in_spawned_methods() {
         async fn take(&self) -> Result<usize, WaitError> {
             let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
             let give_back = move |job| returns.push(job);
-            let take = move || takes.pop();
             self.waits
-                .take(["key"], NEVER_IN_A_TEST, take, give_back)
+                .take(["key"], NEVER_IN_A_TEST, move |_| takes.pop(), give_back)
                 .await
         }
 
         async fn until(&self) -> Result<usize, WaitError> {
             let pop = || async { self.jobs.pop() };
-            self.waits.wait_until(["key"], NEVER_IN_A_TEST, pop).await
+            self.waits.listen(["key"], NEVER_IN_A_TEST).until(pop).await
         }
 
         async fn listen(&self) -> Result<(), WaitError> {
@@ -474,7 +476,7 @@ fn g23_values_that_go_back_in_nested_examinations_are_all_offered() {
             waits.take(
                 [7],
                 NEVER_IN_A_TEST,
-                move || lock(&taken).pop_front(),
+                move |_| lock(&taken).pop_front(),
                 move |job| lock(&back).push_front(job),
             )
         };
@@ -516,7 +518,7 @@ fn g12_a_key_that_panics_after_a_value_went_back_is_counted() {
         let take = waits.take(
             [Fragile(1)],
             NEVER_IN_A_TEST,
-            || Some(7),
+            |_| Some(7),
             move |_| _ = given.fetch_add(1, Ordering::SeqCst),
         );
         assert!(with_fuse(1, Hook::Hash, || drop(take)).is_ok());

@@ -18,7 +18,7 @@ use std::time::Duration;
 fn it_is_evaluated_at_once_and_after_each_check_and_no_more() {
     let (waits, _clock) = by_hand();
     let (examinations, found) = (Cell::new(0), Cell::new(None));
-    let mut wait = Box::pin(waits.wait_until([1, 2], NEVER_IN_A_TEST, || {
+    let mut wait = Box::pin(waits.listen([1, 2], NEVER_IN_A_TEST).until(|| {
         examinations.set(examinations.get() + 1);
         let found = &found;
         async move { found.take() }
@@ -50,7 +50,7 @@ fn g01_an_event_while_the_condition_awaits_is_not_missed() {
     let event = Cell::new(false);
     let gate = RefCell::new(None);
     let examinations = Cell::new(0);
-    let mut wait = Box::pin(waits.wait_until([1], NEVER_IN_A_TEST, || async {
+    let mut wait = Box::pin(waits.listen([1], NEVER_IN_A_TEST).until(|| async {
         examinations.set(examinations.get() + 1);
         let seen = event.get();
         if examinations.get() == 1 {
@@ -76,7 +76,7 @@ fn g21_what_the_examination_at_the_deadline_finds_is_counted_as_a_missed_check()
     let (waits, clock) = by_hand();
     for (happens, expected) in [(false, Err(WaitError::Expired)), (true, Ok(()))] {
         let (event, examinations) = (Cell::new(false), Cell::new(0));
-        let mut wait = Box::pin(waits.wait_until([1], Duration::from_secs(1), || {
+        let mut wait = Box::pin(waits.listen([1], Duration::from_secs(1)).until(|| {
             examinations.set(examinations.get() + 1);
             let seen = event.get().then_some(());
             async move { seen }
@@ -101,7 +101,7 @@ fn g21_what_the_examination_at_the_deadline_finds_is_counted_as_a_missed_check()
 fn a_condition_that_runs_at_the_deadline_is_awaited_to_its_end() {
     let (waits, clock) = by_hand();
     let gate = RefCell::new(None);
-    let mut wait = Box::pin(waits.wait_until([1], Duration::from_secs(1), || async {
+    let mut wait = Box::pin(waits.listen([1], Duration::from_secs(1)).until(|| async {
         let (open, opened) = futures::channel::oneshot::channel::<u8>();
         *gate.borrow_mut() = Some(open);
         opened.await.ok()
@@ -121,7 +121,7 @@ fn a_condition_that_runs_at_the_deadline_is_awaited_to_its_end() {
 fn every_other_end_is_an_error_and_a_refused_wait_is_examined_once() {
     let (waits, _clock) = by_hand();
     let examinations = Cell::new(0);
-    let mut wait = Box::pin(waits.wait_until([1], Duration::MAX, || {
+    let mut wait = Box::pin(waits.listen([1], Duration::MAX).until(|| {
         examinations.set(examinations.get() + 1);
         async { None::<u8> }
     }));
@@ -131,9 +131,11 @@ fn every_other_end_is_an_error_and_a_refused_wait_is_examined_once() {
     let forced = Poll::Ready(Err(WaitError::Forced));
     assert_eq!((bell.poll(&mut wait), examinations.get()), (forced, 1));
     waits.shutdown();
-    let there = waits.wait_until([1], Duration::MAX, || async { Some(1) });
+    let there = waits.listen([1], Duration::MAX).until(|| async { Some(1) });
     assert_eq!(block_on(there), Ok(1));
-    let nothing = waits.wait_until([1], Duration::MAX, || async { None::<u8> });
+    let nothing = waits
+        .listen([1], Duration::MAX)
+        .until(|| async { None::<u8> });
     assert_eq!(block_on(nothing), Err(WaitError::ShutDown));
 }
 
@@ -154,7 +156,7 @@ fn a_condition_may_borrow_and_need_not_be_send() {
                 }
             }
         });
-        let found = block_on(waits.wait_until([1], NEVER_IN_A_TEST, || async move {
+        let found = block_on(waits.listen([1], NEVER_IN_A_TEST).until(|| async move {
             futures::future::ready(()).await;
             let now = borrowed.load(Ordering::Relaxed);
             log.borrow_mut().push(now);
@@ -181,7 +183,8 @@ fn g01_many_spawned_tasks_and_an_async_condition() {
             runtime.spawn(async move {
                 let wanted = (task + 1) * 10;
                 waits
-                    .wait_until([task % 4], NEVER_IN_A_TEST, || async {
+                    .listen([task % 4], NEVER_IN_A_TEST)
+                    .until(|| async {
                         examinations.fetch_add(1, Ordering::Relaxed);
                         let now = *storage.read().await;
                         tokio::task::yield_now().await;

@@ -3,7 +3,7 @@
 
 use crate::support::{Op, Probe, Tally, manual};
 use request_purgatory::{
-    Completion, Handle, Purgatory, Watch, purgatory::Admission, threads::Reaper, time::Clock,
+    Completion, Handle, Purgatory, purgatory::Admission, threads::Reaper, time::Clock,
     time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::sync::Arc;
@@ -64,8 +64,8 @@ fn g10_parking_with_a_reading_reads_no_clock() {
     let at = purgatory.at(arrival);
     for _ in 0..10 {
         assert!(at.try_complete_else_watch(Op::new(MS), [1, 2]).is_ok());
-        let watches = [Watch::from(&key).at_rank(3)];
-        assert!(at.try_complete_else_watch_on(Op::new(MS), watches).is_ok());
+        let watches = [key.watch().at_rank(3)];
+        assert!(at.try_complete_else_watch(Op::new(MS), watches).is_ok());
         let watch = at.try_complete_else_watch(ready(), [1]);
         assert!(matches!(watch, Ok(Admission::Ended)));
     }

@@ -22,14 +22,14 @@ fn g17_the_watchers_of_a_key_are_bounded_exactly() {
             let park = |probe: &Arc<Probe>| {
                 let op = probe.op(tick);
                 // The other key comes first, and must be left again where the operation is refused.
-                let other = Watch::key(9 + way);
+                let other = Watch::from(9 + way);
                 let watch = match way {
-                    0 => Watch::key(1),
-                    1 => Watch::resolved(&resolved),
-                    2 => Watch::key(1).at_rank(5),
-                    _ => Watch::resolved(&resolved).at_rank(5),
+                    0 => Watch::from(1),
+                    1 => resolved.watch(),
+                    2 => Watch::from(1).at_rank(5),
+                    _ => resolved.watch().at_rank(5),
                 };
-                purgatory.try_complete_else_watch_on(op, [other, watch])
+                purgatory.try_complete_else_watch(op, [other, watch])
             };
             let key = if way % 2 == 0 { 1 } else { 2 };
             for probe in &probes[..max] {
@@ -104,12 +104,8 @@ fn g17_a_bound_of_no_watchers_refuses_every_operation() {
     let purgatory = purgatory.max_watchers_per_key(0).build();
     let purgatory = purgatory.expect("no threads to refuse");
     let key = purgatory.resolve(1);
-    for watch in [
-        Watch::key(1),
-        Watch::from(&key),
-        Watch::from(&key).at_rank(7),
-    ] {
-        let refused = purgatory.try_complete_else_watch_on(Op::new(NEVER_IN_A_TEST), [watch]);
+    for watch in [Watch::from(1), key.watch(), key.watch().at_rank(7)] {
+        let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [watch]);
         let refused = refused.err().map(|refused| refused.reason());
         assert_eq!(refused, Some(RejectReason::KeyFull));
     }

@@ -2,7 +2,7 @@
 //! inside, and calls that come when the thread is about to end.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
-use request_purgatory::{Purgatory, Watch, time::Clock};
+use request_purgatory::{Bound, Purgatory, Watch, time::Clock};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -62,7 +62,7 @@ fn g22_bounded_checks_of_one_examination_are_added() {
         let begin = relay(&purgatory, nested, move |all| {
             for _ in 0..2 {
                 *lock(&jobs) += 1;
-                assert_eq!(all.check_and_complete_at_most(&LAST, 1), 0);
+                assert_eq!(all.check_and_complete_with(&LAST, Bound::at_most(1)), 0);
             }
         });
         begin();
@@ -79,13 +79,16 @@ fn g01_ranked_checks_of_one_examination_go_up_to_the_highest() {
         for rank in 1..=10 {
             let (end, done) = (end.clone(), done.clone());
             let op = Op::new(NEVER_IN_A_TEST).when(move || end.load(Ordering::SeqCst) >= rank);
-            let watch = Watch::key(LAST).at_rank(rank);
-            drop(purgatory.try_complete_else_watch_on(op.then(move |_| done.add()), [watch]));
+            let watch = Watch::from(LAST).at_rank(rank);
+            drop(purgatory.try_complete_else_watch(op.then(move |_| done.add()), [watch]));
         }
         let begin = relay(&purgatory, nested, move |all| {
             for rank in [5, 10] {
                 end.store(rank, Ordering::SeqCst);
-                assert_eq!(all.check_and_complete_up_to(&LAST, rank), 0);
+                assert_eq!(
+                    all.check_and_complete_with(&LAST, Bound::all().up_to(rank)),
+                    0
+                );
             }
         });
         begin();

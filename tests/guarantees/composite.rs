@@ -3,7 +3,7 @@
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual};
 use proptest::prelude::*;
 use request_purgatory::purgatory::{Equivalent, KeyHasher, Parts, RandomState};
-use request_purgatory::{Purgatory, Tracker, threads::Reaper};
+use request_purgatory::{Bound, Purgatory, Tracker, threads::Reaper};
 use std::time::Duration;
 
 type Key = (String, u32);
@@ -29,9 +29,10 @@ fn g01_every_call_by_key_takes_borrowed_parts() {
     assert_eq!(purgatory.check_and_complete(&Parts(("c", &1))), 0);
     assert_eq!(purgatory.check_and_complete(&here), 1);
     for (number, act) in [
-        (|purgatory: &Purgatory<Op<Key>>, key| purgatory.check_and_complete_up_to(key, 7))
-            as fn(&Purgatory<Op<Key>>, &Parts<(&str, &u32)>) -> usize,
-        |purgatory, key| purgatory.check_and_complete_at_most(key, 1),
+        (|purgatory: &Purgatory<Op<Key>>, key| {
+            purgatory.check_and_complete_with(key, Bound::all().up_to(7))
+        }) as fn(&Purgatory<Op<Key>>, &Parts<(&str, &u32)>) -> usize,
+        |purgatory, key| purgatory.check_and_complete_with(key, Bound::at_most(1)),
         |purgatory, key| purgatory.force_complete_for_key(key),
         |purgatory, key| purgatory.cancel_for_key(key).len(),
     ]
@@ -56,7 +57,7 @@ fn g01_every_call_by_key_takes_borrowed_parts() {
 #[test]
 fn g01_a_tracker_takes_borrowed_parts() {
     let tracker = Tracker::<(String, u32, bool), u8>::builder("parts").reaper(Reaper::Manual);
-    let tracker = tracker.build(|_, _| {}).expect("no threads to refuse");
+    let tracker = tracker.build(|_, _, _| {}).expect("no threads to refuse");
     let tracked = tracker.track(("a".to_owned(), 1, true), 7, Duration::MAX);
     let token = tracked.expect("room").token;
     let (here, there) = (Parts(("a", &1, &true)), Parts(("a", &1, &false)));

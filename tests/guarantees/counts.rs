@@ -65,7 +65,7 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
             assert_eq!(purgatory.snapshot().len(), parked);
             let listed = purgatory.snapshot();
             let watched = listed.iter().map(|op| op.keys.len()).sum::<usize>();
-            assert_eq!(purgatory.watched(), watched);
+            assert_eq!(purgatory.stats().watched, watched);
             let rejected = stats.rejected - rejected_before;
             assert_eq!(rejected, refused.load(Ordering::SeqCst) as u64);
             assert_eq!(stats.parked, parked);
@@ -330,7 +330,7 @@ fn g16_a_completion_in_a_storm_finds_its_ending_counted() {
             assert_eq!(missing.load(Ordering::SeqCst), 0);
             assert_eq!(purgatory.len(), 0);
             eventually("the rest", || {
-                (purgatory.watched(), purgatory.watched_keys()) == (0, 0)
+                (purgatory.stats().watched, purgatory.watched_keys()) == (0, 0)
             });
         }
     });

@@ -3,7 +3,7 @@
 
 use crate::support::keys::{Act, Acting, by_number};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
-use request_purgatory::purgatory::WeakPurgatory;
+use request_purgatory::WeakRef;
 use request_purgatory::{Purgatory, time::ManualClock};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
@@ -59,7 +59,7 @@ fn g14_a_chain_of_aborted_operations_whose_destructors_check_the_next_needs_no_s
 
 #[test]
 fn g14_a_chain_of_aborted_operations_whose_destructors_park_the_next_needs_no_stack() {
-    fn link(weak: &WeakPurgatory<Op>, number: u64, dropped: &Arc<Tally>) -> Op {
+    fn link(weak: &WeakRef<Purgatory<Op>>, number: u64, dropped: &Arc<Tally>) -> Op {
         let (weak, dropped) = (weak.clone(), dropped.clone());
         aborted(move || {
             dropped.add();

@@ -58,7 +58,7 @@ fn g12_keys_whose_destructors_panic_are_dropped_one_by_one_after_a_storm() {
     });
 }
 
-type BombWatch<'a> = request_purgatory::Watch<'a, Op<Bomb>>;
+type BombWatch<'a> = request_purgatory::Watch<'a, Bomb>;
 
 /// All keys of an operation panic when they are dropped at its end, whichever end that is.
 #[test]
@@ -78,9 +78,9 @@ fn g12_the_keys_of_one_operation_are_dropped_one_by_one_at_every_end() {
                     let (purgatory, clock) = manual::<Bomb>(|builder| builder);
                     let probe = Probe::new();
                     let op = probe.op(SOON);
-                    let ranked = |number| BombWatch::key(Bomb(number)).at_rank(number);
+                    let ranked = |number| BombWatch::from(Bomb(number)).at_rank(number);
                     drop(match mixed {
-                        true => purgatory.try_complete_else_watch_on(op, (0..keys).map(ranked)),
+                        true => purgatory.try_complete_else_watch(op, (0..keys).map(ranked)),
                         false => purgatory.try_complete_else_watch(op, (0..keys).map(Bomb)),
                     });
                     clock.advance(2 * SOON);
@@ -88,7 +88,7 @@ fn g12_the_keys_of_one_operation_are_dropped_one_by_one_at_every_end() {
                     let key = Bomb(0);
                     assert!(lit(|| end(&purgatory, &key)).is_ok(), "{name}, {keys} keys");
                     assert_eq!(probe.ending().is_some(), name != "cancel", "{name}");
-                    assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
+                    assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
                     assert_eq!(purgatory.watched_keys(), 0);
                 });
             }
@@ -103,7 +103,7 @@ fn g12_a_resolved_key_whose_destructor_panics_costs_no_process() {
         let (purgatory, _clock) = manual::<Bomb>(|builder| builder);
         let key = purgatory.resolve(Bomb(1));
         let probe = Probe::new();
-        let parked = purgatory.try_complete_else_watch_on(probe.op(SOON), [BombWatch::from(&key)]);
+        let parked = purgatory.try_complete_else_watch(probe.op(SOON), [key.watch()]);
         let handle = parked.ok().and_then(|parked| parked.into_handle());
         drop(key);
         let handle = handle.expect("it cannot complete yet");
@@ -141,7 +141,7 @@ fn g12_an_operation_that_does_not_park_outlives_its_keys() {
         drop(purgatory.try_complete_else_watch(Op::new(SOON), [Bomb(2)]));
         let keys = (1..6).map(Bomb).collect();
         assert_eq!(refused(&purgatory, keys), Some(RejectReason::KeyFull));
-        assert_eq!((purgatory.len(), purgatory.watched()), (1, 1));
+        assert_eq!((purgatory.len(), purgatory.stats().watched), (1, 1));
         assert_eq!(purgatory.watched_keys(), 1);
     });
 }
@@ -170,7 +170,7 @@ fn g12_collected_keys_whose_destructors_panic_are_dropped_one_by_one() {
         |waits| {
             LIT.set(false);
             let keys = [Bomb(5), Bomb(6)];
-            let take = waits.take(keys, NEVER_IN_A_TEST, || None::<()>, |()| ());
+            let take = waits.take(keys, NEVER_IN_A_TEST, |_| None::<()>, |()| ());
             LIT.set(true);
             drop(take);
         },

@@ -178,7 +178,10 @@ fn g02_a_watch_added_to_a_list_that_vanishes_is_found() {
         for leaver in leavers {
             leaver.join().expect("it only parks and cancels");
         }
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (0, 0)
+        );
     });
 }
 
@@ -236,7 +239,10 @@ fn melee(seed: u64, operations: usize) {
     let stats = purgatory.stats();
     let counted = stats.completed + stats.expired + stats.cancelled + stats.shut_down;
     assert_eq!((counted + stats.completed_at_once) as usize, operations);
-    assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    assert_eq!(
+        (purgatory.stats().watched, purgatory.watched_keys()),
+        (0, 0)
+    );
 }
 
 impl Melee {
@@ -362,7 +368,7 @@ fn g05_examinations_that_act_in_the_middle_of_a_storm_end_no_operation_twice() {
             let ended = heard.count() + returned.load(Ordering::SeqCst);
             let aborted = purgatory.stats().aborted as usize;
             assert_eq!(ended + aborted, probes.len());
-            assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
+            assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
             assert_eq!(purgatory.watched_keys(), 0);
         }
     });

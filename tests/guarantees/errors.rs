@@ -45,7 +45,7 @@ fn absurd_wheels_and_ticks_are_refused() {
 fn a_refused_operation_comes_back_untouched() {
     let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(1));
     let probe = Probe::new();
-    let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), []);
+    let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [0; 0]);
     let Err(rejected) = refused else {
         panic!("{refused:?}");
     };
@@ -108,12 +108,12 @@ fn a_refusal_of_an_operation_that_is_not_sync_converts_by_the_question_mark() {
     }
 
     fn boxed(purgatory: &Purgatory<NotSync>) -> Result<(), Box<dyn Error + Send + Sync>> {
-        purgatory.try_complete_else_watch(NotSync(Cell::new(7)), [])?;
+        purgatory.try_complete_else_watch(NotSync(Cell::new(7)), [0; 0])?;
         Ok(())
     }
 
     fn any(purgatory: &Purgatory<NotSync>) -> anyhow::Result<()> {
-        purgatory.try_complete_else_watch(NotSync(Cell::new(8)), [])?;
+        purgatory.try_complete_else_watch(NotSync(Cell::new(8)), [0; 0])?;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use request_purgatory::{
 use std::sync::Arc;
 use std::time::Duration;
 
-type Watch<'a> = request_purgatory::Watch<'a, Op<Fragile>>;
+type Watch<'a> = request_purgatory::Watch<'a, Fragile>;
 
 const SOON: Duration = Duration::from_secs(1);
 
@@ -35,12 +35,12 @@ impl Scene {
         let probes = (0..72).map(|number| {
             let probe = Probe::new();
             let watch = match number % 3 {
-                0 => Watch::key(Fragile(FRAGILE)),
-                1 => Watch::key(Fragile(FRAGILE)).at_rank(number),
-                _ => Watch::from(&key),
+                0 => Watch::from(Fragile(FRAGILE)),
+                1 => Watch::from(Fragile(FRAGILE)).at_rank(number),
+                _ => key.watch(),
             };
-            let watches = [watch, Watch::key(Fragile(OTHER))];
-            let parked = purgatory.try_complete_else_watch_on(probe.op(SOON), watches);
+            let watches = [watch, Watch::from(Fragile(OTHER))];
+            let parked = purgatory.try_complete_else_watch(probe.op(SOON), watches);
             handle = parked.expect("there is room").into_handle();
             probe
         });
@@ -82,11 +82,11 @@ const CALLS: [(&str, Call); 15] = [
         0
     }),
     ("park on a resolved key", |scene| {
-        let watches = [Watch::from(&scene.key), Watch::key(Fragile(FRAGILE))];
+        let watches = [scene.key.watch(), Watch::from(Fragile(FRAGILE))];
         drop(
             scene
                 .purgatory
-                .try_complete_else_watch_on(Op::new(SOON), watches),
+                .try_complete_else_watch(Op::new(SOON), watches),
         );
         0
     }),
@@ -178,7 +178,7 @@ fn assert_all_end(hook: Hook, calls: u32, name: &str, call: Call) {
         purgatory.advance();
     }
     assert_eq!(
-        (purgatory.len(), purgatory.watched()),
+        (purgatory.len(), purgatory.stats().watched),
         (0, 0),
         "{hook:?} {name}"
     );

@@ -65,12 +65,12 @@ fn g06_every_ending_drops_the_payload_and_leaves_every_key() {
                 park(&purgatory, &keys, Duration::from_millis(number))
             })
             .collect::<Vec<_>>();
-        assert_eq!((purgatory.len(), purgatory.watched()), (1_000, 3_000));
+        assert_eq!((purgatory.len(), purgatory.stats().watched), (1_000, 3_000));
         assert_eq!(purgatory.watched_keys(), 1_002);
         assert!(payloads.iter().all(|payload| payload.strong_count() == 1));
         end(&purgatory, &clock);
         assert!(payloads.iter().all(|payload| payload.strong_count() == 0));
-        assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
+        assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
         assert_eq!(purgatory.watched_keys(), 0);
         assert_eq!(purgatory.next_deadline(), None, "and no timer");
         assert!(purgatory.snapshot().is_empty());
@@ -110,7 +110,10 @@ fn g06_the_quiet_key_keeps_nothing_of_what_the_busy_one_ended() {
             .expect("there is room");
         probe.satisfy();
         assert_eq!(purgatory.check_and_complete("busy"), 1);
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (1, 1));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (1, 1)
+        );
     }
     let checks = purgatory.stats().checks;
     purgatory.check_and_complete("quiet");

@@ -3,8 +3,7 @@
 use crate::support::keys::by_number;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, lock, refusal, within};
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, purgatory::WeakPurgatory, threads::Dispatch,
-    threads::Reaper,
+    Completion, Handle, Purgatory, RejectReason, WeakRef, threads::Dispatch, threads::Reaper,
 };
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +57,7 @@ fn g03_callbacks_take_the_locks_under_which_others_defer_checks() {
 }
 
 /// Every public method, called from a callback.
-fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>, fate: Fate) {
+fn call_everything(weak: &WeakRef<Purgatory<Op>>, handle: &OnceLock<Handle<Op>>, fate: Fate) {
     let Some(purgatory) = weak.upgrade() else {
         return;
     };
@@ -73,7 +72,6 @@ fn call_everything(weak: &WeakPurgatory<Op>, handle: &OnceLock<Handle<Op>>, fate
     }
     same.reschedule_for_key(&3, Duration::from_millis(1));
     same.len();
-    same.watched();
     same.watched_keys();
     same.stats();
     same.snapshot();
@@ -304,7 +302,7 @@ fn g03_no_thread_waits_for_a_held_operation() {
             4,
             "and one examination for both checks"
         );
-        let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), []);
+        let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [0; 0]);
         assert_eq!(refusal(&refused), Some(RejectReason::NoKeys));
     });
 }
@@ -342,15 +340,18 @@ fn g03_no_lock_is_held_while_a_key_is_dropped() {
             let again = purgatory.resolve(Busy(number, true));
             let park = |watch| {
                 let op = Op::new(NEVER_IN_A_TEST);
-                let parked = purgatory.try_complete_else_watch_on(op, [watch]);
+                let parked = purgatory.try_complete_else_watch(op, [watch]);
                 parked.ok().and_then(|watch| watch.into_handle())
             };
-            let first = park(request_purgatory::Watch::from(&key));
-            let second = park(request_purgatory::Watch::key(Busy(number, true)).at_rank(1));
+            let first = park(key.watch());
+            let second = park(request_purgatory::Watch::from(Busy(number, true)).at_rank(1));
             drop((key, again));
             assert!(first.is_some_and(|handle| handle.force_complete()));
             assert!(second.is_some_and(|handle| handle.cancel().is_some()));
-            assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+            assert_eq!(
+                (purgatory.stats().watched, purgatory.watched_keys()),
+                (0, 0)
+            );
         }
         *PURGATORY.lock().expect("no test panics") = None;
     });

@@ -7,6 +7,7 @@ mod support;
 mod arrival;
 mod bounds;
 mod cascades;
+mod causes;
 mod chains;
 mod composite;
 mod counts;

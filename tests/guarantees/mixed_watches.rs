@@ -3,7 +3,7 @@
 
 use crate::support::keys::{Census, Counted};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, within};
-use request_purgatory::{Completion, Handle, Purgatory, ResolvedKey, Watch};
+use request_purgatory::{Bound, Completion, Handle, Purgatory, ResolvedKey, Watch};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -85,8 +85,8 @@ impl Worker {
         }
         let watches = choices.iter().map(|(number, rank, resolved)| {
             let watch = match resolved {
-                Some(key) => Watch::from(key),
-                None => Watch::key(self.scene.census.key(*number)),
+                Some(key) => key.watch(),
+                None => Watch::from(self.scene.census.key(*number)),
             };
             rank.iter().copied().fold(watch, Watch::at_rank)
         });
@@ -98,7 +98,7 @@ impl Worker {
         let watch = self
             .scene
             .purgatory
-            .try_complete_else_watch_on(probe.op(timeout), watches)
+            .try_complete_else_watch(probe.op(timeout), watches)
             .expect("there is room");
         // It may have ended already, even before it was parked.
         if let Some(handle) = watch.into_handle() {
@@ -137,13 +137,15 @@ impl Worker {
         let plain = self.scene.census.key(number);
         match (self.random.below(5), up_to) {
             (0, None) => purgatory.check_and_complete(&plain),
-            (0, Some(rank)) => purgatory.check_and_complete_up_to(&plain, rank),
+            (0, Some(rank)) => purgatory.check_and_complete_with(&plain, Bound::all().up_to(rank)),
             (1, _) => {
                 purgatory.check_later(plain);
                 0
             }
             (_, None) => self.take_resolved(number).check_and_complete(),
-            (_, Some(rank)) => self.take_resolved(number).check_and_complete_up_to(rank),
+            (_, Some(rank)) => self
+                .take_resolved(number)
+                .check_and_complete_with(Bound::all().up_to(rank)),
         };
     }
 
@@ -191,7 +193,7 @@ fn assert_round(scene: &Scene) {
     let watches = parked.iter().map(|entry| entry.ranks.len()).sum::<usize>();
     // The counts have an ending before its watches are cleared away.
     eventually("the clearing away of all others", || {
-        purgatory.watched() == watches
+        purgatory.stats().watched == watches
     });
     let listed = purgatory.snapshot();
     assert_eq!(listed.len(), parked.len());
@@ -210,7 +212,7 @@ fn assert_round(scene: &Scene) {
             expected
         );
     }
-    assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
+    assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
     assert_eq!(purgatory.watched_keys(), 0);
     // The reaper may still have the last one.
     eventually("the end of all keys", || scene.census.count() == 0);

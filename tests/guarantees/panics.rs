@@ -129,7 +129,7 @@ fn every_seventh_panics(at: At, by: By, completions: Dispatch) {
     }
     // What a storm leaves is cleared away after its completions.
     eventually("the end of all watches", || {
-        (purgatory.watched(), purgatory.watched_keys()) == (0, 0)
+        (purgatory.stats().watched, purgatory.watched_keys()) == (0, 0)
     });
     if !purgatory.is_shut_down() {
         // The reaper lives.

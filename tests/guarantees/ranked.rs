@@ -1,7 +1,7 @@
 //! Ranked watches (G1, G2, G6): a check up to a rank examines those up to it, in its order, and all without one.
 
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, lock, manual};
-use request_purgatory::{Completion, Handle, Purgatory, Watch};
+use request_purgatory::{Bound, Completion, Handle, Purgatory, Watch};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn park(
     purgatory: &Purgatory<Op>,
     examinations: &Looks,
     number: u64,
-    watches: impl IntoIterator<Item = Watch<'static, Op>>,
+    watches: impl IntoIterator<Item = Watch<'static, u64>>,
 ) -> Handle<Op> {
     let examinations = examinations.clone();
     let mut first = 2;
@@ -27,14 +27,14 @@ fn park(
         false
     });
     purgatory
-        .try_complete_else_watch_on(op, watches)
+        .try_complete_else_watch(op, watches)
         .expect("there is room")
         .into_handle()
         .expect("it cannot complete yet")
 }
 
-fn at(rank: u64) -> [Watch<'static, Op>; 1] {
-    [Watch::key(KEY).at_rank(rank)]
+fn at(rank: u64) -> [Watch<'static, u64>; 1] {
+    [Watch::from(KEY).at_rank(rank)]
 }
 
 fn examined(examinations: &Looks) -> Vec<u64> {
@@ -45,8 +45,20 @@ fn examined(examinations: &Looks) -> Vec<u64> {
 type Check = fn(&Purgatory<Op>, u64);
 
 const CHECKS: [Check; 2] = [
-    |purgatory, rank| assert_eq!(purgatory.check_and_complete_up_to(&KEY, rank), 0),
-    |purgatory, rank| assert_eq!(purgatory.resolve(KEY).check_and_complete_up_to(rank), 0),
+    |purgatory, rank| {
+        assert_eq!(
+            purgatory.check_and_complete_with(&KEY, Bound::all().up_to(rank)),
+            0
+        )
+    },
+    |purgatory, rank| {
+        assert_eq!(
+            purgatory
+                .resolve(KEY)
+                .check_and_complete_with(Bound::all().up_to(rank)),
+            0
+        )
+    },
 ];
 
 #[test]
@@ -64,7 +76,7 @@ fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() 
                 at(rank),
             );
         }
-        let unranked = park(&purgatory, &examinations, 7, [Watch::key(KEY)]);
+        let unranked = park(&purgatory, &examinations, 7, [Watch::from(KEY)]);
         for (up_to, expected) in [
             (0, vec![1, 7]),
             (2, vec![1, 7]),
@@ -84,7 +96,10 @@ fn g01_a_check_up_to_a_rank_meets_those_up_to_it_in_order_and_all_without_one() 
         check(&purgatory, 3);
         assert_eq!(examined(&examinations), [1, 33, 35]);
         assert_eq!(purgatory.cancel_for_key(&KEY).len(), 6);
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (0, 0)
+        );
     }
 }
 
@@ -104,7 +119,10 @@ fn g01_the_first_and_the_last_rank_are_ranks_like_others() {
         check(&purgatory, u64::MAX);
         assert_eq!(examined(&examinations), [0, 1]);
         assert_eq!(purgatory.force_complete_for_key(&KEY), 2);
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (0, 0)
+        );
     }
 }
 
@@ -123,19 +141,22 @@ fn g05_completions_come_in_the_order_of_ranks() {
                 ending.end(completion);
                 lock(&ended).push(rank);
             });
-        let watch = Watch::key(KEY);
+        let watch = Watch::from(KEY);
         let watch = match rank % 10 {
             0 => watch,
             _ => watch.at_rank(rank),
         };
         purgatory
-            .try_complete_else_watch_on(op, [watch])
+            .try_complete_else_watch(op, [watch])
             .expect("there is room");
         probe
     });
     let probes = probes.collect::<Vec<_>>();
     probes.iter().for_each(|probe| probe.satisfy());
-    assert_eq!(purgatory.check_and_complete_up_to(&KEY, 99), 90 + 20);
+    assert_eq!(
+        purgatory.check_and_complete_with(&KEY, Bound::all().up_to(99)),
+        90 + 20
+    );
     let order = lock(&order).clone();
     let ranks = (0..100).filter(|rank| rank % 10 > 0);
     assert_eq!(order[..90], ranks.collect::<Vec<u64>>());
@@ -146,7 +167,10 @@ fn g05_completions_come_in_the_order_of_ranks() {
     for probe in &probes {
         assert_eq!(probe.ending(), Some(Completion::Satisfied));
     }
-    assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    assert_eq!(
+        (purgatory.stats().watched, purgatory.watched_keys()),
+        (0, 0)
+    );
 }
 
 /// Cost in what is examined, not in what waits above.
@@ -161,9 +185,9 @@ fn g01_those_above_are_not_examined() {
     for number in 0..10 {
         park(&purgatory, &examinations, number, at(number));
     }
-    key.check_and_complete_up_to(999);
+    key.check_and_complete_with(Bound::all().up_to(999));
     assert_eq!(examined(&examinations), (0..10).collect::<Vec<_>>());
-    purgatory.check_and_complete_up_to(&KEY, 999);
+    purgatory.check_and_complete_with(&KEY, Bound::all().up_to(999));
     assert_eq!(examined(&examinations), (0..10).collect::<Vec<_>>());
     assert_eq!(purgatory.check_and_complete(&KEY), 0);
     assert_eq!(examined(&examinations).len(), 10_010);
@@ -175,14 +199,14 @@ fn g01_a_check_below_takes_no_longer_with_many_above() {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
         for number in 0..above {
             let op = Op::new(NEVER_IN_A_TEST);
-            let parked = purgatory.try_complete_else_watch_on(op, at(10 + number));
+            let parked = purgatory.try_complete_else_watch(op, at(10 + number));
             assert!(parked.is_ok());
         }
         let key = purgatory.resolve(KEY);
         let once = || {
             let start = Instant::now();
             for _ in 0..2_000 {
-                key.check_and_complete_up_to(9);
+                key.check_and_complete_with(Bound::all().up_to(9));
             }
             start.elapsed()
         };
@@ -208,32 +232,32 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
         for bit in (0..9).filter(|bit| mask >> bit & 1 == 1) {
             let (way, rank) = (bit / 3, [None, Some(4), Some(2)][bit % 3]);
             let watch = match way {
-                0 => Watch::key(KEY),
-                _ => Watch::resolved(resolved[way - 1]),
+                0 => Watch::from(KEY),
+                _ => resolved[way - 1].watch(),
             };
             let watch = rank.into_iter().fold(watch, Watch::at_rank);
             lowest = lowest.min(rank);
             watches.push(watch);
             // Enough keys that duplicates are found by hashing.
             if mask % 3 == 0 {
-                watches.extend((10..30).map(|key| Watch::key(key).at_rank(key)));
+                watches.extend((10..30).map(|key| Watch::from(key).at_rank(key)));
             }
         }
-        watches.push(Watch::from(&other));
+        watches.push(other.watch());
         let more = if mask % 3 == 0 { 20 } else { 0 };
         let probe = Probe::new();
         let handle = purgatory
-            .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), watches)
+            .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), watches)
             .expect("there is room")
             .into_handle()
             .expect("it cannot complete yet");
-        assert_eq!(purgatory.watched(), 2 + more);
+        assert_eq!(purgatory.stats().watched, 2 + more);
         assert_eq!(purgatory.watched_keys(), 2 + more);
         assert_eq!(purgatory.snapshot()[0].keys.len(), 2 + more);
         let examinations = |up_to| {
             let before = probe.examinations();
-            purgatory.check_and_complete_up_to(&KEY, up_to);
-            key.check_and_complete_up_to(up_to);
+            purgatory.check_and_complete_with(&KEY, Bound::all().up_to(up_to));
+            key.check_and_complete_with(Bound::all().up_to(up_to));
             probe.examinations() - before
         };
         match lowest {
@@ -245,9 +269,12 @@ fn g16_a_key_given_at_several_ranks_counts_once() {
             ),
         }
         assert!(handle.cancel().is_some());
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (0, 0)
+        );
     }
-    assert_eq!((stranger.watched(), stranger.watched_keys()), (0, 0));
+    assert_eq!((stranger.stats().watched, stranger.watched_keys()), (0, 0));
 }
 
 /// Operations that come while a check runs, at higher and higher ranks or at the highest that is checked, do not hold
@@ -268,7 +295,7 @@ fn g01_a_check_ends_though_each_examination_parks_another() {
             false
         });
         purgatory
-            .try_complete_else_watch_on(op, at(rank))
+            .try_complete_else_watch(op, at(rank))
             .expect("there is room");
     }
 
@@ -277,7 +304,7 @@ fn g01_a_check_ends_though_each_examination_parks_another() {
             let (purgatory, _clock) = manual::<u64>(|builder| builder);
             // One that is not met does not move the end of the visit.
             purgatory
-                .try_complete_else_watch_on(Op::new(NEVER_IN_A_TEST), at(1_000_000))
+                .try_complete_else_watch(Op::new(NEVER_IN_A_TEST), at(1_000_000))
                 .expect("there is room");
             park_next(&purgatory, (10, step), ENOUGH);
             for parked in 3..6 {
@@ -301,7 +328,7 @@ fn g01_a_watcher_that_comes_during_a_visit_is_left_for_the_next_one() {
             if examinations == 3 {
                 let purgatory = weak.upgrade().expect("a thread checks it");
                 purgatory
-                    .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), at(6))
+                    .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), at(6))
                     .expect("there is room");
             }
             false
@@ -310,7 +337,7 @@ fn g01_a_watcher_that_comes_during_a_visit_is_left_for_the_next_one() {
         let last = (Op::new(NEVER_IN_A_TEST), 1_000);
         for (op, rank) in [(first, 0)].into_iter().chain(others).chain([last]) {
             purgatory
-                .try_complete_else_watch_on(op, at(rank))
+                .try_complete_else_watch(op, at(rank))
                 .expect("there is room");
         }
         check(&purgatory, u64::MAX);

@@ -2,7 +2,9 @@
 
 use crate::support::keys::{Census, Counted};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, manual, within};
-use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch};
+use request_purgatory::{
+    Bound, Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch,
+};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -12,10 +14,10 @@ type Place = Purgatory<Op<Counted>>;
 fn park<'a>(
     purgatory: &Place,
     probe: &Arc<Probe>,
-    watches: impl IntoIterator<Item = Watch<'a, Op<Counted>>>,
+    watches: impl IntoIterator<Item = Watch<'a, Counted>>,
 ) -> Handle<Op<Counted>> {
     purgatory
-        .try_complete_else_watch_on(probe.op(NEVER_IN_A_TEST), watches)
+        .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), watches)
         .expect("there is room")
         .into_handle()
         .expect("it cannot complete yet")
@@ -25,11 +27,11 @@ fn park<'a>(
 fn check(purgatory: &Place, key: &ResolvedKey<Op<Counted>>, way: u64) -> usize {
     match way {
         0 => purgatory.check_and_complete(key.key()),
-        1 => purgatory.check_and_complete_up_to(key.key(), 0),
+        1 => purgatory.check_and_complete_with(key.key(), Bound::all().up_to(0)),
         2 => key.check_and_complete(),
         3 => key.check_and_complete_after_lock(),
         4 => key.clone().check_and_complete(),
-        _ => key.check_and_complete_up_to(0),
+        _ => key.check_and_complete_with(Bound::all().up_to(0)),
     }
 }
 
@@ -51,8 +53,8 @@ fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
                 }
                 let probe = Probe::new();
                 let watch = match &key {
-                    Some(key) if number % 2 == 0 => Watch::resolved(key),
-                    _ => Watch::key(census.key(1)),
+                    Some(key) if number % 2 == 0 => key.watch(),
+                    _ => Watch::from(census.key(1)),
                 };
                 park(&purgatory, &probe, [watch]);
                 probes.push(probe);
@@ -71,7 +73,10 @@ fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
             );
             let satisfied = Some(Completion::Satisfied);
             assert!(probes.iter().all(|probe| probe.ending() == satisfied));
-            assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+            assert_eq!(
+                (purgatory.stats().watched, purgatory.watched_keys()),
+                (0, 0)
+            );
             drop(key);
             assert_eq!(census.count(), 0);
         }
@@ -83,22 +88,24 @@ fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
 fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
     let census = Census::default();
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
-    type Watch<'a> = request_purgatory::Watch<'a, Op<Counted>>;
     for rank in [None, Some(3)] {
-        let on = |watch: Watch<'static>| rank.into_iter().fold(watch, Watch::at_rank);
+        let on = |watch: Watch<'static, Counted>| rank.into_iter().fold(watch, Watch::at_rank);
         let on_resolved = |key: &ResolvedKey<_>| {
-            let watch = Watch::resolved(key);
+            let watch = key.watch();
             let watch = rank.into_iter().fold(watch, Watch::at_rank);
             park(&purgatory, &Probe::new(), [watch])
         };
-        let on_plain = || park(&purgatory, &Probe::new(), [on(Watch::key(census.key(1)))]);
+        let on_plain = || park(&purgatory, &Probe::new(), [on(Watch::from(census.key(1)))]);
 
         // The resolution goes first.
         let key = purgatory.resolve(census.key(1));
         let copies = [(); 3].map(|()| key.clone());
         let (first, second) = (on_resolved(&key), on_plain());
         drop((key, copies));
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (2, 1));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (2, 1)
+        );
         assert_eq!(purgatory.snapshot().len(), 2);
         let third = on_plain();
         assert!(first.cancel().is_some() && third.cancel().is_some());
@@ -112,9 +119,15 @@ fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
         drop(key);
         let key = purgatory.resolve(census.key(1));
         let second = on_resolved(&key);
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (2, 1));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (2, 1)
+        );
         assert!(first.cancel().is_some() && second.cancel().is_some());
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (0, 0)
+        );
         let third = on_plain();
         assert_eq!(purgatory.cancel_for_key(key.key()).len(), 1);
         assert!(!third.is_parked());
@@ -135,7 +148,7 @@ fn g18_a_place_that_goes_to_another_key_takes_no_watcher_along() {
         assert_eq!(key.check_and_complete(), 0);
         let probes = (0..random.below(4)).map(|_| {
             let probe = Probe::new();
-            park(&purgatory, &probe, [Watch::from(&key)]);
+            park(&purgatory, &probe, [key.watch()]);
             probe.satisfy();
             probe
         });
@@ -160,7 +173,10 @@ fn g18_a_place_that_goes_to_another_key_takes_no_watcher_along() {
         assert_eq!(key.check_and_complete(), probes.len());
     }
     kept.clear();
-    assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+    assert_eq!(
+        (purgatory.stats().watched, purgatory.watched_keys()),
+        (0, 0)
+    );
     assert_eq!(census.count(), 0);
 }
 
@@ -176,11 +192,22 @@ fn g18_a_key_that_another_purgatory_resolved_counts_as_plain() {
         stranger.resolve(census.key(1)),
     );
     let probe = Probe::new();
-    park(&purgatory, &probe, [Watch::from(&strange)]);
-    park(&purgatory, &Probe::new(), [&own, &strange].map(Watch::from));
-    park(&purgatory, &Probe::new(), [&strange, &own].map(Watch::from));
-    assert_eq!((purgatory.watched(), purgatory.watched_keys()), (3, 1));
-    assert_eq!((stranger.watched(), stranger.watched_keys()), (0, 0));
+    park(&purgatory, &probe, [strange.watch()]);
+    park(
+        &purgatory,
+        &Probe::new(),
+        [&own, &strange].map(ResolvedKey::watch),
+    );
+    park(
+        &purgatory,
+        &Probe::new(),
+        [&strange, &own].map(ResolvedKey::watch),
+    );
+    assert_eq!(
+        (purgatory.stats().watched, purgatory.watched_keys()),
+        (3, 1)
+    );
+    assert_eq!((stranger.stats().watched, stranger.watched_keys()), (0, 0));
     probe.satisfy();
     assert_eq!(strange.check_and_complete(), 0);
     assert_eq!(own.check_and_complete(), 1);
@@ -196,19 +223,18 @@ fn g18_a_resolved_key_outlives_its_purgatory() {
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
     let key = purgatory.resolve(census.key(1));
     let probe = Probe::new();
-    park(&purgatory, &probe, [Watch::from(&key)]);
+    park(&purgatory, &probe, [key.watch()]);
     purgatory.shutdown();
     assert_eq!(probe.ending(), Some(Completion::ShutDown));
     probe.satisfy();
     assert!((0..6).all(|way| check(&purgatory, &key, way) == 0));
-    let refused =
-        purgatory.try_complete_else_watch_on(Op::new(NEVER_IN_A_TEST), [Watch::from(&key)]);
+    let refused = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key.watch()]);
     assert!(refused.is_err());
     let late = purgatory.resolve(census.key(2));
     drop(purgatory);
     for key in [&key, &late] {
         assert_eq!(key.clone().check_and_complete(), 0);
-        assert_eq!(key.check_and_complete_up_to(u64::MAX), 0);
+        assert_eq!(key.check_and_complete_with(Bound::all().up_to(u64::MAX)), 0);
         assert_eq!(key.check_and_complete_after_lock(), 0);
     }
     drop((key, late));
@@ -254,7 +280,7 @@ fn g06_operations_that_keep_resolved_keys_are_no_cycle() {
                     load: load.clone(),
                 };
                 purgatory
-                    .try_complete_else_watch_on(keeper, [Watch::from(&key)])
+                    .try_complete_else_watch(keeper, [key.watch()])
                     .expect("there is room");
             }
             let outside = purgatory.resolve(1);
@@ -286,9 +312,9 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
                         let key = purgatory.resolve(census.key(number));
                         let probe = Probe::new();
                         let watch = match random.below(3) {
-                            0 => Watch::from(&key),
-                            1 => Watch::from(&key).at_rank(random.below(3)),
-                            _ => Watch::key(census.key(number)),
+                            0 => key.watch(),
+                            1 => key.watch().at_rank(random.below(3)),
+                            _ => Watch::from(census.key(number)),
                         };
                         let handle = park(&purgatory, &probe, [watch]);
                         let key = Some(key).filter(|_| random.below(2) == 0);
@@ -310,7 +336,7 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
                 worker.join().expect("no call panics");
             }
             purgatory.advance();
-            assert_eq!((purgatory.len(), purgatory.watched()), (0, 0));
+            assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
             assert_eq!((purgatory.watched_keys(), census.count()), (0, 0));
         }
     });

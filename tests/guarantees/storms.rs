@@ -18,28 +18,31 @@ fn g06_a_storm_leaves_no_watch_of_any_kind() {
         let resolved = [0, 1, 2].map(|key| purgatory.resolve(key));
         for number in 0..STORM as u64 {
             let shared = &resolved[number as usize % resolved.len()];
-            let shared = Watch::from(shared);
+            let shared = shared.watch();
             let shared = match number % 2 {
                 0 => shared,
                 _ => shared.at_rank(number),
             };
             let watches = [
                 shared,
-                Watch::key(10 + number % 7),
-                Watch::key(20 + number % 5).at_rank(number),
-                Watch::key(1_000 + number),
+                Watch::from(10 + number % 7),
+                Watch::from(20 + number % 5).at_rank(number),
+                Watch::from(1_000 + number),
             ];
-            drop(purgatory.try_complete_else_watch_on(Op::new(SOON), watches));
+            drop(purgatory.try_complete_else_watch(Op::new(SOON), watches));
         }
         let late = [10, 20, 1_000].map(|key| purgatory.resolve(key));
         let (stays, other) = (Probe::new(), 1_000_000);
         let keys = [0, 10, 20, 1_001, other];
         drop(purgatory.try_complete_else_watch(stays.op(NEVER_IN_A_TEST), keys));
-        assert_eq!(purgatory.watched(), 4 * STORM + keys.len());
+        assert_eq!(purgatory.stats().watched, 4 * STORM + keys.len());
         clock.advance(2 * SOON);
         assert_eq!(purgatory.advance(), STORM);
         // The one that stays is still found under each of its keys, and no other is.
-        assert_eq!((purgatory.len(), purgatory.watched()), (1, keys.len()));
+        assert_eq!(
+            (purgatory.len(), purgatory.stats().watched),
+            (1, keys.len())
+        );
         assert_eq!(purgatory.watched_keys(), keys.len());
         for key in keys {
             assert_eq!(purgatory.check_and_complete(&key), 0);
@@ -47,7 +50,10 @@ fn g06_a_storm_leaves_no_watch_of_any_kind() {
         assert_eq!(stays.examinations(), 2 + keys.len());
         stays.satisfy();
         assert_eq!(late[1].check_and_complete(), 1);
-        assert_eq!((purgatory.watched(), purgatory.watched_keys()), (0, 0));
+        assert_eq!(
+            (purgatory.stats().watched, purgatory.watched_keys()),
+            (0, 0)
+        );
     });
 }
 

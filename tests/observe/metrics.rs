@@ -9,7 +9,7 @@ use metrics::{
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use request_purgatory::{Purgatory, Timer, purgatory::WeakPurgatory, threads::Reaper};
+use request_purgatory::{Purgatory, Timer, WeakRef, threads::Reaper};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -278,7 +278,7 @@ fn g12_a_recorder_that_panics_from_the_start_hears_nothing() {
 /// Whatever it is told, it calls back into the purgatory: all of these would wait for a lock of ours for ever.
 #[test]
 fn g03_a_recorder_may_call_the_purgatory() {
-    type Weak = WeakPurgatory<Op>;
+    type Weak = WeakRef<Purgatory<Op>>;
     within(PATIENCE, || {
         let place = Arc::new(OnceLock::<Weak>::new());
         let calls = Arc::new(AtomicU64::new(0));

@@ -121,7 +121,9 @@ impl Scenario {
     /// Two that are refused: one without keys, one too many.
     pub(crate) fn reject(&self) {
         let probe = Probe::new();
-        let none = self.purgatory.try_complete_else_watch(self.op(&probe), []);
+        let none = self
+            .purgatory
+            .try_complete_else_watch(self.op(&probe), [0; 0]);
         assert_eq!(refusal(&none), Some(RejectReason::NoKeys));
         (0..3).for_each(|key| self.park(&probe, &[key]));
         let full = self.purgatory.try_complete_else_watch(self.op(&probe), [9]);

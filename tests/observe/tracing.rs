@@ -2,7 +2,7 @@
 
 use crate::scenario::{LATE, STAY, Scenario, TIMEOUT};
 use crate::support::{Op, PATIENCE, Probe, eventually, lock, quietly, within};
-use request_purgatory::{Purgatory, purgatory::WeakPurgatory};
+use request_purgatory::{Purgatory, WeakRef};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -324,7 +324,7 @@ fn g12_a_subscriber_that_panics_does_not_end_the_reaper() {
 
 #[test]
 fn g03_a_subscriber_may_call_the_purgatory() {
-    type Weak = WeakPurgatory<Op>;
+    type Weak = WeakRef<Purgatory<Op>>;
     within(PATIENCE, || {
         let place = Arc::new(OnceLock::<Weak>::new());
         let calls = Arc::new(AtomicU64::new(0));

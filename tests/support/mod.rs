@@ -7,8 +7,8 @@ pub(crate) mod spans;
 pub(crate) mod stall;
 
 use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, RejectReason, Rejected, purgatory::PurgatoryBuilder,
-    threads::Reaper, time::ManualClock,
+    Builder, Completion, DelayedOperation, Purgatory, RejectReason, Rejected, threads::Reaper,
+    time::ManualClock,
 };
 use std::fmt;
 use std::hash::Hash;
@@ -163,7 +163,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// A purgatory without threads on a clock moved by hand.
 pub(crate) fn manual<K: Eq + Hash + Clone + Send + Sync + 'static>(
-    configure: impl FnOnce(PurgatoryBuilder<Op<K>>) -> PurgatoryBuilder<Op<K>>,
+    configure: impl FnOnce(Builder<Purgatory<Op<K>>>) -> Builder<Purgatory<Op<K>>>,
 ) -> (Purgatory<Op<K>>, ManualClock) {
     let clock = ManualClock::new();
     let builder = Purgatory::builder("manual")

@@ -3,8 +3,8 @@
 use crate::support::{PATIENCE, Tally, eventually, lock, quietly, within};
 use crate::{Tested, builder, manual};
 use request_purgatory::{
-    threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock, time::WakeFn,
-    timer::WeakTimer,
+    Timer, WeakRef, threads::Dispatch, threads::Job, threads::Reaper, time::ManualClock,
+    time::WakeFn,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -16,12 +16,12 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// However close its deadline: else a callback that starts its successor at once would never end the pass.
 pub(crate) fn g08_what_a_callback_starts_is_left_for_the_next_pass<W: Tested>() {
-    let place = Arc::new(OnceLock::<WeakTimer<u32, W>>::new());
+    let place = Arc::new(OnceLock::<WeakRef<Timer<u32, W>>>::new());
     let (builder, clock) = manual::<u32, W>();
     let found = place.clone();
     let timer = builder
         .build(move |number| {
-            let timer = found.get().and_then(WeakTimer::upgrade);
+            let timer = found.get().and_then(WeakRef::upgrade);
             let timer = timer.expect("it lives while it is driven");
             timer.start(Duration::ZERO, number + 1).expect("it fits");
         })
@@ -101,7 +101,7 @@ pub(crate) fn g13_a_slow_callback_does_not_hold_up_the_timer<W: Tested>() {
 /// is over before it returns.
 pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>() {
     within(PATIENCE, || {
-        let place = Arc::new(OnceLock::<WeakTimer<u32, W>>::new());
+        let place = Arc::new(OnceLock::<WeakRef<Timer<u32, W>>>::new());
         let (clock, found) = (ManualClock::new(), place.clone());
         let time = clock.clone();
         let wakes = AtomicUsize::new(0);
@@ -110,7 +110,7 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
             // by.
             let first = wakes.fetch_add(1, Ordering::SeqCst) == 0;
             if first {
-                let timer = found.get().and_then(WeakTimer::upgrade);
+                let timer = found.get().and_then(WeakRef::upgrade);
                 let (timer, time) = (timer.expect("it is in use"), time.clone());
                 let drive = move || {
                     time.advance(TICK);
@@ -138,7 +138,7 @@ pub(crate) fn g13_an_inline_callback_runs_where_the_timer_is_driven<W: Tested>()
 /// Each callback advances the timer that makes the next one due.
 pub(crate) fn g14_a_chain_of_callbacks_needs_no_stack<W: Tested>() {
     within(PATIENCE, || {
-        let place = Arc::new(OnceLock::<WeakTimer<u32, W>>::new());
+        let place = Arc::new(OnceLock::<WeakRef<Timer<u32, W>>>::new());
         let (builder, clock) = manual::<u32, W>();
         let (found, ran) = (place.clone(), Tally::new());
         let (depth, nested) = (Arc::new(AtomicUsize::new(0)), Tally::new());
@@ -149,7 +149,7 @@ pub(crate) fn g14_a_chain_of_callbacks_needs_no_stack<W: Tested>() {
                     overlaps.add();
                 }
                 count.add();
-                let timer = found.get().and_then(WeakTimer::upgrade);
+                let timer = found.get().and_then(WeakRef::upgrade);
                 if let (Some(timer), true) = (timer, left > 0) {
                     timer.start(Duration::ZERO, left - 1).expect("it fits");
                     timer.advance();

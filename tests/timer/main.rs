@@ -15,7 +15,7 @@ mod stress;
 mod time;
 
 use request_purgatory::scheme::{self, Scheme};
-use request_purgatory::{Timer, threads::Reaper, time::ManualClock, timer::TimerBuilder};
+use request_purgatory::{Builder, Timer, threads::Reaper, time::ManualClock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A scheme under test.
@@ -101,12 +101,12 @@ fn unique(name: &str) -> String {
 }
 
 /// A builder of a timer with this scheme.
-fn builder<T: Send + 'static, W: Scheme>(name: &str) -> TimerBuilder<T, W> {
+fn builder<T: Send + 'static, W: Scheme>(name: &str) -> Builder<Timer<T, W>> {
     Timer::<T>::builder(name).scheme::<W>()
 }
 
 /// A builder of one without threads on a clock moved by hand.
-fn manual<T: Send + 'static, W: Scheme>() -> (TimerBuilder<T, W>, ManualClock) {
+fn manual<T: Send + 'static, W: Scheme>() -> (Builder<Timer<T, W>>, ManualClock) {
     let clock = ManualClock::new();
     let builder = builder("manual").clock(clock.clone());
     (builder.reaper(Reaper::Manual), clock)

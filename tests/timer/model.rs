@@ -11,7 +11,7 @@ use request_purgatory::{
     RejectReason, Rejected, Timer, time::Clock, time::ManualClock, timer::RescheduleError,
     timer::TimerId,
 };
-use request_purgatory::{time::Timestamp, timer::WeakTimer};
+use request_purgatory::{WeakRef, time::Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -69,7 +69,7 @@ fn refusal(rejected: Rejected<Payload>) -> Refusal {
 
 /// What callbacks need.
 struct Shared<W: Tested> {
-    timer: OnceLock<WeakTimer<Payload, W>>,
+    timer: OnceLock<WeakRef<Timer<Payload, W>>>,
     ids: Mutex<Vec<Option<TimerId>>>,
     log: Mutex<Vec<Event>>,
     tick: Duration,
@@ -78,7 +78,7 @@ struct Shared<W: Tested> {
 impl<W: Tested> Shared<W> {
     fn expire(&self, payload: Payload) {
         lock(&self.log).push(Event::Expired(payload.number));
-        let timer = self.timer.get().and_then(WeakTimer::upgrade);
+        let timer = self.timer.get().and_then(WeakRef::upgrade);
         let timer = timer.expect("it lives while it is driven");
         let event = match payload.plan {
             None => return,

@@ -1,6 +1,7 @@
 //! G14: chains through what trackers, requests and timers drop need no stack, however long they are.
 
-use crate::support::keys::{Act, Acting};
+use crate::delivered;
+use crate::support::keys::{Act, Acting, by_number};
 use crate::support::{Tally, lock, on_a_stack_of};
 use request_purgatory::tracker::{Requests, ResponseFuture};
 use request_purgatory::{RejectReason, Timer, Tracker, threads::Reaper};
@@ -29,16 +30,95 @@ fn g14_a_chain_of_responses_needs_no_stack() {
         Option<ResponseFuture<u64, Response>>,
     );
 
-    on_a_stack_of(STACK, || {
+    on_a_stack_of(64, || {
         let requests = requests();
         let mut next = None;
-        for id in 0..LINKS {
+        for id in 0..1_000_000 {
             let response = requests.request(id, Duration::MAX).expect("a new id");
-            assert!(requests.respond(&id, Response(next.take())));
+            assert!(delivered(requests.respond(&id, Response(next.take()))));
             next = Some(response);
         }
         drop(next);
         assert!(requests.is_empty());
+    });
+}
+
+/// The destructor of a response gives the next one to a request whose future it then drops: no task receives any
+/// of them, and the library drops each.
+#[test]
+fn g14_a_chain_of_responses_that_come_back_needs_no_stack() {
+    struct Link(
+        u64,
+        Arc<Mutex<Vec<ResponseFuture<u64, Link>>>>,
+        Requests<u64, Link>,
+    );
+
+    impl Drop for Link {
+        fn drop(&mut self) {
+            let Self(id, futures, calls) = self;
+            let (next, future) = (*id + 1, lock(futures).pop());
+            if let Some(future) = future {
+                let link = Link(next, futures.clone(), calls.clone());
+                assert!(delivered(calls.respond(&next, link)));
+                drop(future);
+            }
+        }
+    }
+
+    on_a_stack_of(64, || {
+        const LINKS: u64 = 1_000_000;
+        let calls = requests::<Link>();
+        let request = |id| calls.request(id, Duration::MAX).expect("a new id");
+        let futures = (0..LINKS).rev().map(request).collect::<Vec<_>>();
+        let futures = Arc::new(Mutex::new(futures));
+        let first = lock(&futures).pop();
+        let link = Link(0, futures, calls.clone());
+        assert!(delivered(calls.respond(&0, link)));
+        drop(first);
+        assert_eq!((calls.stats().completed, calls.len()), (LINKS, 0));
+    });
+}
+
+/// Of ended requests one id is remembered: the next end drops it, and its destructor drops the next future.
+#[test]
+fn g14_a_chain_of_ids_that_are_forgotten_needs_no_stack() {
+    /// Its clone, which the library keeps, has the futures.
+    struct Id(u64, Option<Futures>, bool);
+
+    type Futures = Arc<Mutex<Vec<ResponseFuture<Id, ()>>>>;
+
+    by_number!(Id);
+
+    impl Clone for Id {
+        fn clone(&self) -> Self {
+            Self(self.0, self.1.clone(), true)
+        }
+    }
+
+    impl Drop for Id {
+        fn drop(&mut self) {
+            if let Some(futures) = self.1.take().filter(|_| self.2) {
+                let next = lock(&futures).pop();
+                drop(next);
+            }
+        }
+    }
+
+    on_a_stack_of(64, || {
+        let builder = Requests::<Id, ()>::builder("chain").reaper(Reaper::Manual);
+        let calls = builder.remembered_ids(1).build();
+        let calls = calls.expect("no threads to refuse");
+        let futures = Futures::default();
+        for number in 0..LINKS {
+            let id = Id(number, Some(futures.clone()), false);
+            let request = calls.request(id, Duration::MAX).expect("a new id");
+            lock(&futures).push(request);
+        }
+        for _ in 0..2 {
+            let ended = lock(&futures).pop();
+            drop(ended);
+        }
+        assert_eq!((calls.stats().cancelled, calls.len()), (LINKS, 0));
     });
 }
 
@@ -71,7 +151,7 @@ fn g14_a_chain_of_tasks_that_wait_needs_no_stack() {
 
 fn tracker() -> Tracker<Acting, ()> {
     let builder = Tracker::builder("chain").reaper(Reaper::Manual);
-    builder.build(|_, ()| ()).expect("no threads to refuse")
+    builder.build(|_, (), _| ()).expect("no threads to refuse")
 }
 
 /// Each key is refused as a duplicate, and its destructor tracks the next one.

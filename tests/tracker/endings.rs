@@ -1,10 +1,14 @@
 //! G5, G12, G17: how a value ends, one at a time, and what the callback may do.
 
 use crate::support::{Mint, PATIENCE, Token, eventually, lock, quietly, within};
+use request_purgatory::threads::{Dispatch, Job};
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, purgatory::BuildError, threads::Reaper, time::ManualClock,
-    tracker::WeakTracker,
+    RejectReason, Rejected, Tracker, WeakRef, purgatory::BuildError, threads::Reaper,
+    time::ManualClock,
 };
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -21,7 +25,7 @@ fn manual() -> (Tracker<u32, Token>, ManualClock, Log) {
     let tracker = Tracker::builder("manual")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .build(move |key, value: Token| lock(&log).push((key, value.number)));
+        .build(move |key, value: Token, _| lock(&log).push((key, value.number)));
     (tracker.expect("no threads to refuse"), clock, expired)
 }
 
@@ -66,7 +70,7 @@ fn g05_each_value_ends_in_one_way() {
 fn keys_are_asked_for_in_a_borrowed_form() {
     let tracker = Tracker::<String, u32>::builder("borrowed")
         .reaper(Reaper::Manual)
-        .build(|_, _| ())
+        .build(|_, _, _| ())
         .expect("no threads to refuse");
     tracker.track("ann".into(), 1, Duration::MAX).expect("room");
     assert!(tracker.contains("ann") && tracker.touch("ann", TICK));
@@ -86,7 +90,7 @@ fn g17_the_bound_is_exact() {
         .clock(clock.clone())
         .reaper(Reaper::Manual)
         .max_parked(2)
-        .build(|_, _| ())
+        .build(|_, _, _| ())
         .expect("no threads to refuse");
     for round in 0..20 {
         assert!(tracker.track(1, 1, TICK).is_ok() && tracker.track(2, 2, TICK).is_ok());
@@ -113,7 +117,7 @@ fn g17_the_bound_is_exact() {
 /// A callback that tracks its key again, completes another, and drives the tracker.
 #[test]
 fn a_callback_may_track_again_and_complete_others() {
-    let place = Arc::new(OnceLock::<WeakTracker<u32, u32>>::new());
+    let place = Arc::new(OnceLock::<WeakRef<Tracker<u32, u32>>>::new());
     let found = place.clone();
     let clock = ManualClock::new();
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -121,8 +125,8 @@ fn a_callback_may_track_again_and_complete_others() {
     let tracker = Tracker::builder("again")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .build(move |key: u32, value: u32| {
-            let tracker = found.get().and_then(WeakTracker::upgrade);
+        .build(move |key: u32, value: u32, _| {
+            let tracker = found.get().and_then(WeakRef::upgrade);
             let tracker = tracker.expect("it lives while it is driven");
             // The key is free before its callback runs.
             assert!(!tracker.contains(&key));
@@ -154,13 +158,123 @@ fn a_callback_may_track_again_and_complete_others() {
     assert_eq!(tracker.stats().panicked, 0);
 }
 
+/// What a call on a key costs, in comparisons of keys, does not grow with the expired values of that key whose callback
+/// has not run yet.
+#[test]
+fn g20_values_that_wait_for_their_callback_do_not_slow_down_their_key() {
+    thread_local!(static COMPARED: Cell<usize> = const { Cell::new(0) });
+
+    #[derive(Clone, Copy)]
+    struct Counted;
+    impl PartialEq for Counted {
+        fn eq(&self, _: &Self) -> bool {
+            COMPARED.set(COMPARED.get() + 1);
+            true
+        }
+    }
+    impl Eq for Counted {}
+    impl Hash for Counted {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            state.write_u8(0);
+        }
+    }
+
+    let (clock, jobs) = (ManualClock::new(), Arc::new(Mutex::new(Vec::<Job>::new())));
+    let (queue, expired) = (jobs.clone(), Arc::new(Mutex::new(Vec::new())));
+    let log = expired.clone();
+    let tracker = Tracker::builder("g20")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::Executor(Arc::new(move |job| {
+            lock(&queue).push(job)
+        })))
+        .build(move |_: Counted, value: u32, token| lock(&log).push((value, token.get())))
+        .expect("no threads to refuse");
+    let cost = || {
+        COMPARED.set(0);
+        assert!(tracker.touch(&Counted, TICK) && tracker.contains(&Counted));
+        assert!(tracker.track(Counted, 0, TICK).is_ok());
+        assert_eq!(tracker.complete(&Counted), Some(0));
+        COMPARED.get()
+    };
+    assert!(tracker.track(Counted, 0, TICK).is_ok());
+    let alone = cost();
+    for value in 1..=500 {
+        assert!(tracker.try_track(Counted, value, TICK).is_ok());
+        clock.advance(TICK);
+        assert_eq!(tracker.advance(), 1);
+    }
+    assert!(tracker.track(Counted, 0, TICK).is_ok());
+    assert_eq!((cost(), lock(&expired).len()), (alone, 0));
+    // Each callback gets its own value, with the token of that.
+    let jobs = std::mem::take(&mut *lock(&jobs));
+    jobs.into_iter().for_each(|job| job());
+    let expected = (1..=500).map(|value| (value, u64::from(value) + 2));
+    assert!(lock(&expired).iter().copied().eq(expected));
+}
+
+/// A callback that has waited can tell the value that has expired from the one that its key has now.
+#[test]
+fn g18_a_late_callback_knows_that_its_key_has_another_value() {
+    let (clock, jobs) = (ManualClock::new(), Arc::new(Mutex::new(Vec::<Job>::new())));
+    let (queue, ended) = (jobs.clone(), Arc::new(Mutex::new(None)));
+    let log = ended.clone();
+    let leases = Tracker::builder("g18")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::Executor(Arc::new(move |job| {
+            lock(&queue).push(job)
+        })))
+        .build(move |_: u32, _: u32, token| *lock(&log) = Some(token))
+        .expect("no threads to refuse");
+    let first = leases.try_track(1, 1, TICK).expect("room");
+    let second = leases.replace_if(1, first, 2, TICK).expect("it is mine");
+    clock.advance(TICK);
+    assert_eq!(leases.advance(), 1);
+    let third = leases.try_track(1, 3, TICK).expect("the key is free");
+    let jobs = std::mem::take(&mut *lock(&jobs));
+    jobs.into_iter().for_each(|job| job());
+    assert_eq!(*lock(&ended), Some(second.token));
+    assert!(leases.token(&1) == Some(third) && third > second.token);
+}
+
+/// A closure that picks values by key and value; one that panics has ended none.
+#[test]
+fn g05_values_are_withdrawn_without_the_callback() {
+    quietly();
+    let (tracker, clock, expired) = manual();
+    let mint = Mint::default();
+    for key in 0..100 {
+        let value = mint.token(u64::from(key / 10));
+        assert!(tracker.track(key, value, TICK).is_ok());
+    }
+    let panics = || tracker.withdraw_where(|key, _| *key != 50 || panic!("intended"));
+    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    assert_eq!(tracker.len(), 100);
+    let withdrawn = tracker.withdraw_where(|key, value| key % 2 == 0 && value.number == 7);
+    let mut keys = withdrawn.iter().map(|(key, _)| *key).collect::<Vec<_>>();
+    keys.sort_unstable();
+    assert_eq!(keys, [70, 72, 74, 76, 78]);
+    drop(withdrawn);
+    assert_eq!((tracker.len(), mint.living()), (95, 95));
+    let mut keys = tracker.keys();
+    keys.sort_unstable();
+    assert!(
+        keys.into_iter()
+            .eq((0..100).filter(|key| key / 10 != 7 || key % 2 == 1))
+    );
+    clock.advance(TICK);
+    assert_eq!((tracker.advance(), lock(&expired).len()), (95, 95));
+    assert_eq!((tracker.stats().cancelled, tracker.keys().len()), (5, 0));
+}
+
 #[test]
 fn g12_a_panic_of_the_callback_ends_that_value_only() {
     within(PATIENCE, || {
         quietly();
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
-        let tracker = Tracker::new("g12", move |key: u64, (): ()| {
+        let tracker = Tracker::new("g12", move |key: u64, (): (), _| {
             if key % 7 == 0 {
                 std::panic::panic_any("intended");
             }
@@ -184,7 +298,7 @@ fn g12_a_panic_of_the_callback_ends_that_value_only() {
 fn absurd_settings_are_refused() {
     let build = |tick, slots| {
         let builder = Tracker::<u32, u32>::builder("absurd");
-        builder.tick(tick).wheel_size(slots).build(|_, _| ())
+        builder.tick(tick).wheel_size(slots).build(|_, _, _| ())
     };
     for tick in [Duration::ZERO, Duration::MAX] {
         assert!(matches!(build(tick, 64), Err(BuildError::Tick)));
@@ -200,7 +314,7 @@ fn g07_a_renewal_and_a_replacement_wake_the_reaper() {
     within(PATIENCE, || {
         let expired = Arc::<Mutex<Vec<u64>>>::default();
         let log = expired.clone();
-        let tracker = Tracker::new("g07", move |_: u32, value: u64| lock(&log).push(value));
+        let tracker = Tracker::new("g07", move |_: u32, value: u64, _| lock(&log).push(value));
         let asleep = || std::thread::sleep(Duration::from_millis(20));
         assert!(tracker.track(1, 1, Duration::MAX).is_ok());
         asleep();

@@ -1,12 +1,11 @@
 //! A request as a future: on executors, and polled by hand with wakers that change.
 
+use crate::delivered;
 use crate::support::bell::Bell;
 use crate::support::{PATIENCE, within};
 use futures::executor::block_on;
 use futures::future::join_all;
-use request_purgatory::{
-    threads::Reaper, tracker::RequestError, tracker::Requests, tracker::ResponseFuture,
-};
+use request_purgatory::{Requests, WaitError, threads::Reaper, tracker::ResponseFuture};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
@@ -35,13 +34,13 @@ async fn exchange(calls: Calls) {
         let calls = calls.clone();
         thread::spawn(move || {
             for id in (0..300).filter(|id| id % 3 != 0) {
-                assert!(calls.respond(&id, id * 2));
+                assert!(delivered(calls.respond(&id, id * 2)));
             }
         })
     };
     for (id, answer) in join_all(requests).await.into_iter().enumerate() {
         let expected = match id % 3 {
-            0 => Err(RequestError::TimedOut),
+            0 => Err(WaitError::Expired),
             _ => Ok(id as u32 * 2),
         };
         assert_eq!(answer, expected);
@@ -86,7 +85,7 @@ fn a_request_dropped_by_its_task_wakes_no_task() {
 fn poll(
     request: Pin<&mut ResponseFuture<u32, u32>>,
     waker: &Waker,
-) -> Poll<Result<u32, RequestError>> {
+) -> Poll<Result<u32, WaitError>> {
     request.poll(&mut Context::from_waker(waker))
 }
 
@@ -102,7 +101,7 @@ fn a_request_that_changes_tasks_wakes_the_last_one() {
         assert!(poll(request.as_mut(), &wakers[task]).is_pending());
     }
     assert_eq!(counts(), [0, 0, 0], "no task is woken for nothing");
-    assert!(calls.respond(&1, 7));
+    assert!(delivered(calls.respond(&1, 7)));
     assert_eq!(counts(), [0, 1, 0]);
     assert_eq!(poll(request.as_mut(), &wakers[0]), Poll::Ready(Ok(7)));
     assert_eq!(counts(), [0, 1, 0]);
@@ -117,7 +116,7 @@ fn no_wake_up_is_lost_to_a_change_of_wakers() {
             let mut request = pin!(calls.request(round, LONG).expect("room"));
             let responder = {
                 let calls = calls.clone();
-                thread::spawn(move || assert!(calls.respond(&round, round)))
+                thread::spawn(move || assert!(delivered(calls.respond(&round, round))))
             };
             let waiter = thread::current();
             let answer = loop {
@@ -177,7 +176,7 @@ fn g03_a_waker_may_answer_while_it_is_cloned() {
         let calls = manual();
         let responder = calls.clone();
         *ANSWER.lock().expect("unused") = Some(Box::new(move || {
-            assert!(responder.respond(&1, 7));
+            assert!(delivered(responder.respond(&1, 7)));
         }));
         let mut request = pin!(calls.request(1, LONG).expect("room"));
         let poll = poll(request.as_mut(), &tricky(&ANSWER));
@@ -198,6 +197,6 @@ fn g12_a_waker_that_panics_when_cloned_loses_no_answer() {
         poll(request.as_mut(), &waker).is_pending()
     }));
     assert!(polled.is_err());
-    assert!(calls.respond(&1, 7));
+    assert!(delivered(calls.respond(&1, 7)));
     assert_eq!(poll(request.as_mut(), Waker::noop()), Poll::Ready(Ok(7)));
 }

@@ -2,8 +2,8 @@
 
 use crate::support::{Mint, Token, lock, quietly};
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, purgatory::KeyHasher, threads::Reaper, time::ManualClock,
-    tracker::Requests,
+    RejectReason, Rejected, Requests, Tracker, purgatory::KeyHasher, threads::Reaper,
+    time::ManualClock,
 };
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -102,7 +102,7 @@ fn tracker<S: KeyHasher>(hasher: S) -> (Tracker<Key, Token, S>, ManualClock, Log
         .clock(clock.clone())
         .reaper(Reaper::Manual)
         .max_parked(1_000)
-        .build(move |key, value| lock(&log).push((key.0, value.number)));
+        .build(move |key, value, _| lock(&log).push((key.0, value.number)));
     (tracker.expect("no threads to refuse"), clock, expired)
 }
 

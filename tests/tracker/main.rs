@@ -13,3 +13,9 @@ mod requests;
 mod requests_model;
 mod shutdown;
 mod stress;
+
+use request_purgatory::tracker::Responded;
+
+fn delivered<R>(responded: Responded<R>) -> bool {
+    matches!(responded, Responded::Delivered)
+}

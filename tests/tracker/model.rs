@@ -29,6 +29,8 @@ enum Call {
     Pass(Span),
     /// The clock moves, and the tracker is driven.
     Advance(Span),
+    /// Every value of a key below goes, if it is of this parity.
+    Withdraw(u8, u32),
     Shutdown,
 }
 
@@ -37,7 +39,7 @@ struct Pair {
     choices: Choices,
     clock: ManualClock,
     real: Tracker<u8, u32>,
-    expired: Arc<Mutex<Vec<(u8, u32)>>>,
+    expired: Arc<Mutex<Vec<(u8, u32, FencingToken)>>>,
     /// Value and deadline by key; `None` never expires.
     kept: BTreeMap<u8, (u32, Option<u64>)>,
     next_value: u32,
@@ -52,7 +54,7 @@ impl Pair {
         let (builder, clock) = chosen!(Tracker::builder("model").first_token(FIRST), choices);
         let expired = Arc::new(Mutex::new(Vec::new()));
         let log = expired.clone();
-        let real = builder.build(move |key, value| lock(&log).push((key, value)));
+        let real = builder.build(move |key, value, token| lock(&log).push((key, value, token)));
         Self {
             choices,
             clock,
@@ -112,6 +114,16 @@ impl Pair {
             Call::Advance(span) => {
                 self.clock.advance(span.of(tick));
                 self.advance();
+            }
+            Call::Withdraw(below, parity) => {
+                let wanted = |key: &u8, value: &u32| *key < below && value % 2 == parity;
+                let mut withdrawn = self.real.withdraw_where(wanted);
+                withdrawn.sort_unstable();
+                let before = std::mem::take(&mut self.kept).into_iter();
+                let gone: BTreeMap<_, _>;
+                (gone, self.kept) = before.partition(|(key, (value, _))| wanted(key, value));
+                let gone = gone.into_iter().map(|(key, (value, _))| (key, value));
+                assert!(withdrawn.into_iter().eq(gone));
             }
             Call::Shutdown => {
                 let mut remains = self.real.shutdown();
@@ -198,17 +210,18 @@ impl Pair {
     fn advance(&mut self) {
         let now = self.choices.tick_at(self.now());
         let due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
-        let mut expected = BTreeMap::new();
+        let mut expected = Vec::new();
         self.kept.retain(|key, (value, deadline)| {
             if due(*deadline) {
-                expected.insert(*key, *value);
+                let token = self.tokens[key].last().expect("it was tracked");
+                expected.push((*key, *value, *token));
             }
             !due(*deadline)
         });
         assert_eq!(self.real.advance(), expected.len());
         let mut expired = std::mem::take(&mut *lock(&self.expired));
         expired.sort_unstable();
-        assert!(expired.into_iter().eq(expected));
+        assert_eq!(expired, expected);
     }
 
     /// All that can be asked without changing anything.
@@ -216,6 +229,9 @@ impl Pair {
         assert!(lock(&self.expired).is_empty(), "an expiry out of the blue");
         assert_eq!(self.real.is_shut_down(), self.closed);
         assert_eq!(self.real.len(), self.kept.len());
+        let mut keys = self.real.keys();
+        keys.sort_unstable();
+        assert!(keys.iter().eq(self.kept.keys()));
         let now = Timestamp::from_origin(self.now());
         for key in 0..KEYS {
             let kept = self.kept.get(&key);
@@ -255,6 +271,7 @@ fn call() -> impl Strategy<Value = Call> {
         3 => (key(), back(), span()).prop_map(|(key, back, timeout)| Call::TouchIf(key, back, timeout)),
         2 => (key(), back()).prop_map(|(key, back)| Call::CompleteIf(key, back)),
         3 => (key(), back(), span()).prop_map(|(key, back, timeout)| Call::ReplaceIf(key, back, timeout)),
+        1 => (0..=KEYS, 0..2_u32).prop_map(|(below, parity)| Call::Withdraw(below, parity)),
         2 => jump().prop_map(Call::Pass),
         4 => jump().prop_map(Call::Advance),
     ]

@@ -5,14 +5,16 @@ use crate::support::bell::Bell;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    RejectReason, Rejected, time::Clock, time::ManualClock, tracker::RequestError,
-    tracker::Requests, tracker::ResponseFuture,
+    RejectReason, Rejected, Requests, WaitError, time::Clock, time::ManualClock,
+    tracker::Responded, tracker::ResponseFuture,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 
 const IDS: u8 = 6;
+/// Above all numbers of requests: what one that fails has for its response, beside its id.
+const FAILED: usize = 1 << 20;
 
 /// Names a request, whatever became of it: that of this number, counted round and round.
 type Pick = u16;
@@ -22,6 +24,8 @@ enum Call {
     Request(u8, Span),
     Respond(u8),
     Touch(u8, Span),
+    /// Every request with an id below fails.
+    Fail(u8),
     Poll(Pick),
     Drop(Pick),
     /// The clock moves, and no thread drives the timer.
@@ -39,7 +43,7 @@ struct Asked {
     awaited: bool,
     /// Wake-ups that were due so far.
     wakes: usize,
-    answer: Option<Result<usize, RequestError>>,
+    answer: Option<Result<usize, WaitError>>,
 }
 
 /// What `Stats` should say.
@@ -51,6 +55,7 @@ struct Counts {
     shut_down: u64,
     rejected: u64,
     late: u64,
+    unknown: u64,
 }
 
 /// Both, side by side.
@@ -62,6 +67,8 @@ struct Pair {
     asked: Vec<Option<Asked>>,
     /// Number and deadline by id; `None` never times out.
     pending: BTreeMap<u8, (usize, Option<u64>)>,
+    /// How often requests with each id have ended without a response that has come since.
+    ended: [usize; IDS as usize],
     closed: bool,
     counts: Counts,
 }
@@ -75,6 +82,7 @@ impl Pair {
             real: builder.build().expect("no threads to refuse"),
             asked: Vec::new(),
             pending: BTreeMap::new(),
+            ended: [0; IDS as usize],
             closed: false,
             counts: Counts::default(),
         }
@@ -86,7 +94,7 @@ impl Pair {
     }
 
     /// Who asked hears of `answer` with the next poll.
-    fn answer(&mut self, number: usize, answer: Result<usize, RequestError>) {
+    fn answer(&mut self, number: usize, answer: Result<usize, WaitError>) {
         if let Some(asked) = &mut self.asked[number] {
             asked.wakes += usize::from(std::mem::take(&mut asked.awaited));
             asked.answer = Some(answer);
@@ -103,13 +111,36 @@ impl Pair {
             Call::Respond(id) => {
                 let response = self.asked.len();
                 let pending = self.pending.remove(&id);
-                assert_eq!(self.real.respond(&id, response), pending.is_some());
-                match pending {
+                let ended = &mut self.ended[usize::from(id)];
+                let expected = match pending {
                     Some((number, _)) => {
                         self.counts.answered += 1;
                         self.answer(number, Ok(response));
+                        Responded::Delivered
                     }
-                    None => self.counts.late += 1,
+                    None if *ended > 0 => {
+                        *ended -= 1;
+                        self.counts.late += 1;
+                        Responded::Late(response)
+                    }
+                    None => {
+                        self.counts.unknown += 1;
+                        Responded::Unknown(response)
+                    }
+                };
+                assert_eq!(self.real.respond(&id, response), expected);
+            }
+            Call::Fail(below) => {
+                let failed = self
+                    .real
+                    .fail_where(|id| *id < below, |id| FAILED + usize::from(*id));
+                let stays = self.pending.split_off(&below);
+                let ended = std::mem::replace(&mut self.pending, stays);
+                assert_eq!(failed, ended.len());
+                for (id, (number, _)) in ended {
+                    self.counts.dropped += 1;
+                    self.ended[usize::from(id)] += 1;
+                    self.answer(number, Ok(FAILED + usize::from(id)));
                 }
             }
             Call::Touch(id, span) => {
@@ -129,9 +160,12 @@ impl Pair {
             Call::Drop(pick) => {
                 if let Some(number) = self.pick(pick) {
                     self.asked[number] = None;
-                    let before = self.pending.len();
-                    self.pending.retain(|_, (other, _)| *other != number);
-                    self.counts.dropped += (before - self.pending.len()) as u64;
+                    let ended = self.pending.iter().find(|(_, (other, _))| *other == number);
+                    if let Some(id) = ended.map(|(id, _)| *id) {
+                        self.pending.remove(&id);
+                        self.ended[usize::from(id)] += 1;
+                        self.counts.dropped += 1;
+                    }
                 }
             }
             Call::Pass(span) => self.clock.advance(span.of(self.choices.tick)),
@@ -142,9 +176,10 @@ impl Pair {
             Call::Shutdown => {
                 self.real.shutdown();
                 self.closed = true;
-                for (number, _) in std::mem::take(&mut self.pending).into_values() {
+                for (id, (number, _)) in std::mem::take(&mut self.pending) {
+                    self.ended[usize::from(id)] += 1;
                     self.counts.shut_down += 1;
-                    self.answer(number, Err(RequestError::ShutDown));
+                    self.answer(number, Err(WaitError::ShutDown));
                 }
             }
         }
@@ -199,8 +234,9 @@ impl Pair {
         let now = self.choices.tick_at(self.clock.now().since_origin());
         let due = |deadline: Option<u64>| deadline.is_some_and(|deadline| deadline <= now);
         let mut timed_out = Vec::new();
-        self.pending.retain(|_, (number, deadline)| {
+        self.pending.retain(|id, (number, deadline)| {
             if due(*deadline) {
+                self.ended[usize::from(*id)] += 1;
                 timed_out.push(*number);
             }
             !due(*deadline)
@@ -208,7 +244,7 @@ impl Pair {
         assert_eq!(self.real.advance(), timed_out.len());
         for number in timed_out {
             self.counts.timed_out += 1;
-            self.answer(number, Err(RequestError::TimedOut));
+            self.answer(number, Err(WaitError::Expired));
         }
     }
 
@@ -222,6 +258,7 @@ impl Pair {
             shut_down: stats.shut_down,
             rejected: stats.rejected,
             late: self.real.late(),
+            unknown: self.real.unknown(),
         };
         assert_eq!(counts, self.counts);
         assert_eq!(self.real.len(), self.pending.len());
@@ -243,6 +280,7 @@ fn call() -> impl Strategy<Value = Call> {
         8 => (id(), span()).prop_map(|(id, timeout)| Call::Request(id, timeout)),
         3 => id().prop_map(Call::Respond),
         2 => (id(), span()).prop_map(|(id, timeout)| Call::Touch(id, timeout)),
+        1 => (0..=IDS).prop_map(Call::Fail),
         6 => pick().prop_map(Call::Poll),
         2 => pick().prop_map(Call::Drop),
         2 => jump().prop_map(Call::Pass),

@@ -1,13 +1,14 @@
 //! G15: the end of a tracker and of requests.
 
+use crate::delivered;
 use crate::support::keys::by_number;
 use crate::support::within;
 use crate::support::{
     Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly, refusal, threads_named,
 };
 use request_purgatory::{
-    RejectReason, Rejected, Timer, Tracker, threads::Dispatch, threads::Job, threads::Reaper,
-    time::ManualClock, tracker::RequestError, tracker::Requests,
+    RejectReason, Rejected, Requests, Timer, Tracker, WaitError, threads::Dispatch, threads::Job,
+    threads::Reaper, time::ManualClock,
 };
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -22,7 +23,7 @@ fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
     within(PATIENCE, || {
         let mint = Mint::default();
         let mut times = (0..21).map(|_| {
-            let tracker = Tracker::<u64, Token>::new("g15-track", |_, value| drop(value));
+            let tracker = Tracker::<u64, Token>::new("g15-track", |_, value, _| drop(value));
             for key in 0..1_000 {
                 let value = mint.token(key);
                 tracker
@@ -56,7 +57,7 @@ fn g15_what_is_kept_is_returned_to_the_first_who_shuts_down() {
     const COUNT: u64 = 20_000;
     within(PATIENCE, || {
         let builder = Tracker::<u64, u64>::builder("g15-first").reaper(Reaper::Manual);
-        let tracker = builder.build(|_, _| ());
+        let tracker = builder.build(|_, _, _| ());
         let tracker = tracker.expect("no threads to refuse");
         for number in 0..COUNT {
             let tracked = tracker.track(number, number, Duration::MAX);
@@ -88,7 +89,7 @@ fn g15_a_shutdown_is_legal_from_the_callback() {
                 let taken = place.clone();
                 let tracker = Tracker::builder("g15-cb")
                     .dispatch(completions.clone())
-                    .build(move |_, _: Token| {
+                    .build(move |_, _: Token, _| {
                         let tracker = lock(&taken).take().expect("it was put there");
                         if !drop_it {
                             assert_eq!(tracker.shutdown().len(), 100);
@@ -140,16 +141,13 @@ fn g15_pending_requests_hear_of_the_end() {
                     refused.map_err(Rejected::into_parts),
                     Err((RejectReason::ShutDown, 4))
                 ));
-                assert!(!requests.respond(&1, 1));
+                assert!(!delivered(requests.respond(&1, 1)));
                 assert_eq!((requests.len(), requests.late()), (0, 1));
             }
-            assert_eq!(
-                waiter.join().expect("no panic"),
-                Err(RequestError::ShutDown)
-            );
-            assert_eq!(unpolled.wait_blocking(), Err(RequestError::ShutDown));
+            assert_eq!(waiter.join().expect("no panic"), Err(WaitError::ShutDown));
+            assert_eq!(unpolled.wait_blocking(), Err(WaitError::ShutDown));
             let poll = polled.as_mut().poll(&mut cx);
-            assert_eq!(poll, Poll::Ready(Err(RequestError::ShutDown)));
+            assert_eq!(poll, Poll::Ready(Err(WaitError::ShutDown)));
             eventually("the end of its threads", || {
                 threads_named("g15-req").is_empty()
             });
@@ -184,14 +182,14 @@ fn g15_a_shutdown_is_legal_from_a_waker() {
             assert!(first.as_mut().poll(&mut cx).is_pending());
             match how {
                 0 => {}
-                1 => assert!(requests.respond(&1, 7)),
+                1 => assert!(delivered(requests.respond(&1, 7))),
                 _ => requests.shutdown(),
             }
-            assert_eq!(other.wait_blocking(), Err(RequestError::ShutDown));
+            assert_eq!(other.wait_blocking(), Err(WaitError::ShutDown));
             let expected = match how {
-                0 => Err(RequestError::TimedOut),
+                0 => Err(WaitError::Expired),
                 1 => Ok(7),
-                _ => Err(RequestError::ShutDown),
+                _ => Err(WaitError::ShutDown),
             };
             assert_eq!(first.as_mut().poll(&mut cx), Poll::Ready(expected));
             eventually("the end of its threads", || {
@@ -225,7 +223,7 @@ fn g12_panicking_wakers_at_the_shutdown_harm_no_other_request() {
         let mut cx = Context::from_waker(Waker::noop());
         for mut request in pending {
             let poll = request.as_mut().poll(&mut cx);
-            assert_eq!(poll, Poll::Ready(Err(RequestError::ShutDown)));
+            assert_eq!(poll, Poll::Ready(Err(WaitError::ShutDown)));
         }
     }
 }
@@ -238,7 +236,7 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
             let mint = Mint::default();
             let expired = Arc::new(Mutex::new(Vec::new()));
             let log = expired.clone();
-            let tracker = Tracker::new("g15-any", move |_: u64, value: Token| {
+            let tracker = Tracker::new("g15-any", move |_: u64, value: Token, _| {
                 lock(&log).push(value.number);
             });
             let workers = (0..3).map(|seed| {
@@ -310,9 +308,9 @@ fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
         assert_eq!(calls.advance(), 1);
         drop(calls);
         assert_eq!(lock(&jobs).len(), 1);
-        assert_eq!(pending.wait_blocking(), Err(RequestError::ShutDown));
+        assert_eq!(pending.wait_blocking(), Err(WaitError::ShutDown));
         lock(&jobs).drain(..).for_each(|job| job());
-        assert_eq!(late.wait_blocking(), Err(RequestError::TimedOut));
+        assert_eq!(late.wait_blocking(), Err(WaitError::Expired));
     });
 }
 
@@ -333,7 +331,7 @@ fn g12_keys_and_values_that_panic_when_the_last_handle_is_dropped_are_all_droppe
         let timer = Timer::builder("g12").reaper(Reaper::Manual);
         let timer = timer.build(|_: Bomb| ()).expect("no threads to refuse");
         let tracker = Tracker::builder("g12").reaper(Reaper::Manual);
-        let tracker = tracker.build(|_: u64, _: Bomb| ());
+        let tracker = tracker.build(|_: u64, _: Bomb, _| ());
         let tracker = tracker.expect("no threads to refuse");
         for key in 0..10 {
             assert!(timer.start(Duration::MAX, Bomb(dropped.clone())).is_ok());
@@ -378,7 +376,7 @@ fn g12_a_shutdown_survives_wakers_whose_panics_have_bad_payloads() {
         calls.shutdown();
         for request in &mut pending {
             let mut cx = Context::from_waker(Waker::noop());
-            let ended = Poll::Ready(Err(RequestError::ShutDown));
+            let ended = Poll::Ready(Err(WaitError::ShutDown));
             assert_eq!(request.as_mut().poll(&mut cx), ended);
         }
     });
@@ -409,7 +407,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
 
     impl Wake for Respond {
         fn wake(self: Arc<Self>) {
-            self.1.respond(&(self.0 + 1), ());
+            let _ = self.1.respond(&(self.0 + 1), ());
         }
     }
 
@@ -420,7 +418,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
     on_a_small_stack(|| {
         let tracker = Tracker::builder("g14").reaper(Reaper::Manual);
         let tracker = tracker
-            .build(|_: Next, ()| ())
+            .build(|_: Next, (), _| ())
             .expect("no threads to refuse");
         let place = Place::default();
         for number in 0..LINKS {
@@ -443,7 +441,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
             request
         });
         let pending = pending.collect::<Vec<_>>();
-        assert!(calls.respond(&0, ()));
+        assert!(delivered(calls.respond(&0, ())));
         assert_eq!(calls.len(), 0);
         drop(pending);
     });

@@ -1,10 +1,11 @@
 //! G5, G6, G16 under load: many threads on few keys, and ten thousand calls at once.
 
+use crate::delivered;
 use crate::support::keys::by_number;
 use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, threads::Reaper, time::ManualClock, tracker::RequestError,
-    tracker::Requests,
+    RejectReason, Rejected, Requests, Tracker, WaitError, threads::Reaper, time::ManualClock,
+    tracker::Responded,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -102,7 +103,9 @@ fn g05_each_value_ends_once_on_a_real_clock() {
     within(PATIENCE, || {
         let expired = Arc::new(Mutex::new(Vec::new()));
         let log = expired.clone();
-        let tracker = Tracker::new("g05", move |_, value: Token| lock(&log).push(value.number));
+        let tracker = Tracker::new("g05", move |_, value: Token, _| {
+            lock(&log).push(value.number)
+        });
         stress(&tracker, &expired, &Mint::default(), || {
             thread::sleep(Duration::from_millis(1));
         });
@@ -119,7 +122,7 @@ fn g05_each_value_ends_once_by_hand() {
         let tracker = Tracker::builder("g05-hand")
             .clock(clock.clone())
             .reaper(Reaper::Manual)
-            .build(move |_, value: Token| lock(&log).push(value.number))
+            .build(move |_, value: Token, _| lock(&log).push(value.number))
             .expect("no threads to refuse");
         stress(&tracker, &expired, &Mint::default(), || {
             clock.advance(Duration::from_micros(300));
@@ -160,7 +163,7 @@ fn g06_no_key_is_left_in_the_map() {
     let tracker = Tracker::<Key, u64>::builder("g06")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
-        .build(|_, _| ())
+        .build(|_, _, _| ())
         .expect("no threads to refuse");
     for number in 0..3_000 {
         let key = Key::new(number, &living);
@@ -196,13 +199,14 @@ fn g06_no_key_is_left_in_the_map() {
     let calls = Requests::<Key, u64>::builder("g06")
         .clock(clock.clone())
         .reaper(Reaper::Manual)
+        .remembered_ids(5)
         .build()
         .expect("no threads to refuse");
     for number in 0..300 {
         let request = calls.request(Key::new(number, &living), tick);
         let request = request.expect("room");
         match number % 3 {
-            0 => assert!(calls.respond(request.id(), 1)),
+            0 => assert!(delivered(calls.respond(request.id(), 1))),
             1 => {
                 clock.advance(tick);
                 assert_eq!(calls.advance(), 1);
@@ -210,7 +214,10 @@ fn g06_no_key_is_left_in_the_map() {
             _ => {}
         }
     }
-    assert_eq!((calls.len(), living.load(Ordering::SeqCst)), (0, 0));
+    // Those that are remembered, and no more.
+    assert_eq!((calls.len(), living.load(Ordering::SeqCst)), (0, 5));
+    drop(calls);
+    assert_eq!(living.load(Ordering::SeqCst), 0);
 }
 
 /// Answers from several threads around the timeouts: each call has one of a response, or a timeout and a late response.
@@ -218,15 +225,8 @@ fn g06_no_key_is_left_in_the_map() {
 fn g05_ten_thousand_calls_are_answered_or_time_out() {
     within(PATIENCE, || {
         const CALLS: u64 = 10_000;
-        let reported = Arc::new(Mutex::new(Vec::new()));
-        let log = reported.clone();
-        let calls = Requests::<u64, u64>::builder("calls")
-            .on_late(move |id, response| {
-                assert_eq!(*id, response);
-                lock(&log).push(response);
-            })
-            .build()
-            .expect("threads are to be had");
+        let builder = Requests::<u64, u64>::builder("calls").remembered_ids(CALLS as usize);
+        let calls = builder.build().expect("threads are to be had");
         let mut random = Random::new(5);
         let requests = (0..CALLS).map(|id| {
             // Some are certain to be answered, some to time out, however slow the machine.
@@ -241,16 +241,18 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
         let responders = (0..4).map(|part| {
             let calls = calls.clone();
             thread::spawn(move || {
-                let mut answered = Vec::new();
+                let (mut answered, mut late) = (Vec::new(), Vec::new());
                 for id in (part..CALLS).step_by(4) {
                     if id % 200 < 4 {
                         thread::sleep(Duration::from_micros(1_200));
                     }
-                    if calls.respond(&id, id) {
-                        answered.push(id);
+                    match calls.respond(&id, id) {
+                        Responded::Delivered => answered.push(id),
+                        Responded::Late(response) => late.push(response),
+                        Responded::Unknown(_) => panic!("{id} was made"),
                     }
                 }
-                answered
+                (answered, late)
             })
         });
         let responders = responders.collect::<Vec<_>>();
@@ -262,21 +264,22 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
                     assert_eq!(response, id);
                     answered.push(id);
                 }
-                Err(RequestError::TimedOut) => timed_out.push(id),
+                Err(WaitError::Expired) => timed_out.push(id),
                 Err(other) => panic!("{other:?}"),
             }
         }
-        let responders = responders.into_iter();
-        let mut accepted = responders
-            .flat_map(|responder| responder.join().expect("no panic"))
-            .collect::<Vec<_>>();
+        let (mut accepted, mut late) = (Vec::new(), Vec::new());
+        for responder in responders {
+            let (answered, came_late) = responder.join().expect("no panic");
+            accepted.extend(answered);
+            late.extend(came_late);
+        }
         accepted.sort_unstable();
+        late.sort_unstable();
         assert_eq!(
             answered, accepted,
             "responders that were told that a request waited"
         );
-        let mut late = lock(&reported).clone();
-        late.sort_unstable();
         assert_eq!(late, timed_out, "every response to a timeout is late");
         assert_eq!((calls.len(), calls.late()), (0, late.len() as u64));
         let stats = calls.stats();
@@ -304,7 +307,7 @@ fn g05_a_response_that_races_the_timeout_is_taken_or_late() {
                 thread::spawn(move || {
                     let pause = Duration::from_micros(u64::from(round * 7 % 2_600));
                     thread::sleep(pause);
-                    calls.respond(&round, round)
+                    delivered(calls.respond(&round, round))
                 })
             };
             let answer = request.wait_blocking();

@@ -65,13 +65,13 @@ impl Candidate for Library {
     }
 
     fn watched(&self) -> usize {
-        self.0.watched()
+        self.0.stats().watched
     }
 
     /// After a storm, its reaper clears away.
     fn settle(&self) {
         let begun = Instant::now();
-        while self.0.watched() > 0 && begun.elapsed() < PATIENCE {
+        while self.0.stats().watched > 0 && begun.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(1));
         }
     }

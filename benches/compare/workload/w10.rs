@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use async_channel::{Receiver, Sender, unbounded};
 use event_listener::Event;
 use parking_lot::Mutex;
-use request_purgatory::Waits;
+use request_purgatory::{Bound, Waits};
 use tokio::sync::Notify;
 
 use super::Workload;
@@ -73,7 +73,7 @@ impl JobQueue for Takes {
         let taken = self.waits.take(
             [1],
             Duration::from_secs(3_600),
-            move || {
+            move |_| {
                 looks.fetch_add(1, Ordering::Relaxed);
                 takes.lock().pop_front()
             },
@@ -85,7 +85,7 @@ impl JobQueue for Takes {
     #[inline(never)]
     fn push(&self, job: u64) {
         self.jobs.lock().push_back(job);
-        self.waits.check_and_complete_at_most(&1, 1);
+        self.waits.check_and_complete_with(&1, Bound::at_most(1));
     }
 
     fn looks(&self) -> Option<u64> {

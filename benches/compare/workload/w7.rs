@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use request_purgatory::Watch;
+use request_purgatory::{Bound, Watch};
 
 use super::Workload;
 use super::ring::assert_empty;
@@ -52,13 +52,14 @@ impl W7 {
         let purgatory = library.purgatory();
         let park = |offset: usize, flag: &'static Flag| {
             let request = Request::new(offset as u32, flag, TIMEOUT);
-            let watch = Watch::key(KEY).at_rank(offset as u64);
+            let watch = Watch::from(KEY).at_rank(offset as u64);
             let parked = purgatory
-                .try_complete_else_watch_on(request, [watch])
+                .try_complete_else_watch(request, [watch])
                 .expect("neither full nor shut down");
             assert!(parked.is_parked());
         };
-        let check = |offset| purgatory.check_and_complete_up_to(&KEY, offset as u64);
+        let check =
+            |offset| purgatory.check_and_complete_with(&KEY, Bound::all().up_to(offset as u64));
         let value = self.advance(self.ranked, park, check);
         assert_empty(&library);
         value

@@ -7,9 +7,7 @@ use std::future::{Future, ready};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use request_purgatory::{
-    Purgatory, ResolvedKey, Watch, time::Clock, time::SystemClock, time::Timestamp,
-};
+use request_purgatory::{Purgatory, ResolvedKey, time::Clock, time::SystemClock, time::Timestamp};
 
 use super::Workload;
 use super::w1::W1;
@@ -58,12 +56,10 @@ impl Candidate for Resolved {
     #[inline(never)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         let reading = Duration::from_nanos(self.reading.load(Ordering::Relaxed));
-        let watches = keys
-            .iter()
-            .map(|&key| Watch::resolved(&self.keys[key as usize]));
+        let watches = keys.iter().map(|&key| self.keys[key as usize].watch());
         self.purgatory
             .at(Timestamp::from_origin(reading))
-            .try_complete_else_watch_on(request, watches)
+            .try_complete_else_watch(request, watches)
             .expect("neither full nor shut down, and every request has a key")
             .has_ended()
     }
@@ -78,7 +74,7 @@ impl Candidate for Resolved {
     }
 
     fn watched(&self) -> usize {
-        self.purgatory.watched()
+        self.purgatory.stats().watched
     }
 
     /// Between two bursts: reads the clock.

@@ -3,9 +3,10 @@
 //! `instructions NAME COUNT` makes one call COUNT times; `instructions` alone lists the names. Everything that could
 //! vary from run to run is fixed: the hasher, the clock, the one thread.
 
+use request_purgatory::tracker::Responded;
 use request_purgatory::{
-    Completion, DelayedOperation, Purgatory, Timer, Tracker, Waits, Watch, threads::Dispatch,
-    threads::Reaper, time::Clock, time::ManualClock, time::Timestamp, tracker::Requests,
+    Bound, Completion, DelayedOperation, Purgatory, Requests, Timer, Tracker, Waits,
+    threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
 use std::future::Future;
 use std::hint::black_box;
@@ -106,7 +107,7 @@ fn resolved_lives(count: u64) {
     for life in 0..count {
         let key = &keys[life as usize % keys.len()];
         let operation = Operation(ready.clone());
-        drop(arrival.try_complete_else_watch_on(operation, [Watch::resolved(key)]));
+        drop(arrival.try_complete_else_watch(operation, [key.watch()]));
         ready.store(true, Ordering::Relaxed);
         assert_eq!(key.check_and_complete(), 1);
         ready.store(false, Ordering::Relaxed);
@@ -118,14 +119,14 @@ fn ranked_lives(count: u64) {
     let ready = Arc::new(AtomicBool::new(false));
     let key = purgatory.resolve(7);
     let park = |rank, ready: &Arc<AtomicBool>| {
-        let watch = Watch::resolved(&key).at_rank(rank);
-        drop(purgatory.try_complete_else_watch_on(Operation(ready.clone()), [watch]));
+        let watch = key.watch().at_rank(rank);
+        drop(purgatory.try_complete_else_watch(Operation(ready.clone()), [watch]));
     };
     (0..OTHERS).for_each(|above| park(u64::MAX - above, &Arc::default()));
     for rank in 0..count {
         park(rank, &ready);
         ready.store(true, Ordering::Relaxed);
-        assert_eq!(key.check_and_complete_up_to(rank), 1);
+        assert_eq!(key.check_and_complete_with(Bound::all().up_to(rank)), 1);
         ready.store(false, Ordering::Relaxed);
     }
 }
@@ -207,7 +208,7 @@ fn tracked(count: u64) {
         .clock(Still)
         .reaper(Reaper::Manual)
         .hasher(Hasher::default())
-        .build(|key: u64, value: u64| _ = black_box((key, value)))
+        .build(|key: u64, value: u64, _| _ = black_box((key, value)))
         .expect("the settings are sound");
     for key in 0..count {
         drop(tracker.track(key % OTHERS, key, TIMEOUT));
@@ -224,7 +225,7 @@ fn requests(count: u64) {
         .expect("the settings are sound");
     for id in 0..count {
         let request = requests.request(id, TIMEOUT).expect("the id is free");
-        assert!(requests.respond(&id, id));
+        assert_eq!(requests.respond(&id, id), Responded::Delivered);
         assert_eq!(request.wait_blocking(), Ok(id));
     }
 }

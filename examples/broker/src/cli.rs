@@ -1,138 +1,77 @@
 //! The command line.
 
-use crate::endpoint::Endpoint;
-use crate::groups::settings::INITIAL_DELAY;
+use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
-pub(crate) const USAGE: &str = "\
-A small Kafka broker: topics and their records are in memory, and gone with the process, unless serve has --data DIR.
+/// A small Kafka broker: topics and records are in memory, and gone with the process, unless `serve` has --data DIR
+#[derive(Debug, Parser)]
+#[command(name = "broker", max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
 
-usage: broker [demo [--seconds N] [--replica-lag-ms N] [--metrics ADDR]]
-       broker serve --listen ADDR [--data DIR] [--replica-lag-ms N] [--group-delay-ms N] [--max-connections N]
-                    [--report-ms N] [--metrics ADDR]
-       broker --help
-
-  demo    start a broker on a free loopback port, drive it with a Kafka client for N seconds (default 10),
-          and print what its purgatories did; exits with 1 if any request got no answer
-  serve   serve Kafka clients on ADDR (such as localhost:9092; port 0 takes a free one) until interrupted
-
-  --data DIR            keep topics and records in DIR, over a restart; idempotent producers and committed offsets too
-  --replica-lag-ms N    how far the follower is behind the leader (default: demo 10, serve 0)
-  --group-delay-ms N    how long the first members of a consumer group wait for more (default 100)
-  --max-connections N   connections at a time (default 1000); beyond it idle ones are closed
-  --report-ms N         print what is parked every N ms
-  --metrics ADDR        show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics";
-
-/// What to do.
-#[derive(Debug, PartialEq, Eq)]
+/// What to do; without a word, the demonstration.
+#[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Help,
+    /// Start a broker on a free loopback port, drive it with a Kafka client, and print what its purgatories did; exits
+    /// with 1 if any request got no answer
     Demo(DemoOptions),
+    /// Serve Kafka clients until interrupted
     Serve(ServeOptions),
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Args)]
 pub(crate) struct DemoOptions {
-    pub(crate) duration: Duration,
-    pub(crate) replica_lag: Duration,
-    /// Where to show metrics, if at all.
-    pub(crate) metrics: Option<Endpoint>,
+    /// How long
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub(crate) seconds: u64,
+    /// How far the follower is behind the leader: some, so that there are produce requests that wait
+    #[arg(long, value_name = "N", default_value = "10", value_parser = milliseconds)]
+    pub(crate) replica_lag_ms: Duration,
+    /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
+    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    pub(crate) metrics: Option<String>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
 pub(crate) struct ServeOptions {
-    pub(crate) listen: Endpoint,
-    /// Where to keep topics, if not in memory.
+    /// Where, such as localhost:9092; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    pub(crate) listen: String,
+    /// Keep topics and records in DIR, over a restart; idempotent producers and committed offsets too
+    #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    pub(crate) replica_lag: Duration,
-    /// How long the first members of a consumer group wait for more.
-    pub(crate) group_delay: Duration,
-    pub(crate) max_connections: usize,
-    /// How often to print what is parked, if at all.
-    pub(crate) report: Option<Duration>,
-    /// Where to show metrics, if at all.
-    pub(crate) metrics: Option<Endpoint>,
+    /// Partitions of a topic whose creator does not say how many, as when a client's first produce creates it
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(i32).range(1..=10_000))]
+    pub(crate) partitions: i32,
+    /// How far the follower is behind the leader
+    #[arg(long, value_name = "N", default_value = "0", value_parser = milliseconds)]
+    pub(crate) replica_lag_ms: Duration,
+    /// How long the first members of a consumer group wait for more
+    #[arg(long, value_name = "N", default_value = "100", value_parser = milliseconds)]
+    pub(crate) group_delay_ms: Duration,
+    /// Print what is parked every N ms
+    #[arg(long, value_name = "N", value_parser = milliseconds)]
+    pub(crate) report_ms: Option<Duration>,
+    /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
+    #[arg(long, value_name = "ADDR", value_parser = endpoint)]
+    pub(crate) metrics: Option<String>,
 }
 
-/// Connections that are served at a time unless the command line says otherwise.
-pub(crate) const MAX_CONNECTIONS: usize = 1_000;
-
-/// Some lag, so that the demonstration has produce requests that wait.
-const DEMO_LAG: Duration = Duration::from_millis(10);
-
-/// Reads the arguments that follow the program's name.
-pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
-    let mut arguments = arguments.peekable();
-    let command = arguments.next_if(|argument| !argument.starts_with("--"));
-    let serve = match command.as_deref() {
-        None | Some("demo") => false,
-        Some("serve") => true,
-        Some(other) => return Err(format!("unknown command '{other}'")),
-    };
-
-    let mut listen = None;
-    let mut data = None;
-    let mut replica_lag = if serve { Duration::ZERO } else { DEMO_LAG };
-    let mut group_delay = INITIAL_DELAY;
-    let mut max_connections = MAX_CONNECTIONS;
-    let mut report = None;
-    let mut metrics = None;
-    let mut seconds = 10;
-    while let Some(option) = arguments.next() {
-        let value = &mut arguments;
-        match option.as_str() {
-            "--help" => return Ok(Command::Help),
-            "--replica-lag-ms" => replica_lag = Duration::from_millis(parse_next(&option, value)?),
-            "--metrics" => metrics = Some(parse_next(&option, value)?),
-            "--listen" if serve => listen = Some(parse_next(&option, value)?),
-            "--data" if serve => data = Some(parse_next(&option, value)?),
-            "--group-delay-ms" if serve => {
-                group_delay = Duration::from_millis(parse_next(&option, value)?);
-            }
-            "--max-connections" if serve => {
-                max_connections = parse_next(&option, value)?;
-                if !(1..=1_000_000).contains(&max_connections) {
-                    return Err(format!("{option} has to be between 1 and 1000000"));
-                }
-            }
-            "--report-ms" if serve => {
-                // A ticker cannot tick without a pause.
-                let milliseconds = parse_next::<u64>(&option, value)?.max(1);
-                report = Some(Duration::from_millis(milliseconds));
-            }
-            "--seconds" if !serve => seconds = parse_next(&option, value)?,
-            other => return Err(format!("unknown argument '{other}'")),
-        }
-    }
-
-    if !serve {
-        return Ok(Command::Demo(DemoOptions {
-            duration: Duration::from_secs(seconds),
-            replica_lag,
-            metrics,
-        }));
-    }
-    Ok(Command::Serve(ServeOptions {
-        listen: listen.ok_or("serve needs --listen ADDR")?,
-        data,
-        replica_lag,
-        group_delay,
-        max_connections,
-        report,
-        metrics,
-    }))
+fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
+    text.parse().map(Duration::from_millis)
 }
 
-fn parse_next<T: FromStr>(
-    option: &str,
-    arguments: &mut impl Iterator<Item = String>,
-) -> Result<T, String> {
-    let value = arguments
-        .next()
-        .ok_or_else(|| format!("{option} needs a value"))?;
-    value
-        .parse()
-        .map_err(|_| format!("{option} cannot be '{value}'"))
+/// `host:port`, where an IPv6 address is in brackets.
+fn endpoint(text: &str) -> Result<String, &'static str> {
+    let (host, port) = text.rsplit_once(':').ok_or("no port")?;
+    port.parse::<u16>().map_err(|_| "no such port")?;
+    match host {
+        "" => Err("no host"),
+        _ if host.contains(':') && !host.starts_with('[') => Err("an IPv6 address needs brackets"),
+        _ => Ok(text.to_owned()),
+    }
 }

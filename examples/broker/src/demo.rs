@@ -1,98 +1,127 @@
 //! The `demo` command: a broker under the load of a real client library, and what its purgatories did.
 
 mod load;
-mod report;
 
-use crate::broker::Broker;
-use crate::cli::{DemoOptions, MAX_CONNECTIONS};
-use crate::console::say;
-use crate::endpoint::Endpoint;
-use crate::exporter;
-use crate::figures::cpu::CpuTime;
+use crate::broker::{Broker, Settings};
+use crate::cli::DemoOptions;
+use crate::console::{say, warn};
 use crate::groups::settings::INITIAL_DELAY;
+use crate::page::Page;
 use crate::server::Server;
-use load::Load;
+use load::{Load, Tally};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-/// Name of the clients' threads, so that their CPU time is not taken for the broker's.
-const CLIENTS: &str = "clients";
+/// What is run without a word on the command line.
+pub(crate) const OPTIONS: DemoOptions = DemoOptions {
+    seconds: 10,
+    replica_lag_ms: Duration::from_millis(10),
+    metrics: None,
+};
 
 /// How long the last requests may take once no new ones are made.
 const DRAIN: Duration = Duration::from_secs(20);
 
 /// Runs the demonstration. False if a request got no answer or a record got lost.
 pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
-    let broker_threads = runtime("broker")?;
-    let client_threads = runtime(CLIENTS)?;
-
-    let (broker, server, exporter) = broker_threads.block_on(async {
-        let exporter = exporter::start(options.metrics.as_ref()).await?;
-        let loopback = Endpoint::free_loopback();
-        let broker = Arc::new(Broker::open(options.replica_lag, INITIAL_DELAY, None)?);
-        let server = Server::bind(&loopback, MAX_CONNECTIONS, Arc::clone(&broker)).await?;
-        anyhow::Ok((broker, server, exporter))
-    })?;
-    let address = server.address()?;
-    let (stop, stopped) = oneshot::channel();
-    let serving = broker_threads.spawn(server.run(async {
-        // Resolves when it is sent, or dropped by an early return.
-        let _ = stopped.await;
-    }));
-
-    say(&format!("broker on {address}; {}", load::DESCRIPTION))?;
-    if let Some(exporter) = exporter {
-        say(&format!("metrics on http://{}", exporter.address()?))?;
-        let _broker_threads = broker_threads.enter();
-        exporter.show(broker.purgatories.clone());
-    }
-    let started = Instant::now();
-    let cpu = CpuTime::now(CLIENTS);
-    let load = client_threads.block_on(Load::start(address))?;
-    let watched = client_threads.block_on(watch(&broker, &load, options.duration));
-    let finished = client_threads.block_on(load.finish(DRAIN));
-    let elapsed = started.elapsed();
-    let cpu = CpuTime::now(CLIENTS)
-        .zip(cpu)
-        .map(|(now, then)| now.since(then));
-
-    // An answer is counted after it was sent, so the client may have it first: count when all has ended.
-    let _ = stop.send(());
-    broker_threads.block_on(serving)?;
-    watched?;
-    let out = &mut io::stdout().lock();
-    Ok(report::print(out, &broker, &finished, cpu, elapsed)?)
-}
-
-fn runtime(name: &str) -> io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .thread_name(name)
-        .enable_all()
-        .build()
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let page = Page::bind(options.metrics.as_deref()).await?;
+        let broker = Arc::new(Broker::open(&Settings {
+            partitions: 1,
+            replica_lag: options.replica_lag_ms,
+            group_delay: INITIAL_DELAY,
+            data: None,
+        })?);
+        let server = Server::bind("127.0.0.1:0", Arc::clone(&broker)).await?;
+        let address = server.address()?;
+        say(&format!("broker on {address}; {}", load::DESCRIPTION))?;
+        if let Some(page) = page {
+            say(&format!("metrics on http://{}", page.address()?))?;
+            page.show(broker.purgatories.clone(), load::DESCRIPTION);
+        }
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(server.run(async {
+            // Resolves when it is sent, or dropped by an early return.
+            let _ = stopped.await;
+        }));
+        let load = Load::start(address).await?;
+        let tally = Arc::clone(&load.tally);
+        let watched = watch(&broker, &tally, Duration::from_secs(options.seconds)).await;
+        let failures = load.finish(DRAIN).await;
+        let _ = stop.send(());
+        serving.await?;
+        watched?;
+        report(&broker, &tally)?;
+        for failure in &failures {
+            warn(&format!("a client failed: {failure}"));
+        }
+        Ok(failures.is_empty() && tally.consumed.value() == tally.expected.value())
+    })
 }
 
 /// Prints a line per second, as long as its reader takes them.
-async fn watch(broker: &Broker, load: &Load, duration: Duration) -> io::Result<()> {
+async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result<()> {
     let started = Instant::now();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
     let mut before = 0;
     while started.elapsed() < duration {
         ticks.tick().await;
-        let answered = broker.metrics.answered.value();
+        let answered = tally.answered.value();
         say(&format!(
             "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             started.elapsed().as_secs(),
             answered - before,
             broker.purgatories.fetch.len(),
             broker.purgatories.produce.len(),
-            load.tally().produced.value(),
-            load.tally().consumed.value(),
+            tally.produced.value(),
+            tally.consumed.value(),
         ))?;
         before = answered;
     }
     Ok(())
+}
+
+/// Prints what happened.
+fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
+    let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
+    say(&format!(
+        "\n{:24} {:>10} {:>10}",
+        "purgatory", "fetch", "produce"
+    ))?;
+    let (fetch, produce) = (fetch.stats(), produce.stats());
+    for (name, fetch, produce) in [
+        (
+            "completed at once",
+            fetch.completed_at_once,
+            produce.completed_at_once,
+        ),
+        ("completed by a key", fetch.completed, produce.completed),
+        ("expired", fetch.expired, produce.expired),
+        ("cancelled", fetch.cancelled, produce.cancelled),
+        ("ended by shutdown", fetch.shut_down, produce.shut_down),
+        ("missed checks", fetch.missed_checks, produce.missed_checks),
+    ] {
+        say(&format!("{name:24} {fetch:>10} {produce:>10}"))?;
+    }
+    say(&format!(
+        "\n{:24} {:>10} {:>10} {:>10}",
+        "", "p50", "p99", "max"
+    ))?;
+    for (name, histogram) in [
+        ("produce to consumer", &tally.end_to_end),
+        ("produce to its answer", &tally.produce),
+    ] {
+        let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| histogram.quantile(share));
+        say(&format!("{name:24} {p50:>10} {p99:>10} {max:>10}"))?;
+    }
+    let (consumed, expected) = (tally.consumed.value(), tally.expected.value());
+    say(&format!(
+        "\nanswered {}, consumed {consumed} of {expected}",
+        tally.answered.value()
+    ))
 }

@@ -1,15 +1,15 @@
 //! Consumer groups: Kafka's group coordinator, in the classic protocol.
 //!
-//! Kafka keeps delayed joins, delayed syncs and heartbeats in purgatories. Here a rebalance is a
-//! [`DelayedJoin`](delayed_join::DelayedJoin) and then a [`DelayedSync`](delayed_sync::DelayedSync), each in a
-//! `Purgatory` under the group's id, and the sessions of the members are in a `Tracker`: a heartbeat touches them.
+//! Kafka keeps delayed joins, delayed syncs and heartbeats in purgatories. Here the two phases of a rebalance are
+//! [`DelayedPhase`]s, each in a `Purgatory` of its own under the group's id, and the sessions of the members are in a
+//! `Tracker`: a heartbeat touches them.
 //!
 //! # Locks
 //!
 //! Each group has one lock, and `try_complete` of its operations takes it. So the rule of `check_and_complete` (none
 //! of your locks held that a hook takes) becomes a pattern, which [`Coordinator::change`] is the one place for:
 //!
-//! 1. take the lock, change the state, and note in an [`After`](group::After) what has to be parked or checked;
+//! 1. take the lock, change the state, and note in its [`After`](group::After) what has to be parked or checked;
 //! 2. release the lock;
 //! 3. park and check.
 //!
@@ -17,22 +17,24 @@
 //! comes after its event. A tracker's `track`, `touch` and `complete` run no callback, so they are called under the
 //! lock: no member is without a session, and no session without its member.
 //!
+//! Offsets are written to the journal before they count, under its lock, which is taken before that of a group: so the
+//! journal has them in their order.
+//!
 //! | layer | modules |
 //! |---|---|
-//! | requests | `requests`, `describe`: the protocol's requests and answers |
-//! | the coordinator | this file: finds groups, parks, checks; `delayed_join`, `delayed_sync`, `sessions` |
-//! | the state of a group | `group`, and what changes it: `membership`, `rebalance`, `offsets`; `journal` keeps those |
-//! | parts | `member`, `answers`, `budget`, `settings` |
+//! | requests | `requests`, `offset_requests`, `describe`: the protocol's requests and answers |
+//! | the coordinator | this file: finds groups, parks, checks; `delayed`, `sessions` |
+//! | the state of a group | `group`, and what changes it: `membership`, `rebalance`; `offsets`, and `journal` keeps those |
+//! | parts | `member`, `answers`, `settings` |
 
 mod answers;
-mod budget;
-mod delayed_join;
-mod delayed_sync;
+mod delayed;
 mod describe;
 mod group;
 mod journal;
 mod member;
 mod membership;
+mod offset_requests;
 mod offsets;
 mod rebalance;
 mod requests;
@@ -42,76 +44,72 @@ pub(crate) mod settings;
 mod tests;
 
 use crate::console::warn;
-use crate::figures::metrics::Counter;
-use budget::Budget;
-use delayed_join::DelayedJoin;
-use delayed_sync::DelayedSync;
-use group::{After, Context, Delayed, Group, Phase, State};
+use crate::figures::Counter;
+use delayed::{DelayedPhase, Kind};
+use group::{Group, Phase, State};
 use journal::{Change, Journal};
 use kafka_protocol::ResponseError;
 use member::Id;
-use parking_lot::RwLock;
-use request_purgatory::{Purgatory, RejectReason, purgatory::BuildError, time::Clock};
-pub(crate) use requests::{Caller, GroupReply, Waiting};
+use parking_lot::{Mutex, RwLock};
+use request_purgatory::{Purgatory, RejectReason};
 use sessions::Sessions;
 use settings::{MAX_ID, Settings};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The coordinator of all groups: there is one broker.
 pub(crate) struct Coordinator {
     settings: Settings,
-    pub(crate) joins: Purgatory<DelayedJoin>,
-    pub(crate) syncs: Purgatory<DelayedSync>,
+    pub(crate) joins: Purgatory<DelayedPhase>,
+    pub(crate) syncs: Purgatory<DelayedPhase>,
     sessions: Sessions,
+    /// Taken before the locks of groups.
+    journal: Mutex<Journal>,
     /// Taken before the lock of a group, if both are.
     groups: RwLock<BTreeMap<Id, Arc<Group>>>,
-    budget: Budget,
+    /// Bytes that groups may still take.
+    memory: Arc<Semaphore>,
     /// Numbers members and requests.
     numbers: Counter,
     /// Tells the member ids of this process from those of another.
-    process: u64,
+    process: String,
     rebalances: Counter,
-    /// Where offsets are kept, if not in memory.
-    journal: Option<Journal>,
 }
 
+/// Bytes of the coordinator's memory that were taken. Dropping it gives them back.
+type Charge = OwnedSemaphorePermit;
+
 impl Coordinator {
-    /// A coordinator with the offsets that are kept in the file `offsets`, or with none, and then they are in memory.
-    pub(crate) fn open(settings: Settings, offsets: Option<PathBuf>) -> anyhow::Result<Arc<Self>> {
-        let mut coordinator = Self::new(settings)?;
-        if let Some(path) = offsets {
-            for change in Journal::read(&path)? {
+    /// A coordinator with the offsets that were kept.
+    pub(crate) fn open(settings: Settings) -> anyhow::Result<Arc<Self>> {
+        let purgatory = |name: &'static str| {
+            let mut builder = Purgatory::builder(name);
+            if let Some(clock) = &settings.clock {
+                builder = builder.clock(clock.clone());
+            }
+            builder.reaper(settings.reaper.clone()).build()
+        };
+        let coordinator = Self {
+            joins: purgatory("joins")?,
+            syncs: purgatory("syncs")?,
+            sessions: Sessions::new(&settings)?,
+            journal: Mutex::default(),
+            groups: RwLock::default(),
+            memory: Arc::new(Semaphore::new(settings.max_bytes)),
+            numbers: Counter::default(),
+            process: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+            rebalances: Counter::default(),
+            settings,
+        };
+        if let Some(path) = &coordinator.settings.offsets {
+            for change in journal::read(path)? {
                 coordinator.restore(change);
             }
-            coordinator.journal = Some(Journal::begin(path, &coordinator.committed())?);
+            *coordinator.journal.lock() = Journal::begin(path, &coordinator.committed())?;
         }
         Ok(Arc::new(coordinator))
-    }
-
-    fn new(settings: Settings) -> Result<Self, BuildError> {
-        let joins = Purgatory::builder("joins")
-            .clock(settings.clock.clone())
-            .reaper(settings.reaper.clone())
-            .build()?;
-        let syncs = Purgatory::builder("syncs")
-            .clock(settings.clock.clone())
-            .reaper(settings.reaper.clone())
-            .build()?;
-        Ok(Self {
-            joins,
-            syncs,
-            sessions: Sessions::new(&settings)?,
-            groups: RwLock::default(),
-            budget: Budget::new(settings.max_bytes),
-            numbers: Counter::default(),
-            process: RandomState::new().hash_one(std::process::id()),
-            rebalances: Counter::default(),
-            journal: None,
-            settings,
-        })
     }
 
     /// Answers everything that waits, and parks nothing more.
@@ -121,21 +119,43 @@ impl Coordinator {
         self.sessions.shutdown();
     }
 
+    /// Members now.
+    pub(crate) fn members(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Rebalances so far.
+    pub(crate) fn rebalances(&self) -> u64 {
+        self.rebalances.value()
+    }
+
+    /// Sees to it that every offset that was committed outlives the machine.
+    pub(crate) fn sync_offsets(&self) -> std::io::Result<()> {
+        self.journal.lock().sync()
+    }
+
     /// Does again what was done before the restart.
     fn restore(&self, change: Change) {
         let restored = match change {
             Change::Commit(group, topic, partition, committed) => {
                 self.group_or_new(&group).and_then(|group| {
-                    let offsets = &mut group.lock().offsets;
-                    offsets.commit(&topic, partition, committed, &self.budget)
+                    let charge = self.charge(committed.size());
+                    let charge = charge.ok_or(ResponseError::InvalidCommitOffsetSize)?;
+                    group
+                        .lock()
+                        .offsets
+                        .commit(topic, partition, committed, charge);
+                    Ok(())
                 })
             }
-            Change::Delete(group, topic, partition) => match self.group(&group) {
-                Some(group) => group.lock().offsets.delete(&topic, partition),
-                None => Ok(()),
-            },
+            Change::Delete(group, topic, partition) => {
+                if let Some(group) = self.group(&group) {
+                    group.lock().offsets.delete(&topic, partition);
+                }
+                Ok(())
+            }
             Change::DeleteGroup(group) => {
-                self.groups.write().remove(&*group);
+                self.groups.write().remove(&group);
                 Ok(())
             }
         };
@@ -148,118 +168,28 @@ impl Coordinator {
     fn committed(&self) -> Vec<Change> {
         let mut changes = Vec::new();
         for group in self.all() {
-            let state = group.lock();
-            for (topic, partition, committed) in state.offsets.all() {
-                let (group, topic) = (group.id.to_string(), topic.to_string());
+            for (topic, partition, committed) in group.lock().offsets.all() {
+                let (group, topic) = (Id::clone(&group.id), Id::clone(topic));
                 changes.push(Change::Commit(group, topic, partition, committed.clone()));
             }
         }
         changes
     }
 
-    /// Keeps changes of offsets. To be called without the lock of any group: the file may have to be written anew, with
-    /// the offsets of all.
-    ///
-    /// # Errors
-    /// KAFKA_STORAGE_ERROR.
-    fn note(&self, changes: &[Change]) -> Result<(), ResponseError> {
-        let Some(journal) = self.journal.as_ref().filter(|_| !changes.is_empty()) else {
-            return Ok(());
-        };
-        journal.note(changes, || self.committed()).map_err(|error| {
-            warn(&format!("cannot keep offsets: {error}"));
-            ResponseError::KafkaStorageError
-        })
-    }
-
-    /// Sees to it that every offset that was committed outlives the machine.
-    pub(crate) fn sync_offsets(&self) -> std::io::Result<()> {
-        self.journal.as_ref().map_or(Ok(()), Journal::sync)
-    }
-
-    /// A topic was deleted: what was committed for it means nothing to another one of that name.
-    pub(crate) fn forget_topic(&self, topic: &str) -> Result<(), ResponseError> {
-        let mut changes = Vec::new();
-        for group in self.all() {
-            for partition in group.lock().offsets.delete_topic(topic) {
-                let group = group.id.to_string();
-                changes.push(Change::Delete(group, topic.to_owned(), partition));
-            }
-        }
-        self.note(&changes)
-    }
-
-    /// Members now, with those that were only given a member id.
-    pub(crate) fn members(&self) -> usize {
-        self.sessions.len()
-    }
-
-    /// Rebalances so far.
-    pub(crate) fn rebalances(&self) -> u64 {
-        self.rebalances.value()
-    }
-
     /// Changes the state of a group under its lock, then does what follows from it without the lock.
-    fn change(
-        self: &Arc<Self>,
-        group: &Arc<Group>,
-        change: impl FnOnce(&mut State, &Context<'_>) -> After,
-    ) {
-        let after = {
-            let context = self.context(group);
-            change(&mut group.lock(), &context)
+    fn change<T>(self: &Arc<Self>, group: &Arc<Group>, change: impl FnOnce(&mut State) -> T) -> T {
+        let (changed, after) = {
+            let mut state = group.lock();
+            (change(&mut state), std::mem::take(&mut state.after))
         };
-        self.follow_up(group, after);
-    }
-
-    fn context<'a>(self: &'a Arc<Self>, group: &'a Arc<Group>) -> Context<'a> {
-        Context {
-            coordinator: self,
-            group,
-            now: self.settings.clock.now(),
-        }
-    }
-
-    /// To be called with no lock held.
-    fn follow_up(self: &Arc<Self>, group: &Arc<Group>, after: After) {
-        match after.park {
-            Some(Delayed::Join { round, timeout }) => {
-                let delayed = DelayedJoin {
-                    coordinator: Arc::downgrade(self),
-                    group: Arc::clone(group),
-                    round,
-                    timeout,
-                };
-                match self
-                    .joins
-                    .try_complete_else_watch_on(delayed, [group.for_joins()])
-                {
-                    Ok(_) => {}
-                    Err(rejected) => match rejected.into_parts() {
-                        (RejectReason::ShutDown, delayed) => delayed.refuse(),
-                        (_, delayed) => delayed.end_phase(),
-                    },
-                }
-            }
-            Some(Delayed::Sync { round, timeout }) => {
-                let delayed = DelayedSync {
-                    coordinator: Arc::downgrade(self),
-                    group: Arc::clone(group),
-                    round,
-                    timeout,
-                };
-                match self
-                    .syncs
-                    .try_complete_else_watch_on(delayed, [group.for_syncs()])
-                {
-                    Ok(_) => {}
-                    Err(rejected) => match rejected.into_parts() {
-                        (RejectReason::ShutDown, delayed) => delayed.refuse(),
-                        (_, delayed) => delayed.end_phase(),
-                    },
-                }
-            }
-            None => {}
+        if let Some((kind, round, timeout)) = after.park {
+            self.park(DelayedPhase {
+                coordinator: Arc::downgrade(self),
+                group: Arc::clone(group),
+                kind,
+                round,
+                timeout,
+            });
         }
         if after.check_joins {
             group.check_joins();
@@ -267,13 +197,31 @@ impl Coordinator {
         if after.check_syncs {
             group.check_syncs();
         }
+        changed
     }
 
-    fn session_expired(self: &Arc<Self>, group: &Arc<Group>, member: &Id) {
-        self.change(group, |state, context| {
-            state.session_expired(context, member)
-        });
-        self.forget_if_unused(group);
+    fn park(&self, delayed: DelayedPhase) {
+        let group = Arc::clone(&delayed.group);
+        let parked = match delayed.kind {
+            Kind::Join => self
+                .joins
+                .try_complete_else_watch(delayed, [group.for_joins()]),
+            Kind::Sync => self
+                .syncs
+                .try_complete_else_watch(delayed, [group.for_syncs()]),
+        };
+        if let Err(rejected) = parked {
+            match rejected.into_parts() {
+                (RejectReason::ShutDown, delayed) => delayed.refuse(),
+                (_, delayed) => delayed.end(),
+            }
+        }
+    }
+
+    fn session_expired(self: &Arc<Self>, group: &str, member: &Id) {
+        if let Some(group) = self.group(group) {
+            self.change(&group, |state| state.part(self, member));
+        }
     }
 
     fn group(&self, id: &str) -> Option<Arc<Group>> {
@@ -301,37 +249,41 @@ impl Coordinator {
         if groups.len() >= self.settings.max_groups {
             // An unused group makes room.
             let unused = groups.values().find(|group| bury_unused(group)).cloned();
-            let unused = unused.ok_or(ResponseError::PolicyViolation)?;
-            groups.remove(&unused.id);
+            groups.remove(&unused.ok_or(ResponseError::PolicyViolation)?.id);
         }
-        let id = Id::from(id);
-        let group = Arc::new(Group::new(Arc::clone(&id), self));
-        groups.insert(id, Arc::clone(&group));
+        let group = Arc::new(Group::new(Id::from(id), self));
+        groups.insert(Id::from(id), Arc::clone(&group));
         Ok(group)
     }
 
-    /// Forgets a group that a request has made for nothing.
-    fn forget_if_unused(&self, group: &Arc<Group>) {
-        let fresh = group.lock().generation == 0;
-        if fresh && bury_unused(group) {
-            self.forget(group);
-        }
+    /// Takes `bytes` of the memory for groups, if as many are left.
+    fn charge(&self, bytes: usize) -> Option<Charge> {
+        let bytes = u32::try_from(bytes).ok()?;
+        Arc::clone(&self.memory).try_acquire_many_owned(bytes).ok()
     }
 
-    /// To be called without the lock of the group, which is dead.
-    fn forget(&self, group: &Arc<Group>) {
-        let mut groups = self.groups.write();
-        if groups
-            .get(&group.id)
-            .is_some_and(|found| Arc::ptr_eq(found, group))
-        {
-            groups.remove(&group.id);
-        }
+    /// A member id that no other member has, has had, or will have.
+    fn fresh_id(&self, client_id: &str) -> Id {
+        let (process, number) = (&self.process, self.numbers.increase());
+        Id::from(format!("{client_id}-{process}-{number}"))
     }
 
-    fn number(&self) -> u64 {
-        self.numbers.increase()
+    /// Whether this process gave out a member id.
+    fn has_given(&self, member: &str) -> bool {
+        let mut parts = member.rsplit('-');
+        parts.nth(1) == Some(self.process.as_str())
     }
+}
+
+/// Marks a group as dead if nothing would be lost with it. A thread that has found it meanwhile is told to look it up
+/// again.
+fn bury_unused(group: &Group) -> bool {
+    let mut state = group.lock();
+    let unused = state.phase == Phase::Empty && state.offsets.is_empty();
+    if unused {
+        state.phase = Phase::Dead;
+    }
+    unused
 }
 
 impl std::fmt::Debug for Coordinator {
@@ -341,14 +293,4 @@ impl std::fmt::Debug for Coordinator {
             .field("members", &self.members())
             .finish_non_exhaustive()
     }
-}
-
-/// Marks a group as dead if it is unused. A thread that has found it meanwhile is told to look it up again.
-fn bury_unused(group: &Group) -> bool {
-    let mut state = group.lock();
-    let unused = state.is_unused();
-    if unused {
-        state.phase = Phase::Dead;
-    }
-    unused
 }

@@ -7,51 +7,47 @@
 //!                                                            the demonstration, and a page to watch it on
 //! ```
 //!
-//! Stock Kafka clients can talk to it: it knows ApiVersions, Metadata, CreateTopics, DeleteTopics, DescribeConfigs,
-//! ListOffsets, Produce, Fetch and InitProducerId, and keeps one log per partition, in memory or, with `--data DIR`, in
-//! segment files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading
-//! at `broker/delayed_fetch.rs` and `broker/delayed_produce.rs`, the two delayed operations; `broker/purgatories.rs` is
-//! where they wait, `broker.rs` where they are parked, `broker/follower.rs` where they are woken.
+//! Stock Kafka clients can talk to it. It keeps one log per partition, in memory or, with `--data DIR`, in segment
+//! files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading at
+//! `broker/delayed_fetch.rs` and `broker/delayed_produce.rs`, the two delayed operations; `broker.rs` is where they are
+//! parked, `broker/follower.rs` where they are woken; `groups.rs` has those of consumer groups.
 //!
 //! | layer | modules |
 //! |---|---|
 //! | commands | `cli`, `serve`, `demo` |
-//! | sockets | `server` (Kafka's clients, and their limits), `exporter` (the page, and Prometheus) |
+//! | sockets | `server` (Kafka's clients, and their limits), `page` (for a browser, and for Prometheus) |
 //! | requests | `broker`: what happens to each, topics and their partitions, the delayed operations |
 //! | groups | `groups`: the coordinator of consumer groups |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
-//! | below all | `endpoint`, `console` |
-//! | figures | `figures`: counters, histograms, processor time |
+//! | below all | `exchange` (a request and its answer), `figures`, `listen`, `console` |
 
 mod broker;
 mod cli;
 mod console;
 mod demo;
-mod endpoint;
-mod exporter;
+mod exchange;
 mod figures;
 mod groups;
+mod listen;
+mod page;
 mod serve;
 mod server;
 pub mod storage;
 pub mod wire;
 
-use cli::Command;
-use console::{say, warn};
+use clap::Parser;
+use cli::{Cli, Command};
+use console::warn;
 use std::io;
 use std::process::ExitCode;
 
-/// The program, with the arguments that follow its name. A closed standard output ends it, without complaint.
-pub fn run(arguments: impl Iterator<Item = String>) -> ExitCode {
-    let done = match cli::parse(arguments) {
-        Ok(Command::Help) => say(cli::USAGE).map(|()| true).map_err(Into::into),
-        Ok(Command::Serve(options)) => serve::run(&options).map(|()| true),
-        Ok(Command::Demo(options)) => demo::run(&options),
-        Err(error) => {
-            warn(&format!("{error}\n\n{}", cli::USAGE));
-            return ExitCode::from(2);
-        }
+/// The program, with its arguments. A closed standard output ends it, without complaint.
+pub fn run() -> ExitCode {
+    let done = match Cli::parse().command {
+        Some(Command::Serve(options)) => serve::run(&options).map(|()| true),
+        Some(Command::Demo(options)) => demo::run(&options),
+        None => demo::run(&demo::OPTIONS),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

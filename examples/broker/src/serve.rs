@@ -1,9 +1,9 @@
 //! The `serve` command: a broker until SIGINT or SIGTERM.
 
-use crate::broker::Broker;
+use crate::broker::{Broker, Settings};
 use crate::cli::ServeOptions;
 use crate::console::say;
-use crate::exporter;
+use crate::page::Page;
 use crate::server::Server;
 use anyhow::Context;
 use std::sync::Arc;
@@ -17,33 +17,25 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     runtime.block_on(async {
         // Before the address is printed, so that no interrupt comes too early.
         let interrupted = interrupted()?;
-        let exporter = exporter::start(options.metrics.as_ref()).await?;
-        let data = options.data.as_deref();
-        let broker = Broker::open(options.replica_lag, options.group_delay, data).with_context(
-            || match data {
-                Some(data) => format!("cannot use {}", data.display()),
-                None => "cannot begin".to_owned(),
-            },
-        )?;
-        let broker = Arc::new(broker);
-        let server = Server::bind(
-            &options.listen,
-            options.max_connections,
-            Arc::clone(&broker),
-        );
-        let server = server.await?;
+        let page = Page::bind(options.metrics.as_deref()).await?;
+        let broker = Arc::new(Broker::open(&Settings {
+            partitions: options.partitions,
+            replica_lag: options.replica_lag_ms,
+            group_delay: options.group_delay_ms,
+            data: options.data.clone(),
+        })?);
+        let server = Server::bind(&options.listen, Arc::clone(&broker)).await?;
         print(&format!("listening on {}", server.address()?));
-        if let Some(exporter) = exporter {
-            print(&format!("metrics on http://{}", exporter.address()?));
-            exporter.show(broker.purgatories.clone());
+        if let Some(page) = page {
+            print(&format!("metrics on http://{}", page.address()?));
+            page.show(broker.purgatories.clone(), "");
         }
-        if let Some(interval) = options.report {
+        if let Some(interval) = options.report_ms {
             tokio::spawn(report(Arc::clone(&broker), interval));
         }
         server.run(interrupted).await;
-        broker
-            .sync()
-            .context("cannot write the last records to disk")?;
+        let synced = broker.sync();
+        synced.context("cannot write the last records to disk")?;
         print(&format!("stopped; {}", parked(&broker)));
         Ok(())
     })
@@ -63,18 +55,15 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// Without a handler there is nothing to wait for: the process is ended.
 #[cfg(not(unix))]
 fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
-    Ok(async {
-        // Without a handler there is nothing to wait for: serve until the process is ended.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending().await
-        }
-    })
+    Ok(std::future::pending())
 }
 
 async fn report(broker: Arc<Broker>, interval: Duration) {
-    let mut ticks = tokio::time::interval(interval);
+    // A ticker cannot tick without a pause.
+    let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
     loop {
         ticks.tick().await;
         print(&parked(&broker));
@@ -83,19 +72,14 @@ async fn report(broker: Arc<Broker>, interval: Duration) {
 
 fn parked(broker: &Broker) -> String {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
-    let (metrics, groups) = (&broker.metrics, &broker.groups);
+    let groups = &broker.groups;
     format!(
-        "parked: fetch={} produce={} watched: fetch={} produce={} connections={} received={} answered={} \
-         abandoned={} unacknowledged={} missed_checks={} groups: joins={} syncs={} members={} rebalances={}",
+        "parked: fetch={} produce={} watched={} connections={} missed_checks={} \
+         groups: joins={} syncs={} members={} rebalances={}",
         fetch.len(),
         produce.len(),
-        fetch.watched(),
-        produce.watched(),
-        metrics.connections.value(),
-        metrics.received.value(),
-        metrics.answered.value(),
-        metrics.abandoned.value(),
-        metrics.unacknowledged.value(),
+        fetch.stats().watched + produce.stats().watched,
+        Arc::strong_count(&broker.connection) - 1,
         fetch.stats().missed_checks + produce.stats().missed_checks,
         groups.joins.len(),
         groups.syncs.len(),

@@ -1,21 +1,16 @@
 //! Accepts connections, and brings everything to an end in order.
 
-mod budget;
 mod connection;
 mod incoming;
 mod limits;
 
 use crate::broker::Broker;
 use crate::console::warn;
-use crate::endpoint::{Endpoint, Listeners};
-use crate::figures::metrics::Counter;
-use anyhow::Context as _;
-use budget::Share;
+use crate::listen::Listeners;
 use connection::{Context, End};
 use limits::Limits;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -32,22 +27,12 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub(crate) struct Server {
     listeners: Listeners,
     broker: Arc<Broker>,
-    limits: Arc<Limits>,
 }
 
 impl Server {
-    /// Listens on `endpoint`, and serves at most this many connections at a time.
-    pub(crate) async fn bind(
-        endpoint: &Endpoint,
-        connections: usize,
-        broker: Arc<Broker>,
-    ) -> anyhow::Result<Self> {
-        let listening = endpoint.listen().await;
-        Ok(Self {
-            listeners: listening.with_context(|| format!("cannot listen on {endpoint}"))?,
-            limits: Arc::new(Limits::new(connections)),
-            broker,
-        })
+    pub(crate) async fn bind(endpoint: &str, broker: Arc<Broker>) -> anyhow::Result<Self> {
+        let listeners = Listeners::bind(endpoint).await?;
+        Ok(Self { listeners, broker })
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -57,42 +42,30 @@ impl Server {
     /// Serves until `stop` resolves, then shuts down: no new connections, no new requests, an answer for every
     /// parked one, and the connections closed once their answers are out.
     pub(crate) async fn run(self, stop: impl Future<Output = ()>) {
-        let Self {
-            listeners,
-            broker,
-            limits,
-        } = self;
         let (stopping, stopped) = watch::channel(false);
         let context = Context {
-            broker,
-            limits,
+            broker: self.broker,
+            limits: Arc::new(Limits::new()),
             stop: stopped,
         };
         let mut connections = JoinSet::new();
-        {
-            tokio::pin!(stop);
-            let mut accepting = pin!(accept(&listeners, &context.limits));
-            loop {
-                tokio::select! {
-                    () = &mut stop => break,
-                    Some(_) = connections.join_next() => {}
-                    accepted = &mut accepting => {
-                        match accepted {
-                            Ok((socket, peer, place)) => {
-                                connections.spawn(serve(socket, peer, place, context.clone()));
-                            }
-                            Err(error) => {
-                                warn(&format!("cannot accept a connection: {error}"));
-                                tokio::time::sleep(ACCEPT_RETRY).await;
-                            }
-                        }
-                        accepting.set(accept(&listeners, &context.limits));
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                Some(_) = connections.join_next() => {}
+                accepted = self.listeners.accept() => match accepted {
+                    Ok((socket, peer)) => {
+                        connections.spawn(serve(socket, peer, context.clone()));
                     }
-                }
+                    Err(error) => {
+                        warn(&format!("cannot accept a connection: {error}"));
+                        tokio::time::sleep(ACCEPT_RETRY).await;
+                    }
+                },
             }
         }
-
-        drop(listeners);
+        drop(self.listeners);
         stopping.send_replace(true);
         // From here on a request that is still being taken up cannot park, so this reaches all.
         context.broker.shutdown();
@@ -103,37 +76,14 @@ impl Server {
     }
 }
 
-/// Accepts a connection, and waits until there is a place for it.
-async fn accept(
-    listeners: &Listeners,
-    limits: &Limits,
-) -> io::Result<(TcpStream, SocketAddr, Share)> {
-    let (socket, peer) = listeners.accept().await?;
-    let mut place = limits.connections.share();
-    // An empty share cannot be revoked.
-    let _ = place.hold(1).await;
-    Ok((socket, peer, place))
-}
-
-async fn serve(socket: TcpStream, peer: SocketAddr, place: Share, context: Context) {
+async fn serve(socket: TcpStream, peer: SocketAddr, context: Context) {
     // Answers are written whole, so there is nothing to gather.
     if let Err(error) = socket.set_nodelay(true) {
         warn(&format!("{peer}: {error}"));
     }
-    let metrics = Arc::clone(&context.broker.metrics);
-    metrics.connections.increase();
-    let open = Open(&metrics.connections);
-    if let End::Dropped(reason) = connection::serve(socket, context, place).await {
+    let open = Arc::clone(&context.broker.connection);
+    if let Err(End::Dropped(reason)) = connection::serve(socket, context).await {
         warn(&format!("closed the connection of {peer}: {reason}"));
     }
     drop(open);
-}
-
-/// Counts a connection for as long as it is served, even if that panics.
-struct Open<'a>(&'a Counter);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.decrease();
-    }
 }

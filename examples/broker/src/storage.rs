@@ -4,4 +4,5 @@ pub mod batch;
 pub(crate) mod folder;
 pub(crate) mod log;
 pub mod producers;
+mod records;
 mod segments;

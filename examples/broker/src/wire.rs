@@ -1,8 +1,8 @@
-//! From the bytes of a connection to requests, and from answers to bytes.
+//! From the bytes of a connection to requests, and from answers to bytes. The messages are those of `kafka-protocol`.
 
 pub(crate) mod apis;
 pub mod frame;
-pub mod groups;
+pub(crate) mod outline;
 pub mod request;
 pub(crate) mod response;
-pub mod shape;
+pub(crate) mod too_long;

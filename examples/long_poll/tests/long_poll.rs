@@ -1,8 +1,8 @@
 //! The long-poll server as its clients see it: the real program, over sockets.
 
-#[path = "../../broker/tests/broker/clients.rs"]
+#[path = "long_poll/clients.rs"]
 mod clients;
-#[path = "../../broker/tests/broker/http.rs"]
+#[path = "long_poll/http.rs"]
 mod http;
 
 use http::receive;

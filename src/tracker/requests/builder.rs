@@ -1,59 +1,81 @@
-//! The settings of pending requests.
+//! How pending requests are built.
 
-use crate::dispatch::Dispatch;
-use crate::engine::settings::{Settings, setters};
+use super::pending::{Failed, Pending};
+use super::{Inner, Requests};
+use crate::engine::Engine;
+use crate::engine::settings::{Builder, Built};
+use crate::engine::shared_handle::SharedHandle;
+use crate::error::BuildError;
+use crate::future::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
-use crate::reaper::Reaper;
-use crate::sync::Arc;
-use crate::time::Clock;
-use std::fmt;
-use std::time::Duration;
 
-/// Called with each late response.
-pub(super) type Report<K, R> = Box<dyn Fn(&K, R) + Send + Sync>;
-
-/// The settings of [`Requests`](super::Requests), each with a default.
-pub struct RequestsBuilder<K, R, S = RandomState> {
-    pub(super) settings: Settings,
-    pub(super) hasher: S,
-    pub(super) on_late: Option<Report<K, R>>,
+/// The settings of requests alone.
+pub(crate) struct Own<S> {
+    hasher: S,
+    remembered: usize,
 }
 
-impl<K: Key, R: Send + 'static> RequestsBuilder<K, R> {
-    pub(crate) fn new(name: String) -> Self {
-        Self {
-            settings: Settings::new(name),
+impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
+    type Own = Own<S>;
+}
+
+impl<K: Key, R: Send + 'static> Requests<K, R> {
+    /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures that time out are woken.
+    ///
+    /// # Panics
+    /// If the system refuses a thread. [`Builder::build`] returns that as an error.
+    pub fn new(name: impl Into<String>) -> Self {
+        match Self::builder(name).build() {
+            Ok(requests) => requests,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Begins to build them with other choices.
+    pub fn builder(name: impl Into<String>) -> Builder<Self> {
+        let own = Own {
             hasher: RandomState::default(),
-            on_late: None,
-        }
+            remembered: 8_192,
+        };
+        Builder::new(name, own)
     }
 }
 
-impl<K: Key, R: Send + 'static, S: KeyHasher> RequestsBuilder<K, R, S> {
-    setters!();
-
-    /// How ids are hashed. Default: a fast hasher with a random seed.
-    pub fn hasher<H: KeyHasher>(self, hasher: H) -> RequestsBuilder<K, R, H> {
-        RequestsBuilder {
+impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
+    /// How ids are hashed. Default: [`RandomState`], a fast hash with a random seed.
+    pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Requests<K, R, H>> {
+        Builder {
             settings: self.settings,
-            hasher,
-            on_late: self.on_late,
+            own: Own {
+                hasher,
+                remembered: self.own.remembered,
+            },
         }
     }
 
-    /// `report` is called with each response to a request that is not pending, on the thread that
-    /// [responds](super::Requests::respond). Default: late responses are counted and dropped. A response that `report`
-    /// gives to another late request nests in it.
-    pub fn on_late(mut self, report: impl Fn(&K, R) + Send + Sync + 'static) -> Self {
-        self.on_late = Some(Box::new(report));
+    /// How many ids of requests that ended without a response are remembered, the most recent ones, so that a response
+    /// that comes for one of them is [`Late`](super::Responded::Late) and not [`Unknown`](super::Responded::Unknown).
+    /// Let it be as many as may time out while one response is on its way. Each takes about 100 bytes beside the id,
+    /// once it has ended. Default: 8,192.
+    pub fn remembered_ids(mut self, count: usize) -> Self {
+        self.own.remembered = count;
         self
     }
-}
 
-impl<K, R, S> fmt::Debug for RequestsBuilder<K, R, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RequestsBuilder")
-            .field(&self.settings)
-            .finish()
+    /// Builds them and starts the threads.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread.
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
+        let pending = Pending::new(self.own.hasher, self.own.remembered);
+        let time_out = |failed: Failed<K, R>| failed.answer(|_| Err(WaitError::Expired));
+        let inner = Inner::new(Engine::new(self.settings)?, pending, time_out);
+        Ok(Requests {
+            shared: SharedHandle::start(inner),
+        })
     }
 }

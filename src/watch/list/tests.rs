@@ -109,7 +109,7 @@ proptest! {
         let mut left = BTreeSet::new();
         let mut leaving = leaving.iter().map(|pick| pick.index(ranks.len()) as u32);
         let mut met = Vec::new();
-        let bound = Bound::up_to(up_to).at_most(at_most);
+        let bound = Bound::at_most(at_most).up_to(up_to);
         Walk::new(bound).visit(
             |watcher| {
                 met.push(watcher.index());
@@ -193,7 +193,7 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
 fn g22_a_walk_that_breaks_has_copied_little() {
     let list = Listed::of(10_000).list;
     let reads = Cell::new(0);
-    Walk::new(Bound::NONE.at_most(1)).visit(
+    Walk::new(Bound::at_most(1)).visit(
         |first| {
             assert_eq!(first, watcher(0));
             ControlFlow::Break(())

@@ -22,14 +22,14 @@ impl Pair {
         assert_eq!(self.real.is_shut_down(), model.closed);
         assert_eq!(self.real.len(), model.parked.len());
         let watched = model.parked.values().map(|op| op.keys.len());
-        assert_eq!(self.real.watched(), watched.sum::<usize>());
+        assert_eq!(self.real.stats().watched, watched.sum::<usize>());
         let keys = model.parked.values().flat_map(|op| op.keys.keys());
         let keys = keys.collect::<BTreeSet<_>>();
         assert_eq!(self.real.watched_keys(), keys.len());
         let (stats, counts) = (self.real.stats(), &model.counts);
         assert_eq!(
             (stats.parked, stats.watched),
-            (self.real.len(), self.real.watched())
+            (self.real.len(), self.real.stats().watched)
         );
         assert_eq!(stats.completed_at_once, counts.completed_at_once);
         assert_eq!(stats.completed, counts.completed);

@@ -6,7 +6,7 @@ use super::sorted_map::{End, Endings, Model, Parked};
 use crate::support::lock;
 use crate::support::spans::{Choices, Span, chosen};
 use request_purgatory::{
-    Handle, Purgatory, RejectReason, Rejected, ResolvedKey, Watch, future::Awaited,
+    Bound, Handle, Purgatory, RejectReason, Rejected, ResolvedKey, Watch, future::Awaited,
     future::CompletionFuture, purgatory::Admission, threads::Dispatch, threads::Job,
     threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
@@ -266,10 +266,14 @@ impl Pair {
         let (satisfied, expected) = self.model.check(met);
         let completed = match (by, rank) {
             (By::Key, None) => self.real.check_and_complete(&key),
-            (By::Key, Some(rank)) => self.real.check_and_complete_up_to(&key, rank),
+            (By::Key, Some(rank)) => self
+                .real
+                .check_and_complete_with(&key, Bound::all().up_to(rank)),
             (By::Resolved, None) => self.resolve(key).check_and_complete(),
             (By::ResolvedAfterLock, None) => self.resolve(key).check_and_complete_after_lock(),
-            (_, Some(rank)) => self.resolve(key).check_and_complete_up_to(rank),
+            (_, Some(rank)) => self
+                .resolve(key)
+                .check_and_complete_with(Bound::all().up_to(rank)),
         };
         assert_eq!(completed, satisfied);
         let order = lock(&self.log).clone();
@@ -321,20 +325,20 @@ impl Pair {
         let mut foreigners = foreign.iter();
         let watches = on.iter().map(|on| {
             let watch = match on.way {
-                Way::Plain => Watch::key(on.key),
-                Way::Resolved => Watch::from(&resolved[&on.key][0]),
-                Way::Foreign => Watch::from(foreigners.next().expect("one for each")),
+                Way::Plain => Watch::from(on.key),
+                Way::Resolved => resolved[&on.key][0].watch(),
+                Way::Foreign => foreigners.next().expect("one for each").watch(),
             };
             on.rank.into_iter().fold(watch, Watch::at_rank)
         });
         let reading = self.reading(&arriving);
         self.park(arriving, reading, ranks, |real, op| {
             match (reading, arriving.awaited) {
-                (_, true) => awaited(real.completion_on(op, watches)),
-                (None, _) => plain(real.try_complete_else_watch_on(Awaited::new(op), watches)),
+                (_, true) => awaited(real.completion(op, watches)),
+                (None, _) => plain(real.try_complete_else_watch(Awaited::new(op), watches)),
                 (Some(at), _) => plain(
                     real.at(at)
-                        .try_complete_else_watch_on(Awaited::new(op), watches),
+                        .try_complete_else_watch(Awaited::new(op), watches),
                 ),
             }
         });

@@ -174,7 +174,7 @@ fn wait_until_gone(
     wait_until("all have expired and are cleared away", || {
         // The first two take no lock, the others many: they are asked once, at the end.
         purgatory.stats().expired >= expired
-            && purgatory.watched() <= 1
+            && purgatory.stats().watched <= 1
             && purgatory.watched_keys() <= 1
             && purgatory
                 .next_deadline()

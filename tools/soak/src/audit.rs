@@ -53,7 +53,7 @@ fn what_is_parked_is_what_is_open(stage: &Stage, purgatory: &Purgatory<Operation
     let theirs = || {
         (
             purgatory.len(),
-            purgatory.watched(),
+            purgatory.stats().watched,
             purgatory.watched_keys(),
             purgatory.snapshot().len(),
             stage.accounts.open(),

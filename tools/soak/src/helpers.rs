@@ -5,9 +5,8 @@ use crate::panics;
 use crate::plan::{Driver, Place};
 use crate::stage::{Stage, lock};
 use request_purgatory::{
-    Purgatory, purgatory::BuildError, purgatory::WeakPurgatory, threads::Dispatch,
-    threads::Executor, threads::Job, threads::Reaper, threads::ReaperThread, time::Clock,
-    time::SystemClock, time::WakeFn,
+    Purgatory, WeakRef, purgatory::BuildError, threads::Dispatch, threads::Executor, threads::Job,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::SystemClock, time::WakeFn,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -78,7 +77,7 @@ impl Helpers {
     }
 }
 
-fn react(driven: &WeakPurgatory<Operation>, clock: SystemClock, woken: &Receiver<()>) {
+fn react(driven: &WeakRef<Purgatory<Operation>>, clock: SystemClock, woken: &Receiver<()>) {
     while let Some(purgatory) = driven.upgrade().filter(|it| !it.is_shut_down()) {
         purgatory.advance();
         let next = purgatory.next_deadline();
@@ -95,7 +94,7 @@ fn react(driven: &WeakPurgatory<Operation>, clock: SystemClock, woken: &Receiver
     }
 }
 
-fn poll(driven: &WeakPurgatory<Operation>) {
+fn poll(driven: &WeakRef<Purgatory<Operation>>) {
     while let Some(purgatory) = driven.upgrade().filter(|it| !it.is_shut_down()) {
         purgatory.advance();
         drop(purgatory);

@@ -8,8 +8,8 @@ use crate::plan::Plan;
 use crate::random::Random;
 use crate::record::{NEVER, Record};
 use request_purgatory::{
-    Handle, Purgatory, purgatory::BuildError, purgatory::WeakPurgatory, threads::ReaperThread,
-    time::Clock, time::SystemClock,
+    Handle, Purgatory, WeakRef, purgatory::BuildError, threads::ReaperThread, time::Clock,
+    time::SystemClock,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -40,7 +40,7 @@ pub(crate) struct Stage {
     pub(crate) accounts: Arc<Accounts>,
     pub(crate) ledger: Arc<Ledger>,
     /// Weak, like all that callbacks have: an operation must not own the purgatory it waits in.
-    purgatory: OnceLock<WeakPurgatory<Operation>>,
+    purgatory: OnceLock<WeakRef<Purgatory<Operation>>>,
     neighbour: OnceLock<Weak<Stage>>,
     clock: SystemClock,
     offsets: Vec<AtomicU64>,

@@ -1,10 +1,14 @@
 //! Requests of administrators: CreateTopics, DeleteTopics, DescribeConfigs.
 
-use crate::broker::configs::{self, Config};
-use crate::broker::metadata::NODE;
-use crate::broker::topics::{DEFAULT_PARTITIONS, Topics};
+use crate::broker::topics::{MAX_NAME, Topics};
+use crate::exchange::NODE;
+use crate::storage::batch::MAX_BATCH;
+use crate::storage::log::RETENTION;
+use crate::wire::frame::MAX_FRAME;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::create_topics_request::{CreatableTopic, CreateTopicsRequest};
+use kafka_protocol::messages::create_topics_request::{
+    CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
+};
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicResult, CreateTopicsResponse,
 };
@@ -28,18 +32,12 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
     }
     let create = |topic: CreatableTopic| {
         let partitions = match topic.num_partitions {
-            -1 => DEFAULT_PARTITIONS,
+            -1 => topics.default_partitions,
             partitions => partitions,
         };
         let created = match topic.replication_factor {
             _ if named[&topic.name] > 1 => Err(ResponseError::InvalidRequest),
-            _ if topic
-                .configs
-                .iter()
-                .any(|config| !configs::holds(&config.name, config.value.as_deref())) =>
-            {
-                Err(ResponseError::InvalidConfig)
-            }
+            _ if !topic.configs.iter().all(holds) => Err(ResponseError::InvalidConfig),
             _ if !topic.assignments.is_empty() => Err(ResponseError::InvalidReplicaAssignment),
             -1 | 1 if request.validate_only => topics.check_create(&topic.name, partitions),
             -1 | 1 => topics.create(&topic.name, partitions).map(|_| ()),
@@ -55,7 +53,7 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
                 .with_replication_factor(1),
             Err(error) => result
                 .with_error_code(error.code())
-                .with_error_message(Some(StrBytes::from_string(error.to_string()))),
+                .with_error_message(Some(message(error))),
         }
     };
     CreateTopicsResponse::default().with_topics(request.topics.into_iter().map(create).collect())
@@ -74,7 +72,48 @@ pub(crate) fn delete_topics(request: DeleteTopicsRequest, topics: &Topics) -> De
     DeleteTopicsResponse::default().with_responses(responses.collect())
 }
 
-/// Tells what topics and this broker are configured to. Nothing of it can be changed.
+/// A setting under Kafka's name for it, which cannot be changed: what kind of value it has, as the protocol numbers
+/// them, the value, and what it means.
+type Config = (&'static str, i8, String, &'static str);
+
+const FLAG: i8 = 1;
+const TEXT: i8 = 2;
+const NUMBER: i8 = 5;
+
+#[rustfmt::skip]
+fn topic_configs() -> Vec<Config> {
+    vec![
+        ("cleanup.policy", TEXT, "delete".to_owned(), "The oldest records go first."),
+        ("compression.type", TEXT, "producer".to_owned(), "Batches are kept as they came."),
+        ("max.message.bytes", NUMBER, MAX_BATCH.to_string(), "Longest record batch."),
+        ("message.timestamp.type", TEXT, "CreateTime".to_owned(), "Timestamps are the producers'."),
+        ("min.insync.replicas", NUMBER, 1.to_string(), "The leader is enough."),
+        ("retention.bytes", NUMBER, RETENTION.to_string(), "What each partition keeps."),
+        ("retention.ms", NUMBER, (-1).to_string(), "Records do not go because they are old."),
+    ]
+}
+
+#[rustfmt::skip]
+fn broker_configs(topics: &Topics) -> Vec<Config> {
+    vec![
+        ("auto.create.topics.enable", FLAG, true.to_string(), "If the client asks for it."),
+        ("default.replication.factor", NUMBER, 1.to_string(), "There is one broker."),
+        ("log.retention.bytes", NUMBER, RETENTION.to_string(), "What each partition keeps."),
+        ("message.max.bytes", NUMBER, MAX_BATCH.to_string(), "Longest record batch."),
+        ("num.partitions", NUMBER, topics.default_partitions.to_string(), "Unless the creator says."),
+        ("socket.request.max.bytes", NUMBER, MAX_FRAME.to_string(), "Longest request."),
+        ("topic.name.max.bytes", NUMBER, MAX_NAME.to_string(), "Longest topic name."),
+    ]
+}
+
+/// Whether a topic that is created with this setting has it.
+fn holds(asked: &CreatableTopicConfig) -> bool {
+    let is = |value: &str| asked.value.as_ref().is_none_or(|asked| **asked == *value);
+    let mut configs = topic_configs().into_iter();
+    configs.any(|(name, _, value, _)| name == &*asked.name && is(&value))
+}
+
+/// Tells what topics and this broker are configured to.
 pub(crate) fn describe_configs(
     request: DescribeConfigsRequest,
     topics: &Topics,
@@ -84,13 +123,13 @@ pub(crate) fn describe_configs(
         let result = DescribeConfigsResult::default()
             .with_resource_type(asked.resource_type)
             .with_resource_name(asked.resource_name);
+        let wanted = |(name, ..): &Config| match &asked.configuration_keys {
+            Some(names) => names.iter().any(|wanted| **wanted == **name),
+            None => true,
+        };
         match found {
             Ok(configs) => {
-                let wanted = |config: &&Config| match &asked.configuration_keys {
-                    Some(names) => names.iter().any(|name| **name == *config.name),
-                    None => true,
-                };
-                let configs = configs.iter().filter(wanted).map(describe_config);
+                let configs = configs.into_iter().filter(wanted).map(describe_config);
                 result
                     .with_error_message(None)
                     .with_configs(configs.collect())
@@ -107,29 +146,29 @@ pub(crate) fn describe_configs(
 fn configs_of(
     asked: &DescribeConfigsResource,
     topics: &Topics,
-) -> Result<&'static [Config], ResponseError> {
+) -> Result<Vec<Config>, ResponseError> {
     const TOPIC: i8 = 2;
     const BROKER: i8 = 4;
     match asked.resource_type {
-        TOPIC if topics.topic(&asked.resource_name).is_some() => Ok(configs::TOPIC),
+        TOPIC if topics.topic(&asked.resource_name).is_some() => Ok(topic_configs()),
         TOPIC => Err(ResponseError::UnknownTopicOrPartition),
         // No name stands for what holds for all brokers.
         BROKER if asked.resource_name.is_empty() || *asked.resource_name == *NODE.to_string() => {
-            Ok(configs::BROKER)
+            Ok(broker_configs(topics))
         }
         _ => Err(ResponseError::InvalidRequest),
     }
 }
 
-fn describe_config(config: &Config) -> DescribeConfigsResourceResult {
+fn describe_config((name, kind, value, documentation): Config) -> DescribeConfigsResourceResult {
     const DEFAULT: i8 = 5;
     DescribeConfigsResourceResult::default()
-        .with_name(StrBytes::from_static_str(config.name))
-        .with_value(Some(StrBytes::from_string(config.value.to_string())))
+        .with_name(StrBytes::from_static_str(name))
+        .with_value(Some(StrBytes::from_string(value)))
         .with_read_only(true)
         .with_config_source(DEFAULT)
-        .with_config_type(config.value.kind())
-        .with_documentation(Some(StrBytes::from_static_str(config.documentation)))
+        .with_config_type(kind)
+        .with_documentation(Some(StrBytes::from_static_str(documentation)))
 }
 
 fn message(error: ResponseError) -> StrBytes {

@@ -1,12 +1,11 @@
 //! A fetch request that waits for data.
 
-use crate::broker::answer::Answer;
 use crate::broker::fetch::Fetch;
 use crate::broker::partition::TopicPartition;
-use crate::figures::metrics::Metrics;
+use crate::broker::purgatories::DelayedRequest;
+use crate::exchange::Answer;
 use request_purgatory::{Completion, DelayedOperation};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Waits until its partitions have `min_bytes` between them, or for its `max_wait`.
@@ -16,10 +15,8 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(crate) struct DelayedFetch {
     pub(crate) fetch: Fetch,
-    pub(crate) arrived: Instant,
     pub(crate) max_wait: Duration,
     pub(crate) answer: oneshot::Sender<Answer>,
-    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl DelayedOperation for DelayedFetch {
@@ -34,25 +31,14 @@ impl DelayedOperation for DelayedFetch {
     }
 
     /// Has what is there read, however the wait ended: enough, too little, or nothing.
-    fn on_complete(self, completion: Completion) {
-        if completion == Completion::Expired {
-            let waited = self.arrived.elapsed();
-            let lateness = waited.saturating_sub(self.max_wait);
-            self.metrics.lateness.record(lateness);
-        }
+    fn on_complete(self, _: Completion) {
         self.answer_now();
     }
 }
 
-impl DelayedFetch {
-    /// Answers without any wait.
-    pub(crate) fn answer_now(self) {
-        // Data older than the request was no wake-up.
-        let since = self.fetch.readable_since();
-        if let Some(since) = since.filter(|since| *since > self.arrived) {
-            self.metrics.wake_up.record(since.elapsed());
-        }
+impl DelayedRequest for DelayedFetch {
+    fn answer_now(self) {
         // The receiver is dropped if the client has left.
-        let _ = self.answer.send(Answer::Fetch(self.fetch));
+        let _ = self.answer.send(self.fetch.into());
     }
 }

@@ -3,15 +3,15 @@
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
 use crate::console::warn;
+use crate::exchange::{Answer, Unread};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_response::{
     FetchResponse, FetchableTopicResponse, PartitionData,
 };
-use kafka_protocol::messages::{FetchRequest, TopicName};
+use kafka_protocol::messages::{FetchRequest, ResponseKind, TopicName};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Most bytes of records in one answer, whatever the client asks for.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -41,22 +41,13 @@ struct PartitionFetch {
     max_bytes: usize,
 }
 
-/// How long a request wants to wait. A negative wait is none, as in Kafka.
-pub(crate) fn wait(milliseconds: i32) -> Duration {
-    Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0))
-}
-
-/// Why the request as a whole cannot be answered, if so.
+/// The answer to a request that as a whole cannot be served, if it is one.
 ///
 /// There are no fetch sessions here. A client that opens one (epoch 0) gets session 0, which means none, and
 /// names all its partitions in every request; one that claims to have a session is told that it has not.
-pub(crate) fn refusal(request: &FetchRequest) -> Option<ResponseError> {
-    (request.session_id != 0).then_some(ResponseError::FetchSessionIdNotFound)
-}
-
-/// An answer that is nothing but an error.
-pub(crate) fn refused(error: ResponseError) -> FetchResponse {
-    FetchResponse::default().with_error_code(error.code())
+pub(crate) fn refuse(request: &FetchRequest) -> Option<FetchResponse> {
+    let error = ResponseError::FetchSessionIdNotFound.code();
+    (request.session_id != 0).then(|| FetchResponse::default().with_error_code(error))
 }
 
 impl Fetch {
@@ -105,15 +96,19 @@ impl Fetch {
         readable >= self.min_bytes
     }
 
-    /// Since when there is the newest of what can be read.
-    pub(crate) fn readable_since(&self) -> Option<Instant> {
-        self.partitions()
-            .filter_map(|asked| asked.partition.as_ref().ok()?.readable_since(asked.offset))
-            .max()
+    fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
+        self.topics.iter().flat_map(|topic| &topic.partitions)
     }
+}
 
-    /// About how many bytes the answer has.
-    pub(crate) fn answer_size(&self) -> usize {
+impl From<Fetch> for Answer {
+    fn from(fetch: Fetch) -> Self {
+        Self::Unread(Box::new(fetch))
+    }
+}
+
+impl Unread for Fetch {
+    fn size(&self) -> usize {
         let mut limits = Limits::new(self.max_bytes);
         let size = |asked: &PartitionFetch| {
             let found = asked.find(&mut limits);
@@ -123,7 +118,7 @@ impl Fetch {
     }
 
     /// Reads what is there now.
-    pub(crate) fn read(self) -> FetchResponse {
+    fn read(self: Box<Self>) -> ResponseKind {
         let mut limits = Limits::new(self.max_bytes);
         let mut partition = |asked: PartitionFetch| {
             let data = PartitionData::default().with_partition_index(asked.index);
@@ -156,11 +151,7 @@ impl Fetch {
                     .with_partitions(topic.partitions.into_iter().map(&mut partition).collect())
             })
             .collect();
-        FetchResponse::default().with_responses(responses)
-    }
-
-    fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
-        self.topics.iter().flat_map(|topic| &topic.partitions)
+        FetchResponse::default().with_responses(responses).into()
     }
 }
 

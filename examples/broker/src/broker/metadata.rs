@@ -1,6 +1,7 @@
 //! Requests about the cluster and its topics: ApiVersions, Metadata, ListOffsets.
 
 use crate::broker::topics::{Topic, Topics};
+use crate::exchange::{Caller, NODE};
 use crate::wire::apis::APIS;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
@@ -11,44 +12,35 @@ use kafka_protocol::messages::list_offsets_response::{
 use kafka_protocol::messages::metadata_response::{
     MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
-use kafka_protocol::messages::{BrokerId, MetadataRequest, TopicName};
+use kafka_protocol::messages::{MetadataRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
-use std::net::SocketAddr;
 
-pub(crate) const NODE: BrokerId = BrokerId(1);
 const CLUSTER: StrBytes = StrBytes::from_static_str("request-purgatory");
 
-/// The versions handled here. Told also to a client that asked in a version which is not one of them.
-pub(crate) fn api_versions(supported: bool) -> ApiVersionsResponse {
+/// The versions handled here. Told also to a client that asked in a version which is not one of them, with that error.
+pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse {
     let api_keys = APIS.iter().map(|api| {
         ApiVersion::default()
             .with_api_key(api.key as i16)
             .with_min_version(*api.versions.start())
             .with_max_version(*api.versions.end())
     });
-    let error = if supported {
-        0
-    } else {
-        ResponseError::UnsupportedVersion.code()
-    };
     ApiVersionsResponse::default()
-        .with_error_code(error)
+        .with_error_code(error.map_or(0, |error| error.code()))
         .with_api_keys(api_keys.collect())
 }
 
-/// Describes topics, creating missing ones if the client lets it.
-///
-/// `address` is where clients will connect to: the address by which this one came.
+/// Describes topics, creating missing ones if the client lets it, and says where clients connect to: the address by
+/// which this one came.
 pub(crate) fn metadata(
     request: MetadataRequest,
-    version: i16,
     topics: &Topics,
-    address: SocketAddr,
+    caller: &Caller,
 ) -> MetadataResponse {
     let create = request.allow_auto_topic_creation;
     let topics = match request.topics {
         // In version 0 no topics means all.
-        Some(names) if version > 0 || !names.is_empty() => names
+        Some(names) if caller.version > 0 || !names.is_empty() => names
             .into_iter()
             .map(|topic| {
                 let name = topic.name.unwrap_or_default();
@@ -70,8 +62,8 @@ pub(crate) fn metadata(
     };
     let broker = MetadataResponseBroker::default()
         .with_node_id(NODE)
-        .with_host(StrBytes::from_string(address.ip().to_string()))
-        .with_port(i32::from(address.port()));
+        .with_host(StrBytes::from_string(caller.address.ip().to_string()))
+        .with_port(i32::from(caller.address.port()));
     MetadataResponse::default()
         .with_brokers(vec![broker])
         .with_cluster_id(Some(CLUSTER))

@@ -9,11 +9,10 @@ use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
 use kafka_protocol::ResponseError;
 use parking_lot::Mutex;
-use request_purgatory::{ResolvedKey, Watch};
+use request_purgatory::{Bound, ResolvedKey, Watch};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What delayed requests are keyed by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -42,8 +41,6 @@ struct State {
     producers: Producers,
     /// The offset up to which every replica has the log. Consumers see nothing past it.
     high_watermark: i64,
-    /// When that moved last.
-    moved: Option<Instant>,
     /// Its topic was. Requests may still hold it.
     deleted: bool,
 }
@@ -100,13 +97,13 @@ impl Partition {
     }
 
     /// What a fetch waits on.
-    pub(crate) fn for_fetches(&self) -> Watch<'_, DelayedFetch> {
-        Watch::resolved(&self.fetches)
+    pub(crate) fn for_fetches(&self) -> Watch<'_, TopicPartition> {
+        self.fetches.watch()
     }
 
     /// What a produce waits on that needs the high watermark to reach `offset`.
-    pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, DelayedProduce> {
-        Watch::resolved(&self.produces).at_rank(rank(offset))
+    pub(crate) fn for_produces(&self, offset: i64) -> Watch<'_, TopicPartition> {
+        self.produces.watch().at_rank(rank(offset))
     }
 
     pub(crate) fn high_watermark(&self) -> i64 {
@@ -129,7 +126,8 @@ impl Partition {
     /// Marks it as deleted, and has what waits for it answered. To be called with no lock held.
     pub(crate) fn delete(&self) {
         self.state.lock().deleted = true;
-        self.produces.check_and_complete_up_to(u64::MAX);
+        self.produces
+            .check_and_complete_with(Bound::all().up_to(u64::MAX));
         self.fetches.check_and_complete_after_lock();
     }
 
@@ -174,10 +172,10 @@ impl Partition {
                 return;
             }
             state.high_watermark = offset;
-            state.moved = Some(Instant::now());
         }
         // Produces that need more than that are not even looked at.
-        self.produces.check_and_complete_up_to(rank(offset));
+        self.produces
+            .check_and_complete_with(Bound::all().up_to(rank(offset)));
         // Fetches look at the high watermark under the lock under which it was moved.
         self.fetches.check_and_complete_after_lock();
     }
@@ -187,12 +185,6 @@ impl Partition {
         let state = self.state.lock();
         state.check_offset(offset)?;
         Ok(state.log.bytes_between(offset, state.high_watermark))
-    }
-
-    /// Since when there is what a consumer at `offset` could be given, or a part of it.
-    pub(crate) fn readable_since(&self, offset: i64) -> Option<Instant> {
-        let state = self.state.lock();
-        state.moved.filter(|_| offset < state.high_watermark)
     }
 
     /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.

@@ -1,20 +1,14 @@
 //! Produce requests: the append, and the answer.
 
-use crate::broker::delayed_produce::Required;
 use crate::broker::follower::Follower;
 use crate::broker::partition::{Appended, Partition};
 use crate::broker::topics::Topics;
-use crate::figures::metrics::Counter;
 use crate::storage::batch::Batch;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::produce_request::PartitionProduceData;
-use kafka_protocol::messages::produce_response::{
-    PartitionProduceResponse, ProduceResponse, TopicProduceResponse,
-};
-use kafka_protocol::messages::{
-    InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProducerId, TopicName,
-};
+use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName};
 use kafka_protocol::protocol::StrBytes;
 use std::sync::Arc;
 
@@ -42,13 +36,23 @@ impl Acks {
 #[derive(Debug)]
 pub(crate) struct Produced {
     acks: Acks,
-    topics: Vec<(TopicName, Vec<PartitionProduced>)>,
+    topics: Vec<(TopicName, Vec<(i32, Outcome)>)>,
 }
 
-#[derive(Debug)]
-struct PartitionProduced {
-    index: i32,
-    outcome: Result<(Appended, Required), ResponseError>,
+type Outcome = Result<(Appended, Required), ResponseError>;
+
+/// The offset that the high watermark of a partition has to reach.
+#[derive(Debug, Clone)]
+pub(crate) struct Required {
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) offset: i64,
+}
+
+impl Required {
+    /// `None` as long as it is not reached; an error if it never will be.
+    fn outcome(&self) -> Option<Result<(), ResponseError>> {
+        self.partition.has_replicated(self.offset)
+    }
 }
 
 impl Produced {
@@ -59,11 +63,10 @@ impl Produced {
         topics: &Topics,
         follower: &Follower,
     ) -> Self {
-        let append = |topic: &str, data: &PartitionProduceData| {
+        Self::each(request, acks, |topic, data| {
             let partition = topics.partition(topic, data.index)?;
             append(partition, data.records.as_ref(), follower)
-        };
-        Self::each(request, acks, append)
+        })
     }
 
     /// Refuses everything that `request` brings.
@@ -74,101 +77,76 @@ impl Produced {
     fn each(
         request: ProduceRequest,
         acks: Acks,
-        append: impl Fn(&str, &PartitionProduceData) -> Result<(Appended, Required), ResponseError>,
+        append: impl Fn(&str, &PartitionProduceData) -> Outcome,
     ) -> Self {
-        let topics = request
-            .topic_data
-            .into_iter()
-            .map(|topic| {
-                let partition = |data: &PartitionProduceData| PartitionProduced {
-                    index: data.index,
-                    outcome: append(&topic.name, data),
-                };
-                let partitions = topic.partition_data.iter().map(partition).collect();
-                // Its own, so that what waits for replicas does not keep the whole request.
-                let name = TopicName(StrBytes::from_string(topic.name.to_string()));
-                (name, partitions)
-            })
-            .collect();
+        let topics = request.topic_data.into_iter().map(|topic| {
+            let partition = |data: &PartitionProduceData| (data.index, append(&topic.name, data));
+            let partitions = topic.partition_data.iter().map(partition).collect();
+            // Its own, so that what waits for replicas does not keep the whole request.
+            let name = TopicName(StrBytes::from_string(topic.name.to_string()));
+            (name, partitions)
+        });
+        let topics = topics.collect();
         Self { acks, topics }
+    }
+
+    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        let partitions = self.topics.iter().flat_map(|(_, partitions)| partitions);
+        partitions.map(|(_, outcome)| outcome)
     }
 
     /// The first error, if any partition has one.
     pub(crate) fn error(&self) -> Option<ResponseError> {
-        self.partitions()
-            .find_map(|partition| partition.outcome.as_ref().err().copied())
+        self.outcomes()
+            .find_map(|outcome| outcome.as_ref().err().copied())
     }
 
     /// How far which high watermarks have to come.
-    pub(crate) fn required(&self) -> impl Iterator<Item = &Required> {
-        self.partitions()
-            .filter_map(|partition| partition.outcome.as_ref().ok())
-            .map(|(_, required)| required)
+    pub(crate) fn required(&self) -> Vec<Required> {
+        let appended = self.outcomes().flatten();
+        appended.map(|(_, required)| required.clone()).collect()
+    }
+
+    /// Whether they have, or never will.
+    pub(crate) fn is_replicated(&self) -> bool {
+        let mut appended = self.outcomes().flatten();
+        appended.all(|(_, required)| required.outcome().is_some())
     }
 
     /// The answer as of now.
     pub(crate) fn response(self) -> ProduceResponse {
         let acks = self.acks;
-        let topic = |(name, partitions): (TopicName, Vec<PartitionProduced>)| {
-            let responses = partitions
-                .into_iter()
-                .map(|partition| partition.response(acks))
-                .collect();
+        let topic = |(name, partitions): (TopicName, Vec<_>)| {
+            let partitions = partitions.into_iter();
+            let responses = partitions.map(|(index, outcome)| response(index, outcome, acks));
             TopicProduceResponse::default()
                 .with_name(name)
-                .with_partition_responses(responses)
+                .with_partition_responses(responses.collect())
         };
         ProduceResponse::default().with_responses(self.topics.into_iter().map(topic).collect())
     }
-
-    fn partitions(&self) -> impl Iterator<Item = &PartitionProduced> {
-        self.topics.iter().flat_map(|(_, partitions)| partitions)
-    }
 }
 
-impl PartitionProduced {
-    fn response(self, acks: Acks) -> PartitionProduceResponse {
-        let response = PartitionProduceResponse::default().with_index(self.index);
-        let outcome = match self.outcome {
-            Ok((appended, required)) if acks == Acks::All => {
-                let replicated = required.outcome();
-                let replicated = replicated.unwrap_or(Err(ResponseError::RequestTimedOut));
-                replicated.map(|()| (appended, required))
-            }
-            outcome => outcome,
-        };
-        match outcome {
-            Ok((appended, _)) => response
-                .with_base_offset(appended.base_offset)
-                .with_log_start_offset(appended.log_start_offset),
-            Err(error) => response.with_error_code(error.code()).with_base_offset(-1),
+fn response(index: i32, outcome: Outcome, acks: Acks) -> PartitionProduceResponse {
+    let outcome = outcome.and_then(|(appended, required)| match acks {
+        Acks::All => {
+            let replicated = required.outcome();
+            let replicated = replicated.unwrap_or(Err(ResponseError::RequestTimedOut));
+            replicated.map(|()| appended)
         }
-    }
-}
-
-/// Gives an idempotent producer its id. There are no transactions here.
-pub(crate) fn init_producer_id(
-    request: &InitProducerIdRequest,
-    ids: &Counter,
-) -> InitProducerIdResponse {
-    let response = InitProducerIdResponse::default();
-    match request.transactional_id {
-        None => response
-            .with_producer_id(ProducerId(ids.increase() as i64))
-            .with_producer_epoch(0),
-        Some(_) => response
-            .with_error_code(ResponseError::TransactionalIdAuthorizationFailed.code())
-            .with_producer_id(ProducerId(-1))
-            .with_producer_epoch(-1),
+        _ => Ok(appended),
+    });
+    let response = PartitionProduceResponse::default().with_index(index);
+    match outcome {
+        Ok(appended) => response
+            .with_base_offset(appended.base_offset)
+            .with_log_start_offset(appended.log_start_offset),
+        Err(error) => response.with_error_code(error.code()).with_base_offset(-1),
     }
 }
 
 /// Appends one batch and tells the follower. The high watermark moves, and requests wake up, once it has it.
-fn append(
-    partition: Arc<Partition>,
-    records: Option<&Bytes>,
-    follower: &Follower,
-) -> Result<(Appended, Required), ResponseError> {
+fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Follower) -> Outcome {
     let records = records.ok_or(ResponseError::InvalidRecord)?;
     let appended = partition.append(&Batch::from_producer(records)?)?;
     follower.replicate(Arc::clone(&partition), appended.end_offset);

@@ -2,11 +2,14 @@
 
 use crate::broker::delayed_fetch::DelayedFetch;
 use crate::broker::delayed_produce::DelayedProduce;
-use request_purgatory::{Purgatory, purgatory::BuildError};
+use crate::exchange::{Answer, Reply, Waiting};
+use request_purgatory::purgatory::{Admission, BuildError};
+use request_purgatory::{DelayedOperation, Purgatory, Watch};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Longest wait granted, whatever a client asks for.
-pub(crate) const MAX_WAIT: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Most requests parked in either purgatory. Past it they are answered at once, with what is there.
 const MAX_PARKED: usize = 1_000_000;
@@ -16,6 +19,12 @@ const MAX_PARKED: usize = 1_000_000;
 pub(crate) struct Purgatories {
     pub(crate) fetch: Purgatory<DelayedFetch>,
     pub(crate) produce: Purgatory<DelayedProduce>,
+}
+
+/// A delayed request.
+pub(crate) trait DelayedRequest: DelayedOperation + Sized {
+    /// Answers without any wait, with what is there.
+    fn answer_now(self);
 }
 
 impl Purgatories {
@@ -31,10 +40,27 @@ impl Purgatories {
                 .build()?,
         })
     }
+}
 
-    /// Answers everything that is parked, and parks nothing more.
-    pub(crate) fn shutdown(&self) {
-        self.fetch.shutdown();
-        self.produce.shutdown();
+/// Parks the request that `delayed` makes of where its answer goes, until one of `watches` is checked and completes it.
+/// A client that goes away takes it out again.
+pub(crate) fn park<'a, Op>(
+    purgatory: &Purgatory<Op>,
+    watches: impl Iterator<Item = Watch<'a, Op::Key>>,
+    delayed: impl FnOnce(oneshot::Sender<Answer>) -> Op,
+) -> Reply
+where
+    Op: DelayedRequest + Send + 'static,
+{
+    let (sender, receiver) = oneshot::channel();
+    let waiting = Waiting::new(receiver);
+    match purgatory.try_complete_else_watch(delayed(sender), watches) {
+        Ok(Admission::Parked(handle)) => {
+            return Reply::Later(waiting.or_leave(move || drop(handle.cancel())));
+        }
+        Ok(Admission::Ended) => {}
+        // No partitions to wait on, no room to wait in, or shutting down.
+        Err(rejected) => rejected.into_inner().answer_now(),
     }
+    Reply::Later(waiting)
 }

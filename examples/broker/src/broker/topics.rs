@@ -11,11 +11,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Partitions of a topic whose creator does not say how many.
-pub(crate) const DEFAULT_PARTITIONS: i32 = 1;
-
 /// Most partitions in all. Any client may create topics, so something has to bound them.
-pub(crate) const MAX_PARTITIONS: usize = 10_000;
+const MAX_PARTITIONS: usize = 10_000;
 
 /// Longest topic name, as in Kafka (names become directory names there).
 pub(crate) const MAX_NAME: usize = 249;
@@ -67,27 +64,30 @@ pub(crate) struct Topics {
     purgatories: Purgatories,
     /// Where topics are kept, if not in memory.
     folder: Option<Folder>,
+    /// Of a topic whose creator does not say how many.
+    pub(crate) default_partitions: i32,
 }
 
-#[derive(Debug, Default)]
-struct ByName {
-    topics: BTreeMap<Arc<str>, Arc<Topic>>,
-    partitions: usize,
-}
+type ByName = BTreeMap<Arc<str>, Arc<Topic>>;
 
 impl Topics {
     /// The topics that are kept in `folder`; without one there are none yet, and they are kept in memory.
-    pub(crate) fn open(purgatories: Purgatories, folder: Option<Folder>) -> io::Result<Self> {
+    pub(crate) fn open(
+        purgatories: Purgatories,
+        folder: Option<Folder>,
+        default_partitions: i32,
+    ) -> io::Result<Self> {
         let kept = folder.as_ref().map_or(Ok(Vec::new()), Folder::topics)?;
         let mut by_name = ByName::default();
         for (name, folders) in kept {
             let topic = Topic::open(&name, folders.len(), &folders, &purgatories)?;
-            by_name.insert(topic);
+            by_name.insert(Arc::clone(&topic.name), Arc::new(topic));
         }
         Ok(Self {
             by_name: RwLock::new(by_name),
             purgatories,
             folder,
+            default_partitions,
         })
     }
 
@@ -108,16 +108,11 @@ impl Topics {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Topic>> {
-        self.by_name.read().topics.values().cloned().collect()
-    }
-
-    /// How many partitions there are in all.
-    pub(crate) fn partitions(&self) -> usize {
-        self.by_name.read().partitions
+        self.by_name.read().values().cloned().collect()
     }
 
     pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
-        self.by_name.read().topics.get(name).cloned()
+        self.by_name.read().get(name).cloned()
     }
 
     pub(crate) fn partition(
@@ -135,7 +130,7 @@ impl Topics {
     /// Creates a topic.
     pub(crate) fn create(&self, name: &str, partitions: i32) -> Result<Arc<Topic>, ResponseError> {
         let mut by_name = self.by_name.write();
-        let count = by_name.check(name, partitions)?;
+        let count = check(&by_name, name, partitions)?;
         let created = (|| {
             let folders = match &self.folder {
                 Some(folder) => folder.create(name, count)?,
@@ -144,14 +139,16 @@ impl Topics {
             Topic::open(name, count, &folders, &self.purgatories)
         })();
         let topic = created.map_err(|error| storage_failed("create", name, &error))?;
-        Ok(by_name.insert(topic))
+        let topic = Arc::new(topic);
+        by_name.insert(Arc::clone(&topic.name), Arc::clone(&topic));
+        Ok(topic)
     }
 
     /// Deletes a topic. What waits for one of its partitions is answered that it is not there.
     pub(crate) fn delete(&self, name: &str) -> Result<(), ResponseError> {
         let topic = {
             let mut by_name = self.by_name.write();
-            if !by_name.topics.contains_key(name) {
+            if !by_name.contains_key(name) {
                 return Err(ResponseError::UnknownTopicOrPartition);
             }
             if let Some(folder) = &self.folder {
@@ -169,7 +166,7 @@ impl Topics {
 
     /// Whether [`create`](Self::create) would.
     pub(crate) fn check_create(&self, name: &str, partitions: i32) -> Result<(), ResponseError> {
-        self.by_name.read().check(name, partitions).map(|_| ())
+        check(&self.by_name.read(), name, partitions).map(|_| ())
     }
 
     /// The topic of this name, created if it is missing.
@@ -177,7 +174,7 @@ impl Topics {
         if let Some(topic) = self.topic(name) {
             return Ok(topic);
         }
-        match self.create(name, DEFAULT_PARTITIONS) {
+        match self.create(name, self.default_partitions) {
             // Another client came first.
             Err(ResponseError::TopicAlreadyExists) => self
                 .topic(name)
@@ -192,42 +189,23 @@ fn storage_failed(what: &str, topic: &str, error: &io::Error) -> ResponseError {
     ResponseError::KafkaStorageError
 }
 
-impl ByName {
-    fn insert(&mut self, topic: Topic) -> Arc<Topic> {
-        let topic = Arc::new(topic);
-        self.partitions += topic.partitions.len();
-        self.topics
-            .insert(Arc::clone(&topic.name), Arc::clone(&topic));
-        topic
+/// How many partitions a topic of this name may be created with.
+fn check(by_name: &ByName, name: &str, partitions: i32) -> Result<usize, ResponseError> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let is_name = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
+    if !is_name || !name.bytes().all(legal) {
+        return Err(ResponseError::InvalidTopicException);
     }
-
-    fn remove(&mut self, name: &str) -> Option<Arc<Topic>> {
-        let topic = self.topics.remove(name)?;
-        self.partitions -= topic.partitions.len();
-        Some(topic)
+    if by_name.contains_key(name) {
+        return Err(ResponseError::TopicAlreadyExists);
     }
-
-    fn check(&self, name: &str, partitions: i32) -> Result<usize, ResponseError> {
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-        if name.is_empty()
-            || name.len() > MAX_NAME
-            || name == "."
-            || name == ".."
-            || !name.bytes().all(legal)
-        {
-            return Err(ResponseError::InvalidTopicException);
-        }
-        if self.topics.contains_key(name) {
-            return Err(ResponseError::TopicAlreadyExists);
-        }
-        match usize::try_from(partitions) {
-            Ok(count @ 1..) if count <= MAX_PARTITIONS => {
-                if self.partitions + count > MAX_PARTITIONS {
-                    return Err(ResponseError::PolicyViolation);
-                }
-                Ok(count)
-            }
-            _ => Err(ResponseError::InvalidPartitions),
-        }
+    let count = usize::try_from(partitions).unwrap_or(0);
+    if !(1..=MAX_PARTITIONS).contains(&count) {
+        return Err(ResponseError::InvalidPartitions);
+    }
+    let all = by_name.values().map(|topic| topic.partitions.len());
+    match all.sum::<usize>() + count > MAX_PARTITIONS {
+        true => Err(ResponseError::PolicyViolation),
+        false => Ok(count),
     }
 }

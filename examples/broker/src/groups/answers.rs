@@ -2,7 +2,6 @@
 
 use super::group::State;
 use super::member::{Id, Member};
-use crate::wire::groups::GroupResponse;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
@@ -13,42 +12,31 @@ pub(super) fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
-pub(super) fn join_failed(member: &str, error: ResponseError) -> GroupResponse {
-    let answer = JoinGroupResponse::default()
+/// The code on the wire.
+pub(super) fn code(outcome: Result<(), ResponseError>) -> i16 {
+    outcome.map_or_else(|error| error.code(), |()| 0)
+}
+
+pub(super) fn join_failed(member: &str, error: ResponseError) -> JoinGroupResponse {
+    JoinGroupResponse::default()
         .with_error_code(error.code())
         .with_generation_id(-1)
         // Versions before 7 have no null here.
         .with_protocol_name(Some(StrBytes::default()))
-        .with_member_id(text(member));
-    GroupResponse::JoinGroup(answer)
+        .with_member_id(text(member))
 }
 
 /// What a member is told of the generation; the leader gets a list of its members.
-pub(super) fn joined(state: &State, member: &Id) -> GroupResponse {
-    GroupResponse::JoinGroup(generation(state, member))
-}
-
-/// The same for a leader that came back: what it assigned before stands.
-pub(super) fn joined_without_assigning(state: &State, member: &Id) -> GroupResponse {
-    GroupResponse::JoinGroup(generation(state, member).with_skip_assignment(true))
-}
-
-/// The same for a leader that must not know.
-pub(super) fn joined_unawares(state: &State, member: &Id, leader: &Id) -> GroupResponse {
-    let answer = generation(state, member)
-        .with_leader(text(leader))
-        .with_members(Vec::new());
-    GroupResponse::JoinGroup(answer)
-}
-
-fn generation(state: &State, member: &Id) -> JoinGroupResponse {
+pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
     let protocol = state.protocol.as_deref().unwrap_or_default();
+    let listed = |(id, member): (&Id, &Member)| {
+        JoinGroupResponseMember::default()
+            .with_member_id(text(id))
+            .with_group_instance_id(member.instance.as_deref().map(text))
+            .with_metadata(member.protocols.metadata(protocol))
+    };
     let members = match state.leader.as_ref() == Some(member) {
-        true => state
-            .members
-            .iter()
-            .map(|(id, member)| listed(id, member, protocol))
-            .collect(),
+        true => state.members.iter().map(listed).collect(),
         false => Vec::new(),
     };
     JoinGroupResponse::default()
@@ -60,21 +48,13 @@ fn generation(state: &State, member: &Id) -> JoinGroupResponse {
         .with_members(members)
 }
 
-fn listed(id: &Id, member: &Member, protocol: &str) -> JoinGroupResponseMember {
-    JoinGroupResponseMember::default()
-        .with_member_id(text(id))
-        .with_group_instance_id(member.instance.as_deref().map(text))
-        .with_metadata(member.protocols.metadata(protocol))
+pub(super) fn sync_failed(error: ResponseError) -> SyncGroupResponse {
+    SyncGroupResponse::default().with_error_code(error.code())
 }
 
-pub(super) fn sync_failed(error: ResponseError) -> GroupResponse {
-    GroupResponse::SyncGroup(SyncGroupResponse::default().with_error_code(error.code()))
-}
-
-pub(super) fn synced(state: &State, assignment: Bytes) -> GroupResponse {
-    let answer = SyncGroupResponse::default()
+pub(super) fn synced(state: &State, assignment: Bytes) -> SyncGroupResponse {
+    SyncGroupResponse::default()
         .with_protocol_type(state.protocol_type.as_deref().map(text))
         .with_protocol_name(state.protocol.as_deref().map(text))
-        .with_assignment(assignment);
-    GroupResponse::SyncGroup(answer)
+        .with_assignment(assignment)
 }

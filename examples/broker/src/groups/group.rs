@@ -3,41 +3,40 @@
 //! The states are Kafka's:
 //!
 //! ```text
-//!            first join                all have joined             the leader has assigned
-//!   Empty ──────────────▶ Preparing ──────────────────▶ CompletionFuture ──────────────────────▶ Stable
-//!     ▲                   Rebalance ◀──────────────────  Rebalance                            │
-//!     │     nobody left  │    ▲     a member comes,                                          │
-//!     └──────────────────┘    │     leaves or expires                                        │
-//!                             └──────────────────────────────────────────────────────────────┘
+//!            first join              all have joined              the leader has assigned
+//!   Empty ──────────────▶ Preparing ──────────────────▶ Completing ──────────────────────▶ Stable
+//!     ▲                   Rebalance ◀────────────────── Rebalance                            │
+//!     │      none left     │    ▲     a member comes,                                        │
+//!     └────────────────────┘    │     leaves or expires                                      │
+//!                               └────────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! and `Dead` once the group has been deleted.
 
-use super::budget::Charge;
-use super::delayed_join::DelayedJoin;
-use super::delayed_sync::DelayedSync;
+use super::delayed::{DelayedPhase, Kind};
 use super::member::{Id, Member};
 use super::offsets::Offsets;
-use super::{Coordinator, answers};
+use super::{Charge, Coordinator};
 use kafka_protocol::ResponseError;
 use parking_lot::{Mutex, MutexGuard};
-use request_purgatory::{ResolvedKey, Watch, time::Timestamp};
+use request_purgatory::{ResolvedKey, Watch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A group. Its lock is never held across a check of a purgatory, nor while an operation is being parked: both run
-/// `try_complete` of operations that take it. What is to be done once it has been released, is noted in an [`After`].
+/// `try_complete` of operations that take it. What is to be done once it has been released, is noted in its [`After`].
 pub(crate) struct Group {
     pub(super) id: Id,
     state: Mutex<State>,
-    joins: ResolvedKey<DelayedJoin>,
-    syncs: ResolvedKey<DelayedSync>,
+    joins: ResolvedKey<DelayedPhase>,
+    syncs: ResolvedKey<DelayedPhase>,
 }
 
 /// What the lock of a group guards.
 #[derive(Debug)]
 pub(super) struct State {
+    pub(super) id: Id,
     pub(super) phase: Phase,
     /// Counts rebalances and the generations that came of them: it tells whether a parked operation still means this
     /// one.
@@ -50,10 +49,6 @@ pub(super) struct State {
     pub(super) protocol: Option<Id>,
     pub(super) leader: Option<Id>,
     pub(super) members: BTreeMap<Id, Member>,
-    /// The member ids of static members, by instance id.
-    pub(super) instances: BTreeMap<Id, Id>,
-    /// Clients that were given a member id, and have not yet come back with it.
-    pub(super) expected: BTreeSet<Id>,
     /// Members of this generation that have not yet asked for their assignment.
     pub(super) unsynced: BTreeSet<Id>,
     /// The memory of their assignments.
@@ -61,56 +56,51 @@ pub(super) struct State {
     pub(super) offsets: Offsets,
     /// Members so far.
     pub(super) numbered: u64,
+    pub(super) after: After,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Empty,
-    PreparingRebalance(Joining),
+    PreparingRebalance {
+        /// The group was empty: it waits for members that are not known yet.
+        first: bool,
+    },
     CompletingRebalance,
     Stable,
     Dead,
 }
 
-/// The join phase of a rebalance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Joining {
-    /// Who has not joined by then is left behind.
-    pub(super) deadline: Timestamp,
-    /// The group was empty: it waits for members that are not known yet. Each that comes prolongs this, up to this
-    /// time.
-    pub(super) first: Option<Timestamp>,
-}
-
 /// What a change of the state leads to, to be done when the lock has been released.
 #[derive(Debug, Default)]
-#[must_use = "the purgatories have to be told"]
 pub(super) struct After {
-    /// An operation to park.
-    pub(super) park: Option<Delayed>,
+    /// A phase to park: its kind, its round, how long it may last.
+    pub(super) park: Option<(Kind, u64, Duration)>,
     pub(super) check_joins: bool,
     pub(super) check_syncs: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Delayed {
-    Join { round: u64, timeout: Duration },
-    Sync { round: u64, timeout: Duration },
-}
-
-/// What a change of the state may need beside it.
-pub(super) struct Context<'a> {
-    pub(super) coordinator: &'a Arc<Coordinator>,
-    pub(super) group: &'a Arc<Group>,
-    pub(super) now: Timestamp,
-}
-
 impl Group {
     pub(super) fn new(id: Id, coordinator: &Coordinator) -> Self {
+        let state = State {
+            id: Id::clone(&id),
+            phase: Phase::Empty,
+            round: 0,
+            generation: 0,
+            protocol_type: None,
+            protocol: None,
+            leader: None,
+            members: BTreeMap::new(),
+            unsynced: BTreeSet::new(),
+            assigned: None,
+            offsets: Offsets::default(),
+            numbered: 0,
+            after: After::default(),
+        };
         Self {
-            joins: coordinator.joins.resolve(Arc::clone(&id)),
-            syncs: coordinator.syncs.resolve(Arc::clone(&id)),
-            state: Mutex::new(State::new()),
+            joins: coordinator.joins.resolve(Id::clone(&id)),
+            syncs: coordinator.syncs.resolve(Id::clone(&id)),
+            state: Mutex::new(state),
             id,
         }
     }
@@ -120,13 +110,13 @@ impl Group {
     }
 
     /// What the join phase of the group waits on.
-    pub(super) fn for_joins(&self) -> Watch<'_, DelayedJoin> {
-        Watch::resolved(&self.joins)
+    pub(super) fn for_joins(&self) -> Watch<'_, Arc<str>> {
+        self.joins.watch()
     }
 
     /// What the sync phase of the group waits on.
-    pub(super) fn for_syncs(&self) -> Watch<'_, DelayedSync> {
-        Watch::resolved(&self.syncs)
+    pub(super) fn for_syncs(&self) -> Watch<'_, Arc<str>> {
+        self.syncs.watch()
     }
 
     /// To be called without the lock. The state has been changed under the lock that `try_complete` takes.
@@ -134,7 +124,7 @@ impl Group {
         self.joins.check_and_complete_after_lock();
     }
 
-    /// The same for syncs.
+    /// As for joins.
     pub(super) fn check_syncs(&self) {
         self.syncs.check_and_complete_after_lock();
     }
@@ -142,36 +132,17 @@ impl Group {
 
 impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Group")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
+        let mut group = f.debug_struct("Group");
+        group.field("id", &self.id).finish_non_exhaustive()
     }
 }
 
 impl State {
-    fn new() -> Self {
-        Self {
-            phase: Phase::Empty,
-            round: 0,
-            generation: 0,
-            protocol_type: None,
-            protocol: None,
-            leader: None,
-            members: BTreeMap::new(),
-            instances: BTreeMap::new(),
-            expected: BTreeSet::new(),
-            unsynced: BTreeSet::new(),
-            assigned: None,
-            offsets: Offsets::default(),
-            numbered: 0,
-        }
-    }
-
-    /// Whether nothing would be lost with the group.
-    pub(super) fn is_unused(&self) -> bool {
-        matches!(self.phase, Phase::Empty | Phase::Dead)
-            && self.expected.is_empty()
-            && self.offsets.is_empty()
+    /// The member id of a static member.
+    pub(super) fn named(&self, instance: &str) -> Option<&Id> {
+        let mut members = self.members.iter();
+        let found = members.find(|(_, member)| member.instance.as_deref() == Some(instance));
+        found.map(|(id, _)| id)
     }
 
     /// Checks that a member is who it says it is, in the generation that it says.
@@ -197,71 +168,62 @@ impl State {
         if self.phase == Phase::Dead {
             return Err(ResponseError::CoordinatorNotAvailable);
         }
-        if let Some(instance) = instance {
-            match self.instances.get(instance) {
-                Some(current) if **current == *member => {}
-                // Another client has taken over the name.
-                Some(_) => return Err(ResponseError::FencedInstanceId),
-                None => return Err(ResponseError::UnknownMemberId),
-            }
-        }
-        match self.members.contains_key(member) {
-            true => Ok(()),
-            false => Err(ResponseError::UnknownMemberId),
+        match instance.map(|instance| self.named(instance)) {
+            // Another client has taken over the name.
+            Some(Some(current)) if **current != *member => Err(ResponseError::FencedInstanceId),
+            Some(None) => Err(ResponseError::UnknownMemberId),
+            _ if !self.members.contains_key(member) => Err(ResponseError::UnknownMemberId),
+            _ => Ok(()),
         }
     }
 
-    /// A sign of life of a member.
-    pub(super) fn touch(&self, context: &Context<'_>, member: &str) {
+    /// A sign of life of a member. While a request of it waits, its session is suspended.
+    pub(super) fn touch(&self, coordinator: &Coordinator, member: &str) {
         if let Some((id, found)) = self.members.get_key_value(member) {
-            let sessions = &context.coordinator.sessions;
-            match found.is_waiting() {
-                true => sessions.suspend(context.group, id),
-                false => drop(sessions.touch(context.group, id, found.session_timeout)),
-            }
+            let timeout = match found.is_waiting() {
+                true => Duration::MAX,
+                false => found.session_timeout,
+            };
+            coordinator.sessions.touch(&self.session(id), timeout);
         }
+    }
+
+    /// What the session of a member is tracked under.
+    pub(super) fn session(&self, member: &Id) -> (Id, Id) {
+        (Id::clone(&self.id), Id::clone(member))
     }
 
     pub(super) fn heartbeat(
         &mut self,
-        context: &Context<'_>,
+        coordinator: &Coordinator,
         member: &str,
         instance: Option<&str>,
         generation: i32,
     ) -> Result<(), ResponseError> {
         self.check_member(member, instance, generation)?;
+        self.touch(coordinator, member);
         match self.phase {
-            Phase::Empty | Phase::Dead => Err(ResponseError::UnknownMemberId),
-            Phase::PreparingRebalance(_) => {
-                self.touch(context, member);
-                Err(ResponseError::RebalanceInProgress)
-            }
-            Phase::CompletingRebalance | Phase::Stable => {
-                self.touch(context, member);
-                Ok(())
-            }
+            Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
+            _ => Ok(()),
         }
     }
 
     /// The client that sent a request has gone. Its member stays for as long as a session lasts: it may come back.
-    pub(super) fn abandoned(&mut self, context: &Context<'_>, member: &str, ticket: u64) {
+    pub(super) fn abandoned(&mut self, coordinator: &Coordinator, member: &str, ticket: u64) {
         let Some(found) = self.members.get_mut(member) else {
             return;
         };
         let join = found.join.take_if(|waiter| waiter.ticket == ticket);
         let sync = found.sync.take_if(|waiter| waiter.ticket == ticket);
         if join.or(sync).is_some() {
-            self.touch(context, member);
+            self.touch(coordinator, member);
         }
     }
 
     /// Answers every request that waits with an error: nothing else would end it.
     pub(super) fn refuse_waiters(&mut self, error: ResponseError) {
         for (id, member) in &mut self.members {
-            if let Some(waiter) = member.join.take() {
-                waiter.answer(answers::join_failed(id, error));
-            }
-            member.fail_sync(error);
+            member.fail(id, error);
         }
     }
 }

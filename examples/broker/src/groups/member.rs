@@ -1,9 +1,8 @@
 //! One member of a group.
 
-use super::answers;
-use super::budget::{Budget, Charge};
 use super::settings::MAX_PROTOCOLS;
-use crate::wire::groups::GroupResponse;
+use super::{Charge, Coordinator, answers};
+use crate::exchange::Answer;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
@@ -19,6 +18,7 @@ pub(crate) type Id = Arc<str>;
 pub(super) struct Member {
     /// Counts up in the order in which members came.
     pub(super) number: u64,
+    /// The name of a static member.
     pub(super) instance: Option<Id>,
     pub(super) client_id: Id,
     pub(super) client_host: Id,
@@ -47,14 +47,14 @@ pub(super) struct Protocols {
 pub(super) struct Waiter {
     /// Tells the requests of one member apart.
     pub(super) ticket: u64,
-    pub(super) sender: oneshot::Sender<GroupResponse>,
+    pub(super) sender: oneshot::Sender<Answer>,
 }
 
 impl Waiter {
     /// Only wakes the task of the connection, so it may be called under a lock.
-    pub(super) fn answer(self, response: GroupResponse) {
+    pub(super) fn answer(self, answer: impl Into<Answer>) {
         // The receiver is dropped if the client has left.
-        let _ = self.sender.send(response);
+        let _ = self.sender.send(answer.into());
     }
 }
 
@@ -64,9 +64,15 @@ impl Member {
         self.join.is_some() || self.sync.is_some()
     }
 
-    pub(super) fn fail_join(&mut self, member: &str, error: ResponseError) {
+    /// Ends its waits with an error.
+    pub(super) fn fail(&mut self, id: &str, error: ResponseError) {
+        self.fail_join(id, error);
+        self.fail_sync(error);
+    }
+
+    pub(super) fn fail_join(&mut self, id: &str, error: ResponseError) {
         if let Some(waiter) = self.join.take() {
-            waiter.answer(answers::join_failed(member, error));
+            waiter.answer(answers::join_failed(id, error));
         }
     }
 
@@ -85,23 +91,20 @@ impl Protocols {
     /// no memory left for it.
     pub(super) fn copy(
         offered: &[JoinGroupRequestProtocol],
-        budget: &Budget,
+        coordinator: &Coordinator,
     ) -> Result<Self, ResponseError> {
         if offered.is_empty() || offered.len() > MAX_PROTOCOLS {
             return Err(ResponseError::InconsistentGroupProtocol);
         }
-        let bytes =
-            |protocol: &JoinGroupRequestProtocol| protocol.name.len() + protocol.metadata.len();
-        let charge = budget
-            .charge(offered.iter().map(bytes).sum())
-            .ok_or(ResponseError::GroupMaxSizeReached)?;
+        let bytes = offered.iter().map(|it| it.name.len() + it.metadata.len());
+        let charge = coordinator.charge(bytes.sum());
         let copy = |protocol: &JoinGroupRequestProtocol| {
             let metadata = Bytes::copy_from_slice(&protocol.metadata);
             (Id::from(protocol.name.as_str()), metadata)
         };
         Ok(Self {
+            _charge: charge.ok_or(ResponseError::GroupMaxSizeReached)?,
             by_preference: offered.iter().map(copy).collect(),
-            _charge: charge,
         })
     }
 
@@ -116,10 +119,8 @@ impl Protocols {
 
     /// What the member has to say in `protocol`.
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
-        let found = self
-            .by_preference
-            .iter()
-            .find(|(name, _)| &**name == protocol);
+        let mut protocols = self.by_preference.iter();
+        let found = protocols.find(|(name, _)| &**name == protocol);
         found
             .map(|(_, metadata)| metadata.clone())
             .unwrap_or_default()

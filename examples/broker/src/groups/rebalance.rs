@@ -1,9 +1,9 @@
 //! From one generation to the next: who has joined, who leads, who gets what.
 
-use super::answers;
-use super::budget::Budget;
-use super::group::{After, Context, Delayed, Joining, Phase, State};
-use super::member::{Id, Waiter};
+use super::delayed::Kind;
+use super::group::{Phase, State};
+use super::member::{Id, Member, Waiter};
+use super::{Coordinator, answers};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::SyncGroupRequest;
@@ -12,174 +12,112 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl State {
-    /// Begins a rebalance: all members have to join again.
-    pub(super) fn prepare_rebalance(&mut self, context: &Context<'_>, after: &mut After) {
-        self.fail_syncs(context, ResponseError::RebalanceInProgress);
-        let timeout = self.rebalance_timeout();
-        let (wait, first) = match self.phase {
-            Phase::Empty => {
-                let delay = context.coordinator.settings.initial_delay.min(timeout);
-                (delay, Some(context.now.saturating_add(timeout)))
-            }
-            _ => (timeout, None),
-        };
-        self.round += 1;
-        self.unsynced.clear();
-        self.phase = Phase::PreparingRebalance(Joining {
-            deadline: context.now.saturating_add(wait),
-            first,
-        });
-        context.coordinator.rebalances.increase();
-        after.park = Some(Delayed::Join {
-            round: self.round,
-            timeout: wait,
-        });
-        // The sync phase of the generation before is over.
-        after.check_syncs = true;
-    }
-
     /// A rebalance if none is in progress; else the members that wait for it must be examined again.
-    pub(super) fn rebalance(&mut self, context: &Context<'_>, after: &mut After) {
+    pub(super) fn rebalance(&mut self, coordinator: &Coordinator) {
         match self.phase {
-            Phase::PreparingRebalance(_) => after.check_joins = true,
-            Phase::CompletingRebalance | Phase::Stable | Phase::Empty => {
-                self.prepare_rebalance(context, after);
-            }
+            Phase::PreparingRebalance { .. } => self.after.check_joins = true,
             Phase::Dead => {}
+            _ => self.prepare_rebalance(coordinator),
         }
     }
 
-    /// A member came while the group waits for its first ones.
-    pub(super) fn prolong_first_join(&mut self, context: &Context<'_>) {
-        if let Phase::PreparingRebalance(Joining {
-            deadline,
-            first: Some(latest),
-        }) = &mut self.phase
-        {
-            let delay = context.coordinator.settings.initial_delay;
-            *deadline = context.now.saturating_add(delay).min(*latest);
-        }
+    /// Begins a rebalance: all members have to join again.
+    fn prepare_rebalance(&mut self, coordinator: &Coordinator) {
+        self.fail_syncs(coordinator, ResponseError::RebalanceInProgress);
+        let first = self.phase == Phase::Empty;
+        let wait = match first {
+            true => coordinator
+                .settings
+                .initial_delay
+                .min(self.rebalance_timeout()),
+            false => self.rebalance_timeout(),
+        };
+        self.unsynced.clear();
+        self.phase = Phase::PreparingRebalance { first };
+        coordinator.rebalances.increase();
+        self.await_joins(wait);
+        // The sync phase of the generation before is over.
+        self.after.check_syncs = true;
+    }
+
+    fn await_joins(&mut self, wait: Duration) {
+        self.round += 1;
+        self.after.park = Some((Kind::Join, self.round, wait));
     }
 
     /// Whether the join phase of `round` goes on.
     pub(super) fn is_joining(&self, round: u64) -> bool {
-        self.round == round && matches!(self.phase, Phase::PreparingRebalance(_))
+        self.round == round && matches!(self.phase, Phase::PreparingRebalance { .. })
     }
 
     /// Whether the join phase need not wait any longer, whatever the time.
     pub(super) fn all_have_joined(&self) -> bool {
-        let Phase::PreparingRebalance(joining) = self.phase else {
-            return false;
-        };
-        if self.members.is_empty() && self.expected.is_empty() {
-            return true;
-        }
-        joining.first.is_none()
-            && self.expected.is_empty()
-            && self.members.values().all(|member| member.join.is_some())
+        let first = self.phase == Phase::PreparingRebalance { first: true };
+        let mut members = self.members.values();
+        self.members.is_empty() || !first && members.all(|member| member.join.is_some())
     }
 
-    /// Ends the join phase of `round`, if it is time to: a new generation begins with the members that have joined.
-    pub(super) fn end_join_phase(&mut self, context: &Context<'_>, round: u64) -> After {
-        let mut after = After::default();
-        let Phase::PreparingRebalance(joining) = self.phase else {
-            return after;
+    /// Ends the join phase of `round`: a new generation begins with the members that have joined.
+    pub(super) fn end_join_phase(&mut self, coordinator: &Coordinator, round: u64) {
+        if !self.is_joining(round) {
+            return;
+        }
+        // Static members stay until their sessions expire.
+        let missing = |(id, member): (&Id, &Member)| {
+            (member.join.is_none() && member.instance.is_none()).then(|| Id::clone(id))
         };
-        if round != self.round {
-            return after;
+        for id in self.members.iter().filter_map(missing).collect::<Vec<_>>() {
+            self.remove_member(coordinator, &id);
         }
-        let left = joining.deadline.saturating_since(context.now);
-        if !left.is_zero() && !self.all_have_joined() {
-            // A member came since, and prolonged it; or the members that had joined are gone.
-            after.park = Some(Delayed::Join {
-                round,
-                timeout: left,
-            });
-            return after;
-        }
-        self.remove_missing(context);
-        let Some(leader) = self.elect_leader() else {
-            if self.members.is_empty() {
-                self.become_empty();
-            } else {
-                // Only static members, which may be restarting: they have their sessions to come back.
-                let timeout = self.rebalance_timeout();
-                self.phase = Phase::PreparingRebalance(Joining {
-                    deadline: context.now.saturating_add(timeout),
-                    first: None,
-                });
-                after.park = Some(Delayed::Join { round, timeout });
+        match self.elect_leader() {
+            Some(leader) => self.begin_generation(coordinator, leader),
+            None if self.members.is_empty() => {
+                self.next_generation(Phase::Empty);
+                self.protocol = None;
+                self.leader = None;
             }
-            return after;
-        };
-        self.begin_generation(context, leader, &mut after);
-        after
+            // Only static members, which may be restarting: they have their sessions to come back.
+            None => {
+                self.phase = Phase::PreparingRebalance { first: false };
+                self.await_joins(self.rebalance_timeout());
+            }
+        }
     }
 
-    fn begin_generation(&mut self, context: &Context<'_>, leader: Id, after: &mut After) {
-        self.next_generation();
-        self.phase = Phase::CompletingRebalance;
+    fn begin_generation(&mut self, coordinator: &Coordinator, leader: Id) {
+        self.next_generation(Phase::CompletingRebalance);
         self.protocol = Some(self.choose_protocol());
         self.leader = Some(leader);
         self.unsynced = self.members.keys().cloned().collect();
-        let timeout = self.rebalance_timeout();
-        after.park = Some(Delayed::Sync {
-            round: self.round,
-            timeout,
-        });
-        self.assigned = None;
+        self.after.park = Some((Kind::Sync, self.round, self.rebalance_timeout()));
         let mut waiters = Vec::new();
         for (id, member) in &mut self.members {
             member.assignment = Bytes::new();
-            if let Some(waiter) = member.join.take() {
-                waiters.push((id.clone(), waiter));
-            }
+            waiters.extend(member.join.take().map(|waiter| (Id::clone(id), waiter)));
         }
         for (id, waiter) in waiters {
-            self.touch(context, &id);
+            self.touch(coordinator, &id);
             waiter.answer(answers::joined(self, &id));
         }
     }
 
-    fn become_empty(&mut self) {
-        self.next_generation();
-        self.phase = Phase::Empty;
-        self.protocol = None;
-        self.leader = None;
+    fn next_generation(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.round += 1;
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
         self.assigned = None;
         self.unsynced.clear();
     }
 
-    fn next_generation(&mut self) {
-        self.round += 1;
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
-    }
-
-    /// Removes who has not joined in time. Static members stay until their sessions expire.
-    fn remove_missing(&mut self, context: &Context<'_>) {
-        let missing = |(id, member): (&Id, &super::member::Member)| {
-            (member.join.is_none() && member.instance.is_none()).then(|| id.clone())
-        };
-        for id in self.members.iter().filter_map(missing).collect::<Vec<_>>() {
-            self.remove_member(context, &id, ResponseError::UnknownMemberId);
-        }
-    }
-
     /// The leader stays it if it has joined; else the eldest who has.
     fn elect_leader(&self) -> Option<Id> {
-        let joined = |id: &Id| {
-            self.members
-                .get(id)
-                .is_some_and(|found| found.join.is_some())
-        };
-        if let Some(leader) = self.leader.as_ref().filter(|leader| joined(leader)) {
-            return Some(leader.clone());
-        }
-        self.members
+        let joined = self
+            .members
             .iter()
-            .filter(|(_, member)| member.join.is_some())
-            .min_by_key(|(_, member)| member.number)
-            .map(|(id, _)| id.clone())
+            .filter(|(_, member)| member.join.is_some());
+        let leads = |id: &Id| self.leader.as_ref() == Some(id);
+        let elected = joined.min_by_key(|(id, member)| (!leads(id), member.number));
+        elected.map(|(id, _)| Id::clone(id))
     }
 
     /// Each member votes for the protocol that it likes best among those that all support.
@@ -188,16 +126,13 @@ impl State {
     pub(super) fn choose_protocol(&self) -> Id {
         let mut votes = BTreeMap::<&Id, usize>::new();
         for member in self.members.values() {
-            let mut candidates = member
-                .protocols
-                .names()
-                .filter(|name| self.all_support(name));
-            if let Some(vote) = candidates.next() {
+            let mut candidates = member.protocols.names();
+            if let Some(vote) = candidates.find(|name| self.all_support(name)) {
                 *votes.entry(vote).or_default() += 1;
             }
         }
         let winner = votes.into_iter().max_by_key(|(_, votes)| *votes);
-        winner.map_or_else(|| Id::from(""), |(name, _)| name.clone())
+        winner.map_or_else(|| Id::from(""), |(name, _)| Id::clone(name))
     }
 
     pub(super) fn all_support(&self, protocol: &str) -> bool {
@@ -206,7 +141,7 @@ impl State {
     }
 
     /// The longest that any member asks for.
-    pub(super) fn rebalance_timeout(&self) -> Duration {
+    fn rebalance_timeout(&self) -> Duration {
         let timeouts = self.members.values().map(|member| member.rebalance_timeout);
         timeouts.max().unwrap_or_default()
     }
@@ -214,45 +149,45 @@ impl State {
     /// A member asks for its assignment; the leader brings those of all. Returns whether it has to wait.
     pub(super) fn sync(
         &mut self,
-        context: &Context<'_>,
+        coordinator: &Coordinator,
         request: &SyncGroupRequest,
         waiter: Waiter,
-        after: &mut After,
     ) -> bool {
-        if let Err(error) = self.check_sync(request) {
+        let checked = self.check_sync(request);
+        let Some((id, member)) = self.members.get_key_value(&*request.member_id) else {
+            let error = checked.err().unwrap_or(ResponseError::UnknownMemberId);
+            waiter.answer(answers::sync_failed(error));
+            return false;
+        };
+        if let Err(error) = checked {
             waiter.answer(answers::sync_failed(error));
             return false;
         }
-        let Some((id, member)) = self.members.get_key_value(&*request.member_id) else {
-            waiter.answer(answers::sync_failed(ResponseError::UnknownMemberId));
-            return false;
-        };
-        let id = id.clone();
+        let id = Id::clone(id);
         self.unsynced.remove(&id);
-        after.check_syncs = true;
+        self.after.check_syncs = true;
         if self.phase == Phase::Stable {
             waiter.answer(answers::synced(self, member.assignment.clone()));
-            self.touch(context, &id);
+            self.touch(coordinator, &id);
             return false;
         }
-        context.coordinator.sessions.suspend(context.group, &id);
         if let Some(member) = self.members.get_mut(&id) {
             // A second request of the same member takes the place of the first.
             member.fail_sync(ResponseError::RebalanceInProgress);
             member.sync = Some(waiter);
         }
-        if self.leader.as_ref() == Some(&id) {
-            let budget = &context.coordinator.budget;
-            match self.assign(&request.assignments, budget) {
-                Ok(()) => self.become_stable(context),
-                Err(error) => {
-                    self.fail_syncs(context, error);
-                    self.prepare_rebalance(context, after);
-                }
-            }
-            return false;
+        self.touch(coordinator, &id);
+        if self.leader.as_ref() != Some(&id) {
+            return true;
         }
-        true
+        match self.assign(coordinator, &request.assignments) {
+            Ok(()) => self.become_stable(coordinator),
+            Err(error) => {
+                self.fail_syncs(coordinator, error);
+                self.prepare_rebalance(coordinator);
+            }
+        }
+        false
     }
 
     fn check_sync(&self, request: &SyncGroupRequest) -> Result<(), ResponseError> {
@@ -267,60 +202,59 @@ impl State {
             return Err(ResponseError::InconsistentGroupProtocol);
         }
         match self.phase {
-            Phase::CompletingRebalance | Phase::Stable => Ok(()),
-            Phase::PreparingRebalance(_) => Err(ResponseError::RebalanceInProgress),
-            Phase::Empty | Phase::Dead => Err(ResponseError::UnknownMemberId),
+            Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
+            _ => Ok(()),
         }
     }
 
     /// Gives every member what the leader has assigned to it, which may be nothing.
     fn assign(
         &mut self,
+        coordinator: &Coordinator,
         assignments: &[SyncGroupRequestAssignment],
-        budget: &Budget,
     ) -> Result<(), ResponseError> {
-        let mut bytes = 0;
-        for assigned in assignments {
-            if self.members.contains_key(&*assigned.member_id) {
-                bytes += assigned.assignment.len();
-            }
-        }
-        let charge = budget
-            .charge(bytes)
-            .ok_or(ResponseError::UnknownServerError)?;
+        let bytes = assignments.iter().map(|assigned| assigned.assignment.len());
+        let charge = coordinator.charge(bytes.sum());
+        self.assigned = Some(charge.ok_or(ResponseError::UnknownServerError)?);
         for assigned in assignments {
             if let Some(member) = self.members.get_mut(&*assigned.member_id) {
                 member.assignment = Bytes::copy_from_slice(&assigned.assignment);
             }
         }
-        self.assigned = Some(charge);
         Ok(())
     }
 
-    fn become_stable(&mut self, context: &Context<'_>) {
+    fn become_stable(&mut self, coordinator: &Coordinator) {
         self.phase = Phase::Stable;
         let mut waiters = Vec::new();
         for (id, member) in &mut self.members {
-            if let Some(waiter) = member.sync.take() {
-                waiters.push((id.clone(), member.assignment.clone(), waiter));
-            }
+            let assignment = member.assignment.clone();
+            waiters.extend(
+                member
+                    .sync
+                    .take()
+                    .map(|waiter| (Id::clone(id), assignment, waiter)),
+            );
         }
         for (id, assignment, waiter) in waiters {
-            self.touch(context, &id);
+            self.touch(coordinator, &id);
             waiter.answer(answers::synced(self, assignment));
         }
     }
 
-    fn fail_syncs(&mut self, context: &Context<'_>, error: ResponseError) {
-        let mut waited = Vec::new();
-        for (id, member) in &mut self.members {
-            if member.sync.is_some() {
-                member.fail_sync(error);
-                waited.push(id.clone());
-            }
-        }
-        for id in waited {
-            self.touch(context, &id);
+    fn fail_syncs(&mut self, coordinator: &Coordinator, error: ResponseError) {
+        let waits = |(id, member): (&Id, &mut Member)| {
+            let waits = member.sync.is_some();
+            member.fail_sync(error);
+            waits.then(|| Id::clone(id))
+        };
+        for id in self
+            .members
+            .iter_mut()
+            .filter_map(waits)
+            .collect::<Vec<_>>()
+        {
+            self.touch(coordinator, &id);
         }
     }
 
@@ -332,14 +266,12 @@ impl State {
     }
 
     /// The time is up for members that have not asked for their assignment: the group goes on without them.
-    pub(super) fn end_sync_phase(&mut self, context: &Context<'_>, round: u64) -> After {
-        let mut after = After::default();
+    pub(super) fn end_sync_phase(&mut self, coordinator: &Coordinator, round: u64) {
         if self.is_syncing(round) {
             for id in std::mem::take(&mut self.unsynced) {
-                self.remove_member(context, &id, ResponseError::UnknownMemberId);
+                self.remove_member(coordinator, &id);
             }
-            self.prepare_rebalance(context, &mut after);
+            self.prepare_rebalance(coordinator);
         }
-        after
     }
 }

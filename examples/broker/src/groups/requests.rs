@@ -1,276 +1,123 @@
-//! The requests of members, and of the consumers behind them.
+//! The requests of members.
 
-use super::answers::{self, text};
-use super::group::{After, Group};
-use super::journal::Change;
+use super::answers::{self, code, text};
+use super::group::Group;
 use super::member::{Id, Waiter};
 use super::membership::Join;
-use super::offsets::Committed;
 use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
-use crate::wire::groups::{GroupRequest, GroupResponse};
+use crate::console::warn;
+use crate::exchange::{Caller, NODE, Reply, Waiting};
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::find_coordinator_response::Coordinator as Found;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
-use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
-use kafka_protocol::messages::offset_commit_response::{
-    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
-};
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopics;
-use kafka_protocol::messages::offset_fetch_response::{
-    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
-};
 use kafka_protocol::messages::{
-    BrokerId, FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatRequest, HeartbeatResponse,
-    JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse, OffsetCommitRequest,
-    OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse, SyncGroupRequest,
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, FindCoordinatorResponse,
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse,
+    RequestKind, SyncGroupRequest,
 };
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// What a client is told whose request would wait, if there is no memory for that: it tries again.
 const NO_ROOM: ResponseError = ResponseError::CoordinatorNotAvailable;
 
-/// Who asks, and what has to be known about the rest of the broker to answer.
-pub(crate) struct Caller<'a> {
-    pub(crate) version: i16,
-    pub(crate) client_id: &'a [u8],
-    pub(crate) client: SocketAddr,
-    /// Where the client reached this broker, and so will reach its coordinator.
-    pub(crate) broker: SocketAddr,
-    pub(crate) node: BrokerId,
-    /// Whether there is memory for the request to be parked.
-    pub(crate) may_wait: bool,
-    pub(crate) is_partition: &'a dyn Fn(&str, i32) -> bool,
-}
-
-/// How a request is answered.
-pub(crate) enum GroupReply {
-    Now(GroupResponse),
-    /// When the group has come so far, which it may have already.
-    Later(Waiting),
-}
-
-/// The receiving end of a request that waits. Dropping it says that the client has gone.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    answer: oneshot::Receiver<GroupResponse>,
-    /// `None` once it has been answered.
-    seat: Option<Seat>,
-}
-
-/// The place of a request that waits.
-#[derive(Debug)]
-struct Seat {
-    coordinator: Weak<Coordinator>,
-    group: Arc<Group>,
-    member: Id,
-    ticket: u64,
-}
-
-impl Waiting {
-    /// Waits for the answer. `None` if the request ended without one.
-    pub(crate) async fn answer(&mut self) -> Option<GroupResponse> {
-        let answer = (&mut self.answer).await.ok();
-        self.seat = None;
-        answer
-    }
-
-    /// The answer, if it is there.
-    #[cfg(test)]
-    pub(super) fn poll(&mut self) -> Result<GroupResponse, oneshot::error::TryRecvError> {
-        self.answer.try_recv()
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(seat) = &self.seat {
-            seat.abandon();
-        }
-    }
-}
-
-impl Seat {
-    /// The request waits no longer. If it has been answered, this does nothing.
-    fn abandon(&self) {
-        if let Some(coordinator) = self.coordinator.upgrade() {
-            coordinator.change(&self.group, |state, context| {
-                state.abandoned(context, &self.member, self.ticket);
-                After::default()
-            });
-        }
-    }
-}
-
 impl Coordinator {
+    /// Does what a request of groups asks. `is_partition` knows the topics of the broker.
     pub(crate) fn handle(
         self: &Arc<Self>,
-        request: GroupRequest,
-        caller: &Caller<'_>,
-    ) -> GroupReply {
-        let response = match request {
-            GroupRequest::JoinGroup(asked) => return self.join(asked, caller),
-            GroupRequest::SyncGroup(asked) => return self.sync(&asked, caller),
-            GroupRequest::Heartbeat(asked) => GroupResponse::Heartbeat(self.heartbeat(&asked)),
-            GroupRequest::LeaveGroup(asked) => {
-                GroupResponse::LeaveGroup(self.leave(&asked, caller.version))
-            }
-            GroupRequest::OffsetCommit(asked) => {
-                GroupResponse::OffsetCommit(self.commit(asked, caller))
-            }
-            GroupRequest::OffsetFetch(asked) => {
-                GroupResponse::OffsetFetch(self.fetch(asked, caller.version))
-            }
-            GroupRequest::OffsetDelete(asked) => {
-                GroupResponse::OffsetDelete(describe::delete_offsets(self, asked))
-            }
-            GroupRequest::FindCoordinator(asked) => {
-                GroupResponse::FindCoordinator(find_coordinator(asked, caller))
-            }
-            GroupRequest::ListGroups(asked) => {
-                GroupResponse::ListGroups(describe::list(&self.all(), &asked))
-            }
-            GroupRequest::DescribeGroups(asked) => {
-                GroupResponse::DescribeGroups(describe::describe(self, asked))
-            }
-            GroupRequest::DeleteGroups(asked) => {
-                GroupResponse::DeleteGroups(describe::delete(self, asked))
-            }
-        };
-        GroupReply::Now(response)
+        request: RequestKind,
+        caller: &Caller,
+        is_partition: &dyn Fn(&str, i32) -> bool,
+    ) -> Reply {
+        match request {
+            RequestKind::JoinGroup(asked) => self.join(asked, caller),
+            RequestKind::SyncGroup(asked) => self.sync(&asked, caller),
+            RequestKind::Heartbeat(asked) => self.heartbeat(&asked).into(),
+            RequestKind::LeaveGroup(asked) => self.leave(&asked, caller.version).into(),
+            RequestKind::OffsetCommit(asked) => self.commit(&asked, is_partition).into(),
+            RequestKind::OffsetFetch(asked) => self.committed_offsets(asked).into(),
+            RequestKind::OffsetDelete(asked) => self.delete_offsets(asked).into(),
+            // There is one broker, so it coordinates everything. (That there are no transactions is for their first
+            // request to hear: here the code for it would be taken for a coordinator that is not up yet.)
+            RequestKind::FindCoordinator(_) => FindCoordinatorResponse::default()
+                .with_node_id(NODE)
+                .with_host(text(&caller.address.ip().to_string()))
+                .with_port(i32::from(caller.address.port()))
+                .into(),
+            RequestKind::ListGroups(asked) => describe::list(&self.all(), &asked).into(),
+            RequestKind::DescribeGroups(asked) => describe::describe(self, asked).into(),
+            RequestKind::DeleteGroups(asked) => self.delete_groups(asked).into(),
+            RequestKind::ConsumerGroupHeartbeat(asked) => refuse_kip_848(&asked, caller).into(),
+            _ => Reply::Disconnect("a request that is advertised and not handled".to_owned()),
+        }
     }
 
-    fn join(self: &Arc<Self>, request: JoinGroupRequest, caller: &Caller<'_>) -> GroupReply {
-        let client_id = shortened(caller.client_id);
+    fn join(self: &Arc<Self>, request: JoinGroupRequest, caller: &Caller) -> Reply {
+        let client_id = shortened(&caller.client_id);
         let join = Join {
             version: caller.version,
-            fresh_id: self.fresh_id(&client_id),
+            fresh_id: self.fresh_id(client_id),
             client_id: Id::from(client_id),
             client_host: Id::from(format!("/{}", caller.client.ip())),
             request,
         };
-        let group = match self.group_to_join(&join, caller) {
-            Ok(group) => group,
-            Err(error) => {
-                let member = &join.request.member_id;
-                return GroupReply::Now(answers::join_failed(member, error));
-            }
+        let group = match join.check() {
+            Ok(()) if caller.may_wait => self.group_or_new(&join.request.group_id),
+            Ok(()) => Err(NO_ROOM),
+            Err(error) => Err(error),
         };
-        let (waiter, receiver) = self.waiter();
-        let ticket = waiter.ticket;
-        let mut waits = None;
-        self.change(&group, |state, context| {
-            let mut after = After::default();
-            waits = state.join(context, &join, waiter, &mut after);
-            after
-        });
-        if waits.is_none() {
-            self.forget_if_unused(&group);
-        }
-        let seat = waits.map(|member| self.seat(group, member, ticket));
-        GroupReply::Later(Waiting {
-            answer: receiver,
-            seat,
-        })
-    }
-
-    fn group_to_join(&self, join: &Join, caller: &Caller<'_>) -> Result<Arc<Group>, ResponseError> {
-        let group = &*join.request.group_id;
-        if group.is_empty() {
-            return Err(ResponseError::InvalidGroupId);
-        }
-        join.check()?;
-        if !caller.may_wait {
-            return Err(NO_ROOM);
-        }
-        match join.request.member_id.is_empty() {
-            true => self.group_or_new(group),
-            false => self.group(group).ok_or(ResponseError::UnknownMemberId),
+        match group {
+            Err(error) => answers::join_failed(&join.request.member_id, error).into(),
+            Ok(group) => self.waiting(group, |coordinator, group, waiter| {
+                coordinator.change(group, |state| state.join(coordinator, &join, waiter))
+            }),
         }
     }
 
-    fn sync(self: &Arc<Self>, request: &SyncGroupRequest, caller: &Caller<'_>) -> GroupReply {
-        let group = match self.group(&request.group_id) {
-            Some(group) if caller.may_wait => group,
-            Some(_) => return GroupReply::Now(answers::sync_failed(NO_ROOM)),
-            None => return GroupReply::Now(answers::sync_failed(ResponseError::UnknownMemberId)),
-        };
-        let (waiter, receiver) = self.waiter();
-        let ticket = waiter.ticket;
-        let mut waits = false;
-        self.change(&group, |state, context| {
-            let mut after = After::default();
-            waits = state.sync(context, request, waiter, &mut after);
-            after
-        });
-        let seat = waits.then(|| self.seat(group, Id::from(&*request.member_id), ticket));
-        GroupReply::Later(Waiting {
-            answer: receiver,
-            seat,
-        })
+    fn sync(self: &Arc<Self>, request: &SyncGroupRequest, caller: &Caller) -> Reply {
+        match self.group(&request.group_id) {
+            None => answers::sync_failed(ResponseError::UnknownMemberId).into(),
+            Some(_) if !caller.may_wait => answers::sync_failed(NO_ROOM).into(),
+            Some(group) => self.waiting(group, |coordinator, group, waiter| {
+                let sync = |state: &mut super::State| state.sync(coordinator, request, waiter);
+                let waits = coordinator.change(group, sync);
+                waits.then(|| Id::from(&*request.member_id))
+            }),
+        }
     }
 
-    fn waiter(&self) -> (Waiter, oneshot::Receiver<GroupResponse>) {
+    /// The answer to a request that `ask` hands to the group, and that waits if it returns the id of a member.
+    fn waiting(
+        self: &Arc<Self>,
+        group: Arc<Group>,
+        ask: impl FnOnce(&Arc<Self>, &Arc<Group>, Waiter) -> Option<Id>,
+    ) -> Reply {
         let (sender, receiver) = oneshot::channel();
-        let ticket = self.number();
-        (Waiter { ticket, sender }, receiver)
-    }
-
-    fn seat(self: &Arc<Self>, group: Arc<Group>, member: Id, ticket: u64) -> Seat {
-        Seat {
-            coordinator: Arc::downgrade(self),
-            group,
-            member,
-            ticket,
-        }
-    }
-
-    /// How many groups, members or offsets `request` asks to be told of without naming them.
-    pub(crate) fn unnamed(&self, request: &GroupRequest) -> usize {
-        let offsets = |id: &str| {
-            let group = self.group(id);
-            group.map_or(0, |group| group.lock().offsets.len())
+        let ticket = self.numbers.increase();
+        let waits = ask(self, &group, Waiter { ticket, sender });
+        let waiting = Waiting::new(receiver);
+        let Some(member) = waits else {
+            return Reply::Later(waiting);
         };
-        match request {
-            GroupRequest::ListGroups(_) => self.groups.read().len(),
-            GroupRequest::DescribeGroups(asked) => {
-                let groups = asked.groups.iter().collect::<BTreeSet<_>>();
-                let groups = groups.into_iter().filter_map(|id| self.group(id));
-                groups.map(|group| group.lock().members.len()).sum()
+        let coordinator = Arc::downgrade(self);
+        Reply::Later(waiting.or_leave(move || {
+            if let Some(coordinator) = coordinator.upgrade() {
+                let abandon = |state: &mut super::State| {
+                    state.abandoned(&coordinator, &member, ticket);
+                };
+                coordinator.change(&group, abandon);
             }
-            GroupRequest::OffsetFetch(asked) => {
-                let all = asked.groups.iter().filter(|asked| asked.topics.is_none());
-                let one = asked.topics.is_none().then(|| offsets(&asked.group_id));
-                one.unwrap_or(0) + all.map(|asked| offsets(&asked.group_id)).sum::<usize>()
-            }
-            _ => 0,
-        }
+        }))
     }
 
-    /// A member id that no other member has, has had, or will have.
-    fn fresh_id(&self, client_id: &str) -> Id {
-        Id::from(format!(
-            "{client_id}-{:016x}-{}",
-            self.process,
-            self.number()
-        ))
-    }
-
-    fn heartbeat(self: &Arc<Self>, asked: &HeartbeatRequest) -> HeartbeatResponse {
-        let beat = |group: Arc<Group>| {
-            let instance = asked.group_instance_id.as_deref();
-            let context = self.context(&group);
-            let mut state = group.lock();
-            state.heartbeat(&context, &asked.member_id, instance, asked.generation_id)
-        };
+    fn heartbeat(&self, asked: &HeartbeatRequest) -> HeartbeatResponse {
         let beaten = match self.group(&asked.group_id) {
-            Some(group) => beat(group),
+            Some(group) => {
+                let instance = asked.group_instance_id.as_deref();
+                let mut state = group.lock();
+                state.heartbeat(self, &asked.member_id, instance, asked.generation_id)
+            }
             None => Err(ResponseError::UnknownMemberId),
         };
         HeartbeatResponse::default().with_error_code(code(beaten))
@@ -281,13 +128,9 @@ impl Coordinator {
         let leave = |identity: &MemberIdentity| {
             let group = group.as_ref().ok_or(ResponseError::UnknownMemberId)?;
             let instance = identity.group_instance_id.as_deref();
-            let mut left = Ok(());
-            self.change(group, |state, context| {
-                let mut after = After::default();
-                left = state.leave(context, &identity.member_id, instance, &mut after);
-                after
-            });
-            left
+            self.change(group, |state| {
+                state.leave(self, &identity.member_id, instance)
+            })
         };
         let answer = LeaveGroupResponse::default();
         if version < 3 {
@@ -302,191 +145,26 @@ impl Coordinator {
         });
         answer.with_members(members.collect())
     }
-
-    fn commit(
-        self: &Arc<Self>,
-        asked: OffsetCommitRequest,
-        caller: &Caller<'_>,
-    ) -> OffsetCommitResponse {
-        let group = match self.group(&asked.group_id) {
-            Some(group) => Ok(group),
-            // No member joins such a group: it is there to keep offsets.
-            None if asked.generation_id_or_member_epoch < 0 => self.group_or_new(&asked.group_id),
-            None => Err(ResponseError::IllegalGeneration),
-        };
-        let answer = |commit: &mut dyn FnMut(
-            &str,
-            &OffsetCommitRequestPartition,
-        ) -> Result<(), ResponseError>| {
-            let topics = asked.topics.iter().map(|topic| {
-                let partitions = topic.partitions.iter().map(|partition| {
-                    OffsetCommitResponsePartition::default()
-                        .with_partition_index(partition.partition_index)
-                        .with_error_code(code(commit(&topic.name, partition)))
-                });
-                OffsetCommitResponseTopic::default()
-                    .with_name(topic.name.clone())
-                    .with_partitions(partitions.collect())
-            });
-            OffsetCommitResponse::default().with_topics(topics.collect())
-        };
-        let group = match group {
-            Ok(group) => group,
-            Err(error) => return answer(&mut |_, _| Err(error)),
-        };
-        let mut changes = Vec::new();
-        let mut committed = {
-            let context = self.context(&group);
-            let mut state = group.lock();
-            match state.check_commit(&context, &asked) {
-                Err(error) => answer(&mut |_, _| Err(error)),
-                Ok(()) => answer(&mut |topic, partition: &OffsetCommitRequestPartition| {
-                    let index = partition.partition_index;
-                    if !(caller.is_partition)(topic, index) {
-                        return Err(ResponseError::UnknownTopicOrPartition);
-                    }
-                    let committed = Committed::from(partition);
-                    state
-                        .offsets
-                        .commit(topic, index, committed.clone(), &self.budget)?;
-                    let (group, topic) = (group.id.to_string(), topic.to_owned());
-                    changes.push(Change::Commit(group, topic, index, committed));
-                    Ok(())
-                }),
-            }
-        };
-        if let Err(error) = self.note(&changes) {
-            let topics = committed.topics.iter_mut();
-            for partition in topics.flat_map(|topic| &mut topic.partitions) {
-                partition.error_code = error.code();
-            }
-        }
-        self.forget_if_unused(&group);
-        committed
-    }
-
-    fn fetch(&self, asked: OffsetFetchRequest, version: i16) -> OffsetFetchResponse {
-        if version >= 8 {
-            let groups = asked
-                .groups
-                .into_iter()
-                .map(|asked| self.fetch_group(asked));
-            return OffsetFetchResponse::default().with_groups(groups.collect());
-        }
-        let topics = asked.topics.map(|topics| {
-            let topic =
-                |topic: kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic| {
-                    OffsetFetchRequestTopics::default()
-                        .with_name(topic.name)
-                        .with_partition_indexes(topic.partition_indexes)
-                };
-            topics.into_iter().map(topic).collect()
-        });
-        let asked = OffsetFetchRequestGroup::default()
-            .with_group_id(asked.group_id)
-            .with_topics(topics);
-        let found = self.fetch_group(asked);
-        let partition = |found: kafka_protocol::messages::offset_fetch_response::OffsetFetchResponsePartitions| {
-            OffsetFetchResponsePartition::default()
-                .with_partition_index(found.partition_index)
-                .with_committed_offset(found.committed_offset)
-                .with_committed_leader_epoch(found.committed_leader_epoch)
-                .with_metadata(found.metadata)
-        };
-        let topics = found.topics.into_iter().map(|topic| {
-            OffsetFetchResponseTopic::default()
-                .with_name(topic.name)
-                .with_partitions(topic.partitions.into_iter().map(partition).collect())
-        });
-        OffsetFetchResponse::default()
-            .with_error_code(found.error_code)
-            .with_topics(topics.collect())
-    }
-
-    /// What a group has committed: for the partitions asked for, or for all.
-    fn fetch_group(&self, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
-        let group = self.group(&asked.group_id);
-        let state = group.as_ref().map(|group| group.lock());
-        let nothing = super::offsets::Offsets::default();
-        let offsets = state.as_ref().map_or(&nothing, |state| &state.offsets);
-        let topics = match asked.topics {
-            Some(topics) => topics,
-            None => offsets
-                .partitions()
-                .map(|(topic, partitions)| {
-                    OffsetFetchRequestTopics::default()
-                        .with_name(text(topic).into())
-                        .with_partition_indexes(partitions)
-                })
-                .collect(),
-        };
-        let topics = topics.into_iter().map(|topic| {
-            let partitions = topic.partition_indexes.iter();
-            OffsetFetchResponseTopics::default()
-                .with_partitions(
-                    partitions
-                        .map(|index| offsets.get(&topic.name, *index))
-                        .collect(),
-                )
-                .with_name(topic.name)
-        });
-        let topics = topics.collect();
-        OffsetFetchResponseGroup::default()
-            .with_group_id(asked.group_id)
-            .with_topics(topics)
-    }
 }
 
-/// There is one broker, so it coordinates every group; but no transactions.
-fn find_coordinator(asked: FindCoordinatorRequest, caller: &Caller<'_>) -> FindCoordinatorResponse {
-    const GROUP: i8 = 0;
-    const TRANSACTION: i8 = 1;
-    let answer = FindCoordinatorResponse::default();
-    let error = match asked.key_type {
-        GROUP => None,
-        // As InitProducerId says it.
-        TRANSACTION => Some(ResponseError::TransactionalIdAuthorizationFailed),
-        _ => Some(ResponseError::InvalidRequest),
-    };
-    let (node, host, port) = match error {
-        None => {
-            let address = caller.broker;
-            (
-                caller.node,
-                text(&address.ip().to_string()),
-                i32::from(address.port()),
-            )
-        }
-        Some(_) => (BrokerId(-1), text(""), -1),
-    };
-    let error_code = error.map_or(0, |error| error.code());
-    if caller.version < 4 {
-        return answer
-            .with_error_code(error_code)
-            .with_node_id(node)
-            .with_host(host)
-            .with_port(port);
-    }
-    let found = asked.coordinator_keys.into_iter().map(|key| {
-        Found::default()
-            .with_key(key)
-            .with_error_code(error_code)
-            .with_node_id(node)
-            .with_host(host.clone())
-            .with_port(port)
-    });
-    answer.with_coordinators(found.collect())
-}
-
-/// The code on the wire.
-pub(super) fn code(outcome: Result<(), ResponseError>) -> i16 {
-    outcome.map_or_else(|error| error.code(), |()| 0)
+/// A group of the newer consumer protocol. Its clients are told, and so is the operator.
+fn refuse_kip_848(
+    asked: &ConsumerGroupHeartbeatRequest,
+    caller: &Caller,
+) -> ConsumerGroupHeartbeatResponse {
+    const REASON: &str =
+        "the consumer protocol of KIP-848 is not known here, use group.protocol=classic";
+    let (group, client) = (&*asked.group_id, caller.client);
+    warn(&format!(
+        "{client}, for group {:?}: refused, {REASON}",
+        &**group
+    ));
+    ConsumerGroupHeartbeatResponse::default()
+        .with_error_code(ResponseError::UnsupportedVersion.code())
+        .with_error_message(Some(text(REASON)))
 }
 
 /// As much of a client id as goes into a member id.
-fn shortened(client_id: &[u8]) -> String {
-    let mut text = String::from_utf8_lossy(client_id).into_owned();
-    let end = text.floor_char_boundary(MAX_CLIENT_ID);
-    text.truncate(end);
-    text
+fn shortened(client_id: &str) -> &str {
+    &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)]
 }

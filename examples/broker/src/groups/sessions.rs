@@ -1,7 +1,6 @@
 //! The sessions of members: one timer each, which their heartbeats push back.
 
 use super::Coordinator;
-use super::group::Group;
 use super::member::Id;
 use super::settings::Settings;
 use kafka_protocol::ResponseError;
@@ -9,43 +8,31 @@ use request_purgatory::{RejectReason, Tracker, purgatory::BuildError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Who has a session.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Of {
-    group: Id,
-    member: Id,
-}
+/// A group, and a member of it.
+type Key = (Id, Id);
 
-/// What has to be told when a session expires.
-struct Session {
-    coordinator: Weak<Coordinator>,
-    group: Weak<Group>,
-}
-
-/// The sessions of all members of all groups, and of clients that were only given a member id so far.
+/// The sessions of all members of all groups.
 ///
 /// All methods are called under the lock of the group, so that a member has a session exactly as long as it is one.
 /// That is allowed: of a tracker's methods, only `advance` runs the callback, which takes that lock.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    tracker: Tracker<Of, Session>,
+    pub(super) tracker: Tracker<Key, Weak<Coordinator>>,
 }
 
 impl Sessions {
     pub(super) fn new(settings: &Settings) -> Result<Self, BuildError> {
-        let expire = |of: Of, session: Session| {
-            // Without a coordinator, or without the group, there is no member left either.
-            if let (Some(coordinator), Some(group)) =
-                (session.coordinator.upgrade(), session.group.upgrade())
-            {
-                coordinator.session_expired(&group, &of.member);
+        let expire = |(group, member): Key, coordinator: Weak<Coordinator>, _| {
+            // Without a coordinator there is no member left either.
+            if let Some(coordinator) = coordinator.upgrade() {
+                coordinator.session_expired(&group, &member);
             }
         };
-        let tracker = Tracker::builder("sessions")
-            .max_parked(settings.max_sessions)
-            .clock(settings.clock.clone())
-            .reaper(settings.reaper.clone())
-            .build(expire)?;
+        let mut builder = Tracker::builder("sessions").max_parked(settings.max_sessions);
+        if let Some(clock) = &settings.clock {
+            builder = builder.clock(clock.clone());
+        }
+        let tracker = builder.reaper(settings.reaper.clone()).build(expire)?;
         Ok(Self { tracker })
     }
 
@@ -56,36 +43,28 @@ impl Sessions {
     pub(super) fn begin(
         &self,
         coordinator: &Arc<Coordinator>,
-        group: &Arc<Group>,
-        member: &Id,
+        key: Key,
         timeout: Duration,
     ) -> Result<(), ResponseError> {
-        let session = Session {
-            coordinator: Arc::downgrade(coordinator),
-            group: Arc::downgrade(group),
-        };
-        match self.tracker.try_track(of(group, member), session, timeout) {
-            Ok(_) => Ok(()),
-            Err(ref rejected) if rejected.reason() == RejectReason::ShutDown => {
-                Err(ResponseError::NotCoordinator)
-            }
-            Err(_) => Err(ResponseError::GroupMaxSizeReached),
-        }
+        let begun = self
+            .tracker
+            .try_track(key, Arc::downgrade(coordinator), timeout);
+        begun
+            .map(|_| ())
+            .map_err(|rejected| match rejected.reason() {
+                RejectReason::ShutDown => ResponseError::NotCoordinator,
+                _ => ResponseError::GroupMaxSizeReached,
+            })
     }
 
     /// A heartbeat, or any other sign of life: the member has `timeout` from now. One whose session is just expiring
     /// is past help: the callback is on its way, and will remove it.
-    pub(super) fn touch(&self, group: &Group, member: &Id, timeout: Duration) -> bool {
-        self.tracker.touch(&of(group, member), timeout)
+    pub(super) fn touch(&self, key: &Key, timeout: Duration) {
+        self.tracker.touch(key, timeout);
     }
 
-    /// While a request of the member waits, it cannot send heartbeats, and need not.
-    pub(super) fn suspend(&self, group: &Group, member: &Id) {
-        self.touch(group, member, Duration::MAX);
-    }
-
-    pub(super) fn end(&self, group: &Group, member: &Id) {
-        self.tracker.complete(&of(group, member));
+    pub(super) fn end(&self, key: &Key) {
+        self.tracker.complete(key);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -94,27 +73,5 @@ impl Sessions {
 
     pub(super) fn shutdown(&self) {
         self.tracker.shutdown();
-    }
-
-    #[cfg(test)]
-    pub(super) fn next_deadline(&self) -> Option<request_purgatory::time::Timestamp> {
-        self.tracker.next_deadline()
-    }
-
-    #[cfg(test)]
-    pub(super) fn advance(&self) -> usize {
-        self.tracker.advance()
-    }
-
-    #[cfg(test)]
-    pub(super) fn contains(&self, group: &Group, member: &Id) -> bool {
-        self.tracker.contains(&of(group, member))
-    }
-}
-
-fn of(group: &Group, member: &Id) -> Of {
-    Of {
-        group: Arc::clone(&group.id),
-        member: Arc::clone(member),
     }
 }

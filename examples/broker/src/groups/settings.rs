@@ -1,10 +1,8 @@
 //! What an operator may choose, and what bounds the memory that clients may take.
 
-use request_purgatory::{
-    threads::Reaper, threads::ReaperThread, time::Clock, time::SystemClock, time::Timestamp,
-    time::WakeFn,
-};
-use std::sync::Arc;
+use request_purgatory::threads::{Reaper, ReaperThread};
+use request_purgatory::time::ManualClock;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long the first members of a group wait for more, unless the operator says otherwise.
@@ -33,18 +31,21 @@ pub(super) const MAX_OFFSET_METADATA: usize = 4096;
 /// How a coordinator behaves.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// How long an empty group waits for more members before its first rebalance ends, and again after each that came
-    /// (Kafka's `group.initial.rebalance.delay.ms`, 3 s there).
+    /// How long an empty group waits for more members before its first rebalance ends (Kafka's
+    /// `group.initial.rebalance.delay.ms`, 3 s there).
     pub(crate) initial_delay: Duration,
     /// Most groups.
     pub(crate) max_groups: usize,
     /// Most members of one group.
     pub(crate) max_members: usize,
-    /// Most members of all groups together, also those that were only given a member id.
+    /// Most members of all groups together.
     pub(crate) max_sessions: usize,
     /// Most bytes of metadata, assignments and offsets of all groups together.
     pub(crate) max_bytes: usize,
-    pub(crate) clock: SharedClock,
+    /// The file in which offsets are kept, if not in memory.
+    pub(crate) offsets: Option<PathBuf>,
+    /// Moved by hand, in tests.
+    pub(crate) clock: Option<ManualClock>,
     pub(crate) reaper: Reaper,
 }
 
@@ -57,33 +58,10 @@ impl Settings {
             max_members: 1_000,
             max_sessions: 100_000,
             max_bytes: 256 * 1024 * 1024,
-            clock: SharedClock::new(SystemClock::new()),
+            offsets: None,
+            clock: None,
             // One thread for the deadlines of joins, syncs and sessions, one for what they lead to.
             reaper: Reaper::Shared(ReaperThread::spawn("groups")?),
         })
-    }
-}
-
-/// The clock that the two purgatories, the tracker and the coordinator have in common.
-#[derive(Clone)]
-pub(crate) struct SharedClock(Arc<dyn Clock>);
-
-impl SharedClock {
-    pub(crate) fn new(clock: impl Clock) -> Self {
-        Self(Arc::new(clock))
-    }
-}
-
-impl Clock for SharedClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-
-    fn time_until(&self, deadline: Timestamp) -> Option<Duration> {
-        self.0.time_until(deadline)
-    }
-
-    fn subscribe(&self, waker: WakeFn) {
-        self.0.subscribe(waker);
     }
 }

@@ -1,14 +1,15 @@
 //! The requests of one client, frame by frame, within its limits.
 
-use crate::server::budget::Share;
 use crate::server::connection::End;
-use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Memory, time_for};
-use crate::wire::frame;
+use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
+use crate::wire::frame::{self, MAX_FRAME};
+use crate::wire::too_long::{self, LONGEST, Refusal, START};
 use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::ApiKey;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::tcp::ReadHalf;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// What a buffer grows by: little at first, since most requests are short.
 const FIRST_GROWTH: usize = 4 * 1024;
@@ -26,6 +27,15 @@ pub(crate) struct Incoming<'a> {
     known: bool,
 }
 
+/// What a client sent.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// A request, without its length, and the memory for it.
+    Request(Bytes, Share),
+    /// A produce request that was too long to be kept.
+    TooLong(Refusal),
+}
+
 impl<'a> Incoming<'a> {
     pub(crate) fn new(socket: ReadHalf<'a>) -> Self {
         Self {
@@ -35,45 +45,92 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// The next request, without its length. `memory` then covers it. Closes an idle connection after [`IDLE`], or when
-    /// new ones wait for its `place`.
-    pub(crate) async fn next(&mut self, memory: &mut Memory, place: &Share) -> Result<Bytes, End> {
-        let mut began = Instant::now();
-        loop {
-            let missing = frame::missing(&self.buffer).map_err(End::because)?;
-            if missing == Some(0) {
-                return self.take();
+    /// Waits for the next request. Closes a connection that is idle for too long.
+    pub(crate) async fn next(&mut self, limits: &Limits) -> Result<Sent, End> {
+        if self.buffer.is_empty() {
+            self.begin().await?;
+        }
+        let too_slow = |_| End::because("a request took too long to arrive");
+        let begun = Instant::now();
+        let prefix = self.read_up_to(size_of::<i32>());
+        timeout_at(begun + time_for(0), prefix)
+            .await
+            .map_err(too_slow)??;
+        let length = frame::length(&self.buffer).map_err(End::because)?;
+        let arrival = begun + time_for(length);
+        if length > MAX_FRAME {
+            let discarded = timeout_at(arrival, self.discard(length)).await;
+            return discarded.map_err(too_slow)?;
+        }
+        let memory = limits.memory(length).await.map_err(End::Dropped)?;
+        // At once: a buffer that grows bit by bit is copied, and has twice the room in the end.
+        let missing = (size_of::<i32>() + length).saturating_sub(self.buffer.len());
+        self.buffer.reserve(missing);
+        let whole = self.read_up_to(size_of::<i32>() + length);
+        timeout_at(arrival, whole).await.map_err(too_slow)??;
+        self.known = true;
+        Ok(Sent::Request(frame::take(&mut self.buffer, length), memory))
+    }
+
+    /// Waits for the first byte of a request.
+    async fn begin(&mut self) -> Result<(), End> {
+        // Not to keep the memory of the request before.
+        self.buffer = BytesMut::new();
+        let (patience, end) = match self.known {
+            true => (IDLE, End::Closed),
+            false => (FIRST, End::because("no request within 10 s")),
+        };
+        match timeout(patience, self.fill(ALLOWANCE)).await {
+            Err(_) => Err(end),
+            Ok(Ok(0)) => Err(End::Closed),
+            Ok(read) => read.map(|_| ()).map_err(End::because),
+        }
+    }
+
+    /// Reads until the buffer has as many bytes.
+    async fn read_up_to(&mut self, length: usize) -> Result<(), End> {
+        while self.buffer.len() < length {
+            // What comes behind is read along, as far as it costs nothing.
+            if self
+                .fill(length.max(ALLOWANCE))
+                .await
+                .map_err(End::because)?
+                == 0
+            {
+                return Err(End::because("connection closed inside a frame"));
             }
-            let idle = self.buffer.is_empty();
-            let ends = match (idle, self.known) {
-                (true, true) => began + IDLE,
-                (true, false) => began + FIRST,
-                (false, _) => began + time_for(self.buffer.len() + missing.unwrap_or(0)),
-            };
-            let needed = missing.map_or(0, |missing| self.buffer.len() + missing);
-            let read = tokio::select! {
-                read = self.read(needed.max(ALLOWANCE), memory) => read?,
-                () = sleep_until(ends) => {
-                    return Err(match (idle, self.known) {
-                        (true, true) => End::Closed,
-                        (true, false) => End::because("no request within 10 s"),
-                        (false, _) => End::because("a request took too long to arrive"),
-                    });
-                }
-                () = place.revoked(), if idle => return Err(End::Closed),
-            };
-            match (read, idle) {
-                (0, true) => return Err(End::Closed),
-                (0, false) => return Err(End::because("connection closed inside a frame")),
-                (_, true) => began = Instant::now(),
-                (_, false) => {}
+        }
+        Ok(())
+    }
+
+    /// Reads a request that is too long, and keeps its start only.
+    async fn discard(&mut self, length: usize) -> Result<Sent, End> {
+        let misfit = || End::because(format!("frame length {length} outside 0..={MAX_FRAME}"));
+        if length > LONGEST {
+            return Err(misfit());
+        }
+        self.read_up_to(size_of::<i32>() + size_of::<i16>()).await?;
+        if self.buffer[size_of::<i32>()..][..2] != (ApiKey::Produce as i16).to_be_bytes() {
+            return Err(misfit());
+        }
+        self.read_up_to(size_of::<i32>() + START).await?;
+        let start = frame::take(&mut self.buffer, START);
+        let refusal = too_long::refuse(&start).ok_or_else(misfit)?;
+        let mut left = length - START;
+        loop {
+            let discarded = left.min(self.buffer.len());
+            left -= discarded;
+            let _ = self.buffer.split_to(discarded);
+            match left {
+                0 => return Ok(Sent::TooLong(refusal)),
+                _ => self.read_up_to(left.min(GROWTH)).await?,
             }
         }
     }
 
-    /// Whether another whole request has come already.
-    pub(crate) fn has_next(&self) -> bool {
-        frame::missing(&self.buffer) == Ok(Some(0))
+    /// Whether bytes of another request have come already.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.buffer.is_empty()
     }
 
     /// Resolves when the client goes away, or sends what is no request. Reads ahead a little for that, but begins
@@ -86,7 +143,9 @@ impl<'a> Incoming<'a> {
                     Ok(_) => {}
                     Err(error) => return End::because(error),
                 }
-                if let Err(length) = frame::missing(&self.buffer) {
+                if self.buffer.len() >= size_of::<i32>()
+                    && let Err(length) = frame::length(&self.buffer)
+                {
                     return End::because(length);
                 }
             }
@@ -95,16 +154,6 @@ impl<'a> Incoming<'a> {
                 Ok(_) => sleep(LOOK).await,
                 Err(error) => return End::because(error),
             }
-        }
-    }
-
-    /// Reads what comes, as long as the buffer is not longer than `up_to` then.
-    async fn read(&mut self, up_to: usize, memory: &mut Memory) -> Result<usize, End> {
-        let length = up_to.min(self.buffer.len() + GROWTH);
-        memory.hold(length).await.map_err(End::Dropped)?;
-        tokio::select! {
-            read = self.fill(length) => read.map_err(End::because),
-            reason = memory.revoked() => Err(End::Dropped(reason)),
         }
     }
 
@@ -118,16 +167,5 @@ impl<'a> Incoming<'a> {
         self.buffer.reserve(growth.min(room));
         let mut socket = (&mut self.socket).take(room as u64);
         socket.read_buf(&mut self.buffer).await
-    }
-
-    fn take(&mut self) -> Result<Bytes, End> {
-        let taken = frame::take(&mut self.buffer).map_err(End::because)?;
-        let frame = taken.ok_or(End::Closed)?;
-        // Not to keep the memory of a long request, of which the buffer is a part; what came behind it is short.
-        if frame.len() > ALLOWANCE || self.buffer.is_empty() {
-            self.buffer = BytesMut::from(&self.buffer[..]);
-        }
-        self.known = true;
-        Ok(frame)
     }
 }

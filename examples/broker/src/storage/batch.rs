@@ -1,7 +1,8 @@
-//! Record batches, format version 2. The records inside may be compressed, and the broker does not read them:
-//! a batch is stored and handed out as the bytes that came, with two header fields of its own filled in.
+//! Record batches, format version 2. A batch is stored and handed out as the bytes that came, with two header fields of
+//! its own filled in; of the records inside, which may be compressed, the broker knows only how many there are.
 
 use crate::storage::producers::Sequence;
+use crate::storage::records;
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::ResponseError;
 
@@ -18,8 +19,6 @@ const ATTRIBUTES: usize = 21;
 const COMPRESSION_MASK: i16 = 0b111;
 const TRANSACTIONAL: i16 = 1 << 4;
 const CONTROL: i16 = 1 << 5;
-/// A record needs a byte for each of its seven fields.
-const MIN_RECORD: usize = 7;
 
 /// A batch whose header was found in order.
 #[derive(Debug, Clone)]
@@ -33,8 +32,17 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Checks what a producer sent for one partition: exactly one batch, as Kafka demands since Produce v3.
+    /// Checks what a producer sent for one partition: exactly one batch, as Kafka demands since Produce v3, with the
+    /// records that it says it has.
     pub fn from_producer(bytes: &Bytes) -> Result<Self, ResponseError> {
+        let batch = Self::read(bytes)?;
+        let codec = i16::from_be_bytes([bytes[21], bytes[22]]) & COMPRESSION_MASK;
+        records::check(batch.records, codec, &bytes[HEADER..])?;
+        Ok(batch)
+    }
+
+    /// Checks the header and the checksum.
+    fn read(bytes: &Bytes) -> Result<Self, ResponseError> {
         if bytes.len() > MAX_BATCH {
             return Err(ResponseError::MessageTooLarge);
         }
@@ -54,12 +62,7 @@ impl Batch {
         let attributes = i16::from_be_bytes([header[21], header[22]]);
         let last_offset_delta = read_i32(header, 23);
         let records = read_i32(header, 57);
-        let room = match attributes & COMPRESSION_MASK {
-            0 => (length - HEADER) / MIN_RECORD,
-            _ => usize::MAX,
-        };
-        // The count is what offsets are given out by, so it must not promise more than there is.
-        let counted = records >= 1 && records - 1 == last_offset_delta && records as usize <= room;
+        let counted = records >= 1 && records - 1 == last_offset_delta;
         if !counted || attributes & (CONTROL | TRANSACTIONAL) != 0 {
             return Err(ResponseError::InvalidRecord);
         }
@@ -85,10 +88,7 @@ impl Batch {
         if length > bytes.len() {
             return Err(ResponseError::CorruptMessage);
         }
-        Ok((
-            read_i64(header, 0),
-            Self::from_producer(&bytes.slice(..length))?,
-        ))
+        Ok((read_i64(header, 0), Self::read(&bytes.slice(..length))?))
     }
 
     /// Bytes in the batch.

@@ -5,8 +5,6 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Longest request taken: a record batch of 16 MiB fits. (Kafka's `socket.request.max.bytes` is 100 MiB.)
 pub const MAX_FRAME: usize = 20 * 1024 * 1024;
 
-const PREFIX: usize = size_of::<i32>();
-
 /// A length that no request has. What follows it on the connection cannot be made sense of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadLength(i32);
@@ -17,28 +15,16 @@ impl std::fmt::Display for BadLength {
     }
 }
 
-/// How many bytes are missing to a whole frame at the start of `buffer`; `None` while its length is not there.
-pub fn missing(buffer: &BytesMut) -> Result<Option<usize>, BadLength> {
-    let length = length(buffer)?;
-    Ok(length.map(|length| (PREFIX + length).saturating_sub(buffer.len())))
+/// The length of the frame at the start of `buffer`, which has at least a prefix.
+pub fn length(buffer: &[u8]) -> Result<usize, BadLength> {
+    let prefix = buffer
+        .first_chunk()
+        .map_or(-1, |prefix| i32::from_be_bytes(*prefix));
+    usize::try_from(prefix).map_err(|_| BadLength(prefix))
 }
 
-/// Takes the frame at the start of `buffer`, without its prefix, if it is there as a whole.
-pub fn take(buffer: &mut BytesMut) -> Result<Option<Bytes>, BadLength> {
-    if missing(buffer)? != Some(0) {
-        return Ok(None);
-    }
-    let length = buffer.get_i32() as usize;
-    Ok(Some(buffer.split_to(length).freeze()))
-}
-
-fn length(buffer: &BytesMut) -> Result<Option<usize>, BadLength> {
-    let Some(prefix) = buffer.first_chunk() else {
-        return Ok(None);
-    };
-    let length = i32::from_be_bytes(*prefix);
-    match usize::try_from(length) {
-        Ok(length) if length <= MAX_FRAME => Ok(Some(length)),
-        _ => Err(BadLength(length)),
-    }
+/// Takes a frame of this length off the start of `buffer`, where it is as a whole, without its prefix.
+pub fn take(buffer: &mut BytesMut, length: usize) -> Bytes {
+    buffer.advance(size_of::<i32>());
+    buffer.split_to(length).freeze()
 }

@@ -1,37 +1,55 @@
-//! What `--data` keeps, over restarts and crashes.
+//! What `--data` keeps, over restarts, crashes and a full disk.
 
-use crate::admin::delete_topics;
-use crate::process::{Broker, command};
+use crate::client::Client;
+use crate::process::{Broker, command, output};
 use crate::requests::{
-    Fetch, Fetched, UNKNOWN_TOPIC_OR_PARTITION, create_topic, offset_at, produce, produce_to,
+    UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_topic, delete_topics, fetch, fetch_from,
+    offset_at, produce, produce_to, records, run, text, topic_name,
 };
-use crate::wire::{Connection, INIT_PRODUCER_ID, Writer, batch, batch_from};
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::{
+    GroupId, InitProducerIdRequest, OffsetCommitRequest, OffsetFetchRequest,
+};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{self, Stdio};
+
+const KAFKA_STORAGE_ERROR: i16 = 56;
 
 /// A folder of its own for a test, removed at its end unless that fails.
-pub(crate) struct Folder(PathBuf);
+struct Folder(PathBuf);
 
 impl Folder {
-    pub(crate) fn new(test: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", process::id()));
+    fn new(test: &str) -> Self {
+        let name = format!("{test}-{}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         // Left by a test that failed.
         let _ = fs::remove_dir_all(&path);
         Self(path)
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(crate) fn argument(&self) -> &str {
+    fn argument(&self) -> &str {
         self.0.to_str().expect("UTF-8")
     }
 
     fn broker(&self) -> Broker {
-        Broker::with_arguments(&["--data", self.argument()])
+        Broker::with(&["--data", self.argument()])
+    }
+
+    /// What the program says that cannot use the folder.
+    fn refusal(&self) -> String {
+        let arguments = [
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--data",
+            self.argument(),
+        ];
+        let output = output(&arguments);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     /// The files of a partition, in order.
@@ -53,11 +71,11 @@ impl Drop for Folder {
     }
 }
 
-fn all(client: &mut Connection, topic: &str) -> Fetched {
-    Fetch::new(topic, 0).run(client).remove(0)
+fn all(client: &mut Client, topic: &str) -> Vec<u8> {
+    records(&run(client, &fetch(topic, 1, 0))[0]).to_vec()
 }
 
-/// The sums of `values` as batches with offsets from 0 on.
+/// The bytes of `values` as batches with offsets from 0 on.
 fn stored(values: &[&[u8]]) -> Vec<u8> {
     let batches = (0_i64..).zip(values).map(|(offset, value)| {
         let mut bytes = batch(&[value]);
@@ -68,61 +86,37 @@ fn stored(values: &[&[u8]]) -> Vec<u8> {
     batches.collect::<Vec<_>>().concat()
 }
 
-fn init_producer_id(client: &mut Connection) -> i64 {
-    let body = Writer::body(INIT_PRODUCER_ID, 0).null_string().int32(0);
-    let mut answer = client.request(INIT_PRODUCER_ID, &body);
-    assert_eq!((answer.int32(), answer.int16()), (0, 0));
-    answer.int64()
-}
-
 #[test]
-fn topics_and_records_outlive_the_broker() {
+fn topics_records_and_producers_outlive_the_broker() {
     let folder = Folder::new("restart");
+    let new_producer = |client: &mut Client| {
+        let request = InitProducerIdRequest::default().with_transactional_id(None);
+        client.request(0, &request).producer_id.0
+    };
+    let mut producer = None;
     // An orderly end, and a crash: what was acknowledged is there after either.
-    for (round, signal) in ["TERM", "KILL", "INT", "KILL"].into_iter().enumerate() {
+    for (round, signal) in (0..).zip(["TERM", "KILL", "INT", "KILL"]) {
         let mut broker = folder.broker();
-        let mut client = Connection::open(broker.address());
-        let round = round as i64;
+        let mut client = broker.client();
         if round == 0 {
             create_topic(&mut client, "t", 3);
             create_topic(&mut client, "empty.topic-1", 2);
         }
-        assert_eq!(offset_at(&mut client, "t", -1), (0, round));
-        assert_eq!(produce(&mut client, "t", b"value").base_offset, round);
+        let fresh = new_producer(&mut client);
+        let id = *producer.get_or_insert(fresh);
+        assert!(round == 0 || fresh > id, "taken for an older producer");
+        // A batch that is sent again is not appended again.
+        let again = batch_from(id, 0, 0, &[b"once"]);
+        assert_eq!(produce_to(&mut client, -1, "t", 1, &again), (0, 0));
+        assert_eq!(produce(&mut client, "t", b"value"), round);
         let elsewhere = produce_to(&mut client, 1, "t", 2, &batch(&[b"a", b"b"]));
-        assert_eq!((elsewhere.error, elsewhere.base_offset), (0, 2 * round));
+        assert_eq!(elsewhere, (0, 2 * round));
         let values = vec![&b"value"[..]; round as usize + 1];
-        assert!(all(&mut client, "t").records == stored(&values));
-        assert_eq!(all(&mut client, "empty.topic-1").error, 0);
-        broker.signal(signal);
-        broker.wait_for_exit();
+        assert!(all(&mut client, "t") == stored(&values));
+        assert!(all(&mut client, "empty.topic-1").is_empty());
+        broker.end(signal);
         assert_eq!(broker.log(), [""; 0]);
     }
-}
-
-#[test]
-fn a_batch_sent_again_after_a_restart_is_not_appended_again() {
-    let folder = Folder::new("idempotent");
-    let mut broker = folder.broker();
-    let mut client = Connection::open(broker.address());
-    create_topic(&mut client, "t", 1);
-    let id = init_producer_id(&mut client);
-    let first = batch_from(id, 0, 0, &[b"one"]);
-    assert_eq!(produce_to(&mut client, 1, "t", 0, &first).base_offset, 0);
-    broker.signal("KILL");
-    broker.wait_for_exit();
-
-    let broker = folder.broker();
-    let mut client = Connection::open(broker.address());
-    assert_eq!(produce_to(&mut client, 1, "t", 0, &first).base_offset, 0);
-    let second = batch_from(id, 0, 1, &[b"two"]);
-    // Acknowledged when the follower has it: the high watermark has moved by then.
-    assert_eq!(produce_to(&mut client, -1, "t", 0, &second).base_offset, 1);
-    assert_eq!(offset_at(&mut client, "t", -1), (0, 2));
-    assert!(
-        init_producer_id(&mut client) > id,
-        "taken for an older producer"
-    );
 }
 
 /// A crash in the middle of an append leaves a part of a batch, or bytes that are none.
@@ -132,127 +126,90 @@ fn a_torn_tail_is_cut_off() {
     let values: [&[u8]; 3] = [b"one", b"two", b"three"];
     let whole = stored(&values);
     let two = stored(&values[..2]).len();
-    drop({
+    {
         let broker = folder.broker();
-        let mut client = Connection::open(broker.address());
+        let mut client = broker.client();
         create_topic(&mut client, "t", 1);
         for value in values {
             produce(&mut client, "t", value);
         }
-        broker
-    });
+    }
     let segment = folder.segments("t").remove(0);
     assert!(fs::read(&segment).expect("the segment") == whole);
-
     let mut flipped = whole.clone();
     flipped[two + 70] ^= 1;
     let garbage = [&whole[..two], &[0xab; 500]].concat();
-    for torn in [
-        &whole[..two + 1],
-        &whole[..two + 60],
-        &whole[..whole.len() - 1],
-        &flipped,
-        &garbage,
-    ] {
+    let parts = [two + 1, two + 60, whole.len() - 1].map(|length| &whole[..length]);
+    for torn in parts.into_iter().chain([&flipped[..], &garbage[..]]) {
         fs::write(&segment, torn).expect("tear the segment");
         let broker = folder.broker();
         broker.wait_for_log("cut off");
-        let mut client = Connection::open(broker.address());
-        assert!(all(&mut client, "t").records == whole[..two]);
-        assert_eq!(produce(&mut client, "t", b"three").base_offset, 2);
-        assert!(all(&mut client, "t").records == whole);
+        let mut client = broker.client();
+        assert!(all(&mut client, "t") == whole[..two]);
+        assert_eq!(produce(&mut client, "t", b"three"), 2);
+        assert!(all(&mut client, "t") == whole);
     }
-    // And what is whole is left as it is.
-    let broker = folder.broker();
-    let mut client = Connection::open(broker.address());
-    assert!(all(&mut client, "t").records == whole);
-    assert_eq!(broker.log(), [""; 0]);
 }
 
-/// 7 batches of 15 MB are more than a partition keeps: the oldest segments are dropped, also for later consumers.
+/// 8 batches of 15 MB are more than a partition keeps: the oldest segments are dropped, also for later consumers.
 #[test]
 fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let folder = Folder::new("segments");
-    let records = batch(&[&vec![7; 15 << 20]]);
-    let start = |client: &mut Connection| offset_at(client, "t", -2).1;
+    let fifteen = batch(&[&vec![7; 15 << 20]]);
     let kept = {
         let broker = folder.broker();
-        let mut client = Connection::open(broker.address());
+        let mut client = broker.client();
         create_topic(&mut client, "t", 1);
         for offset in 0..8 {
-            assert_eq!(
-                produce_to(&mut client, 1, "t", 0, &records).base_offset,
-                offset
-            );
+            assert_eq!(produce_to(&mut client, 1, "t", 0, &fifteen), (0, offset));
         }
-        start(&mut client)
+        assert!(folder.refusal().contains("another broker uses it"));
+        offset_at(&mut client, "t", -2).1
     };
     assert!((1..=4).contains(&kept), "{kept}");
     {
         let broker = folder.broker();
-        let mut client = Connection::open(broker.address());
-        assert_eq!(
-            (start(&mut client), offset_at(&mut client, "t", -1)),
-            (kept, (0, 8))
-        );
-        let fetch = Fetch {
-            max_bytes: i32::MAX,
-            partitions: vec![(0, kept, i32::MAX)],
-            ..Fetch::new("t", 0)
-        };
-        assert!(fetch.run(&mut client)[0].records[61..] == records[61..]);
+        let mut client = broker.client();
+        let ends = [-2, -1].map(|end| offset_at(&mut client, "t", end).1);
+        assert_eq!(ends, [kept, 8]);
+        let oldest = run(&mut client, &fetch_from("t", &[kept], 0));
+        assert!(records(&oldest[0])[61..] == fifteen[61..]);
     }
     let segments = folder.segments("t");
     assert!(segments.len() > 1, "{segments:?}");
-    let mut first = OpenOptions::new()
-        .append(true)
-        .open(&segments[0])
-        .expect("open the segment");
-    first.write_all(b"more").expect("damage the segment");
-    let output = command()
-        .args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--data",
-            folder.argument(),
-        ])
-        .stdin(Stdio::null())
-        .output()
-        .expect("run the broker");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr.contains("later segments follow"), "{stderr}");
+    let first = OpenOptions::new().append(true).open(&segments[0]);
+    let damaged = first.expect("open the segment").write_all(b"more");
+    damaged.expect("damage the segment");
+    assert!(folder.refusal().contains("later segments follow"));
 }
 
 #[test]
 fn a_deleted_topic_does_not_come_back() {
     let folder = Folder::new("deleted");
     let mut broker = folder.broker();
-    let mut client = Connection::open(broker.address());
+    let mut client = broker.client();
     for topic in ["t", "u"] {
         create_topic(&mut client, topic, 2);
         produce(&mut client, topic, b"value");
     }
-    assert_eq!(delete_topics(&mut client, 5, &["t", "u"]), [0, 0]);
+    assert_eq!(commit(&mut client, "t", 0, 7), 0);
+    assert_eq!(delete_topics(&mut client, &["t", "u"]), [0, 0]);
     create_topic(&mut client, "u", 1);
-    broker.signal("KILL");
-    broker.wait_for_exit();
+    broker.end("KILL");
     // What a crash between two steps leaves.
     for unfinished in ["+new-v", "+old-w"] {
         fs::create_dir_all(folder.0.join(unfinished).join("0")).expect("a folder");
     }
-
     let broker = folder.broker();
-    let mut client = Connection::open(broker.address());
+    let mut client = broker.client();
     for gone in ["t", "v", "w"] {
-        assert_eq!(
-            all(&mut client, gone).error,
-            UNKNOWN_TOPIC_OR_PARTITION,
-            "{gone}"
-        );
+        let found = run(&mut client, &fetch(gone, 1, 0));
+        assert_eq!(found[0].error_code, UNKNOWN_TOPIC_OR_PARTITION, "{gone}");
     }
-    assert!(all(&mut client, "u").records.is_empty());
+    assert_eq!(
+        (all(&mut client, "u"), committed(&mut client)),
+        (Vec::new(), Vec::new())
+    );
     let names = fs::read_dir(&folder.0).expect("the folder");
     let mut names: Vec<_> = names
         .map(|entry| entry.expect("an entry").file_name())
@@ -261,47 +218,125 @@ fn a_deleted_topic_does_not_come_back() {
     assert_eq!(names, ["+lock", "+offsets", "u"]);
 }
 
-#[test]
-fn a_folder_has_one_broker_at_a_time() {
-    let folder = Folder::new("locked");
-    let first = folder.broker();
-    let second = command()
-        .args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--data",
-            folder.argument(),
-        ])
-        .stdin(Stdio::null())
-        .output()
-        .expect("run the broker");
-    let stderr = String::from_utf8_lossy(&second.stderr);
-    assert_eq!(second.status.code(), Some(1));
-    assert!(stderr.contains("another broker uses it"), "{stderr}");
-    drop(first);
-    folder.broker();
+fn group() -> GroupId {
+    GroupId(text("g"))
 }
 
-/// Where the disk says no, the producer is told, and what was there stays.
+/// Commits an offset as a client without a group does; returns the error.
+fn commit(client: &mut Client, topic: &str, partition: i32, offset: i64) -> i16 {
+    let partition = OffsetCommitRequestPartition::default()
+        .with_partition_index(partition)
+        .with_committed_offset(offset)
+        .with_committed_metadata(Some(text(&"m".repeat(100))));
+    let topic = OffsetCommitRequestTopic::default()
+        .with_name(topic_name(topic))
+        .with_partitions(vec![partition]);
+    let request = OffsetCommitRequest::default()
+        .with_group_id(group())
+        .with_generation_id_or_member_epoch(-1)
+        .with_topics(vec![topic]);
+    client.request(8, &request).topics[0].partitions[0].error_code
+}
+
+/// Partition and offset of all that was committed.
+fn committed(client: &mut Client) -> Vec<(i32, i64)> {
+    let request = OffsetFetchRequest::default();
+    let request = request.with_group_id(group()).with_topics(None);
+    let topics = client.request(7, &request).topics.into_iter();
+    let partitions = topics.flat_map(|topic| topic.partitions);
+    partitions
+        .map(|found| (found.partition_index, found.committed_offset))
+        .collect()
+}
+
+/// Clients race to commit, and the broker is killed while they do. An offset that was acknowledged does not go back.
 #[test]
-fn an_append_that_fails_is_no_append() {
-    let folder = Folder::new("failing");
+fn commits_that_race_outlive_a_crash() {
+    const PARTITIONS: usize = 50;
+    let folder = Folder::new("race");
+    for round in 0..3 {
+        let mut broker = folder.broker();
+        let mut client = broker.client();
+        if round == 0 {
+            create_topic(&mut client, "t", PARTITIONS as i32);
+        }
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let mut client = broker.client();
+                scope.spawn(move || {
+                    for offset in 0..500_usize {
+                        let at = (offset % PARTITIONS) as i32;
+                        let offset = (10_000 * (round + 1) + 4 * offset + number) as i64;
+                        assert_eq!(commit(&mut client, "t", at, offset), 0);
+                    }
+                });
+            }
+        });
+        let before = committed(&mut client);
+        assert_eq!(before.len(), PARTITIONS);
+        broker.end("KILL");
+        assert_eq!(committed(&mut folder.broker().client()), before);
+    }
+    let length = fs::metadata(folder.0.join("+offsets"))
+        .expect("the journal")
+        .len();
+    assert!(length < 64 << 10, "{length} bytes for {PARTITIONS} offsets");
+}
+
+/// A limit on the size of files stands for a disk that is full: a write up to it is cut short, the next one fails. The
+/// process is told so with a signal, which is ignored.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_an_error_and_leaves_nothing_torn() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let folder = Folder::new("full");
+    drop(folder.broker());
+    let mut limited = std::process::Command::new("sh");
+    let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
+    limited.args(["-c", script]).arg(command().get_program());
+    limited.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--report-ms",
+        "5",
+        "--data",
+    ]);
+    limited.arg(folder.argument());
+    let mut broker = Broker::run(&mut limited);
+    let limit = |bytes: Option<u64>| {
+        let pid = Pid::from_raw(broker.pid() as i32);
+        let limit = Rlimit {
+            current: bytes,
+            maximum: None,
+        };
+        prlimit(pid, Resource::Fsize, limit).expect("set a limit");
+    };
+    let mut client = broker.client();
+    create_topic(&mut client, "t", 2);
+    let one = batch(&[&[7; 1_000]]);
+    assert_eq!(produce_to(&mut client, -1, "t", 0, &one), (0, 0));
+    assert_eq!(commit(&mut client, "t", 0, 1), 0);
+    limit(Some(1_500));
+    assert_eq!(
+        produce_to(&mut client, -1, "t", 0, &one).0,
+        KAFKA_STORAGE_ERROR
+    );
+    let mut kept = 1;
+    while commit(&mut client, "t", 0, kept + 1) == 0 {
+        kept += 1;
+    }
+    assert!((5..20).contains(&kept), "{kept}");
+    assert_eq!(commit(&mut client, "t", 1, 1), KAFKA_STORAGE_ERROR);
+    // What was refused is not there, and what was kept is whole.
+    assert_eq!(committed(&mut client), [(0, kept)]);
+    limit(None);
+    assert_eq!(produce_to(&mut client, -1, "t", 0, &one), (0, 1));
+    assert_eq!(commit(&mut client, "t", 1, 9), 0);
+    broker.end("KILL");
     let broker = folder.broker();
-    let mut client = Connection::open(broker.address());
-    create_topic(&mut client, "t", 1);
-    produce(&mut client, "t", b"value");
-    const KAFKA_STORAGE_ERROR: i16 = 56;
-    let segment = folder.segments("t").remove(0);
-    let aside = segment.with_extension("aside");
-    fs::rename(&segment, &aside).expect("move the segment");
-    fs::create_dir(&segment).expect("a folder in its place");
-    let produced = produce_to(&mut client, 1, "t", 0, &batch(&[b"value"]));
-    assert_eq!(produced.error, KAFKA_STORAGE_ERROR);
-    assert_eq!(all(&mut client, "t").error, KAFKA_STORAGE_ERROR);
-    broker.wait_for_log("cannot append");
-    fs::remove_dir(&segment).expect("remove the folder");
-    fs::rename(&aside, &segment).expect("move the segment back");
-    assert_eq!(produce(&mut client, "t", b"other").base_offset, 1);
-    assert!(all(&mut client, "t").records == stored(&[b"value", b"other"]));
+    let mut client = broker.client();
+    assert_eq!(committed(&mut client), [(0, kept), (1, 9)]);
+    assert_eq!(all(&mut client, "t").len(), 2 * one.len());
+    assert_eq!(broker.log(), [""; 0]);
 }

@@ -1,374 +1,227 @@
-//! The requests that tests make, in any version.
+//! The requests that tests make most.
 
-use crate::wire::{
-    CREATE_TOPICS, Connection, FETCH, LIST_OFFSETS, METADATA, PRODUCE, Reader, Writer, batch,
+use crate::client::Client;
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::indexmap::IndexMap;
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::fetch_response::PartitionData;
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{
+    CreateTopicsRequest, DeleteTopicsRequest, FetchRequest, FetchResponse, ListOffsetsRequest,
+    MetadataRequest, ProduceRequest, ProduceResponse, TopicName,
 };
-use std::net::SocketAddr;
+use kafka_protocol::protocol::StrBytes;
+use kafka_protocol::records::{
+    Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
+};
 
 pub(crate) const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
-pub(crate) const REQUEST_TIMED_OUT: i16 = 7;
 
-/// A fetch from partitions of one topic.
-#[derive(Debug, Clone)]
-pub(crate) struct Fetch<'a> {
-    pub(crate) version: i16,
-    pub(crate) max_wait: i32,
-    pub(crate) min_bytes: i32,
-    pub(crate) max_bytes: i32,
-    pub(crate) session: i32,
-    pub(crate) topic: &'a str,
-    /// Partition, offset, max bytes.
-    pub(crate) partitions: Vec<(i32, i64, i32)>,
+pub(crate) fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
 }
 
-/// What came back for one partition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fetched {
-    pub(crate) partition: i32,
-    pub(crate) error: i16,
-    pub(crate) high_watermark: i64,
-    pub(crate) records: Vec<u8>,
+pub(crate) fn topic_name(name: &str) -> TopicName {
+    TopicName(text(name))
 }
 
-impl<'a> Fetch<'a> {
-    /// From the start of partition 0, waiting up to `max_wait` milliseconds for the first byte.
-    pub(crate) fn new(topic: &'a str, max_wait: i32) -> Self {
-        Self {
-            version: 11,
-            max_wait,
-            min_bytes: 1,
-            max_bytes: 1 << 20,
-            session: 0,
-            topic,
-            partitions: vec![(0, 0, 1 << 20)],
-        }
-    }
-
-    pub(crate) fn at(mut self, offset: i64) -> Self {
-        self.partitions = vec![(0, offset, 1 << 20)];
-        self
-    }
-
-    /// From the start of the first `count` partitions.
-    pub(crate) fn of_partitions(mut self, count: i32) -> Self {
-        self.partitions = (0..count).map(|index| (index, 0, 1 << 20)).collect();
-        self
-    }
-
-    pub(crate) fn body(&self) -> Writer {
-        let mut body = Writer::body(FETCH, self.version)
-            .int32(-1)
-            .int32(self.max_wait)
-            .int32(self.min_bytes)
-            .int32(self.max_bytes)
-            .int8(0)
-            .since(7, |body| body.int32(self.session).int32(-1))
-            .count(1)
-            .string(self.topic)
-            .count(self.partitions.len());
-        for (partition, offset, max_bytes) in &self.partitions {
-            body = body
-                .int32(*partition)
-                .since(9, |body| body.int32(-1))
-                .int64(*offset)
-                .since(12, |body| body.int32(-1))
-                .since(5, |body| body.int64(-1))
-                .int32(*max_bytes)
-                .end();
-        }
-        body.end()
-            .since(7, |body| body.count(0))
-            .since(11, |body| body.string(""))
-            .end()
-    }
-
-    pub(crate) fn send(&self, connection: &mut Connection) -> i32 {
-        connection.send(FETCH, &self.body())
-    }
-
-    /// Reads the answer to a fetch that was sent: the error of the whole, and the partitions.
-    pub(crate) fn receive(
-        &self,
-        connection: &mut Connection,
-        correlation: i32,
-    ) -> (i16, Vec<Fetched>) {
-        let mut answer = connection.receive(FETCH, self.version, correlation);
-        assert_eq!(answer.int32(), 0, "throttle time");
-        let error = answer.since(7, |answer| {
-            let error = answer.int16();
-            assert_eq!(answer.int32(), 0, "session id");
-            error
-        });
-        let topics = answer.list(|answer| {
-            assert_eq!(answer.string().as_deref(), Some(self.topic));
-            let partitions = answer.list(Fetched::read);
-            answer.end();
-            partitions
-        });
-        answer.end();
-        answer.finish();
-        (error.unwrap_or(0), topics.concat())
-    }
-
-    /// Sends it and reads the answer for its partitions.
-    pub(crate) fn run(&self, connection: &mut Connection) -> Vec<Fetched> {
-        let correlation = self.send(connection);
-        let (error, partitions) = self.receive(connection, correlation);
-        assert_eq!(error, 0);
-        partitions
-    }
+/// A fetch from the start of the first `partitions` of a topic, which waits `max_wait` milliseconds for the first byte.
+pub(crate) fn fetch(topic: &str, partitions: i32, max_wait: i32) -> FetchRequest {
+    fetch_from(topic, &vec![0; partitions as usize], max_wait)
 }
 
-impl Fetched {
-    fn read(answer: &mut Reader) -> Self {
-        let partition = answer.int32();
-        let error = answer.int16();
-        let high_watermark = answer.int64();
-        assert_eq!(answer.int64(), if error == 0 { high_watermark } else { -1 });
-        answer.since(5, Reader::int64);
-        answer.list(|_| panic!("an aborted transaction"));
-        answer.since(11, |answer| assert_eq!(answer.int32(), -1));
-        let records = answer.blob().expect("records empty rather than null");
-        answer.end();
-        Self {
-            partition,
-            error,
-            high_watermark,
-            records,
-        }
-    }
+/// A fetch from these offsets of a topic's first partitions.
+pub(crate) fn fetch_from(topic: &str, offsets: &[i64], max_wait: i32) -> FetchRequest {
+    let partitions = (0..).zip(offsets).map(|(index, offset)| {
+        FetchPartition::default()
+            .with_partition(index)
+            .with_fetch_offset(*offset)
+            .with_partition_max_bytes(i32::MAX)
+    });
+    let topic = FetchTopic::default()
+        .with_topic(topic_name(topic))
+        .with_partitions(partitions.collect());
+    FetchRequest::default()
+        .with_max_wait_ms(max_wait)
+        .with_min_bytes(1)
+        .with_max_bytes(i32::MAX)
+        .with_topics(vec![topic])
 }
 
-/// The outcome for one partition of a produce request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Produced {
-    pub(crate) error: i16,
-    pub(crate) base_offset: i64,
+/// The version that tests fetch in.
+pub(crate) const FETCH: i16 = 11;
+
+/// The partitions in the answer to a fetch that was sent.
+pub(crate) fn receive_fetched(client: &mut Client, correlation: i32) -> Vec<PartitionData> {
+    fetched(client.receive::<FetchRequest>(FETCH, correlation))
+}
+
+pub(crate) fn fetched(answer: FetchResponse) -> Vec<PartitionData> {
+    assert_eq!(answer.error_code, 0);
+    let topics = answer.responses.into_iter();
+    topics.flat_map(|topic| topic.partitions).collect()
+}
+
+/// Fetches, and returns what came of each partition.
+pub(crate) fn run(client: &mut Client, fetch: &FetchRequest) -> Vec<PartitionData> {
+    fetched(client.request(FETCH, fetch))
+}
+
+/// The bytes of records in what was fetched.
+pub(crate) fn records(data: &PartitionData) -> &[u8] {
+    data.records
+        .as_ref()
+        .expect("records empty rather than null")
 }
 
 /// A produce request for partitions of one topic; `None` sends null for records.
-pub(crate) fn produce_body(
-    version: i16,
+pub(crate) fn produce_request(
     acks: i16,
     timeout: i32,
     topic: &str,
     partitions: &[(i32, Option<&[u8]>)],
-) -> Writer {
-    let mut body = Writer::body(PRODUCE, version)
-        .null_string()
-        .int16(acks)
-        .int32(timeout)
-        .count(1)
-        .string(topic)
-        .count(partitions.len());
-    for (partition, records) in partitions {
-        body = body.int32(*partition);
-        body = match records {
-            Some(records) => body.blob(records),
-            None => body.null(),
-        }
-        .end();
-    }
-    body.end().end()
-}
-
-pub(crate) fn receive_produced(mut answer: Reader) -> Vec<Produced> {
-    let topics = answer.list(|answer| {
-        answer.string();
-        let partitions = answer.list(|answer| {
-            answer.int32();
-            let produced = Produced {
-                error: answer.int16(),
-                base_offset: answer.int64(),
-            };
-            assert_eq!(answer.int64(), -1, "log append time");
-            answer.since(5, Reader::int64);
-            answer.since(8, |answer| {
-                answer.list(|_| panic!("a record error"));
-                answer.string();
-            });
-            answer.end();
-            produced
-        });
-        answer.end();
-        partitions
+) -> ProduceRequest {
+    let data = partitions.iter().map(|(index, records)| {
+        PartitionProduceData::default()
+            .with_index(*index)
+            .with_records(records.map(Bytes::copy_from_slice))
     });
-    assert_eq!(answer.int32(), 0, "throttle time");
-    answer.end();
-    answer.finish();
-    topics.concat()
+    let topic = TopicProduceData::default()
+        .with_name(topic_name(topic))
+        .with_partition_data(data.collect());
+    ProduceRequest::default()
+        .with_acks(acks)
+        .with_timeout_ms(timeout)
+        .with_topic_data(vec![topic])
 }
 
-/// Produces to one partition and returns the outcome.
+/// The version that tests produce in.
+pub(crate) const PRODUCE: i16 = 8;
+
+/// Error and first offset of each partition.
+pub(crate) fn produced(answer: ProduceResponse) -> Vec<(i16, i64)> {
+    let topics = answer.responses.into_iter();
+    let partitions = topics.flat_map(|topic| topic.partition_responses);
+    partitions
+        .map(|partition| (partition.error_code, partition.base_offset))
+        .collect()
+}
+
 pub(crate) fn produce_to(
-    connection: &mut Connection,
+    client: &mut Client,
     acks: i16,
     topic: &str,
     partition: i32,
     records: &[u8],
-) -> Produced {
-    let body = produce_body(8, acks, 10_000, topic, &[(partition, Some(records))]);
-    let produced = receive_produced(connection.request(PRODUCE, &body));
-    produced[0]
+) -> (i16, i64) {
+    let request = produce_request(acks, 10_000, topic, &[(partition, Some(records))]);
+    produced(client.request(PRODUCE, &request))[0]
 }
 
-/// Produces one record to partition 0, waiting for the replicas.
-pub(crate) fn produce(connection: &mut Connection, topic: &str, value: &[u8]) -> Produced {
-    produce_to(connection, -1, topic, 0, &batch(&[value]))
+/// Produces one record to partition 0, waiting for the replicas; returns its offset.
+pub(crate) fn produce(client: &mut Client, topic: &str, value: &[u8]) -> i64 {
+    let (error, offset) = produce_to(client, -1, topic, 0, &batch(&[value]));
+    assert_eq!(error, 0);
+    offset
 }
 
-pub(crate) fn metadata_body(version: i16, topics: Option<&[&str]>, create: bool) -> Writer {
-    let mut body = Writer::body(METADATA, version);
-    match topics {
-        None if version == 0 => body = body.count(0),
-        None => body = body.null(),
-        Some(topics) => {
-            body = body.count(topics.len());
-            for topic in topics {
-                body = body.string(topic).end();
-            }
-        }
-    }
-    body.since(4, |body| body.int8(i8::from(create)))
-        .since(8, |body| body.int8(0).int8(0))
-        .end()
-}
-
-/// The topics in an answer: error, name, number of partitions.
-pub(crate) fn receive_metadata(
-    mut answer: Reader,
-    broker: SocketAddr,
-) -> Vec<(i16, String, usize)> {
-    answer.since(3, |answer| assert_eq!(answer.int32(), 0, "throttle time"));
-    let brokers = answer.list(|answer| {
-        let node = answer.int32();
-        let host = answer.string().expect("a host");
-        let port = answer.int32();
-        answer.since(1, |answer| assert_eq!(answer.string(), None, "rack"));
-        answer.end();
-        (node, format!("{host}:{port}"))
+pub(crate) fn create_request(topics: &[(&str, i32)]) -> CreateTopicsRequest {
+    let topics = topics.iter().map(|(name, partitions)| {
+        CreatableTopic::default()
+            .with_name(topic_name(name))
+            .with_num_partitions(*partitions)
+            .with_replication_factor(1)
     });
-    assert_eq!(brokers, [(1, broker.to_string())]);
-    answer.since(2, |answer| answer.string().expect("a cluster id"));
-    answer.since(1, |answer| assert_eq!(answer.int32(), 1, "controller"));
-    let topics = answer.list(|answer| {
-        let error = answer.int16();
-        let name = answer.string().expect("a name");
-        answer.since(1, |answer| assert_eq!(answer.int8(), 0, "internal"));
-        let partitions = answer.list(|answer| {
-            assert_eq!(answer.int16(), 0, "error of a partition");
-            let index = answer.int32();
-            assert_eq!(answer.int32(), 1, "leader");
-            answer.since(7, Reader::int32);
-            assert_eq!(answer.list(Reader::int32), [1], "replicas");
-            assert_eq!(answer.list(Reader::int32), [1], "in sync");
-            answer.since(5, |answer| answer.list(Reader::int32));
-            answer.end();
-            index
-        });
-        answer.since(8, Reader::int32);
-        answer.end();
-        assert!((0..).zip(&partitions).all(|(at, index)| at == *index));
-        (error, name, partitions.len())
-    });
-    answer.since(8, Reader::int32);
-    answer.end();
-    answer.finish();
+    CreateTopicsRequest::default().with_topics(topics.collect())
+}
+
+pub(crate) fn create_topic(client: &mut Client, name: &str, partitions: i32) {
+    let answer = client.request(4, &create_request(&[(name, partitions)]));
+    assert_eq!(answer.topics[0].error_code, 0);
+}
+
+/// Deletes topics, and returns the error of each.
+pub(crate) fn delete_topics(client: &mut Client, names: &[&str]) -> Vec<i16> {
+    let names = names.iter().map(|name| topic_name(name));
+    let request = DeleteTopicsRequest::default().with_topic_names(names.collect());
+    let answer = client.request(5, &request);
+    answer
+        .responses
+        .iter()
+        .map(|topic| topic.error_code)
+        .collect()
+}
+
+/// Asks for topics, creating missing ones or not: error and number of partitions of each.
+pub(crate) fn metadata(client: &mut Client, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
+    let topics = topics
+        .iter()
+        .map(|name| MetadataRequestTopic::default().with_name(Some(topic_name(name))));
+    let request = MetadataRequest::default()
+        .with_topics(Some(topics.collect()))
+        .with_allow_auto_topic_creation(create);
+    let topics = client.request(8, &request).topics;
     topics
+        .iter()
+        .map(|topic| (topic.error_code, topic.partitions.len()))
+        .collect()
 }
 
-/// A topic to create: name, partitions, replication factor, manual assignments.
-pub(crate) type NewTopic<'a> = (&'a str, i32, i16, usize);
-
-pub(crate) fn create_topics_body(
-    version: i16,
-    topics: &[NewTopic<'_>],
-    only_check: bool,
-) -> Writer {
-    let mut body = Writer::body(CREATE_TOPICS, version).count(topics.len());
-    for (name, partitions, replication, assignments) in topics {
-        body = body
-            .string(name)
-            .int32(*partitions)
-            .int16(*replication)
-            .count(*assignments);
-        for index in 0..*assignments {
-            body = body.int32(index as i32).count(1).int32(1).end();
-        }
-        body = body.count(0).end();
-    }
-    body.int32(1_000).int8(i8::from(only_check)).end()
+pub(crate) fn list_offsets_request(topic: &str, timestamp: i64) -> ListOffsetsRequest {
+    let partition = ListOffsetsPartition::default().with_timestamp(timestamp);
+    let topic = ListOffsetsTopic::default()
+        .with_name(topic_name(topic))
+        .with_partitions(vec![partition]);
+    ListOffsetsRequest::default().with_topics(vec![topic])
 }
 
-/// The error code per topic.
-pub(crate) fn receive_created(mut answer: Reader) -> Vec<i16> {
-    assert_eq!(answer.int32(), 0, "throttle time");
-    let errors = answer.list(|answer| {
-        answer.string();
-        let error = answer.int16();
-        assert_eq!(answer.string().is_some(), error != 0, "a message per error");
-        answer.since(5, |answer| {
-            answer.int32();
-            answer.int16();
-            answer.list(|_| panic!("a config"));
-        });
-        answer.end();
-        error
+/// Error and offset of partition 0 at a time; -1 is the latest, -2 the earliest.
+pub(crate) fn offset_at(client: &mut Client, topic: &str, timestamp: i64) -> (i16, i64) {
+    let answer = client.request(5, &list_offsets_request(topic, timestamp));
+    let found = &answer.topics[0].partitions[0];
+    (found.error_code, found.offset)
+}
+
+/// A record batch of one record per value.
+pub(crate) fn batch(values: &[&[u8]]) -> Vec<u8> {
+    batch_from(-1, -1, -1, values)
+}
+
+/// A record batch of an idempotent producer.
+pub(crate) fn batch_from(id: i64, epoch: i16, sequence: i32, values: &[&[u8]]) -> Vec<u8> {
+    let records = (0..).zip(values).map(|(offset, value)| Record {
+        transactional: false,
+        control: false,
+        delete_horizon: false,
+        partition_leader_epoch: 0,
+        producer_id: id,
+        producer_epoch: epoch,
+        timestamp_type: TimestampType::Creation,
+        offset,
+        sequence: sequence + offset as i32,
+        timestamp: 1_000,
+        key: None,
+        value: Some(Bytes::copy_from_slice(value)),
+        headers: IndexMap::new(),
     });
-    answer.end();
-    answer.finish();
-    errors
+    let options = RecordEncodeOptions {
+        version: 2,
+        compression: Compression::None,
+    };
+    let mut bytes = BytesMut::new();
+    let records: Vec<_> = records.collect();
+    RecordBatchEncoder::encode(&mut bytes, &records, &options).expect("a batch");
+    bytes.to_vec()
 }
 
-pub(crate) fn create_topic(connection: &mut Connection, name: &str, partitions: i32) {
-    let body = create_topics_body(4, &[(name, partitions, 1, 0)], false);
-    let errors = receive_created(connection.request(CREATE_TOPICS, &body));
-    assert_eq!(errors, [0]);
-}
-
-pub(crate) fn list_offsets_body(
-    version: i16,
-    topic: &str,
-    partition: i32,
-    timestamp: i64,
-) -> Writer {
-    Writer::body(LIST_OFFSETS, version)
-        .int32(-1)
-        .since(2, |body| body.int8(0))
-        .count(1)
-        .string(topic)
-        .count(1)
-        .int32(partition)
-        .since(4, |body| body.int32(-1))
-        .int64(timestamp)
-        .end()
-        .end()
-        .end()
-}
-
-/// Error and offset of the one partition asked for.
-pub(crate) fn receive_offset(mut answer: Reader) -> (i16, i64) {
-    answer.since(2, |answer| assert_eq!(answer.int32(), 0, "throttle time"));
-    let topics = answer.list(|answer| {
-        answer.string();
-        let partitions = answer.list(|answer| {
-            answer.int32();
-            let error = answer.int16();
-            answer.int64();
-            let offset = answer.int64();
-            answer.since(4, |answer| assert_eq!(answer.int32(), -1, "epoch"));
-            answer.end();
-            (error, offset)
-        });
-        answer.end();
-        partitions
-    });
-    answer.end();
-    answer.finish();
-    topics.concat()[0]
-}
-
-pub(crate) fn offset_at(connection: &mut Connection, topic: &str, timestamp: i64) -> (i16, i64) {
-    let body = list_offsets_body(5, topic, 0, timestamp);
-    receive_offset(connection.request(LIST_OFFSETS, &body))
+/// The batch with `bytes` in place of what is at `at`, under a checksum that is right.
+pub(crate) fn patched(batch: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut batch = batch.to_vec();
+    batch[at..at + bytes.len()].copy_from_slice(bytes);
+    let checksum = crc32c::crc32c(&batch[21..]);
+    batch[17..21].copy_from_slice(&checksum.to_be_bytes());
+    batch
 }

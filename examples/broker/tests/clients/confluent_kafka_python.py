@@ -97,10 +97,6 @@ def woken(address, partitions):
     reader.close()
 
 
-def wake_up(address):
-    woken(address, 1)
-
-
 def any_partition(address):
     woken(address, 16)
 
@@ -179,6 +175,35 @@ def administration(address):
     checks.equal(admin.list_topics(timeout=10).topics, {})
 
 
+def refusals(address):
+    """Neither a transaction nor a group of KIP-848 fails without a word of the cause."""
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "tx"})
+    try:
+        # librdkafka asks again until then.
+        producer.init_transactions(2)
+    except KafkaException as error:
+        checks.equal(error.args[0].code(), KafkaError.UNSUPPORTED_VERSION)
+    else:
+        raise SystemExit("a transaction")
+
+    errors = []
+    settings = {"bootstrap.servers": address, "group.id": "g", "group.protocol": "consumer", "error_cb": errors.append}
+    reader = Consumer(settings)
+    reader.subscribe([TOPIC])
+    started = time.monotonic()
+    while not errors and time.monotonic() - started < 10:
+        try:
+            message = reader.poll(0.2)
+        except KafkaException as error:
+            errors.append(error.args[0])
+        else:
+            if message is not None and message.error():
+                errors.append(message.error())
+    print(errors)
+    checks.equal("ConsumerGroupHeartbeat" in str(errors) and "not supported" in str(errors), True)
+    reader.close()
+
+
 def fails(future, code):
     try:
         future.result(10)
@@ -191,11 +216,11 @@ def fails(future, code):
 checks.run(
     {
         "round_trip": round_trip,
-        "wake_up": wake_up,
         "any_partition": any_partition,
         "expiry": expiry,
         "min_bytes": min_bytes,
         "slow_follower": slow_follower,
         "administration": administration,
+        "refusals": refusals,
     }
 )

@@ -17,6 +17,7 @@ instance = sys.argv[5] if len(sys.argv) > 5 else None
 # A static member is to be back within its session, however slowly it starts.
 SESSION_MS = 15000 if instance else 3000
 HEARTBEAT_MS = 300
+COOPERATIVE = "cooperative-sticky"
 stopping = []
 signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
 
@@ -25,7 +26,7 @@ def tell(*words):
     print(*words, flush=True)
 
 
-def confluent_kafka():
+def confluent_kafka(strategy="range,roundrobin"):
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     settings = {
@@ -36,14 +37,25 @@ def confluent_kafka():
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "topic.metadata.refresh.interval.ms": 1000,
+        "partition.assignment.strategy": strategy,
     }
     if instance:
         settings["group.instance.id"] = instance
     consumer = Consumer(settings)
-    consumer.subscribe(
-        [topic],
-        on_assign=lambda _, partitions: tell("assigned", *sorted(p.partition for p in partitions)),
-    )
+    owned = set()
+
+    def on_assign(_, partitions):
+        if strategy != COOPERATIVE:
+            owned.clear()
+        owned.update(p.partition for p in partitions)
+        tell("assigned", *sorted(owned))
+
+    def on_revoke(_, partitions):
+        owned.difference_update(p.partition for p in partitions)
+        if strategy == COOPERATIVE:
+            tell("assigned", *sorted(owned))
+
+    consumer.subscribe([topic], on_assign=on_assign, on_revoke=on_revoke)
     while not stopping:
         message = consumer.poll(0.1)
         if message is None or message.error():
@@ -94,5 +106,9 @@ def kafka_python():
     consumer.close()
 
 
-{"confluent_kafka": confluent_kafka, "kafka_python": kafka_python}[client]()
+{
+    "confluent_kafka": confluent_kafka,
+    "cooperative": lambda: confluent_kafka(COOPERATIVE),
+    "kafka_python": kafka_python,
+}[client]()
 tell("closed")

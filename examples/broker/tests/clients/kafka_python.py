@@ -88,21 +88,6 @@ def round_trip(address):
     reader.close()
 
 
-def wake_up(address):
-    create(address)
-    producer = KafkaProducer(bootstrap_servers=address, acks="all")
-    background = Background(consumer(address))
-    tries = []
-    for count in range(1, checks.TRIES + 1):
-        checks.settle()
-        sent = time.monotonic()
-        producer.send(TOPIC, b"value", partition=0)
-        tries.append(background.wait_for(count)[-1][1] - sent)
-    checks.prompt(tries)
-    background.close()
-    producer.close()
-
-
 def any_partition(address):
     create(address, 16)
     producer = KafkaProducer(bootstrap_servers=address, acks="all")
@@ -204,7 +189,6 @@ def administration(address):
 checks.run(
     {
         "round_trip": round_trip,
-        "wake_up": wake_up,
         "any_partition": any_partition,
         "expiry": expiry,
         "min_bytes": min_bytes,

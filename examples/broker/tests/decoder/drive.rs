@@ -1,27 +1,28 @@
 //! What the broker does with the bytes of a connection, up to the point where it would answer.
 
 use broker::storage::batch::Batch;
-use broker::wire::frame;
-use broker::wire::request::{Body, Envelope, Malformed};
+use broker::wire::frame::{self, MAX_FRAME};
+use broker::wire::request::{Envelope, Malformed, RequestKind};
 use bytes::{Bytes, BytesMut};
 
 /// Takes frame after frame from a connection on which `bytes` arrive, and decodes each. Nothing may panic, or hold more
 /// memory than the bytes justify; what is understood must agree with the bytes.
 pub(crate) fn receive(bytes: &[u8]) {
+    const PREFIX: usize = size_of::<i32>();
     let mut buffer = BytesMut::from(bytes);
-    loop {
-        let complete = frame::missing(&buffer).map(|missing| missing == Some(0));
-        let before = buffer.len();
-        let taken = frame::take(&mut buffer);
-        assert_eq!(
-            complete,
-            taken.as_ref().map(Option::is_some).map_err(|bad| *bad)
-        );
-        let Ok(Some(frame)) = taken else {
-            assert_eq!(buffer.len(), before, "what is no frame stays");
+    while buffer.len() >= PREFIX {
+        let Ok(length) = frame::length(&buffer) else {
             return;
         };
-        assert_eq!(buffer.len() + frame.len() + size_of::<i32>(), before);
+        if length > MAX_FRAME || buffer.len() < PREFIX + length {
+            return;
+        }
+        let before = buffer.len();
+        let frame = frame::take(&mut buffer, length);
+        assert_eq!(
+            (frame.len(), buffer.len()),
+            (length, before - PREFIX - length)
+        );
         decode(&frame);
     }
 }
@@ -43,12 +44,11 @@ fn decode(frame: &Bytes) {
         }
     };
     assert_eq!(request.correlation_id.to_be_bytes(), frame[4..8]);
-    if let Body::Produce(produce) = request.body {
+    if let Some(RequestKind::Produce(produce)) = request.body {
         let topics = produce.topic_data.iter();
         let partitions = topics.flat_map(|topic| &topic.partition_data);
-        partitions
-            .filter_map(|partition| partition.records.as_ref())
-            .for_each(check_batch);
+        let records = partitions.filter_map(|partition| partition.records.as_ref());
+        records.for_each(check_batch);
     }
 }
 
@@ -72,9 +72,8 @@ fn take_batch(bytes: &Bytes) {
     assert!(batch.records >= 1);
     // What goes into the log is what came, at its place, and can be read again.
     let stored = batch.placed_at(77);
-    assert_eq!(stored.len(), bytes.len());
+    assert_eq!((stored.len(), &stored[16..]), (bytes.len(), &bytes[16..]));
     assert_eq!(stored[..8], 77_i64.to_be_bytes());
-    assert_eq!(stored[16..], bytes[16..]);
     let again = Batch::from_producer(&stored).expect("a stored batch is a batch");
     assert_eq!(
         (again.records, again.sequence),

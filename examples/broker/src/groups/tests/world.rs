@@ -1,19 +1,19 @@
 //! A coordinator, its clock, and clients that ask it.
 
+use crate::exchange::{Answer, Caller, Reply, Waiting};
 use crate::groups::group::Phase;
-use crate::groups::requests::{Caller, GroupReply, Waiting};
-use crate::groups::settings::{Settings, SharedClock};
+use crate::groups::settings::Settings;
 use crate::groups::{Coordinator, answers::text};
-use crate::wire::groups::{GroupRequest, GroupResponse};
 use bytes::Bytes;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
-    BrokerId, GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-    SyncGroupRequest, SyncGroupResponse,
+    GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, RequestKind,
+    ResponseKind, SyncGroupRequest, SyncGroupResponse,
 };
-use request_purgatory::{threads::Reaper, time::ManualClock};
+use request_purgatory::threads::Reaper;
+use request_purgatory::time::{Clock, ManualClock};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) const GROUP: &str = "g";
 pub(super) const INITIAL_DELAY: Duration = Duration::from_millis(100);
 pub(super) const SESSION: Duration = Duration::from_secs(10);
 pub(super) const REBALANCE: Duration = Duration::from_secs(30);
-/// Partitions 0 to 2 of this exist.
+/// Partitions 0 to 999 of this exist.
 pub(super) const TOPIC: &str = "t";
 
 pub(super) struct World {
@@ -33,14 +33,14 @@ pub(super) struct World {
 }
 
 /// A request that was sent. Dropped, its client has gone.
-pub(super) struct Asked(Result<Waiting, Option<GroupResponse>>);
+pub(super) struct Asked(Result<Waiting, Option<ResponseKind>>);
 
 impl Asked {
     /// The answer, if it is there.
-    pub(super) fn poll(&mut self) -> Option<GroupResponse> {
+    pub(super) fn poll(&mut self) -> Option<ResponseKind> {
         match &mut self.0 {
             Ok(waiting) => match waiting.poll() {
-                Ok(response) => Some(response),
+                Ok(answer) => Some(response(answer)),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Closed) => panic!("a request ended without an answer"),
             },
@@ -54,20 +54,27 @@ impl Asked {
 
     pub(super) fn joined(&mut self) -> JoinGroupResponse {
         match self.poll() {
-            Some(GroupResponse::JoinGroup(answer)) => answer,
+            Some(ResponseKind::JoinGroup(answer)) => answer,
             other => panic!("no answer to a join: {other:?}"),
         }
     }
 
     pub(super) fn synced(&mut self) -> SyncGroupResponse {
         match self.poll() {
-            Some(GroupResponse::SyncGroup(answer)) => answer,
+            Some(ResponseKind::SyncGroup(answer)) => answer,
             other => panic!("no answer to a sync: {other:?}"),
         }
     }
 }
 
-/// A join with the usual timeouts, in version 9, with the protocols "range" and "roundrobin".
+fn response(answer: Answer) -> ResponseKind {
+    match answer {
+        Answer::Response(response) => *response,
+        Answer::Unread(unread) => panic!("{unread:?}"),
+    }
+}
+
+/// A join with the usual timeouts, with the protocols "range" and "roundrobin".
 pub(super) fn join_request(member: &str) -> JoinGroupRequest {
     JoinGroupRequest::default()
         .with_group_id(GroupId(text(GROUP)))
@@ -114,62 +121,63 @@ impl World {
         let clock = ManualClock::new();
         let mut settings = Settings {
             initial_delay: INITIAL_DELAY,
-            max_groups: 100,
+            max_groups: 2,
             max_members: 100,
             max_sessions: 1_000,
             max_bytes: 1 << 20,
-            clock: SharedClock::new(clock.clone()),
+            offsets: None,
+            clock: Some(clock.clone()),
             reaper: Reaper::Manual,
         };
         change(&mut settings);
-        let bytes = settings.max_bytes;
-        let coordinator = Coordinator::open(settings, None).expect("no threads are needed");
         Self {
-            coordinator,
+            bytes: settings.max_bytes,
+            coordinator: Coordinator::open(settings).expect("no threads are needed"),
             clock,
-            bytes,
         }
     }
 
-    pub(super) fn ask(&self, request: GroupRequest, version: i16) -> GroupReply {
-        ask(&self.coordinator, request, version)
-    }
-
-    pub(super) fn now(&self, request: GroupRequest, version: i16) -> GroupResponse {
-        match self.ask(request, version) {
-            GroupReply::Now(response) => response,
-            GroupReply::Later(_) => panic!("it waits"),
+    pub(super) fn ask<R: Into<RequestKind>>(&self, request: R, version: i16) -> Asked {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
+        let caller = Caller {
+            address,
+            client: address,
+            client_id: "client".to_owned(),
+            version,
+            may_wait: true,
+        };
+        let is_partition = |topic: &str, index| topic == TOPIC && (0..1_000).contains(&index);
+        match self
+            .coordinator
+            .handle(request.into(), &caller, &is_partition)
+        {
+            Reply::Later(waiting) => Asked(Ok(waiting)),
+            Reply::Now(answer) => Asked(Err(Some(response(answer)))),
+            _ => panic!("no answer is to come"),
         }
     }
 
-    pub(super) fn later(&self, request: GroupRequest, version: i16) -> Asked {
-        later(self.ask(request, version))
-    }
-
-    pub(super) fn join_with(&self, request: JoinGroupRequest, version: i16) -> Asked {
-        self.later(GroupRequest::JoinGroup(request), version)
+    pub(super) fn now(&self, request: impl Into<RequestKind>, version: i16) -> ResponseKind {
+        self.ask(request, version)
+            .poll()
+            .expect("an answer at once")
     }
 
     /// A client joins for the first time: it gets a member id, and joins with that.
     pub(super) fn join(&self) -> (String, Asked) {
-        let id = self.member_id(join_request(""));
+        let given = self.ask(join_request(""), 9).joined();
+        assert_eq!(given.error_code, 79, "MEMBER_ID_REQUIRED");
+        let id = given.member_id.to_string();
         let asked = self.rejoin(&id);
         (id, asked)
     }
 
-    pub(super) fn member_id(&self, request: JoinGroupRequest) -> String {
-        let given = self.join_with(request, 9).joined();
-        assert_eq!(given.error_code, 79, "MEMBER_ID_REQUIRED");
-        given.member_id.to_string()
-    }
-
     pub(super) fn rejoin(&self, member: &str) -> Asked {
-        self.join_with(join_request(member), 9)
+        self.ask(join_request(member), 9)
     }
 
     pub(super) fn sync(&self, member: &str, generation: i32, members: &[&str]) -> Asked {
-        let request = sync_request(member, generation, members);
-        self.later(GroupRequest::SyncGroup(request), 3)
+        self.ask(sync_request(member, generation, members), 3)
     }
 
     pub(super) fn heartbeat(&self, member: &str, generation: i32) -> i16 {
@@ -177,8 +185,8 @@ impl World {
             .with_group_id(GroupId(text(GROUP)))
             .with_generation_id(generation)
             .with_member_id(text(member));
-        match self.now(GroupRequest::Heartbeat(request), 4) {
-            GroupResponse::Heartbeat(answer) => answer.error_code,
+        match self.now(request, 4) {
+            ResponseKind::Heartbeat(answer) => answer.error_code,
             other => panic!("{other:?}"),
         }
     }
@@ -190,50 +198,63 @@ impl World {
         let request = LeaveGroupRequest::default()
             .with_group_id(GroupId(text(GROUP)))
             .with_members(vec![identity]);
-        match self.now(GroupRequest::LeaveGroup(request), 5) {
-            GroupResponse::LeaveGroup(answer) => answer.members[0].error_code,
+        match self.now(request, 5) {
+            ResponseKind::LeaveGroup(answer) => answer.members[0].error_code,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Moves the clock, millisecond by millisecond where something is due.
+    /// Moves the clock from deadline to deadline.
     pub(super) fn pass(&self, time: Duration) {
-        use request_purgatory::time::Clock;
         let coordinator = &self.coordinator;
         let end = self.clock.now().saturating_add(time);
         loop {
-            let due = [
+            let deadlines = [
                 coordinator.joins.next_deadline(),
                 coordinator.syncs.next_deadline(),
-                coordinator.sessions.next_deadline(),
+                coordinator.sessions.tracker.next_deadline(),
             ];
-            let next = due.into_iter().flatten().min().filter(|next| *next <= end);
+            let next = deadlines
+                .into_iter()
+                .flatten()
+                .min()
+                .filter(|next| *next <= end);
             let now = self.clock.now();
             self.clock
                 .advance(next.unwrap_or(end).saturating_since(now));
             coordinator.joins.advance();
             coordinator.syncs.advance();
-            coordinator.sessions.advance();
+            coordinator.sessions.tracker.advance();
             if next.is_none() {
                 return;
             }
         }
     }
 
-    /// A stable group of this many members, the leader first, in generation 1.
-    pub(super) fn stable(&self, members: usize) -> Vec<String> {
-        let mut joins: Vec<_> = (0..members).map(|_| self.join()).collect();
+    /// Takes the answers to joins that have come, of which each is a member now; their ids.
+    pub(super) fn members(joins: &mut [Asked]) -> Vec<String> {
+        let joined = joins.iter_mut().map(Asked::joined);
+        let ids = joined.map(|joined| {
+            assert_eq!(joined.error_code, 0);
+            joined.member_id.to_string()
+        });
+        ids.collect()
+    }
+
+    /// A stable group of these members, the leader first, in generation 1; their ids.
+    pub(super) fn stabilised(&self, mut joins: Vec<Asked>) -> Vec<String> {
         self.pass(INITIAL_DELAY);
-        for (_, join) in &mut joins {
-            assert_eq!(join.joined().error_code, 0);
-        }
-        let ids: Vec<_> = joins.into_iter().map(|(id, _)| id).collect();
+        let ids = Self::members(&mut joins);
         let names: Vec<_> = ids.iter().map(String::as_str).collect();
         for id in &names {
             assert_eq!(self.sync(id, 1, &names).synced().error_code, 0);
         }
         assert_eq!(self.phase(), "Stable");
         ids
+    }
+
+    pub(super) fn stable(&self, members: usize) -> Vec<String> {
+        self.stabilised((0..members).map(|_| self.join().1).collect())
     }
 
     pub(super) fn phase(&self) -> &'static str {
@@ -247,70 +268,35 @@ impl World {
         let (mut sessions, mut joins, mut syncs) = (0, 0, 0);
         for group in coordinator.all() {
             let state = group.lock();
-            for id in state.members.keys().chain(&state.expected) {
+            for id in state.members.keys() {
+                let session = state.session(id);
                 assert!(
-                    coordinator.sessions.contains(&group, id),
+                    coordinator.sessions.tracker.contains(&session),
                     "{id} has no session"
                 );
             }
-            sessions += state.members.len() + state.expected.len();
-            let preparing = matches!(state.phase, Phase::PreparingRebalance(_));
+            sessions += state.members.len();
+            let preparing = matches!(state.phase, Phase::PreparingRebalance { .. });
             joins += usize::from(preparing);
             syncs += usize::from(state.is_syncing(state.round));
             for member in state.members.values() {
+                let completing = state.phase == Phase::CompletingRebalance;
                 assert!(
                     member.join.is_none() || preparing,
                     "a join waits for nothing"
                 );
                 assert!(
-                    member.sync.is_none() || state.phase == Phase::CompletingRebalance,
+                    member.sync.is_none() || completing,
                     "a sync waits for nothing"
                 );
             }
-            for (instance, id) in &state.instances {
-                let named = state.members[id].instance.as_ref();
-                assert_eq!(named, Some(instance));
-            }
-            assert!(
-                state
-                    .unsynced
-                    .iter()
-                    .all(|id| state.members.contains_key(id))
-            );
-            let empty = state.members.is_empty();
-            match state.phase {
-                Phase::Empty | Phase::Dead => assert!(empty),
-                Phase::PreparingRebalance(_) => assert!(!empty || !state.expected.is_empty()),
-                Phase::CompletingRebalance | Phase::Stable => assert!(!empty),
-            }
+            let mut unsynced = state.unsynced.iter();
+            assert!(unsynced.all(|id| state.members.contains_key(id)));
+            let empty = matches!(state.phase, Phase::Empty | Phase::Dead);
+            assert_eq!(state.members.is_empty(), empty, "{:?}", state.phase);
         }
         assert_eq!(coordinator.members(), sessions, "sessions without a member");
         assert_eq!(coordinator.joins.len(), joins, "join phases parked");
         assert_eq!(coordinator.syncs.len(), syncs, "sync phases parked");
     }
-}
-
-pub(super) fn ask(
-    coordinator: &Arc<Coordinator>,
-    request: GroupRequest,
-    version: i16,
-) -> GroupReply {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
-    let caller = Caller {
-        version,
-        client_id: b"client",
-        client: address,
-        broker: address,
-        node: BrokerId(1),
-        may_wait: true,
-        is_partition: &|topic, index| topic == TOPIC && (0..3).contains(&index),
-    };
-    coordinator.handle(request, &caller)
-}
-
-pub(super) fn later(reply: GroupReply) -> Asked {
-    Asked(match reply {
-        GroupReply::Later(waiting) => Ok(waiting),
-        GroupReply::Now(response) => Err(Some(response)),
-    })
 }

@@ -1,0 +1,102 @@
+//! A request and its answer, as the layers hand them to each other: who asks, and how the answer comes.
+
+use kafka_protocol::messages::{BrokerId, ResponseKind};
+use std::fmt;
+use std::net::SocketAddr;
+use tokio::sync::oneshot;
+
+/// The one broker of this cluster.
+pub(crate) const NODE: BrokerId = BrokerId(1);
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// Where the client reached this broker, and so will reach its coordinator.
+    pub(crate) address: SocketAddr,
+    /// Where it is itself.
+    pub(crate) client: SocketAddr,
+    /// What it calls itself.
+    pub(crate) client_id: String,
+    /// Of its request.
+    pub(crate) version: i16,
+    /// Whether there is memory for the request to be parked. If not, it is answered at once.
+    pub(crate) may_wait: bool,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Response(Box<ResponseKind>),
+    /// Much data, which is read only when the client can be sent it.
+    Unread(Box<dyn Unread>),
+}
+
+pub(crate) trait Unread: fmt::Debug + Send {
+    /// About how many bytes it has.
+    fn size(&self) -> usize;
+
+    fn read(self: Box<Self>) -> ResponseKind;
+}
+
+impl<R: Into<ResponseKind>> From<R> for Answer {
+    fn from(response: R) -> Self {
+        Self::Response(Box::new(response.into()))
+    }
+}
+
+/// How a request is answered.
+pub(crate) enum Reply {
+    Now(Answer),
+    /// By a delayed operation, which may have ended already.
+    Later(Waiting),
+    /// Not at all: a produce request with acks 0.
+    Never,
+    /// Not at all, and the client has to notice: a produce request with acks 0 failed.
+    Disconnect(String),
+}
+
+impl<A: Into<Answer>> From<A> for Reply {
+    fn from(answer: A) -> Self {
+        Self::Now(answer.into())
+    }
+}
+
+/// The receiving end of a delayed operation's answer. Dropping it says that the client has gone.
+pub(crate) struct Waiting {
+    answer: oneshot::Receiver<Answer>,
+    /// What takes the client's request out of where it waits. For one that has been answered it does nothing.
+    leave: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Waiting {
+    pub(crate) fn new(answer: oneshot::Receiver<Answer>) -> Self {
+        let leave = None;
+        Self { answer, leave }
+    }
+
+    pub(crate) fn or_leave(mut self, leave: impl FnOnce() + Send + 'static) -> Self {
+        self.leave = Some(Box::new(leave));
+        self
+    }
+
+    /// Waits for the answer. `None` if the operation ended without one.
+    pub(crate) async fn answer(&mut self) -> Option<Answer> {
+        let answer = (&mut self.answer).await.ok();
+        self.leave = None;
+        answer
+    }
+
+    /// The answer, if it is there.
+    #[cfg(test)]
+    pub(crate) fn poll(&mut self) -> Result<Answer, oneshot::error::TryRecvError> {
+        self.answer.try_recv()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(leave) = self.leave.take() {
+            leave();
+        }
+    }
+}

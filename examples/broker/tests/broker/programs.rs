@@ -1,0 +1,126 @@
+//! Client programs that are not Rust, and what to do when they are not installed.
+
+use crate::process::PATIENCE;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest that a client may run. Their own limits are shorter.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The Python that has the clients.
+pub(crate) fn python() -> String {
+    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let installed = || package.join("../../.venv/bin/python").display().to_string();
+    std::env::var("REQUEST_PURGATORY_PYTHON").unwrap_or_else(|_| installed())
+}
+
+/// A script of `tests/clients`, to be run without byte code being written into the source tree.
+pub(crate) fn script(name: &str) -> Command {
+    let scripts = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+    let mut command = Command::new(python());
+    command.arg("-B").arg(scripts.join(name));
+    command
+}
+
+/// Whether a program runs. If it does not, and clients are required, that fails the test.
+pub(crate) fn available(program: &str, probe: &[&str]) -> bool {
+    let ran = Command::new(program).args(probe).output();
+    if ran.is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    let asked = std::env::var_os("REQUEST_PURGATORY_REQUIRE_CLIENTS");
+    let required = std::env::var_os("CI").is_some() || asked.is_some_and(|value| value == "1");
+    let probe = probe.join(" ");
+    assert!(
+        !required,
+        "{program} {probe} fails: run .ci/install clients"
+    );
+    eprintln!("skipped: {program} is not installed; .ci/install clients does it");
+    false
+}
+
+/// Runs a client to its end with this input. One that does not end fails the test.
+pub(crate) fn run(command: &mut Command, input: &str) -> Output {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start the client");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_owned();
+    // A client that ends early leaves input unread.
+    thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+    let (sender, ended) = mpsc::channel();
+    let id = child.id();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = ended.recv_timeout(LIMIT).unwrap_or_else(|_| {
+        signal(id, "KILL");
+        panic!("{command:?} did not end")
+    });
+    output.expect("wait for the client")
+}
+
+/// The lines of a client's output as they come.
+pub(crate) fn lines(pipe: impl Read + Send + 'static, sender: mpsc::Sender<String>) {
+    thread::spawn(move || {
+        let lines = BufReader::new(pipe).lines().map_while(Result::ok);
+        // Until no one wants them any more.
+        let _ = lines.into_iter().try_for_each(|line| sender.send(line));
+    });
+}
+
+pub(crate) fn signal(process: u32, signal: &str) {
+    let id = process.to_string();
+    let sent = Command::new("kill").args(["-s", signal, &id]).status();
+    assert!(sent.expect("run kill").success());
+}
+
+/// Waits until `wanted` gives something.
+pub(crate) fn eventually<T>(what: &str, mut wanted: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = wanted() {
+            return found;
+        }
+        assert!(started.elapsed() < PATIENCE, "no {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Asserts that the median of several tries is below `limit`. A single one may be late for reasons of its own.
+pub(crate) fn assert_median_below(limit: Duration, mut run: impl FnMut() -> Duration) {
+    const TRIES: usize = 7;
+    let mut durations = [(); TRIES].map(|()| run());
+    durations.sort();
+    assert!(durations[TRIES / 2] < limit, "{durations:?}");
+}
+
+/// A client that runs on. Killed when dropped.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// Starts it, and reads both of its outputs.
+    pub(crate) fn start(command: &mut Command) -> (Self, mpsc::Receiver<String>) {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start the client");
+        let (sender, receiver) = mpsc::channel();
+        lines(child.stdout.take().expect("piped"), sender.clone());
+        lines(child.stderr.take().expect("piped"), sender);
+        (Self(child), receiver)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,133 @@
+//! Every request in every version that is advertised, with something in its arrays: each is answered, and leaves no byte
+//! of it unread. (What the answers say, the stock clients check.)
+
+use crate::client::Client;
+use crate::process::Broker;
+use crate::requests::{
+    batch, create_request, create_topic, fetch, list_offsets_request, produce_request, text,
+    topic_name,
+};
+use bytes::Bytes;
+use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource as Resource;
+use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::leave_group_request::MemberIdentity;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::offset_delete_request::{
+    OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
+};
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
+use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
+use kafka_protocol::messages::*;
+use kafka_protocol::protocol::Request;
+
+/// A client, and the versions that it was told of and has not tried.
+struct Negotiated(Client, Vec<(i16, i16, i16)>);
+
+impl Negotiated {
+    fn each<R: Request>(&mut self, request: impl Fn(i16) -> R) {
+        let Self(client, apis) = self;
+        let at = apis.iter().position(|api| api.0 == R::KEY);
+        let (_, first, last) = apis.swap_remove(at.expect("advertised"));
+        for version in first..=last {
+            client.request(version, &request(version));
+        }
+    }
+}
+
+#[test]
+fn every_request_is_answered_in_every_version() {
+    let broker = Broker::with(&["--group-delay-ms", "0"]);
+    let mut client = broker.client();
+    create_topic(&mut client, "t", 2);
+    // A version from the future is answered in version 0, whatever follows its correlation id.
+    client.send_raw(&[0, 0, 0, 10, 0, 18, 0, 99, 0, 0, 0, 1, 0xff, 0xff]);
+    let answer = client.receive::<ApiVersionsRequest>(0, 1);
+    assert_eq!(
+        (answer.error_code, answer.api_keys.len()),
+        (35, 21),
+        "UNSUPPORTED_VERSION"
+    );
+    let apis = answer.api_keys.iter();
+    let apis = apis.map(|api| (api.api_key, api.min_version, api.max_version));
+    let mut all = Negotiated(client, apis.collect());
+
+    all.each(|_| ApiVersionsRequest::default());
+    all.each(|_| {
+        let topic = MetadataRequestTopic::default().with_name(Some(topic_name("t")));
+        MetadataRequest::default().with_topics(Some(vec![topic]))
+    });
+    all.each(|version| {
+        let mut request = create_request(&[(&format!("new-{version}"), 2)]);
+        let config = CreatableTopicConfig::default().with_name(text("retention.ms"));
+        request.topics[0].configs = vec![config.with_value(Some(text("-1")))];
+        request
+    });
+    all.each(|version| {
+        let name = topic_name(&format!("new-{version}"));
+        DeleteTopicsRequest::default().with_topic_names(vec![name])
+    });
+    all.each(|_| {
+        let keys = Some(vec![text("num.partitions")]);
+        let resource = Resource::default().with_configuration_keys(keys);
+        DescribeConfigsRequest::default().with_resources(vec![resource])
+    });
+    all.each(|_| InitProducerIdRequest::default().with_transactional_id(None));
+    let records = batch(&[b"value"]);
+    let records = [(0, Some(&records[..])), (1, Some(&records[..]))];
+    all.each(|_| produce_request(-1, 1_000, "t", &records));
+    all.each(|_| fetch("t", 2, 0));
+    all.each(|_| list_offsets_request("t", -1));
+    let group = || GroupId(text("g"));
+    all.each(|_| FindCoordinatorRequest::default().with_key(text("g")));
+    all.each(|version| {
+        let protocol = JoinGroupRequestProtocol::default()
+            .with_name(text("range"))
+            .with_metadata(Bytes::from_static(b"metadata"));
+        JoinGroupRequest::default()
+            .with_group_id(group())
+            .with_session_timeout_ms(10_000)
+            .with_rebalance_timeout_ms(if version == 0 { -1 } else { 500 })
+            .with_protocol_type(text("consumer"))
+            .with_protocols(vec![protocol])
+    });
+    all.each(|_| {
+        let assignment = SyncGroupRequestAssignment::default();
+        let assignment = assignment.with_assignment(Bytes::from_static(b"assignment"));
+        SyncGroupRequest::default().with_assignments(vec![assignment])
+    });
+    all.each(|_| HeartbeatRequest::default().with_group_id(group()));
+    all.each(|_| {
+        let partition = OffsetCommitRequestPartition::default();
+        let topic = OffsetCommitRequestTopic::default().with_partitions(vec![partition]);
+        OffsetCommitRequest::default().with_topics(vec![topic])
+    });
+    all.each(|_| {
+        let topic = OffsetFetchRequestTopic::default().with_partition_indexes(vec![1, 0]);
+        OffsetFetchRequest::default().with_topics(Some(vec![topic]))
+    });
+    all.each(|version| {
+        let states = vec![text("Stable"); usize::from(version >= 4)];
+        ListGroupsRequest::default().with_states_filter(states)
+    });
+    all.each(|_| DescribeGroupsRequest::default().with_groups(vec![group()]));
+    all.each(|_| ConsumerGroupHeartbeatRequest::default());
+    all.each(|version| {
+        let members = vec![MemberIdentity::default(); usize::from(version >= 3)];
+        LeaveGroupRequest::default().with_members(members)
+    });
+    all.each(|_| {
+        let partition = OffsetDeleteRequestPartition::default();
+        let topic = OffsetDeleteRequestTopic::default().with_partitions(vec![partition]);
+        OffsetDeleteRequest::default().with_topics(vec![topic])
+    });
+    all.each(|_| DeleteGroupsRequest::default().with_groups_names(vec![group()]));
+    assert_eq!(all.1, [], "not tried");
+    drop(all);
+    let log = broker.log();
+    assert!(log.iter().all(|line| line.contains("KIP-848")), "{log:#?}");
+    broker.assert_tidy();
+}

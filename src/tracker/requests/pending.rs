@@ -1,0 +1,161 @@
+//! The requests that wait for a response, and the ids of those that have ended without one.
+
+use crate::address::Address;
+use crate::future::WaitError;
+use crate::hash::{Key, KeyHasher};
+use crate::panics::Panics;
+use crate::promise::Promise;
+use crate::stats::Count;
+use crate::sync::{Arc, Mutex};
+use crate::timer::inner::Extra;
+use crate::tracker::entries::Entries;
+use crate::trampoline::{UserValues, drop_user_value};
+use equivalent::Equivalent;
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::Hash;
+
+/// The side of a promise that answers, once. Its destructor ends a request without an answer with a shutdown.
+pub(crate) struct Caller<R: 'static>(Option<Arc<Promise<Result<R, WaitError>>>>);
+
+impl<R> Caller<R> {
+    pub(super) fn new(promise: Arc<Promise<Result<R, WaitError>>>) -> Self {
+        Self(Some(promise))
+    }
+
+    pub(super) fn answer(mut self, answer: Result<R, WaitError>) {
+        // The promise refuses the answer if its future is just being dropped.
+        let refused = self.0.take().map(|promise| promise.keep(answer));
+        if let Some(Err(unwanted)) = refused {
+            drop_user_value(unwanted);
+        }
+    }
+}
+
+impl<R> Drop for Caller<R> {
+    fn drop(&mut self) {
+        // A shutdown drops many callers, and the waker of one may panic: the others must be told all the same. The panic
+        // hook has reported it.
+        if let Some(promise) = self.0.take() {
+            Panics::contain(|| drop(promise.keep(Err(WaitError::ShutDown))));
+        }
+    }
+}
+
+pub(crate) struct Pending<K: 'static, R: 'static, S> {
+    pub(super) entries: Entries<K, Caller<R>, S>,
+    /// Its lock is taken before that of a map shard.
+    ended: Mutex<Ended<K>>,
+    pub(super) late: Count,
+    pub(super) unknown: Count,
+}
+
+impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
+    pub(super) fn new(hasher: S, remembered: usize) -> Self {
+        Self {
+            entries: Entries::new(hasher, 0),
+            ended: Mutex::new(Ended {
+                ids: BTreeMap::new(),
+                order: VecDeque::new(),
+                max: remembered,
+            }),
+            late: Count::default(),
+            unknown: Count::default(),
+        }
+    }
+
+    /// Whether a request with this id, which just was not pending, has ended without a response. From now on that one has
+    /// its response, and its id is returned if it was remembered.
+    pub(super) fn answer_ended<Q>(&self, id: &Q) -> (bool, Option<Arc<K>>)
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let hash = self.entries.hash_of(id);
+        let mut ended = self.ended.lock();
+        let found = ended.take(hash, |ended| id.equivalent(ended));
+        // While this thread has the lock, a request that is just ending does not leave the map. (A request that another
+        // thread has made meanwhile is there as well. This response has come before it, and so is none to it.)
+        let is_ended = found.is_some() || self.entries.has(id);
+        (is_ended, found)
+    }
+}
+
+impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pending<K, R, S> {
+    /// The lock of the ended is held from before an id leaves the map until it is among them. So a thread with this lock
+    /// finds it in one of the two.
+    fn leave(&self, address: Address, hash: u64) -> Failed<K, R> {
+        let mut ended = self.ended.lock();
+        let (id, caller, token) = self.entries.take(address, hash);
+        let id = Arc::new(id);
+        let forgotten = ended.add((hash, token.get()), id.clone());
+        Failed {
+            id,
+            caller,
+            forgotten,
+        }
+    }
+
+    fn discard(&self, failed: Failed<K, R>) {
+        failed.answer(|_| Err(WaitError::ShutDown));
+    }
+}
+
+/// A request that has ended without a response, and has not been told.
+pub(crate) struct Failed<K: 'static, R: 'static> {
+    id: Arc<K>,
+    caller: Caller<R>,
+    /// An id that is not remembered any more because this one is.
+    forgotten: Option<Arc<K>>,
+}
+
+impl<K, R> Failed<K, R> {
+    /// Tells its future what `answer` makes of the id. That, wakers and destructors are the user's: the first panic goes
+    /// on when all of them have run.
+    pub(super) fn answer(self, answer: impl FnOnce(&K) -> Result<R, WaitError>) {
+        let Self {
+            id,
+            caller,
+            forgotten,
+        } = self;
+        let mut panics = Panics::default();
+        let answer = panics.catch(|| answer(&id));
+        let answer = answer.unwrap_or(Err(WaitError::Panicked));
+        panics.catch(|| caller.answer(answer));
+        panics.catch(|| drop_user_value(id));
+        panics.catch(|| drop_user_value(forgotten));
+        panics.resume();
+    }
+}
+
+/// The ids of the requests that ended last without a response.
+struct Ended<K: 'static> {
+    /// By the hash of the id, and the token of the request. (One id may be there several times.)
+    ids: BTreeMap<(u64, u64), Arc<K>>,
+    /// In the order in which they ended, with those whose response has come since.
+    order: VecDeque<(u64, u64)>,
+    /// The most that `order` has.
+    max: usize,
+}
+
+impl<K> Ended<K> {
+    /// Adds an id. Returns the one that makes room for it.
+    fn add(&mut self, at: (u64, u64), id: Arc<K>) -> Option<Arc<K>> {
+        self.ids.insert(at, id);
+        self.order.push_back(at);
+        let oldest = (self.order.len() > self.max).then(|| self.order.pop_front());
+        self.ids.remove(&oldest??)
+    }
+
+    /// Takes the oldest id with this hash that `is_it`.
+    fn take(&mut self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Arc<K>> {
+        let mut equal = self.ids.range((hash, 0)..=(hash, u64::MAX));
+        let (&at, _) = equal.find(|(_, id)| is_it(id))?;
+        self.ids.remove(&at)
+    }
+}
+
+impl<K> Drop for Ended<K> {
+    fn drop(&mut self) {
+        let ids = std::mem::take(&mut self.ids);
+        drop(UserValues(ids.into_values().collect()));
+    }
+}

@@ -1,0 +1,340 @@
+//! G25: a bounded check serves its own key. And: what an operation is told about why it is examined.
+
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, manual, within};
+use request_purgatory::threads::Reaper;
+use request_purgatory::{
+    Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, future::TakeFuture,
+    purgatory::Cause,
+};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::thread;
+use std::time::Duration;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder panics")
+}
+
+const TICK: Duration = Duration::from_millis(1);
+
+/// Lists of items, by key.
+type Lists = Arc<Mutex<HashMap<u64, VecDeque<u64>>>>;
+
+/// Waits for an item of any of `keys`, and takes from the key that it is told, if it is told one.
+fn worker(waits: &Waits<u64>, lists: &Lists, keys: &[u64]) -> TakeFuture<u64, (u64, u64)> {
+    let (takes, returns, own) = (lists.clone(), lists.clone(), keys.to_vec());
+    waits.take(
+        keys.to_vec(),
+        None,
+        move |cause| {
+            let pop = |key: &u64| Some((*key, lock(&takes).get_mut(key)?.pop_front()?));
+            match cause.key() {
+                Some(key) => pop(key),
+                None => own.iter().find_map(pop),
+            }
+        },
+        move |(key, item)| lock(&returns).entry(key).or_default().push_front(item),
+    )
+}
+
+fn push(lists: &Lists, key: u64, item: u64) {
+    lock(lists).entry(key).or_default().push_back(item);
+}
+
+fn waits() -> Waits<u64> {
+    let waits = Waits::builder("g25").reaper(Reaper::Manual).build();
+    waits.expect("no threads to refuse")
+}
+
+fn poll(take: &mut TakeFuture<u64, (u64, u64)>) -> Option<(u64, u64)> {
+    use std::future::Future;
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::Pin::new(take).poll(&mut cx) {
+        std::task::Poll::Ready(taken) => Some(taken.expect("no end but an item")),
+        std::task::Poll::Pending => None,
+    }
+}
+
+/// Redis: V waits on list 2, R on lists 4 and 2, S on list 2. V gets an item and is dropped; an item has come to list 4
+/// that is not checked yet. The item that goes back is for list 2, so R must not be served from list 4 in its place.
+#[test]
+fn g25_an_item_that_goes_back_is_for_the_next_waiter_of_its_key() {
+    let (waits, lists) = (waits(), Lists::default());
+    let served = worker(&waits, &lists, &[2]);
+    let mut reader = worker(&waits, &lists, &[4, 2]);
+    let mut sleeper = worker(&waits, &lists, &[2]);
+    push(&lists, 2, 20);
+    assert_eq!(waits.check_and_complete_with(&2, Bound::at_most(1)), 1);
+    push(&lists, 4, 40);
+    drop(served);
+    assert_eq!(poll(&mut reader), Some((2, 20)), "the next of list 2");
+    assert_eq!(waits.check_and_complete_with(&4, Bound::at_most(1)), 0);
+    push(&lists, 2, 21);
+    assert_eq!(waits.check_and_complete_with(&2, Bound::at_most(1)), 1);
+    assert_eq!(poll(&mut sleeper), Some((2, 21)));
+}
+
+/// Faktory: workers of queues 1 and 2, and of queue 2; two producers, each of which checks its own queue for one.
+/// At rest no item lies beside a worker that could take it.
+#[test]
+fn g25_no_item_stays_beside_a_worker_that_waits_for_it() {
+    within(PATIENCE, || {
+        for round in 0..200 {
+            let (waits, lists) = (waits(), Lists::default());
+            let mut workers = (0..6)
+                .map(|number| match number % 2 {
+                    0 => worker(&waits, &lists, &[1, 2]),
+                    _ => worker(&waits, &lists, &[2]),
+                })
+                .collect::<Vec<_>>();
+            let producers = [1, 2].map(|queue| {
+                let (waits, lists) = (waits.clone(), lists.clone());
+                thread::spawn(move || {
+                    for item in 0..2 + round % 2 {
+                        push(&lists, queue, item);
+                        waits.check_and_complete_with(&queue, Bound::at_most(1));
+                    }
+                })
+            });
+            for producer in producers {
+                producer.join().expect("a producer");
+            }
+            waits.advance();
+            let left = |queue| lock(&lists).get(&queue).map_or(0, VecDeque::len);
+            let waiting = |number: &usize| poll(&mut workers[*number]).is_none();
+            let waiting = (0..6).filter(waiting).collect::<Vec<_>>();
+            let of_both = waiting.iter().any(|number| number % 2 == 0);
+            assert!(waiting.is_empty() || left(2) == 0, "{waiting:?}, {lists:?}");
+            assert!(!of_both || left(1) == 0, "{waiting:?}, {lists:?}");
+        }
+    });
+}
+
+/// Completes when it is asked for key 1, or for no key.
+struct Picky {
+    told: Arc<Mutex<Vec<Option<u64>>>>,
+    examined: Box<dyn Fn() -> bool + Send>,
+}
+
+impl DelayedOperation for Picky {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        TICK
+    }
+
+    fn try_complete(&mut self) -> bool {
+        panic!("it is asked for a cause")
+    }
+
+    fn try_complete_for(&mut self, cause: Cause<'_, u64>) -> bool {
+        if !cause.is_parking() {
+            let key = cause.key().copied();
+            assert!(key.is_none() || !cause.is_deadline());
+            lock(&self.told).push(key);
+        }
+        !cause.is_parking() && (self.examined)()
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+/// By key and by borrowed form, by resolution, nested and deferred; by operations that watch one key, several, many,
+/// resolved ones and ranked ones.
+#[test]
+fn g25_an_operation_is_told_the_key_however_it_is_checked() {
+    let (purgatory, clock) = manual_of::<Picky>();
+    let [one, two] = [1, 2].map(|key| purgatory.resolve(key));
+    type Park<'a> = Box<dyn Fn(Picky) -> Handle<Picky> + 'a>;
+    let parked = |parked: Result<request_purgatory::purgatory::Admission<Picky>, _>| {
+        let parked: Option<Handle<_>> = parked.ok().and_then(|parked| parked.into_handle());
+        parked.expect("it cannot complete yet")
+    };
+    let parks: [Park<'_>; 8] = [
+        Box::new(|op| parked(purgatory.try_complete_else_watch(op, [1]))),
+        Box::new(|op| parked(purgatory.try_complete_else_watch(op, [2, 1]))),
+        Box::new(|op| parked(purgatory.try_complete_else_watch(op, [2, 3, 1]))),
+        Box::new(|op| parked(purgatory.try_complete_else_watch(op, (1..9).rev()))),
+        Box::new(|op| parked(purgatory.try_complete_else_watch(op, [one.watch()]))),
+        Box::new(|op| parked(purgatory.try_complete_else_watch(op, [two.watch(), one.watch()]))),
+        Box::new(|op| parked(purgatory.try_complete_else_watch(op, [two.watch(), 1.into()]))),
+        Box::new(|op| parked(purgatory.try_complete_else_watch(op, [one.watch().at_rank(5)]))),
+    ];
+    let told = Arc::new(Mutex::new(Vec::new()));
+    for (number, park) in parks.iter().enumerate() {
+        // (A neighbour on the key, so that lists of one and of several are met.)
+        for neighbours in 0..3 {
+            let op = |told: &Arc<_>| Picky {
+                told: Arc::clone(told),
+                examined: Box::new(|| false),
+            };
+            let others = (0..neighbours).map(|_| park(op(&Arc::default())));
+            let others = others.collect::<Vec<_>>();
+            let handle = park(op(&told));
+            purgatory.check_and_complete(&1);
+            purgatory.check_and_complete_with(&1, Bound::all().up_to(5));
+            one.check_and_complete();
+            one.check_and_complete_with(Bound::at_most(9));
+            purgatory.check_later(1);
+            purgatory.advance();
+            let keys = std::mem::take(&mut *lock(&told));
+            assert_eq!(keys, [Some(1); 5], "{number}, {neighbours}");
+            handle.check();
+            purgatory.check_and_complete_all([&1, &3]);
+            purgatory.check_where(|key| *key == 1);
+            let keys = std::mem::take(&mut *lock(&told));
+            assert_eq!(keys, [None; 3], "{number}, {neighbours}");
+            drop(others);
+            clock.advance(2 * TICK);
+            purgatory.advance();
+            assert_eq!(std::mem::take(&mut *lock(&told)), [None], "the deadline");
+            assert!(purgatory.is_empty());
+        }
+    }
+}
+
+fn manual_of<P: DelayedOperation>() -> (Purgatory<P>, request_purgatory::time::ManualClock) {
+    let clock = request_purgatory::time::ManualClock::new();
+    let builder = Purgatory::builder("g25").reaper(Reaper::Manual);
+    let purgatory = builder.clock(clock.clone()).build();
+    (purgatory.expect("no threads to refuse"), clock)
+}
+
+/// While a thread examines the first watcher for one key, another checks both keys: the first answers yes to the mark,
+/// for no key in particular, so the check in progress goes on to the second watcher.
+#[test]
+fn g25_a_completion_for_another_reason_does_not_use_up_a_bound() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual_of::<Picky>();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (entered, inside) = mpsc::channel();
+        let (go_on, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let asked = Mutex::new(0);
+        let first = Picky {
+            told: told.clone(),
+            examined: Box::new(move || {
+                let mut asked = lock(&asked);
+                *asked += 1;
+                if *asked == 1 {
+                    entered.send(()).expect("the test waits for it");
+                    lock(&wait).recv().expect("the test lets it go on");
+                }
+                *asked == 2
+            }),
+        };
+        let second = Picky {
+            told: told.clone(),
+            examined: Box::new(|| true),
+        };
+        assert!(purgatory.try_complete_else_watch(first, [1, 2]).is_ok());
+        assert!(purgatory.try_complete_else_watch(second, [1]).is_ok());
+        let checker = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.check_and_complete_with(&1, Bound::at_most(1)))
+        };
+        inside.recv().expect("the first is examined");
+        assert_eq!(purgatory.check_and_complete_with(&2, Bound::at_most(1)), 0);
+        go_on.send(()).expect("the first waits");
+        assert_eq!(checker.join().expect("the checker"), 2);
+        assert_eq!(*lock(&told), [Some(1), None, Some(1)]);
+    });
+}
+
+#[test]
+fn g22_a_check_until_refused_stops_at_the_first_refusal() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let items = Arc::new(Mutex::new(0));
+    let looks = Arc::new(Mutex::new(0));
+    for _ in 0..10 {
+        let (items, looks) = (items.clone(), looks.clone());
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            *lock(&looks) += 1;
+            let mut items = lock(&items);
+            let some = *items > 0;
+            *items -= i32::from(some);
+            some
+        });
+        assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+    }
+    *lock(&looks) = 0;
+    let key = purgatory.resolve(1);
+    let bound = Bound::all().until_refused();
+    *lock(&items) = 3;
+    assert_eq!(
+        (purgatory.check_and_complete_with(&1, bound), *lock(&looks)),
+        (3, 4)
+    );
+    *lock(&items) = 2;
+    assert_eq!((key.check_and_complete_with(bound), *lock(&looks)), (2, 7));
+    *lock(&items) = 5;
+    assert_eq!(
+        key.check_and_complete_with(Bound::at_most(1).until_refused()),
+        1
+    );
+}
+
+/// Answers with the error that it was ended with.
+struct Request {
+    error: Option<&'static str>,
+    answer: mpsc::Sender<Option<&'static str>>,
+    examined: Box<dyn FnMut() + Send>,
+}
+
+impl DelayedOperation for Request {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        NEVER_IN_A_TEST
+    }
+
+    fn try_complete(&mut self) -> bool {
+        (self.examined)();
+        false
+    }
+
+    fn on_complete(self, _: Completion) {
+        self.answer.send(self.error).expect("the test waits for it");
+    }
+}
+
+#[test]
+fn g05_a_forced_operation_that_another_thread_holds_gets_the_cause() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual_of::<Request>();
+        let (answer, answers) = mpsc::channel();
+        let (entered, inside) = mpsc::channel();
+        let (go_on, wait) = mpsc::channel::<()>();
+        let mut examinations = 0;
+        let held = Request {
+            error: None,
+            answer: answer.clone(),
+            examined: Box::new(move || {
+                examinations += 1;
+                if examinations == 3 {
+                    entered.send(()).expect("the test waits for it");
+                    wait.recv().expect("the test lets it go on");
+                }
+            }),
+        };
+        let free = Request {
+            error: None,
+            answer,
+            examined: Box::new(|| {}),
+        };
+        assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
+        assert!(purgatory.try_complete_else_watch(free, [1]).is_ok());
+        let holder = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.check_and_complete(&2))
+        };
+        inside.recv().expect("it is examined");
+        let cause = |request: &mut Request| request.error = Some("not the leader");
+        assert_eq!(purgatory.force_complete_for_key_with(&1, cause), 1);
+        assert_eq!(answers.recv(), Ok(Some("not the leader")));
+        assert!(answers.try_recv().is_err(), "the other is held");
+        go_on.send(()).expect("the holder waits");
+        holder.join().expect("the holder");
+        assert_eq!(answers.recv(), Ok(Some("not the leader")));
+    });
+}
