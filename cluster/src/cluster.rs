@@ -1,13 +1,15 @@
 //! One node.
 
 use crate::config::Config;
-use crate::driver::{Shared, drive, spawn};
+use crate::driver::{drive, spawn};
 use crate::error::{InterestError, KeyError, StartError};
 use crate::feed::Feed;
 use crate::interest::Interest;
 use crate::key::Key;
 use crate::library::{Attached, DelayedOperation, KeyHasher, Purgatory};
-use crate::source::{Epoch, Position, Source};
+use crate::position::{Epoch, Position};
+use crate::shared::Shared;
+use crate::source::Source;
 use crate::stats::Stats;
 use crate::sync::Arc;
 use crate::table::Table;
@@ -171,26 +173,6 @@ impl<K: Key> Cluster<K> {
 
     pub(crate) fn table(&self) -> &Arc<Table<K>> {
         &self.inner.shared.table
-    }
-}
-
-impl<K: Key> Shared<K> {
-    pub(crate) fn stats(&self) -> Stats {
-        let counters = &self.table.counters;
-        Stats {
-            watched_keys: self.table.watched_keys(),
-            sessions: counters.sessions.read(),
-            gaps: counters.gaps.read(),
-            failed: counters.failed.read(),
-            heard: counters.heard.read(),
-            healed: counters.healed.read(),
-            resets: counters.resets.read(),
-            reads: counters.reads.read(),
-            lag: self.lag(),
-            feed_trouble: self.feed_trouble.now(),
-            store_trouble: self.store_trouble.now(),
-            advice: self.advice.lock().clone(),
-        }
     }
 }
 

@@ -5,16 +5,15 @@
 //! session and each read are tasks of their own, so that a panic of a feed's or a source's code ends that, and not the
 //! cluster. No lock is held while user code runs.
 
-use crate::config::Config;
 use crate::error::{BoxError, FeedError};
 use crate::feed::{Changes, Feed, Interests};
 use crate::key::Key;
-use crate::observe::{Observer, SessionSpan};
+use crate::observe::SessionSpan;
 use crate::protocol::{Doubt, Next, Protocol, Tell, Ticket, enter, hear, pause};
+use crate::shared::Shared;
 use crate::source::{Reading, Source};
-use crate::stats::Troubles;
 use crate::sync::Arc;
-use crate::table::{Table, Time};
+use crate::table::Time;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -70,67 +69,6 @@ impl From<FeedError> for End {
 impl From<Doubt> for End {
     fn from(doubt: Doubt) -> Self {
         Self::Doubt(doubt)
-    }
-}
-
-/// What the cluster's handle and its driver share.
-pub(crate) struct Shared<K: Key> {
-    pub(crate) config: Config,
-    pub(crate) table: Arc<Table<K>>,
-    /// The table has orders.
-    pub(crate) ordered: Arc<Notify>,
-    started: Instant,
-    /// Until when this node was in step; `None` while it is.
-    out_of_step_since: Mutex<Option<Instant>>,
-    pub(crate) feed_trouble: Troubles,
-    pub(crate) store_trouble: Troubles,
-    pub(crate) advice: Mutex<Option<Arc<str>>>,
-    pub(crate) observer: Observer,
-}
-
-impl<K: Key> Shared<K> {
-    pub(crate) fn new(config: Config) -> Self {
-        let ordered = Arc::new(Notify::new());
-        let wake = ordered.clone();
-        let now = Instant::now();
-        Self {
-            table: Arc::new(Table::new(config.max_keys, config.rules, move || {
-                wake.notify_one();
-            })),
-            ordered,
-            started: now,
-            out_of_step_since: Mutex::new(Some(now)),
-            feed_trouble: Troubles::default(),
-            store_trouble: Troubles::default(),
-            advice: Mutex::default(),
-            observer: Observer::new(&config.name),
-            config,
-        }
-    }
-
-    fn now(&self) -> Time {
-        self.started.elapsed()
-    }
-
-    /// Returns whether this is new.
-    fn in_step(&self, is_in_step: bool) -> bool {
-        let mut since = self.out_of_step_since.lock();
-        let was_in_step = since.is_none();
-        match is_in_step {
-            true => *since = None,
-            false if was_in_step => *since = Some(Instant::now()),
-            false => {}
-        }
-        was_in_step != is_in_step
-    }
-
-    pub(crate) fn lag(&self) -> Duration {
-        let since = *self.out_of_step_since.lock();
-        since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    pub(crate) fn report(&self) {
-        self.observer.report(&self.stats());
     }
 }
 
@@ -371,6 +309,10 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
             Err(doubt) => return doubt.into(),
         };
         self.protocol.lock().begin(interests.is_exact(), self.now());
+        // A read that has ended the history a moment ago found no session to end.
+        if self.shared.table.history().generation != of {
+            return Doubt::Epoch.into();
+        }
         self.note_step();
         let Err(end) = tokio::select! {
             biased;

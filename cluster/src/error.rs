@@ -1,6 +1,6 @@
 //! What can go wrong, and why.
 
-use crate::source::Position;
+use crate::position::Position;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -114,6 +114,11 @@ impl fmt::Display for FeedError {
 }
 
 impl FeedError {
+    #[cfg(feature = "nats")]
+    pub(crate) fn cut(error: impl Into<BoxError>) -> Self {
+        Self::Cut(error.into())
+    }
+
     /// One word for it, for a metric.
     pub(crate) fn word(&self) -> &'static str {
         match self {

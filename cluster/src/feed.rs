@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::error::FeedError;
 use crate::key::Key;
-use crate::source::Epoch;
+use crate::position::Epoch;
 use std::future::Future;
 
 /// A key that reached a version.

@@ -2,7 +2,7 @@
 
 use crate::error::InterestError;
 use crate::key::Key;
-use crate::source::Position;
+use crate::position::Position;
 use crate::sync::Arc;
 use crate::table::Table;
 use crate::table::entry::{Entry, Known};

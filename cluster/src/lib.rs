@@ -25,10 +25,12 @@ pub mod model;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod observe;
+mod position;
 mod protocol;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod rules;
+mod shared;
 mod source;
 mod stats;
 mod sync;
@@ -43,7 +45,8 @@ pub use event::Event;
 pub use feed::{Change, Changes, Feed, Interests};
 pub use interest::Interest;
 pub use key::{Key, WireKey};
+pub use position::{Epoch, ParsePositionError, Position};
 pub use request_purgatory;
-pub use source::{Epoch, ParsePositionError, Position, Reading, Source};
+pub use source::{Reading, Source};
 pub use stats::{Stats, Trouble};
 pub use waits::{ClusterWaits, WaitPast};

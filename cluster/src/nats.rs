@@ -26,6 +26,8 @@
 //! on from the stream's head. One that has seen nothing at all is told only of what was discarded while it waited.
 
 mod commit;
+mod config;
+mod inner;
 mod session;
 mod source;
 mod stream;
@@ -35,115 +37,17 @@ use crate::config::Config;
 use crate::error::{BoxError, EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
-use crate::source::{Epoch, Reading, Source};
+use crate::source::{Reading, Source};
 pub use async_nats as client;
-use async_nats::jetstream::context::Context;
-use async_nats::{ConnectOptions, jetstream};
+pub use config::NatsConfig;
+use inner::Inner;
 use parking_lot::Mutex;
 pub use session::{NatsChanges, NatsInterests};
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 use subjects::Subjects;
 use tokio::sync::OnceCell;
-use tokio::time::timeout;
-
-/// The settings of a [`NatsEngine`].
-#[derive(Clone)]
-pub struct NatsConfig {
-    /// The servers: `nats://host:4222`.
-    pub servers: Vec<String>,
-    /// Credentials, TLS and the like. What the sessions depend on (ping, capacity, reconnects, events) is set by the
-    /// engine.
-    pub options: ConnectOptions,
-    /// The name of the stream. Default: `PURGATORY`.
-    pub stream: String,
-    /// What all subjects begin with. Default: `purgatory`.
-    pub prefix: String,
-    /// On how many servers a stream that [`NatsEngine::connect`] makes is stored. Default: 1. With 3, one server may
-    /// fail.
-    pub replicas: usize,
-    /// How many events a stream that [`NatsEngine::connect`] makes keeps for each key. Default: 1,000.
-    pub kept: i64,
-    /// How long one request of a read may take, and a commit with all that belongs to it. Default: 2 s, which is longer than an election of a leader usually takes, and short beside the timeout of a wait.
-    pub timeout: Duration,
-    /// How many messages may wait in each subscription of a session before the session counts as too slow. Default:
-    /// 65,536. Room is taken as it is needed.
-    pub capacity: usize,
-}
-
-impl Default for NatsConfig {
-    fn default() -> Self {
-        Self {
-            servers: vec!["nats://127.0.0.1:4222".into()],
-            options: ConnectOptions::new(),
-            stream: "PURGATORY".into(),
-            prefix: "purgatory".into(),
-            replicas: 1,
-            kept: 1_000,
-            timeout: Duration::from_secs(2),
-            capacity: 65_536,
-        }
-    }
-}
-
-impl fmt::Debug for NatsConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The options may hold secrets.
-        f.debug_struct("NatsConfig")
-            .field("servers", &self.servers)
-            .field("stream", &self.stream)
-            .field("prefix", &self.prefix)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
-
-struct Inner {
-    config: NatsConfig,
-    subjects: Subjects,
-    /// For reads and commits: on a connection that reconnects by itself. Sessions have one each, which does not.
-    context: OnceCell<Context>,
-    /// The history of the stream that was seen last.
-    epoch: Mutex<Option<Epoch>>,
-    /// The server allows fewer subscriptions than `Config::max_subscriptions`: sessions use a wildcard.
-    needs_wildcard: AtomicBool,
-    advice: Mutex<Option<Arc<str>>>,
-}
-
-impl Inner {
-    fn options(&self) -> ConnectOptions {
-        let options = self.config.options.clone();
-        options
-            .connection_timeout(self.config.timeout)
-            .request_timeout(Some(self.config.timeout))
-            .ping_interval(Duration::from_secs(5))
-    }
-
-    async fn connect(&self, options: ConnectOptions) -> Result<Context, BoxError> {
-        let client = options.connect(&self.config.servers).await?;
-        let mut context = jetstream::new(client);
-        context.set_timeout(self.config.timeout);
-        Ok(context)
-    }
-
-    /// Does not wait for a server: requests do.
-    async fn context(&self) -> Result<&Context, BoxError> {
-        let connect = || self.connect(self.options().retry_on_initial_connect());
-        self.context.get_or_try_init(connect).await
-    }
-
-    /// Runs `call` for no longer than the timeout.
-    async fn call<T>(
-        &self,
-        call: impl Future<Output = Result<T, EngineError>>,
-    ) -> Result<T, EngineError> {
-        let called = timeout(self.config.timeout, call).await;
-        called.unwrap_or(Err(EngineError::TimedOut(self.config.timeout)))
-    }
-}
 
 /// A JetStream stream as source and feed of a cluster. Cloning is cheap, and clones share a connection for reads and
 /// commits.

@@ -21,18 +21,20 @@
 //! * The history ends: every mark begins again, and every wait that was begun in it ends with `Reset`.
 
 mod audit;
+mod doubt;
 mod queue;
 mod ticket;
 
 use crate::config::Config;
 use crate::feed::Change;
 use crate::key::Key;
+use crate::position::Epoch;
 use crate::rules::Rule;
-use crate::source::Epoch;
 use crate::sync::Arc;
 use crate::table::entry::Learned;
 use crate::table::{Order, Table, Time};
 use audit::{Audit, Wish};
+pub use doubt::Doubt;
 use queue::Queue;
 use std::collections::VecDeque;
 use std::fmt;
@@ -57,30 +59,6 @@ pub enum Next<T> {
     /// Nothing before this time, or before something is reported or ordered.
     Wait(Option<Time>),
 }
-
-/// Why a session cannot go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Doubt {
-    /// The store has another epoch.
-    Epoch,
-    /// A version went back.
-    WentBack,
-    /// Two audits in a row found versions of which nothing was heard.
-    Unheard,
-}
-
-impl fmt::Display for Doubt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Epoch => "the store has another epoch: its data was lost",
-            Self::WentBack => "a version went back: an older copy of the store took over",
-            Self::Unheard => "two audits in a row found versions of which nothing was heard",
-        })
-    }
-}
-
-impl std::error::Error for Doubt {}
 
 /// One session of the feed.
 struct Session<K> {
@@ -365,8 +343,11 @@ impl<K: Key> Protocol<K> {
         let Applied { ticket, outcome } = applied;
         match outcome {
             Outcome::Failed => {
-                self.resumes = now.saturating_add(pause(&self.config, self.failed));
-                self.failed = self.failed.saturating_add(1);
+                // Several reads that were on their way fail of one cause, and count once.
+                if self.resumes <= now {
+                    self.resumes = now.saturating_add(pause(&self.config, self.failed));
+                    self.failed = self.failed.saturating_add(1);
+                }
                 self.again(ticket);
             }
             Outcome::Stale => self.again(ticket),

@@ -28,7 +28,9 @@
 //! *cluster* of Redis with hash slots is not supported: a script here touches names of several slots.
 
 mod commit;
+mod config;
 mod connect;
+mod link;
 mod names;
 mod published;
 mod push;
@@ -39,71 +41,21 @@ use crate::config::Config;
 use crate::error::{BoxError, EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
-use crate::source::{Epoch, Reading, Source};
+use crate::position::Epoch;
+use crate::source::{Reading, Source};
 pub use ::redis as client;
+pub use config::{News, RedisConfig};
 use connect::Addresses;
 #[cfg(feature = "rules")]
 #[doc(hidden)]
 pub use connect::{Socket, Wire};
+use link::{Inner, Whole, read_piece, read_pieces};
 use names::Names;
 use parking_lot::Mutex;
 pub use session::{RedisChanges, RedisInterests};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-
-/// How a node hears of new versions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum News {
-    /// The server invalidates what was read.
-    #[default]
-    Tracking,
-    /// The writer publishes.
-    Published,
-}
-
-/// The settings of a [`RedisEngine`].
-#[derive(Debug, Clone)]
-pub struct RedisConfig {
-    /// The servers, as redis-rs understands them: `redis://host:6379/0`, `redis+unix:///path/to/socket`. RESP3 is used
-    /// whatever they say.
-    pub addresses: Vec<String>,
-    /// What all names in the store begin with. Default: `purgatory:`.
-    pub prefix: String,
-    /// How nodes hear of versions. All nodes that write use the same. Default: tracking.
-    pub news: News,
-    /// How long a read or a commit may take, with all that belongs to it. Default: 2 s, which is longer than a fork for a snapshot or a slow script stops a server, and short beside the timeout of a wait.
-    pub timeout: Duration,
-    /// How many messages may wait in this node before it counts as too slow. Default: 65,536, about 8 MB.
-    pub capacity: usize,
-    /// About how many bodies [`RedisEngine::commit`] keeps for each key. 0 keeps none. Default: 1,000.
-    pub kept: usize,
-}
-
-impl Default for RedisConfig {
-    fn default() -> Self {
-        Self {
-            addresses: vec!["redis://127.0.0.1:6379".into()],
-            prefix: "purgatory:".into(),
-            news: News::default(),
-            timeout: Duration::from_secs(2),
-            capacity: 65_536,
-            kept: 1_000,
-        }
-    }
-}
-
-struct Inner {
-    config: RedisConfig,
-    names: Names,
-    /// Sessions have a connection each; reads and commits share one.
-    addresses: Arc<Addresses>,
-    /// The server's table of tracked keys has proved too small: sessions hear a broadcast.
-    is_outgrown: AtomicBool,
-    advice: Mutex<Option<Arc<str>>>,
-}
 
 /// Redis as source and feed of a cluster. Cloning is cheap, and clones share a connection for reads and commits.
 #[derive(Clone)]
@@ -151,11 +103,18 @@ impl RedisEngine {
         }
     }
 
-    async fn read(&self, names: &[Vec<u8>]) -> Result<(Epoch, Vec<Option<u64>>), EngineError> {
-        let inner = &self.inner;
-        let read = async |connection| session::read(&connection, &inner.names, names).await;
-        let read = async |connection| read(connection).await.map_err(EngineError::from);
-        inner.addresses.call(read).await
+    /// Each command has the timeout to itself: what is read in several makes progress however long all of them take.
+    async fn read(&self, counters: &[Vec<u8>]) -> Result<(Epoch, Vec<Option<u64>>), EngineError> {
+        let (names, addresses) = (&self.inner.names, &self.inner.addresses);
+        let mut whole = Whole::default();
+        for piece in read_pieces(counters) {
+            let read = async |connection| {
+                let read = read_piece(&connection, names, piece).await;
+                read.map_err(EngineError::from)
+            };
+            whole.add(addresses.call(read).await?)?;
+        }
+        Ok(whole.finish()?)
     }
 }
 

@@ -80,7 +80,7 @@ pub struct Trouble {
     /// It in one word, as in the metric: `connect`, `cut`, `refused`, `lagged`, `silent`, `protocol`, `unread` (the store
     /// cannot be read), `unheard` (audits found what the feed had not told), `reset` or `panicked`.
     pub word: &'static str,
-    /// How often in a row for this cause.
+    /// How often in a row with this word.
     pub times: u64,
 }
 
@@ -93,11 +93,15 @@ impl Troubles {
         self.0.lock().clone()
     }
 
-    /// It has failed once more; `word` says why in one. Returns how often in a row for this cause.
+    /// It has failed once more; `word` says why in one. Returns how often in a row with this word.
     pub(crate) fn note(&self, word: &'static str, cause: &str) -> u64 {
         let mut trouble = self.0.lock();
         match &mut *trouble {
-            Some(trouble) if *trouble.cause == *cause => trouble.times += 1,
+            Some(trouble) if trouble.word == word => {
+                trouble.times += 1;
+                // The text may name what differs each time: a subject, an address.
+                trouble.cause = cause.into();
+            }
             _ => {
                 *trouble = Some(Trouble {
                     cause: cause.into(),

@@ -16,8 +16,8 @@ pub(crate) mod entry;
 
 use crate::error::InterestError;
 use crate::key::Key;
+use crate::position::Epoch;
 use crate::rules::{Rule, Rules};
-use crate::source::Epoch;
 use crate::stats::Counters;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, KeyHash, Mutex, Ordering, SHARDS};
 use entry::{Entry, History, Learned, Raised};

@@ -1,10 +1,11 @@
 //! Writing to the stream, and reading bodies.
 
-use super::{Inner, NatsEngine, stream};
+use super::inner::Inner;
+use super::{NatsEngine, stream};
 use crate::error::{BoxError, EngineError};
 use crate::event::Event;
 use crate::key::WireKey;
-use crate::source::{Epoch, Position};
+use crate::position::{Epoch, Position};
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 

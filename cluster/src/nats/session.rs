@@ -2,9 +2,9 @@
 
 mod echo;
 
-use super::Inner;
+use super::inner::Inner;
 use crate::config::Config;
-use crate::error::{BoxError, FeedError};
+use crate::error::FeedError;
 use crate::feed::{Change, Changes, Interests};
 use crate::key::WireKey;
 use async_nats::header::NATS_SEQUENCE;
@@ -84,7 +84,7 @@ async fn open_on<K: WireKey>(
     client: &Client,
 ) -> Result<Opened<K>, FeedError> {
     let advisories = format!("$JS.EVENT.ADVISORY.STREAM.*.{}", inner.config.stream);
-    let advisories = client.subscribe(advisories).await.map_err(cut)?;
+    let advisories = client.subscribe(advisories).await.map_err(FeedError::cut)?;
     let (added, add) = mpsc::unbounded_channel();
     let interests = NatsInterests {
         inner: inner.clone(),
@@ -119,12 +119,8 @@ fn refusal(inner: &Inner, said: &str) -> FeedError {
     }
     match lower.contains("permissions violation") {
         true => FeedError::Refused(format!("the NATS user may not do what news need: {said}")),
-        false => cut(said),
+        false => FeedError::cut(said),
     }
-}
-
-fn cut(error: impl Into<BoxError>) -> FeedError {
-    FeedError::Cut(error.into())
 }
 
 type News = Abortable<Subscriber>;
@@ -147,12 +143,16 @@ impl<K> NatsInterests<K> {
     }
 
     async fn subscribe(&self, subject: String) -> Result<AbortHandle, FeedError> {
-        let subscriber = self.client().subscribe(subject).await.map_err(cut)?;
+        let subscriber = self
+            .client()
+            .subscribe(subject)
+            .await
+            .map_err(FeedError::cut)?;
         let (handle, registration) = AbortHandle::new_pair();
         let news = Abortable::new(subscriber, registration);
         match self.added.send(news) {
             Ok(()) => Ok(handle),
-            Err(_) => Err(cut("the session is over")),
+            Err(_) => Err(FeedError::cut("the session is over")),
         }
     }
 }
@@ -230,7 +230,7 @@ impl<K: WireKey> Changes<K> for NatsChanges<K> {
             let message = tokio::select! {
                 biased;
                 trouble = self.trouble.recv() => {
-                    return Err(trouble.unwrap_or_else(|| cut("the connection is closed")));
+                    return Err(trouble.unwrap_or_else(|| FeedError::cut("the connection is closed")));
                 }
                 Some(news) = self.add.recv() => {
                     self.news.push(news);
@@ -239,7 +239,7 @@ impl<K: WireKey> Changes<K> for NatsChanges<K> {
                     }
                     continue;
                 }
-                _ = self.advisories.next() => return Err(cut("the stream was changed")),
+                _ = self.advisories.next() => return Err(FeedError::cut("the stream was changed")),
                 Some(message) = self.news.next() => message,
                 _ = self.ping.tick() => {
                     self.echo.round_trip().await?;

@@ -4,7 +4,8 @@
 //! which takes less than half the time: the only replica is the leader. (Where there are several, any of them
 //! answers a direct request, and may lag.)
 
-use super::{Inner, stream};
+use super::inner::Inner;
+use super::stream;
 use crate::error::{BoxError, EngineError};
 use crate::source::Reading;
 use async_nats::jetstream::stream::{

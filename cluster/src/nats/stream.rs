@@ -1,8 +1,8 @@
 //! The stream: found, checked, and made if it is not there.
 
-use super::Inner;
+use super::inner::Inner;
 use crate::error::{BoxError, EngineError};
-use crate::source::Epoch;
+use crate::position::Epoch;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{Config, Info, Republish, Stream};

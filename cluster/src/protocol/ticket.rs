@@ -1,6 +1,6 @@
 //! One read of the store, from its beginning to its result.
 
-use super::Doubt;
+use super::doubt::Doubt;
 use crate::key::Key;
 use crate::rules::Rule;
 use crate::source::Reading;

@@ -1,12 +1,13 @@
 //! Writing: one script counts, appends the body to the key's log, and publishes. Reading what was written.
 
+use super::RedisEngine;
+use super::config::News;
 use super::connect::Connection;
-use super::{News, RedisEngine};
+use super::link::parse_epoch;
 use crate::error::EngineError;
 use crate::event::Event;
 use crate::key::WireKey;
-use crate::redis::session::parse_epoch;
-use crate::source::Position;
+use crate::position::Position;
 use ::redis::{Cmd, FromRedisValue, RedisError, Script, Value};
 use std::sync::LazyLock;
 

@@ -1,6 +1,6 @@
 //! Connections: to the primary, to the one connection that reads and commits share, and to a simulated server in tests.
 
-use super::RedisConfig;
+use super::config::RedisConfig;
 use super::push::Pushes;
 use crate::error::EngineError;
 use ::redis::aio::MultiplexedConnection;

@@ -1,10 +1,11 @@
 //! News by `PUBLISH`: the script that commits says the version on the key's channel.
 
+use super::link::{BATCH, Link, parse_epoch};
 use super::names::pieces;
-use super::session::{BATCH, Link, parse_epoch};
 use crate::error::FeedError;
 use crate::feed::Change;
 use crate::key::WireKey;
+use crate::position::Epoch;
 use ::redis::{PushInfo, PushKind, Value, cmd};
 use tokio::time::Interval;
 
@@ -109,7 +110,7 @@ impl Listener {
 }
 
 /// The epoch in hexadecimal digits, a blank, and the version.
-fn parse(text: &[u8]) -> Option<(crate::source::Epoch, u64)> {
+fn parse(text: &[u8]) -> Option<(Epoch, u64)> {
     let blank = text.iter().position(|byte| *byte == b' ')?;
     let version = std::str::from_utf8(&text[blank + 1..]).ok()?;
     Some((parse_epoch(&text[..blank])?, version.parse().ok()?))

@@ -1,87 +1,18 @@
 //! One session with Redis, whatever the news.
 
-use super::connect::{Connection, is_forbidden};
-use super::names::pieces;
-use super::published;
-use super::push::{Arrived, Pushes};
-use super::{Inner, News, tracking};
+use super::config::News;
+use super::connect::Connection;
+use super::link::{Inner, Link};
+use super::push::Pushes;
+use super::{published, tracking};
 use crate::config::Config;
-use crate::error::{BoxError, FeedError};
+use crate::error::FeedError;
 use crate::feed::{Change, Changes, Interests};
 use crate::key::WireKey;
-use crate::redis::names::Names;
-use crate::source::Epoch;
-use ::redis::{Cmd, PushInfo, RedisError, Value, cmd};
+use ::redis::{Value, cmd};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{Interval, MissedTickBehavior, interval_at};
-
-/// How many pushes are taken at once.
-pub(super) const BATCH: usize = 1_000;
-/// Bytes of names in one `MGET`. (What it is answered with is short.)
-const READ_PIECE: usize = 1 << 20;
-
-/// What both halves of a session work with.
-pub(super) struct Link {
-    pub(super) inner: Arc<Inner>,
-    pub(super) connection: Connection,
-    pub(super) pushes: Arc<Pushes>,
-    /// The longest silence.
-    pub(super) patience: Duration,
-}
-
-impl Link {
-    pub(super) fn interval(&self) -> Interval {
-        let start = tokio::time::Instant::now() + self.patience;
-        let mut interval = interval_at(start, self.patience);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        interval
-    }
-
-    /// Why a command failed, as the session ends of it.
-    pub(super) fn failure(&self, error: RedisError) -> FeedError {
-        if is_forbidden(&error) {
-            let said = error.detail().unwrap_or_default();
-            return FeedError::Refused(format!("the Redis user may not do what news need: {said}"));
-        }
-        match error.is_timeout() {
-            true => FeedError::Silent(self.patience),
-            false => FeedError::Cut(error.into()),
-        }
-    }
-
-    /// The same for a read.
-    pub(super) fn broken(&self, error: BoxError) -> FeedError {
-        match error.downcast::<RedisError>() {
-            Ok(error) => self.failure(*error),
-            Err(error) => FeedError::Cut(error),
-        }
-    }
-
-    /// Waits for pushes, or for the moment to ask for a sign of life: then there are none.
-    pub(super) async fn next(
-        &self,
-        ping: &mut Interval,
-    ) -> Result<Option<Vec<PushInfo>>, FeedError> {
-        tokio::select! {
-            biased;
-            arrived = self.pushes.next(BATCH) => match arrived {
-                Arrived::Pushes(pushes) => Ok(Some(pushes)),
-                Arrived::Lagged => Err(FeedError::Lagged),
-                Arrived::Cut => Err(FeedError::Cut("the server closed the connection".into())),
-            },
-            _ = ping.tick() => Ok(None),
-        }
-    }
-
-    /// Runs a command whose answer says nothing.
-    pub(super) async fn run(&self, command: &Cmd) -> Result<(), FeedError> {
-        let answer = self.connection.run(command).await;
-        answer.map(drop).map_err(|error| self.failure(error))
-    }
-}
 
 pub(super) async fn open<K: WireKey>(
     inner: &Arc<Inner>,
@@ -127,59 +58,6 @@ pub(super) async fn open<K: WireKey>(
     Ok((interests, changes))
 }
 
-/// Reads the epoch and counters, in one command if their names are not very long. Gives the store an epoch if it has
-/// none.
-pub(super) async fn read(
-    connection: &Connection,
-    names: &Names,
-    counters: &[Vec<u8>],
-) -> Result<(Epoch, Vec<Option<u64>>), BoxError> {
-    let (mut known, mut versions) = (None, Vec::with_capacity(counters.len()));
-    let pieces = pieces(counters, usize::MAX, READ_PIECE);
-    for piece in if pieces.is_empty() {
-        vec![&[][..]]
-    } else {
-        pieces
-    } {
-        let (epoch, read) = read_piece(connection, names, piece).await?;
-        if known.is_some_and(|known| known != epoch) {
-            return Err("the store lost its data while it was read".into());
-        }
-        known = Some(epoch);
-        versions.extend(read);
-    }
-    Ok((known.ok_or("nothing was read")?, versions))
-}
-
-async fn read_piece(
-    connection: &Connection,
-    names: &Names,
-    counters: &[Vec<u8>],
-) -> Result<(Epoch, Vec<Option<u64>>), BoxError> {
-    loop {
-        let mut command = cmd("MGET");
-        command.arg(&names.epoch).arg(counters);
-        let Value::Array(values) = connection.run(&command).await? else {
-            return Err("MGET answered something else than an array".into());
-        };
-        let mut values = values.into_iter();
-        match values.next() {
-            Some(Value::Nil) => {
-                let fresh = format!("{:x}", fastrand::u64(..));
-                let mut command = cmd("SET");
-                command.arg(&names.epoch).arg(fresh).arg("NX");
-                // Another node may have been first; the next turn reads what stands there.
-                connection.run(&command).await?;
-            }
-            Some(Value::BulkString(epoch)) => {
-                let epoch = parse_epoch(&epoch).ok_or("the epoch in the store is no number")?;
-                return Ok((epoch, values.map(|value| version(&value)).collect()));
-            }
-            other => return Err(format!("MGET answered {other:?} for the epoch").into()),
-        }
-    }
-}
-
 /// What the server's memory settings put at risk, if they do.
 async fn eviction(connection: &Connection) -> Option<Arc<str>> {
     // A user who may not ask is told nothing.
@@ -200,21 +78,6 @@ async fn eviction(connection: &Connection) -> Option<Arc<str>> {
             )
             .into(),
         ),
-    }
-}
-
-pub(super) fn parse_epoch(text: &[u8]) -> Option<Epoch> {
-    let text = std::str::from_utf8(text).ok()?;
-    u64::from_str_radix(text, 16).ok().map(Epoch)
-}
-
-/// An absent counter is 0. One that is no number says nothing: a writer has spoiled it, and the other keys must not
-/// suffer.
-fn version(value: &Value) -> Option<u64> {
-    match value {
-        Value::Nil => Some(0),
-        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-        _ => None,
     }
 }
 

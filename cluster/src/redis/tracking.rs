@@ -4,11 +4,11 @@
 //! read has been served is announced, after that read's answer; and what is announced is read again at once, which also
 //! asks for the next announcement.
 
-use super::session::{Link, read};
+use super::link::{Link, read};
 use crate::error::FeedError;
 use crate::feed::Change;
 use crate::key::WireKey;
-use crate::source::Epoch;
+use crate::position::Epoch;
 use ::redis::{PushInfo, PushKind, Value, cmd};
 use parking_lot::Mutex;
 use std::collections::HashMap;

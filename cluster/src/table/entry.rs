@@ -1,6 +1,6 @@
 //! What a node knows of one watched key.
 
-use crate::source::Epoch;
+use crate::position::Epoch;
 use crate::sync::Mutex;
 
 /// Which history a node believes in. `generation` also grows when the store went back without a new epoch, so within

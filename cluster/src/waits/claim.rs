@@ -2,7 +2,7 @@
 
 use crate::interest::Interest;
 use crate::key::Key;
-use crate::source::{Epoch, Position};
+use crate::position::{Epoch, Position};
 use crate::table::entry::Known;
 
 /// The store lost what the client has seen, or what it has not. It goes on from here.

@@ -17,12 +17,14 @@ const AUDIT: Duration = Duration::from_millis(1_000);
 /// An audit that comes 20 % late and spreads its slices over half a period, a read, and a busy machine.
 const BOUND: Duration = Duration::from_millis(4_000);
 
-fn config(left_out: Option<Rule>) -> Config {
+fn config(left_out: &[Rule]) -> Config {
     Config {
         audit: AUDIT,
         ping: Duration::from_millis(500),
         backoff: (Duration::from_millis(50), Duration::from_millis(500)),
-        rules: left_out.map_or(Rules::default(), |rule| Rules::default().without(rule)),
+        rules: left_out
+            .iter()
+            .fold(Rules::default(), |rules, rule| rules.without(*rule)),
         ..Config::default()
     }
 }
@@ -41,8 +43,11 @@ pub struct Row {
 }
 
 impl Row {
-    fn print(&self, row: &str, engine: &str, left_out: Option<Rule>) {
-        let without = left_out.map_or(String::new(), |rule| format!(" (without {rule:?})"));
+    fn print(&self, row: &str, engine: &str, left_out: &[Rule]) {
+        let without = match left_out {
+            [] => String::new(),
+            rules => format!(" (without {rules:?})"),
+        };
         let trouble = self.stats.feed_trouble.as_ref();
         println!(
             "| {row}{without} | {engine} | {} | {} | {:?} | {} |",
@@ -101,16 +106,16 @@ async fn row<S: Source<Key>, F: Feed<Key>>(
 async fn both(
     name: &str,
     engine: &str,
-    without: Option<Rule>,
-    run: impl AsyncFn(Option<Rule>) -> Row,
+    without: &[Rule],
+    run: impl AsyncFn(&[Rule]) -> Row,
 ) -> Row {
-    let whole = run(None).await;
-    whole.print(name, engine, None);
+    let whole = run(&[]).await;
+    whole.print(name, engine, &[]);
     assert_eq!(whole.lost, 0, "{name}: {:?}", whole.stats);
-    if let Some(rule) = without {
-        let broken = run(Some(rule)).await;
-        broken.print(name, engine, Some(rule));
-        assert!(broken.lost > 0, "nothing was lost without {rule:?}");
+    if !without.is_empty() {
+        let broken = run(without).await;
+        broken.print(name, engine, without);
+        assert!(broken.lost > 0, "nothing was lost without {without:?}");
     }
     whole
 }
@@ -148,24 +153,18 @@ async fn redis<const PUBLISHED: bool>(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_redis_may_not_track() {
-    let run = async |left_out| {
+    let run = async |left_out: &[Rule]| {
         let user = "ACL SETUSER node on >secret ~* &* +@all -client";
         let config = config(left_out);
         redis::<false>(&[], &[user], "user=node&pass=secret", keys(500, 4), config).await
     };
-    let row = both(
-        "may not track",
-        "Redis",
-        Some(Rule::ReadWithoutSession),
-        run,
-    )
-    .await;
+    let row = both("may not track", "Redis", &[Rule::ReadWithoutSession], run).await;
     says(&row, "Redis user");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_redis_may_not_subscribe() {
-    let run = async |left_out| {
+    let run = async |left_out: &[Rule]| {
         let user = "ACL SETUSER node on >secret ~* &* +@all -subscribe";
         let config = config(left_out);
         redis::<true>(&[], &[user], "user=node&pass=secret", keys(500, 4), config).await
@@ -173,7 +172,7 @@ async fn f1_redis_may_not_subscribe() {
     let row = both(
         "may not subscribe",
         "Redis",
-        Some(Rule::ReadWithoutSession),
+        &[Rule::ReadWithoutSession],
         run,
     )
     .await;
@@ -183,27 +182,28 @@ async fn f1_redis_may_not_subscribe() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_redis_has_a_small_output_buffer() {
     for length in [40_000, 100] {
-        let run = async |left_out| {
+        let run = async |left_out: &[Rule]| {
             let limit = ["--client-output-buffer-limit", "pubsub 32kb 32kb 60"];
             redis::<true>(&limit, &[], "", keys(300, length), config(left_out)).await
         };
         let name = format!("32 KB output buffer, keys of {length} B");
-        let row = both(&name, "Redis", None, run).await;
+        let row = both(&name, "Redis", &[], run).await;
         assert_eq!(row.stats.failed + row.stats.gaps, 0, "{:?}", row.stats);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_redis_long_keys() {
-    let run =
-        async |left_out| redis::<true>(&[], &[], "", keys(600, 60_000), config(left_out)).await;
-    let row = both("600 keys of 60,000 B", "Redis", None, run).await;
+    let run = async |left_out: &[Rule]| {
+        redis::<true>(&[], &[], "", keys(600, 60_000), config(left_out)).await
+    };
+    let row = both("600 keys of 60,000 B", "Redis", &[], run).await;
     assert_eq!(row.stats.failed + row.stats.gaps, 0, "{:?}", row.stats);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_a_feed_stays_deaf() {
-    async fn run<R: Rig>(left_out: Option<Rule>) -> Row {
+    async fn run<R: Rig>(left_out: &[Rule]) -> Row {
         let rig = R::start(100_000).await;
         let feed = Deafened::new(rig.engine());
         let config = config(left_out);
@@ -212,7 +212,7 @@ async fn f1_a_feed_stays_deaf() {
         })
         .await
     }
-    let without = Some(Rule::Audit);
+    let without = &[Rule::Audit];
     both(
         "deaf feed",
         "Redis tracking",
@@ -263,28 +263,29 @@ authorization { users = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_nats_may_not_subscribe() {
-    let run = async |left_out| nats(NODE_MAY_NOT_SUBSCRIBE, "node", config(left_out)).await;
-    let row = both("may not subscribe", "NATS", Some(Rule::Audit), run).await;
+    let run =
+        async |left_out: &[Rule]| nats(NODE_MAY_NOT_SUBSCRIBE, "node", config(left_out)).await;
+    let row = both(
+        "may not subscribe",
+        "NATS",
+        &[Rule::Audit, Rule::ReadAtNewSession],
+        run,
+    )
+    .await;
     says(&row, "NATS user");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_nats_allows_few_subscriptions() {
     // Too few for a subscription per key, and too few for anything.
-    let run = async |left_out| nats("max_subscriptions: 100", "", config(left_out)).await;
-    let row = both("100 subscriptions", "NATS", None, run).await;
+    let run = async |left_out: &[Rule]| nats("max_subscriptions: 100", "", config(left_out)).await;
+    let row = both("100 subscriptions", "NATS", &[], run).await;
     assert!(
         row.stats.lag.is_zero(),
         "a wildcard serves: {:?}",
         row.stats
     );
-    let run = async |left_out| nats("max_subscriptions: 2", "", config(left_out)).await;
-    let row = both(
-        "2 subscriptions",
-        "NATS",
-        Some(Rule::ReadWithoutSession),
-        run,
-    )
-    .await;
+    let run = async |left_out: &[Rule]| nats("max_subscriptions: 2", "", config(left_out)).await;
+    let row = both("2 subscriptions", "NATS", &[Rule::ReadWithoutSession], run).await;
     says(&row, "subscriptions");
 }

@@ -147,6 +147,7 @@ async fn live(world: &Arc<World>, rules: Rules) {
         linger: Duration::from_millis(15),
         settle: Duration::from_millis(50),
         read_batch: 2,
+        backoff: (Duration::from_millis(50), Duration::from_millis(800)),
         rules,
         ..Config::default()
     };

@@ -1,6 +1,5 @@
 //! Messages of a session to itself.
 
-use super::cut;
 use crate::error::FeedError;
 use async_nats::{Client, Subject, Subscriber};
 use futures_util::StreamExt;
@@ -20,7 +19,10 @@ pub(super) struct Echo {
 impl Echo {
     pub(super) async fn open(client: &Client, patience: Duration) -> Result<Self, FeedError> {
         let subject = Subject::from(client.new_inbox());
-        let echoes = client.subscribe(subject.clone()).await.map_err(cut)?;
+        let echoes = client
+            .subscribe(subject.clone())
+            .await
+            .map_err(FeedError::cut)?;
         Ok(Self {
             client: client.clone(),
             subject,
@@ -41,14 +43,14 @@ impl Echo {
         let sent = self
             .client
             .publish(self.subject.clone(), number.clone().into());
-        sent.await.map_err(cut)?;
+        sent.await.map_err(FeedError::cut)?;
         let back = async {
             while let Some(message) = self.echoes.next().await {
                 if message.payload == number.as_bytes() {
                     return Ok(());
                 }
             }
-            Err(cut("the connection is closed"))
+            Err(FeedError::cut("the connection is closed"))
         };
         match timeout(self.patience, back).await {
             Ok(back) => back,
