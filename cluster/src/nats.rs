@@ -27,6 +27,7 @@
 
 mod commit;
 mod config;
+mod connect;
 mod inner;
 mod session;
 mod source;
@@ -40,6 +41,9 @@ use crate::key::WireKey;
 use crate::source::{Reading, Source};
 pub use async_nats as client;
 pub use config::NatsConfig;
+#[cfg(feature = "rules")]
+#[doc(hidden)]
+pub use connect::{Socket, Wire};
 use inner::Inner;
 use parking_lot::Mutex;
 pub use session::{NatsChanges, NatsInterests};
@@ -59,6 +63,21 @@ pub struct NatsEngine {
 impl NatsEngine {
     /// An engine on these servers, which connects when it is first used, and then makes the stream if it is not there.
     pub fn new(config: NatsConfig) -> Self {
+        Self::on(
+            #[cfg(feature = "rules")]
+            None,
+            config,
+        )
+    }
+
+    /// An engine whose sessions use a simulated client crate.
+    #[cfg(feature = "rules")]
+    #[doc(hidden)]
+    pub fn simulated(wire: Arc<dyn Wire>, config: NatsConfig) -> Self {
+        Self::on(Some(wire), config)
+    }
+
+    fn on(#[cfg(feature = "rules")] wire: Option<Arc<dyn Wire>>, config: NatsConfig) -> Self {
         Self {
             inner: Arc::new(Inner {
                 subjects: Subjects::new(&config.prefix),
@@ -66,6 +85,8 @@ impl NatsEngine {
                 context: OnceCell::new(),
                 epoch: Mutex::default(),
                 needs_wildcard: AtomicBool::new(false),
+                #[cfg(feature = "rules")]
+                wire,
                 advice: Mutex::default(),
             }),
         }

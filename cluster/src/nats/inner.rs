@@ -24,6 +24,9 @@ pub(super) struct Inner {
     pub(super) epoch: Mutex<Option<Epoch>>,
     /// The server allows fewer subscriptions than `Config::max_subscriptions`: sessions use a wildcard.
     pub(super) needs_wildcard: AtomicBool,
+    /// In the place of the client crate.
+    #[cfg(feature = "rules")]
+    pub(super) wire: Option<Arc<dyn super::connect::Wire>>,
     pub(super) advice: Mutex<Option<Arc<str>>>,
 }
 

@@ -2,13 +2,14 @@
 
 mod echo;
 
+use super::connect::{Connection, Subscription};
 use super::inner::Inner;
 use crate::config::Config;
 use crate::error::FeedError;
 use crate::feed::{Change, Changes, Interests};
 use crate::key::WireKey;
 use async_nats::header::NATS_SEQUENCE;
-use async_nats::{Client, Event, Message, Subscriber};
+use async_nats::{Event, Message};
 use echo::Echo;
 use futures_util::stream::{AbortHandle, Abortable, SelectAll};
 use futures_util::{FutureExt, StreamExt};
@@ -29,7 +30,7 @@ pub(super) async fn open<K: WireKey>(
 ) -> Result<(NatsInterests<K>, NatsChanges<K>), FeedError> {
     let (troubles, mut trouble) = mpsc::unbounded_channel();
     let limits = inner.clone();
-    let on_event = move |event| {
+    let tell = move |event| {
         let error = match event {
             Event::Connected | Event::LameDuckMode | Event::Draining => None,
             Event::SlowConsumer(_) => Some(FeedError::Lagged),
@@ -38,18 +39,9 @@ pub(super) async fn open<K: WireKey>(
         };
         // If the session is over, it need not hear.
         error.map(|error| troubles.send(error));
-        std::future::ready(())
     };
-    let options = inner.config.options.clone();
-    let client = options
-        .connection_timeout(inner.config.timeout)
-        .ping_interval(config.ping)
-        .subscription_capacity(inner.config.capacity)
-        .event_callback(on_event)
-        .connect(&inner.config.servers)
-        .await
-        .map_err(|error| FeedError::Connect(error.into()))?;
-    let opened = open_on(inner, config, &client).await;
+    let connection = Connection::open(inner, config, tell).await?;
+    let opened = open_on(inner, config, &connection).await;
     let (interests, echo, advisories, add) = match opened {
         Ok(opened) => opened,
         // What the server has said explains a silence.
@@ -74,21 +66,21 @@ pub(super) async fn open<K: WireKey>(
 type Opened<K> = (
     NatsInterests<K>,
     Echo,
-    Subscriber,
+    Subscription,
     mpsc::UnboundedReceiver<News>,
 );
 
 async fn open_on<K: WireKey>(
     inner: &Arc<Inner>,
     config: &Config,
-    client: &Client,
+    connection: &Connection,
 ) -> Result<Opened<K>, FeedError> {
     let advisories = format!("$JS.EVENT.ADVISORY.STREAM.*.{}", inner.config.stream);
-    let advisories = client.subscribe(advisories).await.map_err(FeedError::cut)?;
+    let advisories = connection.subscribe(advisories).await?;
     let (added, add) = mpsc::unbounded_channel();
     let interests = NatsInterests {
         inner: inner.clone(),
-        echo: Echo::open(client, config.ping).await?,
+        echo: Echo::open(connection, config.ping).await?,
         subscriptions: HashMap::new(),
         has_wildcard: false,
         // ORDERING: Relaxed: the flag guards nothing, and a session that does not see it yet finds out for itself.
@@ -100,7 +92,7 @@ async fn open_on<K: WireKey>(
         key: PhantomData,
     };
     // The messages to itself come over the connection that the news come over.
-    let mut echo = Echo::open(client, config.ping).await?;
+    let mut echo = Echo::open(connection, config.ping).await?;
     // The server knows of all of these now.
     echo.round_trip().await?;
     Ok((interests, echo, advisories, add))
@@ -123,7 +115,7 @@ fn refusal(inner: &Inner, said: &str) -> FeedError {
     }
 }
 
-type News = Abortable<Subscriber>;
+type News = Abortable<Subscription>;
 
 /// What one session watches.
 pub struct NatsInterests<K> {
@@ -138,18 +130,10 @@ pub struct NatsInterests<K> {
 }
 
 impl<K> NatsInterests<K> {
-    fn client(&self) -> &Client {
-        self.echo.client()
-    }
-
     async fn subscribe(&self, subject: String) -> Result<AbortHandle, FeedError> {
-        let subscriber = self
-            .client()
-            .subscribe(subject)
-            .await
-            .map_err(FeedError::cut)?;
+        let subscription = self.echo.connection().subscribe(subject).await?;
         let (handle, registration) = AbortHandle::new_pair();
-        let news = Abortable::new(subscriber, registration);
+        let news = Abortable::new(subscription, registration);
         match self.added.send(news) {
             Ok(()) => Ok(handle),
             Err(_) => Err(FeedError::cut("the session is over")),
@@ -196,7 +180,7 @@ impl<K: WireKey> Interests<K> for NatsInterests<K> {
 
     /// In a cluster of servers, the others learn of a subscription a little later.
     fn is_exact(&self) -> bool {
-        self.client().server_info().cluster.is_none()
+        !self.echo.connection().is_clustered()
     }
 }
 
@@ -205,7 +189,7 @@ pub struct NatsChanges<K> {
     inner: Arc<Inner>,
     echo: Echo,
     ping: Interval,
-    advisories: Subscriber,
+    advisories: Subscription,
     trouble: mpsc::UnboundedReceiver<FeedError>,
     add: mpsc::UnboundedReceiver<News>,
     news: SelectAll<News>,

@@ -1,10 +1,10 @@
 //! A store and a feed whose answers and messages take their time, and are lost as the scenario says.
 
 use crate::store::KEYS;
-use crate::world::World;
+use crate::world::{Backend, World};
 use fastrand::Rng;
 use request_purgatory_cluster::{
-    BoxError, Change, Changes, Config, Feed, FeedError, Interests, Reading, Source,
+    BoxError, Change, Changes, Cluster, Config, Feed, FeedError, Interests, Reading, Source,
 };
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use tokio::time::sleep;
 /// The connection of one session, as the engine sees it.
 struct Connection {
     number: u64,
-    heard: [bool; KEYS],
-    messages: mpsc::UnboundedSender<Change<usize>>,
+    heard: [bool; KEYS as usize],
+    messages: mpsc::UnboundedSender<Change<u64>>,
 }
 
 #[derive(Default)]
@@ -30,31 +30,40 @@ pub struct Engine {
     connections: Arc<Mutex<Connections>>,
 }
 
-impl Engine {
-    pub fn new(world: &Arc<World>) -> Self {
+impl Backend for Engine {
+    fn new(world: &Arc<World>) -> Self {
         Self {
             world: world.clone(),
             connections: Arc::default(),
         }
     }
 
+    fn start(&self, config: Config) -> Cluster<u64> {
+        Cluster::start(self.clone(), self.clone(), config).expect("in a runtime")
+    }
+
+    fn committed(&self, key: u64, version: u64) {
+        self.told(key, version);
+    }
+
+    fn cut(&self) {
+        self.connections().present = None;
+    }
+
+    fn flushed(&self) {}
+}
+
+impl Engine {
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().expect("no test panics with it")
     }
 
-    pub fn cut(&self) {
-        self.connections().present = None;
-    }
-
-    pub fn commit(&self, key: usize) {
+    fn told(&self, key: u64, version: u64) {
         let (world, scenario) = (&self.world, &self.world.scenario);
-        let change = {
-            let mut store = world.store();
-            Change {
-                key,
-                version: store.commit(key, world.now()),
-                epoch: Some(store.epoch),
-            }
+        let change = Change {
+            key,
+            version,
+            epoch: Some(world.store().epoch),
         };
         let mut connections = self.connections();
         let Some(connection) = &mut connections.present else {
@@ -62,7 +71,7 @@ impl Engine {
         };
         let is_mute =
             connection.number == 1 && scenario.mutes_at.is_some_and(|at| at <= world.now());
-        if !connection.heard[key] || is_mute || world.random(Rng::f64) < scenario.loss {
+        if !connection.heard[key as usize] || is_mute || world.random(Rng::f64) < scenario.loss {
             return;
         }
         // Each takes its own time, so they arrive in disorder; some twice.
@@ -82,20 +91,21 @@ impl Engine {
         }
     }
 
-    fn set_heard(&self, session: u64, keys: &[usize], heard: bool) {
+    fn set_heard(&self, session: u64, keys: &[u64], heard: bool) {
         let mut connections = self.connections();
         if let Some(connection) = connections
             .present
             .as_mut()
             .filter(|it| it.number == session)
         {
-            keys.iter().for_each(|&key| connection.heard[key] = heard);
+            keys.iter()
+                .for_each(|&key| connection.heard[key as usize] = heard);
         }
     }
 }
 
-impl Source<usize> for Engine {
-    async fn versions(&self, keys: &[usize]) -> Result<Reading, BoxError> {
+impl Source<u64> for Engine {
+    async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
         self.world.sleep(0..=6).await;
         if self.world.is_within(self.world.scenario.is_unread) {
             return Err("nothing can be read".into());
@@ -106,7 +116,7 @@ impl Source<usize> for Engine {
     }
 }
 
-impl Feed<usize> for Engine {
+impl Feed<u64> for Engine {
     type Interests = Watcher;
     type Changes = Listener;
 
@@ -121,7 +131,7 @@ impl Feed<usize> for Engine {
         let number = connections.opened;
         connections.present = Some(Connection {
             number,
-            heard: [false; KEYS],
+            heard: [false; KEYS as usize],
             messages,
         });
         let watcher = Watcher {
@@ -138,7 +148,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    async fn tell(&self, keys: &[usize], heard: bool) -> Result<(), FeedError> {
+    async fn tell(&self, keys: &[u64], heard: bool) -> Result<(), FeedError> {
         let world = &self.engine.world;
         let takes = world.pause(1..=world.scenario.watch);
         let spread = world.scenario.late_interest.as_millis() as u64;
@@ -161,12 +171,12 @@ impl Watcher {
     }
 }
 
-impl Interests<usize> for Watcher {
-    async fn watch(&mut self, keys: &[usize]) -> Result<(), FeedError> {
+impl Interests<u64> for Watcher {
+    async fn watch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
         self.tell(keys, true).await
     }
 
-    async fn unwatch(&mut self, keys: &[usize]) -> Result<(), FeedError> {
+    async fn unwatch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
         self.tell(keys, false).await
     }
 
@@ -175,10 +185,10 @@ impl Interests<usize> for Watcher {
     }
 }
 
-pub struct Listener(mpsc::UnboundedReceiver<Change<usize>>);
+pub struct Listener(mpsc::UnboundedReceiver<Change<u64>>);
 
-impl Changes<usize> for Listener {
-    async fn next(&mut self) -> Result<Vec<Change<usize>>, FeedError> {
+impl Changes<u64> for Listener {
+    async fn next(&mut self) -> Result<Vec<Change<u64>>, FeedError> {
         let change = self.0.recv().await;
         let cut = || FeedError::Cut("the connection was cut".into());
         Ok(vec![change.ok_or_else(cut)?])

@@ -5,12 +5,16 @@
 
 mod clients;
 mod engine;
+#[path = "../engines/mod.rs"]
+mod engines;
+mod shipped;
 mod store;
 mod world;
 
+use engine::Engine;
 use request_purgatory_cluster::model::{Rule, Rules};
 use std::time::Duration;
-use world::{Outcome, Scenario};
+use world::{Backend, Outcome, Scenario};
 
 const SEEDS: u64 = 300;
 
@@ -21,6 +25,7 @@ const fn ms(millis: u64) -> Duration {
 /// No audit comes to the rescue, and nothing is to be rescued.
 const SOUND: Scenario = Scenario {
     audit: Duration::from_secs(3_600),
+    ping: Duration::from_secs(5),
     pause: 25,
     watch: 10,
     bound: ms(300),
@@ -105,10 +110,10 @@ const UNREAD: Scenario = Scenario {
     ..SELDOM
 };
 
-fn run(scenario: Scenario, rules: Rules) -> Total {
+fn run<B: Backend>(scenario: Scenario, rules: Rules, seeds: u64) -> Total {
     let mut total = Total::default();
-    for seed in 0..SEEDS {
-        let outcome = world::run(seed, scenario, rules);
+    for seed in 0..seeds {
+        let outcome = world::run::<B>(seed, scenario, rules);
         total.sum.add(&outcome);
     }
     println!("{total:?}");
@@ -122,20 +127,24 @@ struct Total {
 
 /// The protocol loses nothing, and has something to lose.
 fn holds(scenario: Scenario) -> Total {
-    let total = run(scenario, Rules::default());
+    holds_on::<Engine>(scenario, SEEDS)
+}
+
+fn holds_on<B: Backend>(scenario: Scenario, seeds: u64) -> Total {
+    let total = run::<B>(scenario, Rules::default(), seeds);
     assert_eq!(total.sum.lost, 0, "{total:?}");
     assert_eq!(
         total.sum.wrong, 0,
         "an answer is a version of its history: {total:?}"
     );
-    assert!(total.sum.answered > SEEDS * 50, "{total:?}");
+    assert!(total.sum.answered > seeds * 50, "{total:?}");
     total
 }
 
 /// Without the rule, waits are lost in some run. (`docs/guide/cluster.md` says in how many of all; one is enough here.)
 fn loses(scenario: Scenario, rule: Rule) {
     let rules = Rules::default().without(rule);
-    let seed = (0..SEEDS).find(|&seed| world::run(seed, scenario, rules).lost > 0);
+    let seed = (0..SEEDS).find(|&seed| world::run::<Engine>(seed, scenario, rules).lost > 0);
     let seed = seed.unwrap_or_else(|| panic!("without {rule:?}, {SEEDS} runs lost nothing"));
     println!("without {rule:?}, the run with seed {seed} lost waits");
 }
@@ -274,7 +283,11 @@ fn g24_a_store_that_was_flushed_and_filled_again_ends_waits_with_reset() {
 /// that the history they know never had.
 #[test]
 fn without_a_reset_on_another_epoch() {
-    let total = run(FLUSHES_EARLY, Rules::default().without(Rule::ResetOnEpoch));
+    let total = run::<Engine>(
+        FLUSHES_EARLY,
+        Rules::default().without(Rule::ResetOnEpoch),
+        SEEDS,
+    );
     assert!(total.sum.wrong > 0, "{total:?}");
 }
 
@@ -291,6 +304,6 @@ fn without_verifying_what_clients_have_seen() {
 /// Every audit heals, so nothing is lost; but everything is late for ever.
 #[test]
 fn without_ending_a_session_that_hears_nothing() {
-    let total = run(MUTE, Rules::default().without(Rule::EndWhenUnheard));
+    let total = run::<Engine>(MUTE, Rules::default().without(Rule::EndWhenUnheard), SEEDS);
     assert!(total.sum.late_at_end > 10 * SEEDS, "{total:?}");
 }

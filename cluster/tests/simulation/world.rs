@@ -2,7 +2,7 @@
 //! shipped one, on tokio's paused clock.
 
 use crate::clients::{self, Waiting};
-use crate::engine::Engine;
+use crate::engines::Host;
 use crate::store::{KEYS, Store};
 use fastrand::Rng;
 use request_purgatory_cluster::model::Rules;
@@ -26,10 +26,27 @@ pub const LATE_PART: Duration = Duration::from_millis(3_200);
 /// Later than any message and read takes.
 pub const LATE: Duration = Duration::from_millis(100);
 
+/// A feed, and what it is told of the store.
+pub trait Backend: Clone + Send + Sync + 'static {
+    fn new(world: &Arc<World>) -> Self;
+
+    /// A node.
+    fn start(&self, config: Config) -> Cluster<u64>;
+
+    fn committed(&self, key: u64, version: u64);
+
+    /// Ends all connections.
+    fn cut(&self);
+
+    /// The store has lost all data.
+    fn flushed(&self);
+}
+
 /// What goes wrong.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
     pub audit: Duration,
+    pub ping: Duration,
     /// The longest pause between two commits, in milliseconds.
     pub pause: u64,
     /// How long the feed takes to watch, or to end that, at the most: milliseconds.
@@ -118,8 +135,42 @@ impl World {
     }
 }
 
+impl Host for World {
+    fn delay(&self) -> Duration {
+        self.pause(0..=6)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.store().epoch.0
+    }
+
+    fn version(&self, key: u64) -> u64 {
+        self.store().version(key)
+    }
+
+    fn is_unread(&self) -> bool {
+        self.is_within(self.scenario.is_unread)
+    }
+
+    fn refuses_sessions(&self) -> bool {
+        self.scenario.refuses_sessions
+    }
+
+    fn loses(&self, connection: u64) -> bool {
+        let mutes = self.scenario.mutes_at;
+        // (A connection for reads is told of nothing, so this is the first session's, whichever is opened first.)
+        connection <= 2 && mutes.is_some_and(|at| at <= self.now())
+            || self.random(Rng::f64) < self.scenario.loss
+    }
+
+    fn spread(&self) -> Option<Duration> {
+        let spread = self.scenario.late_interest.as_millis() as u64;
+        (spread > 0).then(|| self.pause(0..=spread))
+    }
+}
+
 /// One run.
-pub fn run(seed: u64, scenario: Scenario, rules: Rules) -> Outcome {
+pub fn run<B: Backend>(seed: u64, scenario: Scenario, rules: Rules) -> Outcome {
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -135,15 +186,16 @@ pub fn run(seed: u64, scenario: Scenario, rules: Rules) -> Outcome {
             quiet: Mutex::new(QUIET),
             outcome: Mutex::default(),
         });
-        live(&world, rules).await;
+        live::<B>(&world, rules).await;
         let mut outcome = world.outcome();
         std::mem::take(&mut *outcome)
     })
 }
 
-async fn live(world: &Arc<World>, rules: Rules) {
+async fn live<B: Backend>(world: &Arc<World>, rules: Rules) {
     let config = Config {
         audit: world.scenario.audit,
+        ping: world.scenario.ping,
         linger: Duration::from_millis(15),
         settle: Duration::from_millis(50),
         read_batch: 2,
@@ -157,8 +209,8 @@ async fn live(world: &Arc<World>, rules: Rules) {
         .dispatch(Dispatch::Inline)
         .build()
         .expect("the settings are sound");
-    let engine = Engine::new(world);
-    let cluster = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
+    let engine = B::new(world);
+    let cluster = engine.start(config);
     let waits = ClusterWaits::parked_in(&cluster, waits);
     let mut tasks = JoinSet::new();
     let waiting = (0..CLIENTS).map(|_| Waiting::default()).collect::<Vec<_>>();
@@ -180,15 +232,17 @@ async fn live(world: &Arc<World>, rules: Rules) {
     cluster.shutdown();
 }
 
-async fn commit(world: Arc<World>, engine: Engine) {
+async fn commit(world: Arc<World>, engine: impl Backend) {
     world.sleep(0..=40).await;
     while world.now() < *world.quiet.lock().expect("no test panics with it") {
-        engine.commit(world.random(|random| random.usize(..KEYS)));
+        let key = world.random(|random| random.u64(..KEYS));
+        let version = world.store().commit(key, world.now());
+        engine.committed(key, version);
         world.sleep(0..=world.scenario.pause).await;
     }
 }
 
-async fn trouble(world: Arc<World>, engine: Engine) {
+async fn trouble(world: Arc<World>, engine: impl Backend) {
     let scenario = &world.scenario;
     let mut due = Vec::new();
     if scenario.cuts {
@@ -205,7 +259,10 @@ async fn trouble(world: Arc<World>, engine: Engine) {
         sleep_until(world.started + at).await;
         match trouble {
             Trouble::Cut => engine.cut(),
-            Trouble::Flush => world.store().flush(at),
+            Trouble::Flush => {
+                world.store().flush(at);
+                engine.flushed();
+            }
             Trouble::RollBack => {
                 // The engine that had the newer copy is gone, and its connections with it.
                 let lag = world.pause(20..=200);
