@@ -142,6 +142,13 @@ impl<K: Key> Cluster<K> {
         }
     }
 
+    /// Has `key` read at once, if it is watched. For a caller whom the store has told something else than this node
+    /// believes: after an [`EngineError::Reset`](crate::EngineError::Reset), a client that goes on from its position
+    /// would otherwise be told of the version that was lost, again and again, until an audit finds out.
+    pub fn read_again(&self, key: &K) {
+        self.table().verify(key);
+    }
+
     /// The history of the store that this node knows of. `None` until the store was read for the first time.
     pub fn epoch(&self) -> Option<Epoch> {
         self.table().history().epoch

@@ -70,17 +70,28 @@ pub(super) async fn open(link: Link, other: Link) -> Result<(Watcher, Listener),
     Ok((watcher, listener))
 }
 
-/// Notes what was read of counters that are watched. Returns how many of them had not changed.
-fn note<'a>(watched: &Watched, read: impl Iterator<Item = (&'a Vec<u8>, Option<u64>)>) -> u32 {
+/// Notes what was read of counters that are watched, and counts which had changed and which had not.
+fn note<'a>(
+    watched: &Watched,
+    announced: &mut (u32, u32),
+    read: impl Iterator<Item = (&'a Vec<u8>, Option<u64>)>,
+) -> Result<(), FeedError> {
     let mut watched = watched.lock();
-    let mut unchanged = 0;
     for (name, version) in read {
-        if let Some(known) = watched.get_mut(name) {
-            unchanged += u32::from(version.is_some() && *known == version);
-            *known = version;
+        let Some(known) = watched.get_mut(name) else {
+            continue;
+        };
+        if version.is_some() && version < *known {
+            // The next session's reads find out what is lost.
+            return Err(FeedError::Cut("a counter went back".into()));
         }
+        match version.is_some() && *known == version {
+            true => announced.1 += 1,
+            false => announced.0 += 1,
+        }
+        *known = version;
     }
-    unchanged
+    Ok(())
 }
 
 impl Watcher {
@@ -98,7 +109,13 @@ impl Watcher {
         }
         let read = read(&self.link.connection, names, &counters).await;
         let (_, versions) = read.map_err(|error| self.link.broken(error))?;
-        note(&self.watched, counters.iter().zip(versions));
+        let mut watched = self.watched.lock();
+        for (name, version) in counters.iter().zip(versions) {
+            if let Some(known) = watched.get_mut(name) {
+                // The listener may have read a later one meanwhile.
+                *known = version.max(*known);
+            }
+        }
         Ok(())
     }
 
@@ -134,9 +151,8 @@ impl Listener {
             stale.retain(|name| *name != names.epoch);
             let read = read(&self.link.connection, names, &stale).await;
             let (epoch, versions) = read.map_err(|error| self.link.broken(error))?;
-            let unchanged = note(&self.watched, stale.iter().zip(versions.iter().copied()));
-            self.announced.0 += stale.len() as u32 - unchanged;
-            self.announced.1 += unchanged;
+            let read = stale.iter().zip(versions.iter().copied());
+            note(&self.watched, &mut self.announced, read)?;
             self.look_for_room()?;
             let changes = stale.iter().zip(versions).filter_map(|(name, version)| {
                 Some(Change {

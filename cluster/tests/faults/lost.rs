@@ -208,6 +208,74 @@ async fn f4_redis_a_lost_counter_is_one_answer() {
     assert_eq!(found, Ok(again));
 }
 
+/// Nothing is published of a counter that is lost, nor of an audit for an hour; and it is not committed to either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_a_client_that_obeys_a_reset_is_not_told_it_again_and_again() {
+    let rig = RedisRig::<true>::start(10_000).await;
+    let engine = rig.engine();
+    let waits = ClusterWaits::new(
+        &Cluster::start(
+            engine.clone(),
+            engine.clone(),
+            Config {
+                audit: LONG * 100,
+                ..Config::default()
+            },
+        )
+        .expect("in a runtime"),
+    )
+    .expect("there is a thread");
+    let mut seen = None;
+    for _ in 0..9 {
+        seen = Some(engine.commit(&key("a"), b"x").await.expect("it commits"));
+    }
+    let mut seen = seen.expect("it was committed to");
+    let before = Position { version: 8, ..seen };
+    let found = waits.wait_past_position(key("a"), before, LONG).await;
+    assert_eq!(found, Ok(seen));
+    live(&waits).await;
+    rig.server.query("DEL purgatory:v:a").await;
+    seen.version = 0;
+    let mut answers = 0;
+    let start = Instant::now();
+    while start.elapsed() < ms(2_000) {
+        match waits.wait_past_position(key("a"), seen, ms(500)).await {
+            Err(WaitError::Expired) => continue,
+            Ok(_) => {
+                seen = reset(engine.events(&key("a"), seen.version, 10).await);
+                waits.cluster().read_again(&key("a"));
+            }
+            Err(WaitError::Reset(position)) => seen = position,
+            Err(error) => panic!("{error}"),
+        }
+        answers += 1;
+    }
+    println!("| F4 obedient client | Redis published | 1 | 0 | {answers} answers in 2 s | |");
+    assert!((1..200).contains(&answers), "{answers}");
+    let again = waits.wait_past_position(key("a"), seen, ms(200)).await;
+    assert_eq!(again, Err(WaitError::Expired), "it is quiet now");
+}
+
+/// By tracking, the loss is heard at once, with no audit for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_tracking_hears_that_a_counter_is_lost() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = rig.engine();
+    let config = Config {
+        audit: LONG * 100,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
+    let waits = ClusterWaits::new(&node).expect("there is a thread");
+    engine.commit(&key("a"), b"x").await.expect("it commits");
+    assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
+    let wait = waits.wait_past(key("a"), 1, LONG);
+    live(&waits).await;
+    rig.server.query("DEL purgatory:v:a").await;
+    let told = wait.await;
+    assert!(matches!(told, Err(WaitError::Reset(_))), "{told:?}");
+}
+
 /// The log is gone, and the counter is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_redis_a_lost_log_is_one_answer() {

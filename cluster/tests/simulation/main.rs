@@ -12,7 +12,9 @@ mod store;
 mod world;
 
 use engine::Engine;
+use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::model::{Rule, Rules};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Feed, FeedError};
 use std::time::Duration;
 use world::{Backend, Outcome, Scenario};
 
@@ -203,6 +205,38 @@ fn g24_without_a_feed_waits_end_by_reads_within_an_audit() {
     let total = holds(NO_FEED);
     assert_eq!(total.sum.sessions, 0);
     assert!(total.sum.late > 0, "{total:?}");
+}
+
+/// The event was committed before the wait began, and no audit comes.
+#[tokio::test(start_paused = true)]
+async fn g24_without_a_feed_new_keys_are_read_at_once() {
+    let engine = MemoryEngine::new();
+    let node = Cluster::start(
+        engine.clone(),
+        Refusing,
+        Config {
+            audit: SOUND.audit,
+            ..Config::default()
+        },
+    );
+    let waits = ClusterWaits::new(&node.expect("in a runtime")).expect("there is a thread");
+    engine.commit(7);
+    let begun = tokio::time::Instant::now();
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    let told = tokio::time::timeout(Duration::from_secs(60), wait).await;
+    assert_eq!(told.expect("it is told"), Ok(1));
+    assert!(begun.elapsed() < ms(100), "{:?}", begun.elapsed());
+}
+
+struct Refusing;
+
+impl Feed<u64> for Refusing {
+    type Interests = <MemoryEngine<u64> as Feed<u64>>::Interests;
+    type Changes = <MemoryEngine<u64> as Feed<u64>>::Changes;
+
+    async fn open(&self, _: &Config) -> Result<(Self::Interests, Self::Changes), FeedError> {
+        Err(FeedError::Refused("this user may not subscribe".into()))
+    }
 }
 
 #[test]

@@ -102,15 +102,65 @@ const SILENT: Scenario = Scenario {
     ..MUTE
 };
 
+fn g24_nothing_is_lost<B: Backend>() {
+    holds_on::<B>(SOUND, SEEDS);
+}
+
+fn g24_nothing_is_lost_when_sessions_are_cut<B: Backend>() {
+    holds_on::<B>(CUTS, SEEDS);
+}
+
+fn g24_nothing_is_lost_when_commits_are_few<B: Backend>() {
+    holds_on::<B>(SELDOM, SEEDS);
+}
+
+fn g24_nothing_is_lost_when_interest_spreads_late<B: Backend>() {
+    holds_on::<B>(LATE, SEEDS);
+}
+
+fn g24_lost_messages_are_healed<B: Backend>() {
+    holds_on::<B>(
+        Scenario {
+            late_interest: ms(0),
+            ..LOSSY
+        },
+        SEEDS,
+    );
+}
+
+fn g24_a_flushed_store_ends_waits_with_reset<B: Backend>() {
+    holds_on::<B>(FLUSHES, SEEDS);
+}
+
+fn g24_an_older_copy_ends_waits_with_reset<B: Backend>() {
+    holds_on::<B>(ROLLS_BACK, SEEDS);
+}
+
+fn g24_an_audit_replaces_a_silent_session<B: Backend>() {
+    holds_on::<B>(MUTE, SEEDS);
+}
+
+fn g24_silence_ends_a_session<B: Backend>() {
+    holds_on::<B>(SILENT, SEEDS);
+}
+
+fn g24_without_a_feed_waits_end_by_reads<B: Backend>() {
+    holds_on::<B>(NO_FEED, SEEDS);
+}
+
+fn g24_reads_that_failed_are_made_again<B: Backend>() {
+    holds_on::<B>(UNREAD, SEEDS);
+}
+
 macro_rules! shipped {
-    ($($feed:ident: $backend:ty { $($test:ident: $scenario:expr;)* })*) => {$(
+    ($($feed:ident: $backend:ty { $($test:ident)* })*) => {$(
         mod $feed {
             use super::*;
 
             $(
                 #[test]
                 fn $test() {
-                    holds_on::<$backend>($scenario, SEEDS);
+                    super::$test::<$backend>();
                 }
             )*
         }
@@ -118,34 +168,7 @@ macro_rules! shipped {
 }
 
 shipped! {
-    redis_tracking: Redis<false> {
-        g24_nothing_is_lost: SOUND;
-        g24_nothing_is_lost_when_sessions_are_cut: CUTS;
-        g24_nothing_is_lost_when_commits_are_few: SELDOM;
-        g24_a_flushed_store_ends_waits_with_reset: FLUSHES;
-        g24_an_older_copy_ends_waits_with_reset: ROLLS_BACK;
-        g24_an_audit_replaces_a_silent_session: MUTE;
-        g24_without_a_feed_waits_end_by_reads: NO_FEED;
-        g24_reads_that_failed_are_made_again: UNREAD;
-    }
-    redis_published: Redis<true> {
-        g24_nothing_is_lost: SOUND;
-        g24_nothing_is_lost_when_sessions_are_cut: CUTS;
-        g24_nothing_is_lost_when_commits_are_few: SELDOM;
-        g24_lost_messages_are_healed: Scenario { late_interest: ms(0), ..LOSSY };
-        g24_a_flushed_store_ends_waits_with_reset: FLUSHES;
-        g24_an_older_copy_ends_waits_with_reset: ROLLS_BACK;
-        g24_silence_ends_a_session: SILENT;
-        g24_without_a_feed_waits_end_by_reads: NO_FEED;
-    }
-    nats: Nats {
-        g24_nothing_is_lost: SOUND;
-        g24_nothing_is_lost_when_sessions_are_cut: CUTS;
-        g24_nothing_is_lost_when_commits_are_few: SELDOM;
-        g24_nothing_is_lost_when_interest_spreads_late: LATE;
-        g24_a_flushed_store_ends_waits_with_reset: FLUSHES;
-        g24_an_older_copy_ends_waits_with_reset: ROLLS_BACK;
-        g24_silence_ends_a_session: SILENT;
-        g24_without_a_feed_waits_end_by_reads: NO_FEED;
-    }
+    redis_tracking: Redis<false> { g24_nothing_is_lost g24_nothing_is_lost_when_sessions_are_cut g24_nothing_is_lost_when_commits_are_few g24_a_flushed_store_ends_waits_with_reset g24_an_older_copy_ends_waits_with_reset g24_without_a_feed_waits_end_by_reads g24_an_audit_replaces_a_silent_session g24_reads_that_failed_are_made_again }
+    redis_published: Redis<true> { g24_nothing_is_lost g24_nothing_is_lost_when_sessions_are_cut g24_nothing_is_lost_when_commits_are_few g24_a_flushed_store_ends_waits_with_reset g24_an_older_copy_ends_waits_with_reset g24_without_a_feed_waits_end_by_reads g24_lost_messages_are_healed g24_silence_ends_a_session }
+    nats: Nats { g24_nothing_is_lost g24_nothing_is_lost_when_sessions_are_cut g24_nothing_is_lost_when_commits_are_few g24_a_flushed_store_ends_waits_with_reset g24_an_older_copy_ends_waits_with_reset g24_without_a_feed_waits_end_by_reads g24_nothing_is_lost_when_interest_spreads_late g24_silence_ends_a_session }
 }

@@ -209,9 +209,13 @@ impl Gateway {
         found: u64,
     ) -> Result<Arc<Answer>, PollError> {
         let resets = self.cluster().stats().resets;
-        let fetched = self.bodies.after(topic, seen, found, resets).await;
+        let fetched = self.bodies.after(topic.clone(), seen, found, resets).await;
         fetched.map_err(|error| match &*error {
-            FetchError::Gone(position) => PollError::Gone(error.to_string(), *position),
+            FetchError::Gone(position) => {
+                // The node may not know of the loss yet, and would answer the client's next poll with what is lost.
+                self.cluster().read_again(&topic);
+                PollError::Gone(error.to_string(), *position)
+            }
             FetchError::Store(_) => PollError::Refused(error.to_string()),
         })
     }
