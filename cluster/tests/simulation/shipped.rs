@@ -13,7 +13,7 @@ use request_purgatory_cluster::redis::{News, RedisConfig, RedisEngine};
 use request_purgatory_cluster::{Cluster, Config};
 use std::sync::Arc;
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 60;
 
 #[derive(Clone)]
 struct Redis<const PUBLISHED: bool> {

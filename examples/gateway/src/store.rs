@@ -57,11 +57,14 @@ impl Store {
     pub async fn connect(kind: EngineKind, urls: &[String]) -> Result<Self, BoxError> {
         let store = match kind {
             EngineKind::Memory => Self::Memory(MemoryStore::new()),
-            EngineKind::Redis => Self::Redis(RedisEngine::new(RedisConfig {
-                addresses: urls.to_vec(),
-                prefix: "gateway:".into(),
-                ..RedisConfig::default()
-            })?),
+            EngineKind::Redis => Self::Redis(
+                RedisEngine::connect(RedisConfig {
+                    addresses: urls.to_vec(),
+                    prefix: "gateway:".into(),
+                    ..RedisConfig::default()
+                })
+                .await?,
+            ),
             EngineKind::Nats => Self::Nats(
                 NatsEngine::connect(NatsConfig {
                     servers: urls.to_vec(),
@@ -72,7 +75,6 @@ impl Store {
                 .await?,
             ),
         };
-        store.epoch().await?;
         Ok(store)
     }
 

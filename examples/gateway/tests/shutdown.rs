@@ -82,6 +82,7 @@ async fn sigterm_to_a_process_answers_every_parked_poll() {
     };
     timeout(LONG, parked).await.expect("in time");
     let id = i32::try_from(node.0.id()).ok().and_then(Pid::from_raw);
+    let told = Instant::now();
     kill_process(id.expect("a process"), Signal::TERM).expect("it lives");
     for poll in polls {
         let answer = timeout(LONG, poll).await.expect("in time");
@@ -90,6 +91,11 @@ async fn sigterm_to_a_process_answers_every_parked_poll() {
     let ended = tokio::task::spawn_blocking(move || node.0.wait());
     let ended = timeout(LONG, ended).await.expect("in time");
     assert!(ended.expect("no panic").expect("a child").success());
+    assert!(
+        told.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        told.elapsed()
+    );
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("a pipe");
     assert_eq!(rest, "");
