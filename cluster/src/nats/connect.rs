@@ -1,9 +1,9 @@
 //! The connection of a session: async-nats's, or a simulated one in tests.
 
-use super::inner::Inner;
-use crate::config::Config;
 use crate::error::FeedError;
-use async_nats::{Client, Event, Message, Subscriber};
+#[cfg(feature = "rules")]
+use async_nats::Event;
+use async_nats::{Client, Message, Subscriber};
 use futures_util::Stream;
 #[cfg(feature = "rules")]
 use futures_util::future::BoxFuture;
@@ -53,28 +53,6 @@ pub(super) enum Subscription {
 }
 
 impl Connection {
-    /// For a session: it is not made again.
-    pub(super) async fn open(
-        inner: &Inner,
-        config: &Config,
-        tell: impl Fn(Event) + Send + Sync + 'static,
-    ) -> Result<Self, FeedError> {
-        #[cfg(feature = "rules")]
-        if let Some(wire) = &inner.wire {
-            return Ok(Self::Simulated(wire.connect(Box::new(tell)).await?));
-        }
-        let options = inner.config.options.clone();
-        let client = options
-            .connection_timeout(inner.config.timeout)
-            .ping_interval(config.ping)
-            .subscription_capacity(inner.config.capacity)
-            .event_callback(move |event| std::future::ready(tell(event)))
-            .connect(&inner.config.servers)
-            .await;
-        let client = client.map_err(|error| FeedError::Connect(error.into()))?;
-        Ok(Self::Real(client))
-    }
-
     pub(super) async fn subscribe(&self, subject: String) -> Result<Subscription, FeedError> {
         match self {
             Self::Real(client) => {

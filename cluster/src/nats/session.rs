@@ -40,7 +40,7 @@ pub(super) async fn open<K: WireKey>(
         // If the session is over, it need not hear.
         error.map(|error| troubles.send(error));
     };
-    let connection = Connection::open(inner, config, tell).await?;
+    let connection = connect(inner, config, tell).await?;
     let opened = open_on(inner, config, &connection).await;
     let (interests, echo, advisories, add) = match opened {
         Ok(opened) => opened,
@@ -61,6 +61,29 @@ pub(super) async fn open<K: WireKey>(
         key: PhantomData,
     };
     Ok((interests, changes))
+}
+
+/// Opens a connection that is not made again.
+async fn connect(
+    inner: &Inner,
+    config: &Config,
+    tell: impl Fn(Event) + Send + Sync + 'static,
+) -> Result<Connection, FeedError> {
+    #[cfg(feature = "rules")]
+    if let Some(wire) = &inner.wire {
+        let socket = wire.connect(Box::new(tell)).await?;
+        return Ok(Connection::Simulated(socket));
+    }
+    let options = inner.config.options.clone();
+    let client = options
+        .connection_timeout(inner.config.timeout)
+        .ping_interval(config.ping)
+        .subscription_capacity(inner.config.capacity)
+        .event_callback(move |event| std::future::ready(tell(event)))
+        .connect(&inner.config.servers)
+        .await;
+    let client = client.map_err(|error| FeedError::Connect(error.into()))?;
+    Ok(Connection::Real(client))
 }
 
 type Opened<K> = (

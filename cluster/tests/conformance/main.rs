@@ -325,6 +325,45 @@ conformance! {
     nats: NatsRig;
 }
 
+/// Bodies after what was seen, in order, no more than asked for, and of this key only.
+macro_rules! events {
+    ($test:ident: $rig:ty) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            let rig = <$rig>::start(CAPACITY).await;
+            let engine = rig.engine();
+            let mut positions = Vec::new();
+            for number in 0..6_u8 {
+                let key = key(usize::from(number % 2));
+                let position = engine.commit(&key, &[number]).await.expect("it commits");
+                positions.push(position);
+            }
+            let [first, second, third] = [0, 2, 4].map(|at| positions[at].version);
+            for (seen, limit, expected) in [
+                (0, 10, &[(first, 0), (second, 2), (third, 4)][..]),
+                (first, 10, &[(second, 2), (third, 4)]),
+                (first, 1, &[(second, 2)]),
+                (third, 10, &[]),
+            ] {
+                let events = engine.events(&key(0), seen, limit).await.expect("it reads");
+                let found = events.iter().map(|it| (it.version, it.body[0]));
+                assert_eq!(found.collect::<Vec<_>>(), expected, "after {seen}");
+            }
+            assert_eq!(engine.events(&key(7), 0, 9).await.expect("it reads"), []);
+            let read = Source::<Key>::versions(&engine, &[])
+                .await
+                .expect("it reads");
+            assert_eq!(
+                read.epoch, positions[0].epoch,
+                "a position names the history"
+            );
+        }
+    };
+}
+
+events!(redis_tells_recent_events: RedisTracking);
+events!(nats_tells_recent_events: NatsRig);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_reads_a_stream_that_allows_no_direct_requests() {
     let rig = NatsRig::start(CAPACITY).await;

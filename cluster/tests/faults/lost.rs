@@ -1,11 +1,11 @@
 //! The engine loses a part of what it held, is silent, or runs out of room: what the writer and the waiting are told.
 
+use crate::load::print_row;
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;
 use crate::support::{LONG, eventually};
 use async_nats::jetstream::stream;
-use request_purgatory_cluster::nats::NatsEngine;
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
 use request_purgatory_cluster::{
     Cluster, ClusterWaits, Config, EngineError, Feed, Position, Source, WaitError,
@@ -71,10 +71,7 @@ async fn f2_nats_a_deleted_stream_is_made_again() {
     let Err(WaitError::Reset(position)) = told else {
         panic!("{told:?}");
     };
-    println!(
-        "| F2 stream deleted | NATS | 1 | 0 | {:?} | |",
-        gone.elapsed()
-    );
+    print_row("F2 stream deleted", "NATS", 1, 0, gone.elapsed(), "");
     assert!(gone.elapsed() < ms(4_000), "{:?}", gone.elapsed());
     let found = waits.wait_past_position(key("a"), position, LONG).await;
     assert_eq!(found, Ok(again));
@@ -150,10 +147,7 @@ async fn f3_nats_discarded_events_are_a_reset_and_never_written_keys_stay_quiet(
         assert!(head.version >= 100, "it is the head: {head}");
         position = Some(head);
     }
-    println!(
-        "| F3 max_msgs | NATS | {KEYS} | 0 | {:?} | |",
-        start.elapsed()
-    );
+    print_row("F3 max_msgs", "NATS", KEYS, 0, start.elapsed(), "");
     assert!(
         waits.cluster().stats().advice.is_some(),
         "the limits are told"
@@ -250,7 +244,15 @@ async fn f4_redis_a_client_that_obeys_a_reset_is_not_told_it_again_and_again() {
         }
         answers += 1;
     }
-    println!("| F4 obedient client | Redis published | 1 | 0 | {answers} answers in 2 s | |");
+    let told = format!("{answers} answers in 2 s");
+    print_row(
+        "F4 obedient client",
+        "Redis, published",
+        1,
+        0,
+        start.elapsed(),
+        told,
+    );
     assert!((1..200).contains(&answers), "{answers}");
     let again = waits.wait_past_position(key("a"), seen, ms(200)).await;
     assert_eq!(again, Err(WaitError::Expired), "it is quiet now");
@@ -346,10 +348,7 @@ async fn f5_redis_callers_do_not_wait_for_each_other() {
         for call in calls.collect::<Vec<_>>() {
             call.await.expect("no panic").expect_err("nothing answers");
         }
-        println!(
-            "| F5 silent server | Redis | {callers} | 0 | {:?} | |",
-            start.elapsed()
-        );
+        print_row("F5 silent server", "Redis", callers, 0, start.elapsed(), "");
         assert!(start.elapsed() < ms(1_400), "{:?}", start.elapsed());
     }
     proxy.freeze(false);
@@ -412,52 +411,10 @@ async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
     for wait in parked.by_ref().take(15) {
         assert_eq!(wait.await.expect("no panic"), Ok(1));
     }
-    println!(
-        "| F7 tracking table of 1,000 keys | Redis | {KEYS} | 0 | {:?} | {} reads for 15 commits |",
-        start.elapsed(),
-        reads().await - before
-    );
+    let reads_made = format!("{} reads for 15 commits", reads().await - before);
+    let row = "F7 tracking table of 1,000 keys";
+    print_row(row, "Redis, tracking", KEYS, 0, start.elapsed(), reads_made);
     assert!(reads().await - before < 100, "no circle");
     assert!(waits.cluster().stats().lag.is_zero());
     parked.for_each(|wait| wait.abort());
-}
-
-/// `events` of NATS, which the gateway reads bodies with.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nats_events_are_those_after_what_was_seen() {
-    let rig = NatsRig::start(10_000).await;
-    let engine: NatsEngine = rig.engine();
-    let mut versions = Vec::new();
-    for number in 0..6_u8 {
-        let name = if number % 2 == 0 { "a" } else { "b" };
-        versions.push(
-            engine
-                .commit(&key(name), &[number])
-                .await
-                .expect("it commits")
-                .version,
-        );
-    }
-    let events = engine.events(&key("a"), 0, 10).await.expect("it reads");
-    let found = events
-        .iter()
-        .map(|it| (it.version, it.body[0]))
-        .collect::<Vec<_>>();
-    assert_eq!(
-        found,
-        [(versions[0], 0), (versions[2], 2), (versions[4], 4)]
-    );
-    let after = engine
-        .events(&key("a"), versions[0], 1)
-        .await
-        .expect("it reads");
-    assert_eq!((after.len(), after[0].version), (1, versions[2]));
-    assert_eq!(
-        engine
-            .events(&key("a"), versions[4], 9)
-            .await
-            .expect("it reads"),
-        []
-    );
-    assert_eq!(engine.events(&key("c"), 0, 9).await.expect("it reads"), []);
 }

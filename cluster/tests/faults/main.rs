@@ -10,7 +10,7 @@ mod load;
 mod lost;
 mod rows;
 
-use load::{Load, NODES};
+use load::Load;
 use request_purgatory_cluster::Config;
 use request_purgatory_cluster::model::{Rule, Rules};
 use std::time::Duration;
@@ -50,11 +50,8 @@ fn bound(is_whole: bool) -> Duration {
 }
 
 fn check(fault: &str, lost: usize, is_whole: bool, load: &Load) {
-    println!(
-        "{fault}: lost {lost} of {} ({:?})",
-        KEYS * NODES,
-        load.stats()
-    );
+    let without = if is_whole { "" } else { " (without its rule)" };
+    load.print(&format!("{fault}{without}"), lost);
     match is_whole {
         true => assert_eq!(lost, 0, "{fault}: {:?}", load.stats()),
         false => assert!(
@@ -202,11 +199,15 @@ async fn a_node_is_gone<R: Rig>(left_out: &[Rule]) {
     let again = keys
         .iter()
         .map(|key| second.wait_past(key.clone(), 0, PATIENCE));
-    let mut lost = 0;
+    let (asked, mut lost) = (std::time::Instant::now(), 0);
     for wait in again.collect::<Vec<_>>() {
         lost += usize::from(wait.await.is_err());
     }
-    println!("node gone: lost {lost} of {KEYS}");
+    let name = match left_out.is_empty() {
+        true => "node gone",
+        false => "node gone (without its rules)",
+    };
+    load::print_row(name, R::NAME, KEYS, lost, asked.elapsed(), "");
     match left_out.is_empty() {
         true => assert_eq!(lost, 0),
         false => assert!(lost > 0),

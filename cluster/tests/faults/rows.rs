@@ -1,7 +1,7 @@
 //! The rows of the table of faults: what is done, on which engine, how many wait, how many were lost, how late the worst
 //! answer was, and when the node was back in step.
 
-use crate::load::Deafened;
+use crate::load::{Deafened, print_row};
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::nats_server::NatsServer;
 use request_purgatory_cluster::model::{Rule, Rules};
@@ -51,16 +51,12 @@ impl Row {
             rules => format!(" (without {rules:?})"),
         };
         let trouble = self.stats.feed_trouble.as_ref();
-        println!(
-            "| {row}{without} | {engine} | {} | {} | {:?} | {} |",
-            self.waits,
-            self.lost,
-            self.worst,
-            trouble.map_or("in step".to_owned(), |it| format!(
-                "{} x {}: {}",
-                it.times, it.word, it.cause
-            )),
-        );
+        let then = match trouble {
+            Some(it) => format!("{} x {}: {}", it.times, it.word, it.cause),
+            None => "in step".to_owned(),
+        };
+        let row = format!("{row}{without}");
+        print_row(&row, engine, self.waits, self.lost, self.worst, then);
     }
 }
 
