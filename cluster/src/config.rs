@@ -75,7 +75,8 @@ pub struct Config {
     ///
     /// The pause doubles with each attempt that fails, and a random part of up to half of it is left out, so that nodes
     /// that lost the same engine do not come back together. After a session that had caught up and lasted for longer
-    /// than the longest pause it begins again with the first one; reads that fail pause alike. 50 ms is short beside a restart of an engine; 5 s is short beside the timeout of a wait.
+    /// than the longest pause it begins again with the first one; reads that fail pause alike. 50 ms is short beside a
+    /// restart of an engine; 5 s is short beside the timeout of a wait.
     pub backoff: (Duration, Duration),
 
     /// How often the engine is asked for a sign of life, and how long it may take to give it. Default: 5 s.

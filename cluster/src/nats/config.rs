@@ -16,10 +16,9 @@ pub struct NatsConfig {
     pub stream: String,
     /// What all subjects begin with. Default: `purgatory`.
     pub prefix: String,
-    /// On how many servers a stream that [`NatsEngine::connect`](super::NatsEngine::connect) makes is stored. Default: 1. With 3, one server may
-    /// fail.
+    /// On how many servers a stream that this engine makes is stored. Default: 1. With 3, one server may fail.
     pub replicas: usize,
-    /// How many events a stream that [`NatsEngine::connect`](super::NatsEngine::connect) makes keeps for each key. Default: 1,000.
+    /// How many events a stream that this engine makes keeps for each key. Default: 1,000.
     pub kept: i64,
     /// How long one request of a read may take, and a commit with all that belongs to it. Default: 2 s, which is longer
     /// than an election of a leader usually takes, and short beside the timeout of a wait.

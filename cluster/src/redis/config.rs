@@ -28,7 +28,8 @@ pub struct RedisConfig {
     pub timeout: Duration,
     /// How many messages may wait in this node before it counts as too slow. Default: 65,536, about 8 MB.
     pub capacity: usize,
-    /// About how many bodies [`RedisEngine::commit`](super::RedisEngine::commit) keeps for each key. 0 keeps none. Default: 1,000.
+    /// About how many bodies [`RedisEngine::commit`](super::RedisEngine::commit) keeps for each key. 0 keeps none.
+    /// Default: 1,000.
     pub kept: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The connection of a client, watched from beside: while an answer is awaited, hyper does not look whether the client is
-//! still there if it has sent more than one request, and it waits for ever for a client that does not read.
+//! The connection of a client, watched from beside: while an answer is awaited, hyper does not look whether the client
+//! is still there if it has sent more than one request, and it waits for ever for a client that does not read.
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use std::io::{Error, ErrorKind, Result};
