@@ -6,6 +6,7 @@ use crate::position::Epoch;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{Config, Info, Republish, Stream};
+use tokio::time::timeout;
 
 /// The stream as it is now. One that is gone is made again.
 pub(super) async fn get(inner: &Inner) -> Result<Stream<Info>, EngineError> {
@@ -48,7 +49,13 @@ async fn make(inner: &Inner) -> Result<Stream<Info>, EngineError> {
         republish: Some(republish.clone()),
         ..Config::default()
     });
-    made.await.map_err(|error| {
+    // A user who may not is not answered at all. What to do is said within the time that the caller has.
+    let made = timeout(config.timeout.mul_f64(0.7), made).await;
+    let made = match made {
+        Ok(made) => made.map_err(|error| error.to_string()),
+        Err(_) => Err("no answer".to_owned()),
+    };
+    made.map_err(|error| {
         let why = format!(
             "the stream {name} is gone, and this user may not make it ({error}); run: nats stream add {name} \
              --subjects '{source}' --republish-source '{source}' --republish-destination '{destination}' \

@@ -2,10 +2,12 @@
 
 use crate::load::print_row;
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
+use crate::support::nats_server::NatsServer;
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;
 use crate::support::{LONG, eventually};
 use async_nats::jetstream::stream;
+use request_purgatory_cluster::nats::NatsEngine;
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
 use request_purgatory_cluster::{
     Cluster, ClusterWaits, Config, EngineError, Feed, Position, Source, WaitError,
@@ -93,6 +95,40 @@ async fn f2_nats_reads_make_a_lost_stream_again() {
     let deleted = rig.context().await.delete_stream("PURGATORY").await;
     assert!(deleted.expect("it is there").success);
     assert!(matches!(wait.await, Err(WaitError::Reset(_))));
+}
+
+const MAY_NOT_MAKE_STREAMS: &str = r#"
+authorization { users = [
+    { user: admin, password: secret }
+    { user: node, password: secret, permissions: {
+        publish: { deny: ["$JS.API.STREAM.CREATE.>"] }, subscribe: ">" } }
+] }
+"#;
+
+/// The node's user may not make the stream: reads and commits say what to run, and go on when someone has run it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f2_nats_who_may_not_make_the_stream_is_told_what_to_run() {
+    let server = NatsServer::start_with(MAY_NOT_MAKE_STREAMS).await;
+    let config = |user: &str| {
+        let mut config = NatsRig::config(vec![server.url()], 10_000);
+        let options = config.options.clone();
+        config.options = options.user_and_password(user.into(), "secret".into());
+        config
+    };
+    let engine = NatsEngine::new(config("node"));
+    let waits = node(&engine);
+    let wait = waits.wait_past(key("a"), 0, LONG);
+    let refused = engine.commit(&key("a"), b"x").await.expect_err("no stream");
+    assert!(refused.to_string().contains("nats stream add"), "{refused}");
+    eventually("the node says so", async || {
+        let trouble = waits.cluster().stats().store_trouble?;
+        (trouble.cause.contains("nats stream add") && trouble.times > 1).then_some(())
+    })
+    .await;
+    let admin = NatsEngine::connect(config("admin")).await;
+    admin.expect("it makes the stream");
+    let position = engine.commit(&key("a"), b"x").await.expect("it commits");
+    assert_eq!(wait.await, Ok(position.version));
 }
 
 async fn limit(rig: &NatsRig, messages: i64) {
