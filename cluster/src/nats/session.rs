@@ -79,7 +79,10 @@ async fn connect(
         .connection_timeout(inner.config.timeout)
         .ping_interval(config.ping)
         .subscription_capacity(inner.config.capacity)
-        .event_callback(move |event| std::future::ready(tell(event)))
+        .event_callback(move |event| {
+            tell(event);
+            std::future::ready(())
+        })
         .connect(&inner.config.servers)
         .await;
     let client = client.map_err(|error| FeedError::Connect(error.into()))?;
