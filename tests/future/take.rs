@@ -499,7 +499,7 @@ fn values_go_back_in_nested_examinations(received: bool) {
             move |job| lock(&back).push_front(job),
         )
     };
-    let hand = |take: WaitFuture<u32, Taken<i32>>| -> Box<dyn Any + Send> {
+    let hand = |take: WaitFuture<WaitOperation<u32>, Taken<i32>>| -> Box<dyn Any + Send> {
         match received {
             true => Box::new(now(take).expect("a job")),
             false => Box::new(take),

@@ -1,11 +1,13 @@
-//! The audit: all watched keys are read now and then, in slices.
+//! The audit: all watched keys are read now and then, in slices, whether there is a session or not.
 //!
 //! What an audit finds and the feed had not told is either on its way or lost. So each find is looked at once more,
 //! `settle` later: by then it was heard, or the round has found a fault. Two rounds in a row with a fault end the
 //! session.
 
 use super::ticket::Find;
+use crate::config::Config;
 use crate::key::Key;
+use crate::rules::Rule;
 use crate::table::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -47,21 +49,39 @@ pub(super) struct Audit<K> {
 
 impl<K: Key> Audit<K> {
     /// The first round begins one period after `now`.
-    pub(super) fn new(
-        period: Duration,
-        settle: Duration,
-        slice: usize,
-        ends_session: bool,
-        now: Time,
-    ) -> Self {
+    pub(super) fn new(config: &Config, now: Time) -> Self {
         Self {
-            period,
-            settle,
-            slice,
-            next_round: now.saturating_add(jittered(period)),
+            period: config.audit,
+            settle: config.settle,
+            slice: config.read_batch,
+            next_round: now.saturating_add(jittered(config.audit)),
             round: None,
             faults: 0,
-            ends_session,
+            ends_session: config.rules.keep(Rule::EndWhenUnheard),
+        }
+    }
+
+    /// All keys have been read: the next round begins one period after `now`.
+    pub(super) fn restart(&mut self, now: Time) {
+        self.next_round = now.saturating_add(jittered(self.period));
+        self.round = None;
+        self.faults = 0;
+    }
+
+    /// What was not heard in an earlier session, or without one, is no fault of the next one.
+    pub(super) fn forget(&mut self) {
+        self.faults = 0;
+        if let Some(round) = &mut self.round {
+            round.finds.clear();
+            round.has_fault = false;
+        }
+    }
+
+    /// A slice that was not read is read again.
+    pub(super) fn again(&mut self, keys: Vec<K>) {
+        if let Some(round) = &mut self.round {
+            round.in_flight = false;
+            round.left.extend(keys);
         }
     }
 
