@@ -95,6 +95,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(all.eq(followed), "each record, in order");
     assert_eq!(log.waits.stats().missed_checks, 0);
     println!("fetched {}, from {:?} on", fetched.len(), fetched[0]);
-    println!("followed {RECORDS} records, {} parked now", log.waits.len());
+    println!(
+        "followed {RECORDS} records, {} parked now",
+        log.waits.stats().parked
+    );
     Ok(())
 }

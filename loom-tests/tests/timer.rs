@@ -33,7 +33,7 @@ fn count(expired: &[AtomicUsize; 2]) -> [usize; 2] {
 
 /// Nothing is left, and no panic was swallowed.
 fn assert_empty(timer: &Timer<usize>) {
-    assert_eq!((timer.len(), timer.stats().panicked), (0, 0));
+    assert_eq!((timer.stats().parked, timer.stats().panicked), (0, 0));
 }
 
 /// Catches: an expiry that does not ask who may end it, a stop that does not; a stale id that stops the next occupant

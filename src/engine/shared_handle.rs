@@ -162,17 +162,12 @@ impl<T> fmt::Debug for WeakRef<T> {
 /// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
 macro_rules! shared_methods {
     ($what:literal) => {
-        #[doc = concat!("The number of ", $what, " now. Exact when no call is in progress. Takes no lock.")]
-        pub fn len(&self) -> usize {
-            self.stats().parked
-        }
-
         #[doc = concat!("Whether there are no ", $what, " now. Takes no lock.")]
         pub fn is_empty(&self) -> bool {
-            self.len() == 0
+            self.stats().parked == 0
         }
 
-        /// The counts so far. Takes no lock.
+        #[doc = concat!("The counts so far, and how many ", $what, " there are now. Takes no lock.")]
         pub fn stats(&self) -> crate::stats::Stats {
             self.shared.stats()
         }

@@ -301,7 +301,7 @@ fn g28_a_refused_thread_changes_nothing() {
             assert!(!infinite.reschedule(SOON));
             grant(0);
         }
-        assert_eq!((infinite.deadline(), purgatory.len()), (None, 1));
+        assert_eq!((infinite.deadline(), purgatory.stats().parked), (None, 1));
         assert_eq!(purgatory.stats().rejected, 2);
         // The check stays deferred, and is made with the first deadline that gets its threads.
         *state.lock() = State::May;
@@ -332,7 +332,7 @@ fn g28_a_deferred_check_waits_for_a_thread() {
             false => purgatory.check_later(2),
         }
         eventually(|| *state.lock() == State::Ended);
-        assert_eq!(purgatory.len(), 0);
+        assert_eq!(purgatory.stats().parked, 0);
     }
 }
 
@@ -359,7 +359,11 @@ fn g28_a_refused_thread_gives_values_back() {
     let refused = refused.map(drop).expect_err("no threads");
     assert_eq!(refused.into_parts(), (RejectReason::Thread, 5));
     assert_eq!(
-        (timer.len(), tracker.len(), tracker.token(&1)),
+        (
+            timer.stats().parked,
+            tracker.stats().parked,
+            tracker.token(&1)
+        ),
         (1, 1, Some(token))
     );
     let waits = Waits::<u64>::new("g28-refused");

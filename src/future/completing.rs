@@ -7,7 +7,7 @@ use crate::error::Rejected;
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::promise::Promise;
-use crate::purgatory::{Admission, Purgatory, Watch};
+use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Arc;
 use crate::time::Timestamp;
 use std::fmt;
@@ -116,29 +116,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.
+    #[expect(
+        clippy::type_complexity,
+        reason = "a name would hide what it resolves to"
+    )]
     pub fn completion<'a>(
         &self,
         op: Op,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<WaitFuture<Awaited<Op>, (Op, Completion), S>, Rejected<Op>> {
-        begin(op, |awaited| self.try_complete_else_watch(awaited, keys))
-    }
-}
-
-type Parked<Op, S> = Result<Admission<Awaited<Op>, S>, Rejected<Awaited<Op>>>;
-
-/// Parks an operation, and makes the future of its end.
-fn begin<Op: DelayedOperation, S: KeyHasher>(
-    op: Op,
-    park: impl FnOnce(Awaited<Op>) -> Parked<Op, S>,
-) -> Result<WaitFuture<Awaited<Op>, (Op, Completion), S>, Rejected<Op>> {
-    let promise = Arc::new(Promise::new());
-    let awaited = Awaited {
-        op,
-        reply: Some(Reply::new(promise.clone())),
-    };
-    match park(awaited) {
-        Ok(admission) => Ok(WaitFuture::new(promise, admission)),
-        Err(rejected) => Err(rejected.map(Awaited::into_operation)),
+        let promise = Arc::new(Promise::new());
+        let reply = Some(Reply::new(promise.clone()));
+        match self.try_complete_else_watch(Awaited { op, reply }, keys) {
+            Ok(admission) => Ok(WaitFuture::new(promise, admission)),
+            Err(rejected) => Err(rejected.map(Awaited::into_operation)),
+        }
     }
 }

@@ -93,7 +93,7 @@ fn an_operation_that_is_lost_says_why() {
 
     // Dropped.
     let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1, 2]);
-    assert_eq!(fetches.len(), 1);
+    assert_eq!(fetches.stats().parked, 1);
     drop(fetch);
     assert_eq!((probe.ending(), Arc::strong_count(&probe)), (None, 1));
     assert_empty(&fetches);

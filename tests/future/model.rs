@@ -352,7 +352,7 @@ impl Pair {
 
     /// All that can be asked without changing anything.
     fn compare(&self) {
-        assert_eq!(self.real.len(), self.parked.len());
+        assert_eq!(self.real.stats().parked, self.parked.len());
         assert_eq!(Arc::strong_count(&self.predicates), 1 + self.parked.len());
         let watched = self.parked.values().flat_map(|wait| wait.keys.keys());
         let keys = watched.clone().collect::<BTreeSet<_>>();

@@ -204,7 +204,7 @@ fn g23_dropping_while_another_thread_takes() {
         assert_eq!(received(second), Ok(7));
         let checker = checker.join().expect("it does not panic");
         assert_eq!(told.recv(), Ok(checker));
-        assert_eq!((waits.len(), waits.watched_keys()), (0, 0));
+        assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
     });
 }
 
@@ -449,7 +449,7 @@ fn all_of_them_can_be_awaited_in_spawned_methods() {
     let take = runtime.spawn(async move { first.take().await });
     let until = runtime.spawn(async move { second.until().await });
     let listen = runtime.spawn(async move { third.listen().await });
-    eventually("three who wait", || service.waits.len() == 3);
+    eventually("three who wait", || service.waits.stats().parked == 3);
     (1..3).for_each(|job| service.jobs.push(job));
     service.waits.check_and_complete("key");
     runtime.block_on(async {

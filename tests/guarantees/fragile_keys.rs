@@ -172,7 +172,7 @@ fn assert_all_end(hook: Hook, calls: u32, name: &str, call: Call) {
         purgatory.advance();
     }
     assert_eq!(
-        (purgatory.len(), purgatory.stats().watched),
+        (purgatory.stats().parked, purgatory.stats().watched),
         (0, 0),
         "{hook:?} {name}"
     );

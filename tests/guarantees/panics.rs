@@ -333,7 +333,7 @@ fn g12_a_panic_at_an_examination_asked_for_during_the_park_gives_the_operation_b
         );
         let stats = purgatory.stats();
         assert_eq!((stats.aborted, stats.rejected, stats.panicked), (1, 1, 1));
-        assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
+        assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
     });
 }
 

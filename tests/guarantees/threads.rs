@@ -84,7 +84,7 @@ fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
                     .count();
             }
             assert_eq!(ended + returned, all);
-            assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
+            assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
             // A joined thread is listed for a moment longer.
             eventually("the end of its threads", || {
                 threads_named("g15-any").is_empty()
@@ -325,7 +325,7 @@ fn g13_completions_of_a_deferred_check_go_where_they_were_sent() {
         }
         purgatory.check_later(1);
         purgatory.advance();
-        assert_eq!((purgatory.len(), ended.count()), (0, 0));
+        assert_eq!((purgatory.stats().parked, ended.count()), (0, 0));
         let jobs = std::mem::take(&mut *lock(&jobs));
         assert_eq!(jobs.len() as u64, count);
         jobs.into_iter().for_each(|job: Job| job());

@@ -311,7 +311,7 @@ impl<W: Tested> Pair<W> {
             "an expiry out of the blue"
         );
         assert_eq!(self.real.is_shut_down(), self.closed);
-        assert_eq!(self.real.len(), self.running.len());
+        assert_eq!(self.real.stats().parked, self.running.len());
         let earliest = self.running.values().flatten().min();
         let next = self.real.next_deadline();
         assert_eq!(next.is_some(), earliest.is_some());

@@ -228,7 +228,7 @@ impl Pair {
     fn compare(&self) {
         assert!(lock(&self.expired).is_empty(), "an expiry out of the blue");
         assert_eq!(self.real.is_shut_down(), self.closed);
-        assert_eq!(self.real.len(), self.kept.len());
+        assert_eq!(self.real.stats().parked, self.kept.len());
         let mut keys = self.real.keys();
         keys.sort_unstable();
         assert!(keys.iter().eq(self.kept.keys()));

@@ -261,7 +261,7 @@ impl Pair {
             unknown: self.real.unknown(),
         };
         assert_eq!(counts, self.counts);
-        assert_eq!(self.real.len(), self.pending.len());
+        assert_eq!(self.real.stats().parked, self.pending.len());
         for asked in self.asked.iter().flatten() {
             assert_eq!(asked.bell.rung(), asked.wakes);
         }

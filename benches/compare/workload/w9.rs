@@ -93,7 +93,7 @@ impl Candidate for Resolved {
     }
 
     fn parked(&self) -> usize {
-        self.purgatory.len()
+        self.purgatory.stats().parked
     }
 
     fn watched(&self) -> usize {

@@ -122,7 +122,7 @@ impl Coordinator {
 
     /// Members now.
     pub(crate) fn members(&self) -> usize {
-        self.sessions.len()
+        self.sessions.stats().parked
     }
 
     /// Rebalances so far.

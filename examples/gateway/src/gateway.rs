@@ -270,7 +270,7 @@ impl Gateway {
             peers: self.peers(),
             uptime_ms: millis(self.since.elapsed()),
             cpu_ms: self.cpu.used().as_secs_f64() * 1e3,
-            parked: self.waits.purgatory().len(),
+            parked: self.waits.purgatory().stats().parked,
             posts: counts.posts.read(),
             posts_failed: counts.posts_failed.read(),
             woken: counts.woken.read(),

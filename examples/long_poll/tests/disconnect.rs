@@ -63,7 +63,7 @@ impl Server {
 
     fn wait_for_parked(&self, count: usize) {
         let begun = Instant::now();
-        while self.waits.len() != count {
+        while self.waits.stats().parked != count {
             assert!(begun.elapsed() < PATIENCE, "never {count} parked requests");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -71,7 +71,11 @@ impl Server {
 
     fn assert_still_parked(self) {
         std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(self.waits.len(), 1, "tell the guide that it is noticed now");
+        assert_eq!(
+            self.waits.stats().parked,
+            1,
+            "tell the guide that it is noticed now"
+        );
         self.waits.shutdown();
         self.runtime.shutdown_timeout(PATIENCE);
     }

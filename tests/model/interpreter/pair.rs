@@ -495,7 +495,10 @@ impl Pair {
     pub(crate) fn finish(self) {
         let mut rest = self;
         let weak = rest.real.downgrade();
-        assert_eq!(weak.upgrade().map(|real| real.len()), Some(rest.real.len()));
+        assert_eq!(
+            weak.upgrade().map(|real| real.stats().parked),
+            Some(rest.real.stats().parked)
+        );
         // Another handle takes its place, so that the rest can be asked.
         drop(std::mem::replace(&mut rest.real, rest.foreign.clone()));
         rest.shut_down();

@@ -51,7 +51,7 @@ fn what_is_parked_is_what_is_open(stage: &Stage, purgatory: &Purgatory<Operation
     };
     let theirs = || {
         (
-            purgatory.len(),
+            purgatory.stats().parked,
             purgatory.stats().watched,
             purgatory.watched_keys(),
             purgatory.snapshot().len(),
@@ -202,7 +202,7 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
     }
     stage.shut_down();
     if !purgatory.is_empty() {
-        let what = format!("{} parked after the shutdown", purgatory.len());
+        let what = format!("{} parked after the shutdown", purgatory.stats().parked);
         stage.ledger.discrepancy(what);
     }
 }
