@@ -10,7 +10,7 @@
 //! Kafka's protocol around such fetches.
 
 use request_purgatory::future::WaitOperation;
-use request_purgatory::stats::Stats;
+use request_purgatory::purgatory::Stats;
 use request_purgatory::{ResolvedKey, WaitError, Waits};
 use std::error::Error;
 use std::sync::Arc;

@@ -20,10 +20,10 @@ pub struct Rejected<Op> {
 pub enum RejectReason {
     /// The list of keys was empty.
     NoKeys,
-    /// [`max_parked`](crate::Builder::max_parked) operations are parked, or have ended and their
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
     /// `on_complete` has not returned yet.
     Full,
-    /// [`max_watchers_per_key`](crate::Builder::max_watchers_per_key) operations watch one of the keys
+    /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
     /// already.
     KeyFull,
     /// The purgatory is being [drained](crate::Purgatory::drain).
@@ -185,11 +185,11 @@ impl Error for ShutdownError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// [`tick`](crate::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
+    /// [`tick`](crate::purgatory::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
     Tick,
-    /// [`wheel_size`](crate::Builder::wheel_size) is not between 2 and 65,536.
+    /// [`wheel_size`](crate::purgatory::Builder::wheel_size) is not between 2 and 65,536.
     WheelSize,
-    /// [`first_token`](crate::Builder::first_token) is 0, or more than 2^63.
+    /// [`first_token`](crate::purgatory::Builder::first_token) is 0, or more than 2^63.
     FirstToken,
     /// The system refused to start a thread.
     Thread(std::io::Error),

@@ -17,7 +17,7 @@ impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}
 /// The default hasher of keys: fast, and seeded at random for each purgatory, since clients often choose the keys.
 ///
 /// It resists collisions that an attacker prepares without knowledge of the seed. It is no cryptographic hash: where
-/// attackers can measure single calls, choose [another](crate::Builder::hasher). The algorithm
+/// attackers can measure single calls, choose [another](crate::purgatory::Builder::hasher). The algorithm
 /// behind it (foldhash today) may change in any version.
 #[derive(Clone, Default)]
 pub struct RandomState(foldhash::fast::RandomState);

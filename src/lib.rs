@@ -23,7 +23,7 @@ mod panics;
 mod promise;
 pub mod purgatory;
 mod reaper;
-pub mod stats;
+mod stats;
 mod sync;
 pub mod time;
 pub mod timer;
@@ -38,10 +38,7 @@ pub mod threads {
     pub use crate::reaper::{Reaper, ReaperThread};
 }
 
-pub use engine::settings::Builder;
-pub use engine::shared_handle::WeakRef;
-pub use error::{RejectReason, Rejected};
-pub use future::{WaitError, Waits};
+pub use future::{Awaited, WaitError, Waits};
 pub use operation::{Completion, DelayedOperation};
 pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
 pub use request_purgatory_schemes as scheme;

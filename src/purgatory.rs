@@ -22,9 +22,12 @@ mod revoke;
 mod snapshot;
 mod watch;
 
-pub use crate::error::{BuildError, RejectReason, ShutdownError};
+pub use crate::engine::settings::Builder;
+pub use crate::engine::shared_handle::WeakRef;
+pub use crate::error::{BuildError, RejectReason, Rejected, ShutdownError};
 pub use crate::hash::{Key, KeyHasher, RandomState};
 pub use crate::operation::Cause;
+pub use crate::stats::Stats;
 pub use crate::watch::bound::Bound;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
@@ -35,7 +38,6 @@ pub use watch::Watch;
 
 use crate::engine::dispatch::RunOn;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
-use crate::error::Rejected;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
@@ -67,7 +69,7 @@ use std::time::Duration;
 /// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). A park
 /// returns the operation with [`RejectReason::Panicked`] if `try_complete`, `timeout` or the clock panics, or a key
 /// while it is added to its list. Panics of `on_complete`, and of `try_complete` in a check, are caught and
-/// [counted](crate::stats::Stats::panicked).
+/// [counted](crate::purgatory::Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<Op, S>>,
 }
@@ -178,7 +180,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`Builder::dispatch`](crate::Builder::dispatch) says. Deferred checks of one key are merged until one is made.
+    /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says. Deferred checks of one key are merged until one is made.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
@@ -291,7 +293,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
     /// may still be running: this call does not wait for it. Looks again every 5 ms at most. Where no thread of the
     /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
-    /// is that of the system, not of the [`clock`](crate::Builder::clock).
+    /// is that of the system, not of the [`clock`](crate::purgatory::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         self.shared.drain(limit)
     }

@@ -124,7 +124,7 @@ pub struct Stats {
     /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
     /// thread, to an executor, or to the outermost call on its thread. (One that is run by the very call that ended the
     /// operation is over when that call returns, and is not counted.) With a slow `on_complete` this grows, and with it
-    /// memory, unless [`max_parked`](crate::Builder::max_parked) bounds both together.
+    /// memory, unless [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
     pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.
     pub completed_at_once: u64,

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// It stands on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout,
 /// nothing fires before its deadline or more than a tick after it (while the callbacks keep up), a panic of the
 /// callback ends that payload only, and an idle timer sleeps. How deadlines are kept is the type parameter `W`: the
-/// [hierarchical wheel](HierarchicalWheel), unless [another scheme](crate::Builder::scheme) is chosen.
+/// [hierarchical wheel](HierarchicalWheel), unless [another scheme](crate::purgatory::Builder::scheme) is chosen.
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;

@@ -4,8 +4,8 @@ use crate::error::WaitError;
 use crate::key::Key;
 use crate::table::Waiting;
 use request_purgatory::{
-    Bound, Watch, WeakRef, future::WaitError as LibraryError, future::WaitFuture,
-    future::WaitOperation,
+    Bound, Watch, future::WaitError as LibraryError, future::WaitFuture, future::WaitOperation,
+    purgatory::WeakRef,
 };
 pub(crate) use request_purgatory::{
     DelayedOperation, Purgatory, Waits, purgatory::BuildError as PurgatoryError,

@@ -6,8 +6,8 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use loom_tests::{assert_empty, bounded};
 use request_purgatory::{
-    Completion, DelayedOperation, Handle, Purgatory, RejectReason, Timer, threads::Dispatch,
-    time::ManualClock,
+    Completion, DelayedOperation, Handle, Purgatory, Timer, purgatory::RejectReason,
+    threads::Dispatch, time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;

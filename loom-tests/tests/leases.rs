@@ -4,7 +4,7 @@
 use loom::thread;
 use loom_tests::bounded;
 use request_purgatory::{
-    RejectReason, Tracker, threads::Dispatch, threads::Reaper, time::ManualClock,
+    Tracker, purgatory::RejectReason, threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

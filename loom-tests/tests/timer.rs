@@ -5,7 +5,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Sleeper, bounded};
 use request_purgatory::{
-    RejectReason, Rejected, Timer, threads::Dispatch, threads::Reaper, time::ManualClock,
+    Timer, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch, threads::Reaper,
+    time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;

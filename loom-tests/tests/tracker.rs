@@ -6,8 +6,8 @@ use loom::thread;
 use loom_tests::bounded;
 use request_purgatory::tracker::Responded;
 use request_purgatory::{
-    RejectReason, Rejected, Requests, Tracker, WaitError, threads::Dispatch, threads::Reaper,
-    time::ManualClock,
+    Requests, Tracker, WaitError, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
+    threads::Reaper, time::ManualClock,
 };
 use std::future::Future;
 use std::hash::{Hash, Hasher};

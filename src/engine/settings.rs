@@ -109,7 +109,7 @@ impl<T: Built> Builder<T> {
     }
 
     /// The highest number of parked operations (timers, values, requests). Beyond it, parking is refused with
-    /// [`RejectReason::Full`](crate::RejectReason::Full). One that has ended counts until your code for it has
+    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). One that has ended counts until your code for it has
     /// returned, on whatever thread, so this bounds memory. The bound is exact, and costs a counter that every
     /// thread writes. Default: none.
     pub fn max_parked(mut self, count: usize) -> Self {

@@ -49,7 +49,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ///
     /// The thread that checks a key runs none of the waiter's code but its waker. The library does not know the condition.
     /// So the statistics count every check as an examination in vain, and a listener that expires as no
-    /// [missed check](crate::stats::Stats::missed_checks). A check [for at most n completions](crate::Bound::at_most)
+    /// [missed check](crate::purgatory::Stats::missed_checks). A check [for at most n completions](crate::Bound::at_most)
     /// wakes all listeners of the key, because a listener does not complete in a check: workers that compete for
     /// something use [`take`](Self::take). A listener that watches a key [at a rank](Watch::at_rank) is not woken by a
     /// check up to a lower rank.
@@ -111,7 +111,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
     /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
-    /// of its own, which counts under [`max_parked`](crate::Builder::max_parked) until the listener ends. If the
+    /// of its own, which counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener ends. If the
     /// purgatory refuses it, the listener ends, and [`checked`](Self::checked) returns the reason.
     ///
     /// ```
@@ -159,7 +159,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread.
     ///
     /// If the condition is true after a recheck, that counts as a
-    /// [missed check](crate::stats::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`), unless one of
+    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`), unless one of
     /// the keys is checked within 100 ms: such a check was only late. The waiter does not wait for that, but its
     /// operation stays parked so long. If the number grows, some code changes the data and does not check the key.
     ///
@@ -238,7 +238,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// The condition is evaluated in the task that awaits this future (also if the purgatory has refused to park the
     /// listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its futures are.
     /// Every evaluation begins anew. All checks that come during one evaluation cause one more. If the evaluation at the
-    /// deadline finds something, that counts as a [missed check](crate::stats::Stats::missed_checks): the event had
+    /// deadline finds something, that counts as a [missed check](crate::purgatory::Stats::missed_checks): the event had
     /// happened, and the key was not checked in time.
     ///
     /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and

@@ -65,7 +65,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// values are still given back, and no key is checked. (A `take` that panics after it has taken something loses that
     /// by itself.)
     ///
-    /// If `give_back` panics, the panic is caught and [counted](crate::stats::Stats::panicked), and the keys are
+    /// If `give_back` panics, the panic is caught and [counted](crate::purgatory::Stats::panicked), and the keys are
     /// checked.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ impl<T> Taken<T> {
     /// there has the work done twice.
     ///
     /// Drops the closure `give_back` and the keys. If a destructor of these panics, the panic is caught and
-    /// [counted](crate::stats::Stats::panicked).
+    /// [counted](crate::purgatory::Stats::panicked).
     pub fn done(mut self) -> T {
         let (value, way) = self.part();
         way.close();

@@ -65,7 +65,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// runs: on this thread before the call returns, then on each thread that checks one of the keys. Keep it short.
     /// Neither this call nor a check may be made under a lock that the predicate takes. No poll runs it. Once it has
     /// found a value it is dropped, and the thread that called it wakes the future; at the timeout, the thread of
-    /// [`Builder::dispatch`](crate::Builder::dispatch) does.
+    /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) does.
     ///
     /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.

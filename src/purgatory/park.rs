@@ -27,7 +27,7 @@ pub enum Admission<Op: DelayedOperation, S = RandomState> {
     /// The operation has ended: it could complete at once, or ended while it was being parked (a check found it
     /// satisfied, it was forced or cancelled by key, its timeout fired, or the purgatory was shut down). Its
     /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if the
-    /// operation expired, where [`Builder::dispatch`](crate::Builder::dispatch) says.
+    /// operation expired, where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
     Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),

@@ -4,8 +4,8 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe};
 use crate::{assert_empty, now};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, future::Awaited, future::WaitError,
-    threads::Dispatch, threads::Reaper, time::ManualClock,
+    Completion, Purgatory, future::Awaited, future::WaitError, purgatory::RejectReason,
+    purgatory::Rejected, threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! G17: the bound of one key.
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, within};
-use request_purgatory::{Purgatory, RejectReason, Watch, threads::Reaper};
+use request_purgatory::{Purgatory, Watch, purgatory::RejectReason, threads::Reaper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

@@ -5,7 +5,7 @@ use crate::support::{
     refusal, within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, threads::Dispatch, time::ManualClock,
+    Completion, Handle, Purgatory, purgatory::RejectReason, threads::Dispatch, time::ManualClock,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

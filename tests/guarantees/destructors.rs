@@ -3,7 +3,7 @@
 
 use crate::support::keys::{Act, Acting, by_number};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Tally, lock, manual, on_a_stack_of, within};
-use request_purgatory::WeakRef;
+use request_purgatory::purgatory::WeakRef;
 use request_purgatory::{Purgatory, time::ManualClock};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};

@@ -7,8 +7,8 @@ use crate::support::{
     within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, Waits, future::block_on, threads::Reaper,
-    threads::ReaperThread, time::Clock, time::Timestamp,
+    Completion, Handle, Purgatory, Waits, future::block_on, purgatory::RejectReason,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::Timestamp,
 };
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -5,7 +5,7 @@
 use crate::support::keys::{Fragile, Hook, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, refusal, within};
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, ResolvedKey, time::ManualClock,
+    Completion, Handle, Purgatory, ResolvedKey, purgatory::RejectReason, time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@ use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventu
 use crate::support::{sleeps, threads_named, within};
 use request_purgatory::tracker::Requests;
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, Timer, Tracker, threads::Dispatch,
-    threads::Reaper, threads::ReaperThread, time::ManualClock, time::WakeFn,
+    Completion, Purgatory, Timer, Tracker, purgatory::RejectReason, purgatory::Rejected,
+    threads::Dispatch, threads::Reaper, threads::ReaperThread, time::ManualClock, time::WakeFn,
 };
 use std::process::Command;
 use std::sync::{Arc, Barrier};

@@ -3,7 +3,8 @@
 use crate::support::keys::by_number;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, lock, refusal, within};
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, WeakRef, threads::Dispatch, threads::Reaper,
+    Completion, Handle, Purgatory, purgatory::RejectReason, purgatory::WeakRef, threads::Dispatch,
+    threads::Reaper,
 };
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};

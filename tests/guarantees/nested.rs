@@ -3,7 +3,7 @@
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
 };
-use request_purgatory::{Completion, Purgatory, RejectReason, threads::Reaper};
+use request_purgatory::{Completion, Purgatory, purgatory::RejectReason, threads::Reaper};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;

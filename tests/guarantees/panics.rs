@@ -5,7 +5,8 @@ use crate::support::{
     Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, refusal, within,
 };
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper, time::WakeFn,
+    Completion, Purgatory, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
+    threads::Reaper, time::WakeFn,
 };
 use std::sync::Arc;
 use std::thread;

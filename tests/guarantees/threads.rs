@@ -3,8 +3,9 @@
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper,
-    threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp, time::WakeFn,
+    Completion, Purgatory, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
+    time::WakeFn,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -9,7 +9,7 @@ use metrics::{
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use request_purgatory::{Purgatory, Timer, WeakRef, threads::Reaper};
+use request_purgatory::{Purgatory, Timer, purgatory::WeakRef, threads::Reaper};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

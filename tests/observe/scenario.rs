@@ -3,7 +3,8 @@
 use crate::support::bell::Bell;
 use crate::support::{Op, Probe, lock, quietly, refusal};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Waits, stats::Stats, threads::Reaper, time::ManualClock,
+    Completion, Purgatory, Waits, purgatory::RejectReason, purgatory::Stats, threads::Reaper,
+    time::ManualClock,
 };
 use std::cell::Cell;
 use std::future::ready;

@@ -2,7 +2,7 @@
 
 use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, listen_for_what_is_not_checked};
 use crate::support::{Op, PATIENCE, Probe, eventually, lock, quietly, within};
-use request_purgatory::{Purgatory, WeakRef};
+use request_purgatory::{Purgatory, purgatory::WeakRef};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};

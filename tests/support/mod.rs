@@ -7,8 +7,8 @@ pub(crate) mod spans;
 pub(crate) mod stall;
 
 use request_purgatory::{
-    Builder, Completion, DelayedOperation, Purgatory, RejectReason, Rejected, threads::Reaper,
-    time::ManualClock, time::Timestamp,
+    Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::RejectReason,
+    purgatory::Rejected, threads::Reaper, time::ManualClock, time::Timestamp,
 };
 use std::fmt;
 use std::hash::Hash;

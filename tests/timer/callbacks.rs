@@ -3,7 +3,7 @@
 use crate::support::{Job, PATIENCE, Tally, eventually, lock, quietly, within};
 use crate::{Tested, builder, manual};
 use request_purgatory::{
-    Timer, WeakRef, threads::Dispatch, threads::Reaper, time::ManualClock, time::WakeFn,
+    Timer, purgatory::WeakRef, threads::Dispatch, threads::Reaper, time::ManualClock, time::WakeFn,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;

@@ -3,7 +3,8 @@
 use crate::support::{NEVER_IN_A_TEST, Random, quietly};
 use crate::{Tested, builder, manual};
 use request_purgatory::{
-    RejectReason, Rejected, purgatory::BuildError, time::Clock, time::ManualClock, time::Timestamp,
+    purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, time::Clock,
+    time::ManualClock, time::Timestamp,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

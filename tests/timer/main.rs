@@ -15,7 +15,7 @@ mod stress;
 mod time;
 
 use request_purgatory::scheme::{self, Scheme};
-use request_purgatory::{Builder, Timer, threads::Reaper, time::ManualClock};
+use request_purgatory::{Timer, purgatory::Builder, threads::Reaper, time::ManualClock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A scheme under test.

@@ -8,9 +8,10 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 use request_purgatory::{
-    RejectReason, Rejected, Timer, time::Clock, time::ManualClock, timer::TimerId,
+    Timer, purgatory::RejectReason, purgatory::Rejected, time::Clock, time::ManualClock,
+    timer::TimerId,
 };
-use request_purgatory::{WeakRef, time::Timestamp};
+use request_purgatory::{purgatory::WeakRef, time::Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;

@@ -3,7 +3,9 @@
 use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock, refusal};
 use crate::support::{threads_named, within};
 use crate::{Tested, builder, manual, unique};
-use request_purgatory::{RejectReason, Rejected, Timer, threads::Dispatch, threads::Reaper};
+use request_purgatory::{
+    Timer, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch, threads::Reaper,
+};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};

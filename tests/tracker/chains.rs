@@ -4,7 +4,7 @@ use crate::delivered;
 use crate::support::keys::{Act, Acting, by_number};
 use crate::support::{Tally, lock, on_a_stack_of};
 use request_purgatory::tracker::{Requests, ResponseFuture};
-use request_purgatory::{RejectReason, Timer, Tracker, threads::Reaper};
+use request_purgatory::{Timer, Tracker, purgatory::RejectReason, threads::Reaper};
 use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

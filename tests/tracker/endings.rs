@@ -3,8 +3,8 @@
 use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, within};
 use request_purgatory::threads::Dispatch;
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, WeakRef, purgatory::BuildError, threads::Reaper,
-    time::ManualClock,
+    Tracker, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected,
+    purgatory::WeakRef, threads::Reaper, time::ManualClock,
 };
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};

@@ -2,8 +2,8 @@
 
 use crate::support::{Mint, Token, lock, quietly};
 use request_purgatory::{
-    RejectReason, Rejected, Requests, Tracker, purgatory::KeyHasher, threads::Reaper,
-    time::ManualClock,
+    Requests, Tracker, purgatory::KeyHasher, purgatory::RejectReason, purgatory::Rejected,
+    threads::Reaper, time::ManualClock,
 };
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};

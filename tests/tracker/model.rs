@@ -5,8 +5,8 @@ use crate::support::lock;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, time::Clock, time::ManualClock, time::Timestamp,
-    tracker::FencingToken,
+    Tracker, purgatory::RejectReason, purgatory::Rejected, time::Clock, time::ManualClock,
+    time::Timestamp, tracker::FencingToken,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -5,8 +5,8 @@ use crate::support::{PATIENCE, eventually, lock, quietly, threads_named, within}
 use request_purgatory::future::block_on;
 use request_purgatory::tracker::Responded::{Delivered, Late, Unknown};
 use request_purgatory::{
-    RejectReason, Rejected, Requests, WaitError, threads::Reaper, threads::ReaperThread,
-    time::ManualClock, tracker::ResponseFuture,
+    Requests, WaitError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
+    threads::ReaperThread, time::ManualClock, tracker::ResponseFuture,
 };
 use std::cell::Cell;
 use std::future::Future;

@@ -5,8 +5,8 @@ use crate::support::bell::Bell;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    RejectReason, Rejected, Requests, WaitError, time::Clock, time::ManualClock,
-    tracker::Responded, tracker::ResponseFuture,
+    Requests, WaitError, purgatory::RejectReason, purgatory::Rejected, time::Clock,
+    time::ManualClock, tracker::Responded, tracker::ResponseFuture,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -9,8 +9,8 @@ use crate::support::{
 };
 use request_purgatory::future::block_on;
 use request_purgatory::{
-    RejectReason, Rejected, Requests, Timer, Tracker, WaitError, threads::Dispatch,
-    threads::Reaper, time::ManualClock,
+    Requests, Timer, Tracker, WaitError, purgatory::RejectReason, purgatory::Rejected,
+    threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::future::Future;
 use std::panic::resume_unwind;

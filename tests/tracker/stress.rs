@@ -5,8 +5,8 @@ use crate::support::keys::by_number;
 use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
 use request_purgatory::future::block_on;
 use request_purgatory::{
-    RejectReason, Rejected, Requests, Tracker, WaitError, threads::Reaper, time::ManualClock,
-    tracker::Responded,
+    Requests, Tracker, WaitError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
+    time::ManualClock, tracker::Responded,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -52,7 +52,7 @@ use kafka_protocol::ResponseError;
 use member::Id;
 use offsets::Committed;
 use parking_lot::{Mutex, RwLock};
-use request_purgatory::{Purgatory, RejectReason};
+use request_purgatory::{Purgatory, purgatory::RejectReason};
 use sessions::Sessions;
 use settings::{MAX_ID, Settings};
 use std::collections::BTreeMap;

@@ -7,9 +7,9 @@ use crate::support::Job;
 use crate::support::lock;
 use crate::support::spans::{Choices, Span, chosen};
 use request_purgatory::{
-    Bound, Completion, Handle, Purgatory, RejectReason, Rejected, ResolvedKey, Watch,
-    future::Awaited, future::WaitFuture, purgatory::Admission, threads::Dispatch, threads::Reaper,
-    time::Clock, time::ManualClock, time::Timestamp,
+    Bound, Completion, Handle, Purgatory, ResolvedKey, Watch, future::Awaited, future::WaitFuture,
+    purgatory::Admission, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
+    threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;

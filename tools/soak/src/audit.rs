@@ -8,7 +8,7 @@ use crate::plan::Finish;
 use crate::random::Random;
 use crate::rest::{eventually, settle};
 use crate::stage::{Operation, Stage};
-use request_purgatory::{Purgatory, stats::Stats};
+use request_purgatory::{Purgatory, purgatory::Stats};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,7 +13,8 @@ use crate::plan::Plan;
 use crate::random::Random;
 use crate::record::{NEVER, Record};
 use request_purgatory::{
-    Handle, Purgatory, WeakRef, purgatory::BuildError, threads::ReaperThread, time::Clock,
+    Handle, Purgatory, purgatory::BuildError, purgatory::WeakRef, threads::ReaperThread,
+    time::Clock,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};

@@ -7,7 +7,9 @@ use crate::misbehaviour::{At, Misbehaviour};
 use crate::random::Random;
 use crate::record::Record;
 use crate::stage::{Entry, Operation};
-use request_purgatory::{Handle, RejectReason, Rejected, purgatory::Admission};
+use request_purgatory::{
+    Handle, purgatory::Admission, purgatory::RejectReason, purgatory::Rejected,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;

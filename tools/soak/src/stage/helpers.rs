@@ -4,7 +4,7 @@ use super::{Operation, Stage};
 use crate::panics::{self, lock};
 use crate::plan::{Driver, Place};
 use request_purgatory::{
-    Purgatory, WeakRef, purgatory::BuildError, threads::Dispatch, threads::Reaper,
+    Purgatory, purgatory::BuildError, purgatory::WeakRef, threads::Dispatch, threads::Reaper,
     threads::ReaperThread, time::Clock, time::WakeFn,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
