@@ -180,7 +180,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says. Deferred checks of one key are merged until one is made.
+    /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says. Deferred checks of one key are merged until
+    /// one is made.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So

@@ -107,15 +107,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
     /// token of the new value, which `token` is not, and the value before.
     ///
-    /// The new value takes the place of the old one under [`max_parked`](crate::purgatory::Builder::max_parked), so a full tracker
-    /// does not refuse it. In the statistics the two count as one.
+    /// The new value takes the place of the old one under [`max_parked`](crate::purgatory::Builder::max_parked), so a
+    /// full tracker does not refuse it. In the statistics the two count as one.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the value with this token is not kept any more
-    /// ([`StaleToken`](crate::purgatory::RejectReason::StaleToken)), the tracker is shut down, or `Hash` or `Eq` of a key or the
-    /// clock panicked.
+    /// ([`StaleToken`](crate::purgatory::RejectReason::StaleToken)), the tracker is shut down, or `Hash` or `Eq` of a
+    /// key or the clock panicked.
     pub fn replace_if(
         &self,
         key: K,

@@ -159,9 +159,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread.
     ///
     /// If the condition is true after a recheck, that counts as a
-    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`), unless one of
-    /// the keys is checked within 100 ms: such a check was only late. The waiter does not wait for that, but its
-    /// operation stays parked so long. If the number grows, some code changes the data and does not check the key.
+    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),
+    /// unless one of the keys is checked within 100 ms: such a check was only late. The waiter does not wait for
+    /// that, but its operation stays parked so long. If the number grows, some code changes the data and does not
+    /// check the key.
     ///
     /// Each listener that has rechecks costs a timer; one that has none costs nothing. They come from the thread that
     /// drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory refused has none.

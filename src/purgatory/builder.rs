@@ -51,8 +51,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     }
 
     /// The most operations that may watch one key at a time: beyond, a park on it is refused
-    /// ([`RejectReason::KeyFull`](crate::purgatory::RejectReason::KeyFull)). So no client can make the checks of one key long. The
-    /// bound is exact; a refused operation counts as
+    /// ([`RejectReason::KeyFull`](crate::purgatory::RejectReason::KeyFull)). So no client can make the checks of one
+    /// key long. The bound is exact; a refused operation counts as
     /// [cancelled](crate::purgatory::Stats::cancelled). After a storm of expiries, completions wait until the watches of
     /// what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {

@@ -115,8 +115,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending ([`Duplicate`](RejectReason::Duplicate)),
-    /// [`max_parked`](crate::purgatory::Builder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone`
-    /// of an id or the clock panicked.
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq`
+    /// or `Clone` of an id or the clock panicked.
     pub fn request(
         &self,
         id: K,
