@@ -3,6 +3,7 @@
 use super::inner::Inner;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
+use crate::panics::Panics;
 use crate::time::ticks::NEVER;
 use crate::trampoline::UserValues;
 use std::collections::HashMap;
@@ -24,6 +25,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn snapshot(&self) -> Vec<ParkedOperation<Op::Key>> {
         // The keys are read from the watch lists: reading them where the operation lies would mean to hold it, and to
         // stand in the way of its completion. No lock is held while the result grows.
+        // The clock is the user's, and may panic: it is read before there is anything to drop.
+        let now = self.engine.now();
         let mut keys = HashMap::<_, Vec<Op::Key>>::new();
         let all = UserValues(self.watch.all_keys());
         for key in &all.0 {
@@ -35,21 +38,29 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             });
         }
-        // Here, because a destructor that panics when a function returns leaks what is returned.
-        drop(all);
-        let now = self.engine.now();
-        let mut parked = keys
-            .into_iter()
-            .filter_map(|(watcher, keys)| {
-                let (parked_at, deadline) = self.engine.times(watcher)?;
-                Some(ParkedOperation {
-                    keys,
-                    age: self.engine.scale.duration(now.saturating_sub(parked_at)),
-                    remaining: (deadline != NEVER)
-                        .then(|| self.engine.scale.duration(deadline.saturating_sub(now))),
-                })
-            })
-            .collect::<Vec<_>>();
+        // Not when this returns: a destructor that panics then leaks what is returned.
+        let mut panics = Panics::default();
+        panics.catch(|| drop(all));
+        let mut parked = Vec::with_capacity(keys.len());
+        for (watcher, keys) in keys {
+            let Some((parked_at, deadline)) = self.engine.times(watcher) else {
+                panics.catch(|| drop(UserValues(keys)));
+                continue;
+            };
+            parked.push(ParkedOperation {
+                keys,
+                age: self.engine.scale.duration(now.saturating_sub(parked_at)),
+                remaining: (deadline != NEVER)
+                    .then(|| self.engine.scale.duration(deadline.saturating_sub(now))),
+            });
+        }
+        if !panics.is_empty() {
+            // One by one: of two destructors that panic together the process would die.
+            let keys = parked.drain(..).flat_map(|operation| operation.keys);
+            let keys = UserValues(keys.collect::<Vec<_>>());
+            panics.catch(|| drop(keys));
+            panics.resume();
+        }
         parked.sort_by_key(|operation| std::cmp::Reverse(operation.age));
         parked
     }
