@@ -412,8 +412,8 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// The same for several slots whose endings are counted, those of one shard together. With each comes the number of
-    /// its watch entries.
+    /// Frees several slots whose endings are counted, those of one shard together. With each comes the number of its watch
+    /// entries.
     pub(crate) fn free_counted(&self, all: impl Iterator<Item = (Taken, usize)>) {
         let mut all = all.peekable();
         let mut slice = Vec::with_capacity(SLICE);
@@ -465,7 +465,8 @@ impl<P, W: Scheme> Engine<P, W> {
         rescheduled
     }
 
-    /// The same without announcing the deadline, reading the clock or starting the threads: for callers with a lock.
+    /// [Reschedules](Self::reschedule) without announcing the deadline, reading the clock or starting the threads: for
+    /// callers with a lock.
     pub(crate) fn reschedule_to(&self, address: Address, timing: Timing) -> Rescheduled {
         // The payload has come since the caller asked for it: the call counts as one from before.
         if self.needs_threads(timing) {

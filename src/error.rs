@@ -112,7 +112,7 @@ impl<Op> Rejected<Op> {
         (self.reason, self.operation.into_inner())
     }
 
-    /// The same refusal, with the result of `part` in place of the operation.
+    /// This refusal, with the result of `part` in place of the operation.
     pub(crate) fn map<T>(self, part: impl FnOnce(Op) -> T) -> Rejected<T> {
         Rejected::new(self.reason, part(self.operation.into_inner()))
     }

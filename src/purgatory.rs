@@ -135,10 +135,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     {
         self.shared
             .inner
-            .check_key(key, &Bound::NONE, RunOn::Caller)
+            .check_key(key, &Bound::all(), RunOn::Caller)
     }
 
-    /// Examines operations that watch `key`, as far as `bound` goes: [at most](Bound::at_most) so many completions,
+    /// Examines operations that watch `key`, as far as `bound` goes: for [at most](Bound::at_most) a number of completions,
     /// [up to a rank](Bound::up_to), [until one refuses](Bound::until_refused), or several of these. Returns how many
     /// operations this call completed.
     ///
@@ -190,7 +190,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// The first call may start the threads. If the system refuses one, the check stays deferred until a later call
     /// starts them, or until the next [`advance`](Self::advance).
     pub fn check_later(&self, key: Op::Key) {
-        self.shared.inner.defer(Deferred::key(key), Bound::NONE);
+        self.shared.inner.defer(Deferred::key(key), Bound::all());
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.
@@ -239,10 +239,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, Some(&cause))
     }
 
-    /// Checks `key` for `count` completions, now; inside an examination, when the timer is driven next. (There the
+    /// Checks `key` for one completion, now; inside an examination, when the timer is driven next. (There the
     /// operation that is examined may have caused the same check before, and would cause no other one.)
-    pub(crate) fn offer(&self, key: &Op::Key, count: usize) {
-        let bound = Bound::at_most(count);
+    pub(crate) fn offer(&self, key: &Op::Key) {
+        let bound = Bound::at_most(1);
         let inner = &self.shared.inner;
         match Examining::current() {
             Some(_) => inner.defer(Deferred::key(key.clone()), bound),

@@ -258,7 +258,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 each(watcher);
                 ControlFlow::Continue(())
             };
-            self.visit(key, (found, &copied), Bound::NONE, each, || ());
+            self.visit(key, (found, &copied), Bound::all(), each, || ());
         }
     }
 

@@ -133,8 +133,8 @@ impl<K: Key> Cluster<K> {
         }
     }
 
-    /// The same for a position. It is ignored if this node knows of another history than the commit was made in; the
-    /// engine tells of it in time.
+    /// As [`announce`](Self::announce), for a position. It is ignored if this node knows of another history than the
+    /// commit was made in; the engine tells of it in time.
     pub fn announce_position(&self, key: &K, position: Position) {
         let history = self.table().history();
         if history.epoch == Some(position.epoch) {

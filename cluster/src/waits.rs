@@ -86,11 +86,11 @@ impl<K: Key> ClusterWaits<K> {
         }
     }
 
-    /// The same for a position, which names the history too: another history is never mistaken for the same one.
-    /// Resolves to the position that the client waits past next.
+    /// As [`wait_past`](Self::wait_past), for a position, which names the history too: another history is never
+    /// mistaken for the same one. Resolves to the position that the client waits past next.
     ///
     /// # Errors
-    /// The same.
+    /// As there.
     pub fn wait_past_position(
         &self,
         key: K,
@@ -147,7 +147,7 @@ pub fn wait_past<K: Key>(
     )
 }
 
-/// The same for a position.
+/// As [`wait_past`], for a position.
 pub fn wait_past_position<K: Key>(
     interest: Interest<K>,
     waits: &Waits<K>,

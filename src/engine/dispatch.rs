@@ -29,7 +29,7 @@ pub(crate) fn dispatch<H: Handler>(
     }
 }
 
-/// The same for several. Those that other threads complete come first: they need not wait for what runs here.
+/// [Dispatches](dispatch) several. Those that other threads complete come first: they need not wait for what runs here.
 pub(crate) fn dispatch_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,

@@ -56,7 +56,8 @@ fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     (next, earlier)
 }
 
-/// The same by the thread that sleeps until the alarm, which forgets what it was set to before. Returns that as well.
+/// Sets the alarm anew, for the thread that sleeps until it. Returns the tick of the next thing to do, and the tick that
+/// the alarm was set to before.
 fn rearm<H: Handler>(handler: &H) -> (Tick, Tick) {
     let alarm = &handler.engine().alarm;
     let before = alarm.reset();
@@ -98,7 +99,7 @@ pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     closed
 }
 
-/// The same for the drop of the last handle: waits for a moment only.
+/// [Shuts down](shut_down) for the drop of the last handle, which waits for the threads for a moment only.
 pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
     {

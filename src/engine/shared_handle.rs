@@ -72,7 +72,7 @@ impl<H: Handler> SharedHandle<H> {
         Ok(poll_fn(move |cx| done.poll(cx)))
     }
 
-    /// The same, and waits for the thread for at most `limit`.
+    /// As [`shutdown_async`](Self::shutdown_async), and waits for the thread for at most `limit`.
     pub(crate) fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
         let engine = self.inner.engine();
         shut_down_in_background(&self.inner, None).map_err(ShutdownError::Thread)?;

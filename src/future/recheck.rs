@@ -45,15 +45,21 @@ impl Rechecks {
         }
     }
 
-    /// Runs `job` after `interval`, or up to a tenth of it earlier, together with others. Returns when, and `None` after
-    /// a shutdown.
-    fn start(&self, interval: Duration, job: Job) -> Option<(TimerId, Timestamp)> {
+    /// Runs `job` after `interval`, or up to a tenth of it earlier, together with others; `handle` is of the purgatory
+    /// that drives the timer. `None` after a shutdown.
+    fn start<K: Key, S: KeyHasher>(
+        &self,
+        handle: &Handle<WaitOperation<K>, S>,
+        interval: Duration,
+        job: Job,
+    ) -> Option<TimerId> {
         let now = self.clock.now();
         let due = now.saturating_add(interval).since_origin();
         let part = (interval / PARTS).as_nanos().max(1);
         let early = Duration::from_nanos((due.as_nanos() % part) as u64);
         let id = self.timer.start(interval - early, job).ok()?;
-        Some((id, Timestamp::from_origin(due - early)))
+        handle.announce_companion(Timestamp::from_origin(due - early));
+        Some(id)
     }
 }
 
@@ -109,18 +115,8 @@ impl Recheck {
                 Panics::contain(|| signal.end(super::WaitError::Panicked));
             }
         });
-        self.next = self.start(listening, self.interval, tick);
-    }
-
-    fn start<K: Key, S: KeyHasher>(
-        &self,
-        listening: &Listening<K, S>,
-        interval: Duration,
-        job: Job,
-    ) -> Option<TimerId> {
-        let (id, deadline) = self.rechecks.start(interval, job)?;
-        listening.handle()?.announce_companion(deadline);
-        Some(id)
+        let handle = listening.handle();
+        self.next = handle.and_then(|handle| self.rechecks.start(handle, self.interval, tick));
     }
 
     /// The condition was true after a recheck. The operation stays parked for the [grace](GRACE); if no check comes
@@ -143,9 +139,8 @@ impl Recheck {
             listening.end(Handle::force_complete);
             drop(also);
         });
-        if let Some((_, deadline)) = self.rechecks.start(GRACE, end) {
-            handle.announce_companion(deadline);
-        }
+        // After a shutdown the job is dropped, and the listener ends.
+        let _ = self.rechecks.start(&handle, GRACE, end);
     }
 }
 

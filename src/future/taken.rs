@@ -152,11 +152,13 @@ struct Route<K: Key, S: KeyHasher, G> {
     give_back: G,
 }
 
-impl<K: Key, S: KeyHasher, G> Route<K, S, G> {
-    fn contain(&self, user_code: impl FnOnce()) {
-        if Panics::contain(user_code).is_none() {
-            self.waits.upgrade().inspect(Purgatory::count_panic);
-        }
+/// Runs `user_code`, ends its panic here, and counts that in `waits`.
+fn contain<K: Key, S: KeyHasher>(
+    waits: &WeakRef<Purgatory<WaitOperation<K>, S>>,
+    user_code: impl FnOnce(),
+) {
+    if Panics::contain(user_code).is_none() {
+        waits.upgrade().inspect(Purgatory::count_panic);
     }
 }
 
@@ -169,9 +171,7 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
     }
 
     fn give_back(&mut self, value: T) {
-        if Panics::contain(|| (self.give_back)(value)).is_none() {
-            self.waits.upgrade().inspect(Purgatory::count_panic);
-        }
+        contain(&self.waits, || (self.give_back)(value));
     }
 
     fn check(&self, arrives: bool) {
@@ -180,9 +180,9 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
         };
         for key in &self.keys.0 {
             // `Hash` and `Eq` of a key may panic.
-            self.contain(|| match arrives && !is_in_nested_check() {
+            contain(&self.waits, || match arrives && !is_in_nested_check() {
                 true => _ = waits.check_and_complete_with(key, Bound::at_most(1)),
-                false => waits.offer(key, 1),
+                false => waits.offer(key),
             });
         }
     }
@@ -193,13 +193,7 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
             keys,
             give_back,
         } = *self;
-        for dropped in [
-            Panics::contain(|| drop(keys)),
-            Panics::contain(|| drop(give_back)),
-        ] {
-            if dropped.is_none() {
-                waits.upgrade().inspect(Purgatory::count_panic);
-            }
-        }
+        contain(&waits, || drop(keys));
+        contain(&waits, || drop(give_back));
     }
 }

@@ -195,7 +195,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         only: Address,
     ) -> usize {
         if Examining::current().is_some() {
-            return self.check_resolved(checked, list, list.peek_published(), Bound::NONE);
+            return self.check_resolved(checked, list, list.peek_published(), Bound::all());
         }
         let trampoline = Trampoline::enter();
         if let Some(ended) = self.examine_and_count(only, Some(&checked)) {
@@ -208,12 +208,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
             endings.push(ended);
-            return satisfied + self.check_resolved(checked, list, others, Bound::NONE);
+            return satisfied + self.check_resolved(checked, list, others, Bound::all());
         }
         let others = list.peek_published();
         match others.is_empty() || others.only() == Some(only) {
             true => 0,
-            false => self.check_resolved(checked, list, others, Bound::NONE),
+            false => self.check_resolved(checked, list, others, Bound::all()),
         }
     }
 
@@ -239,11 +239,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
     {
         if Examining::current().is_some() {
-            keys.for_each(|key| _ = self.check_key(key, &Bound::NONE, RunOn::Caller));
+            keys.for_each(|key| _ = self.check_key(key, &Bound::all(), RunOn::Caller));
             return 0;
         }
         let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, RunOn::Caller, Bound::NONE);
+        let mut check = Check::new(self, &trampoline, RunOn::Caller, Bound::all());
         let mut examined = HashSet::new();
         for key in keys {
             self.watch.visit_all(key, |watcher| {
@@ -278,7 +278,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
         match Examining::current() {
             Some(cause) => {
-                self.check_nested(Deferred::Operation(address), Bound::NONE, cause);
+                self.check_nested(Deferred::Operation(address), Bound::all(), cause);
                 false
             }
             None => self.check_one(address, None, RunOn::Caller),

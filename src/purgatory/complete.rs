@@ -163,7 +163,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             match held.release(examinations < MAX_EXAMINATIONS) {
                 Released::Parked { unexamined } => {
                     if unexamined {
-                        self.defer(Deferred::Operation(address), Bound::NONE);
+                        self.defer(Deferred::Operation(address), Bound::all());
                     }
                     return Examined::Parked;
                 }

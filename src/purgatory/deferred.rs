@@ -130,12 +130,12 @@ mod tests {
     fn checks_of_one_key_are_merged_and_go_as_far_as_both() {
         let checks = DeferredChecks::new(RandomState::new());
         assert!(checks.add(Deferred::key(1), Bound::at_most(1).up_to(9)));
-        assert!(checks.add(Deferred::key(2), Bound::NONE));
+        assert!(checks.add(Deferred::key(2), Bound::all()));
         assert!(checks.add(Deferred::key(1), Bound::at_most(2).up_to(5)));
         assert_eq!(checks.len(), 2);
         let both = Bound::at_most(3).up_to(9);
         assert_eq!(checks.next(), Some((Deferred::key(1), both)));
-        assert_eq!(checks.next(), Some((Deferred::key(2), Bound::NONE)));
+        assert_eq!(checks.next(), Some((Deferred::key(2), Bound::all())));
         assert_eq!(checks.next(), None);
     }
 }

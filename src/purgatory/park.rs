@@ -70,12 +70,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         op: Op,
         watch: Watch<'_, Op::Key>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        let mut op = Some(op);
-        let parked = self.with(|inner| Some(inner.park(op.take()?, || inner.collect([watch]))));
-        match (parked.flatten(), op) {
-            (Some(parked), _) => parked,
-            (None, Some(op)) => Err(Rejected::new(RejectReason::ShutDown, op)),
-            (None, None) => Ok(Admission::Ended),
+        match self.with(Arc::clone) {
+            Some(inner) => inner.park(op, || inner.collect([watch])),
+            None => Err(Rejected::new(RejectReason::ShutDown, op)),
         }
     }
 }

@@ -19,15 +19,13 @@ pub struct Bound {
 }
 
 impl Bound {
-    pub(crate) const NONE: Self = Self {
-        up_to: Rank::MAX,
-        at_most: usize::MAX,
-        until_refused: false,
-    };
-
     /// Every operation that watches the key.
-    pub fn all() -> Self {
-        Self::NONE
+    pub const fn all() -> Self {
+        Self {
+            up_to: Rank::MAX,
+            at_most: usize::MAX,
+            until_refused: false,
+        }
     }
 
     /// Operations in the order in which they were parked, until `count` of them are completed *for this key*: for an
@@ -40,7 +38,7 @@ impl Bound {
     pub fn at_most(count: usize) -> Self {
         Self {
             at_most: count,
-            ..Self::NONE
+            ..Self::all()
         }
     }
 

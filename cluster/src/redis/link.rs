@@ -58,7 +58,7 @@ impl Link {
         }
     }
 
-    /// The same for a read.
+    /// Why a read failed, as the session ends of it.
     pub(super) fn broken(&self, error: BoxError) -> FeedError {
         match error.downcast::<RedisError>() {
             Ok(error) => self.failure(*error),

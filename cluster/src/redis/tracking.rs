@@ -20,8 +20,8 @@ use tokio::time::Interval;
 /// what is not in here is not read again, and so forgotten.
 type Watched = Arc<Mutex<HashMap<Vec<u8>, Option<u64>, foldhash::fast::RandomState>>>;
 
-/// So many announcements of counters that had not changed, within a period of signs of life and beside few others, show
-/// that the server's table is too small: each read pushes another key out of it, which is announced as a change.
+/// This many announcements of counters that had not changed, within a period of signs of life and beside few others,
+/// show that the server's table is too small: each read pushes another key out of it, which is announced as a change.
 const OUTGROWN: u32 = 256;
 
 pub(super) struct Watcher {

@@ -17,11 +17,11 @@ use tokio::time::{Instant, sleep_until};
 /// A message of an engine, to be counted.
 #[derive(Debug, Clone, Copy)]
 pub enum Traffic {
-    /// A command or a message of a node, of so many bytes.
+    /// The bytes of a command or a message of a node.
     In(usize),
-    /// So many keys were asked for.
+    /// The number of keys that were asked for.
     Read(usize),
-    /// What a node is answered or told, of so many bytes.
+    /// The bytes of what a node is answered or told.
     Out(usize),
 }
 

@@ -10,7 +10,7 @@ use async_nats::jetstream::stream;
 use request_purgatory_cluster::nats::NatsEngine;
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
 use request_purgatory_cluster::{
-    Cluster, ClusterWaits, Config, EngineError, Feed, Position, Source, WaitError,
+    Cluster, ClusterWaits, Config, EngineError, Feed, Position, Source, WaitError, WaitPast,
 };
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -48,10 +48,10 @@ fn reset<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Position {
     }
 }
 
-/// The stream is deleted while a node waits: the next commit makes it again, and the wait ends.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f2_nats_a_deleted_stream_is_made_again() {
-    let rig = NatsRig::start(10_000).await;
+/// A node waits past an event of the stream, which is then deleted. Returns the node, the event and the wait.
+async fn wait_past_a_lost_stream(
+    rig: &NatsRig,
+) -> (ClusterWaits<Key>, Position, WaitPast<Key, Position>) {
     let waits = node(&rig.engine());
     let seen = rig
         .engine()
@@ -62,6 +62,14 @@ async fn f2_nats_a_deleted_stream_is_made_again() {
     live(&waits).await;
     let deleted = rig.context().await.delete_stream("PURGATORY").await;
     assert!(deleted.expect("it is there").success);
+    (waits, seen, wait)
+}
+
+/// The stream is deleted while a node waits: the next commit makes it again, and the wait ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f2_nats_a_deleted_stream_is_made_again() {
+    let rig = NatsRig::start(10_000).await;
+    let (waits, seen, wait) = wait_past_a_lost_stream(&rig).await;
     let gone = Instant::now();
     let again = rig
         .engine()
@@ -84,16 +92,7 @@ async fn f2_nats_a_deleted_stream_is_made_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f2_nats_reads_make_a_lost_stream_again() {
     let rig = NatsRig::start(10_000).await;
-    let waits = node(&rig.engine());
-    let seen = rig
-        .engine()
-        .commit(&key("a"), b"old")
-        .await
-        .expect("it commits");
-    let wait = waits.wait_past_position(key("a"), seen, LONG);
-    live(&waits).await;
-    let deleted = rig.context().await.delete_stream("PURGATORY").await;
-    assert!(deleted.expect("it is there").success);
+    let (_waits, _, wait) = wait_past_a_lost_stream(&rig).await;
     assert!(matches!(wait.await, Err(WaitError::Reset(_))));
 }
 

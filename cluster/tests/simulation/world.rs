@@ -119,7 +119,7 @@ impl World {
         draw(&mut self.random.lock().expect("no test panics with it"))
     }
 
-    /// So many milliseconds, by chance.
+    /// A random number of milliseconds.
     pub fn pause(&self, millis: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.random(|random| random.u64(millis)))
     }

@@ -33,7 +33,7 @@ pub(super) struct Model<S> {
     records: Table,
     /// The deadline of each timer, and the number of passes that had begun when it was started.
     started: BTreeMap<u32, (Tick, u32)>,
-    /// The same by deadline.
+    /// The timers in the order of their deadlines.
     deadlines: BTreeSet<(Tick, u32)>,
     passes: u32,
     pub(super) present: Tick,

@@ -173,7 +173,7 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
         let together = met.get() - copied.replace(met.get());
         assert!(together <= SLICE, "{together} at once");
     };
-    Walk::new(Bound::NONE).visit(
+    Walk::new(Bound::all()).visit(
         |_| {
             met.set(met.get() + 1);
             ControlFlow::Continue(())
