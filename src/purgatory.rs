@@ -23,7 +23,7 @@ mod revoke;
 mod snapshot;
 mod watch;
 
-pub use crate::engine::shared_handle::ShutdownFuture;
+pub use crate::engine::shutdown::ShutdownFuture;
 pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
 pub use crate::hash::{DefaultHasher, Key, KeyHasher, RandomState};
 pub use crate::operation::Cause;
@@ -38,6 +38,7 @@ pub use watch::Watch;
 
 use crate::engine::dispatch::RunOn;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
+use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_within};
 use crate::error::Rejected;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
@@ -306,7 +307,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// May be called more than once (later calls return at once) and from any callback. In a callback it does not wait
     /// for the threads, which end as soon as the callbacks that they run have returned.
     pub fn shutdown(&self) {
-        self.shared.shutdown();
+        shut_down(&self.shared.inner);
     }
 
     /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
@@ -322,7 +323,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
     /// is that of the system, not of the [`clock`](crate::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
-        self.shared.drain(limit)
+        drain(&self.shared.inner, limit)
     }
 
     /// As [`shutdown`](Self::shutdown), on a thread of its own; waits at most `limit` for the end of it, and for the
@@ -333,7 +334,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// # Errors
     /// [`ShutdownError`], with what was still running when `limit` had passed. It goes on in the background.
     pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
-        self.shared.shutdown_timeout(limit)
+        shut_down_within(&self.shared.inner, limit)
     }
 
     /// As [`shutdown`](Self::shutdown), on a thread of its own, so that no thread of an async runtime is blocked. It
@@ -343,7 +344,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// # Errors
     /// If the system refuses the thread. Nothing has happened then.
     pub fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
-        self.shared.shutdown_async()
+        shut_down_async(&self.shared.inner)
     }
 
     /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries they

@@ -132,11 +132,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        // A second caller must not take what the first one is still collecting.
-        if !self.shared.shutdown() {
-            return Vec::new();
-        }
-        self.shared.inner.take_remains()
+        self.shared.inner.shut_down()
     }
 }
 

@@ -247,11 +247,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        // A second caller must not take what the first one is still collecting.
-        if !self.shared.shutdown() {
-            return Vec::new();
-        }
-        let remains = self.shared.inner.take_remains().into_iter();
+        let remains = self.shared.inner.shut_down().into_iter();
         remains.map(|(key, value, _)| (key, value)).collect()
     }
 

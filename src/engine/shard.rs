@@ -3,15 +3,26 @@
 //! Each thread parks in the shard that its number names, so threads rarely meet at a lock, with any keys and
 //! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
-use super::tally::Tallies;
-use super::timing::Timing;
 use crate::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef, Vacant};
-use crate::cell::state::Mark;
+use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
-use crate::stats::{Counters, Ending};
+use crate::stats::{Counters, Ending, Tallies};
 use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
 use crate::time::ticks::NEVER;
+
+/// The arrival and the deadline of a payload, in ticks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// When it arrived.
+    pub(crate) start: Tick,
+    pub(crate) deadline: Tick,
+    /// A tick that has certainly passed: a wheel that lags behind may go on to it. (A reading that a caller supplies
+    /// may be of the future, and lead past deadlines.)
+    pub(crate) present: Tick,
+    /// The reading of the clock behind it.
+    pub(crate) since: Since,
+}
 
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
@@ -47,7 +58,7 @@ pub(crate) type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
 
 pub(crate) struct Shard<P, W> {
     pub(crate) number: usize,
-    slab: Slab<P, Schedule<W>>,
+    pub(crate) slab: Slab<P, Schedule<W>>,
     /// Written under the slab's lock.
     locked_counters: CachePadded<Counters>,
     /// Written without a lock.
@@ -108,15 +119,6 @@ impl<P, W: Scheme> Shard<P, W> {
     #[inline(always)]
     pub(crate) fn address(&self, at: SlotRef) -> Address {
         Address::new(self.number, at.index(), at.generation())
-    }
-
-    #[inline(always)]
-    pub(crate) fn try_lock(&self) -> Option<Guard<'_, P, W>> {
-        self.slab.try_lock()
-    }
-
-    pub(crate) fn lock(&self) -> Guard<'_, P, W> {
-        self.slab.lock()
     }
 
     /// Why the shard takes no payload, if so. `guard` is its lock.
@@ -376,28 +378,6 @@ impl<P, W: Scheme> Shard<P, W> {
     /// The payloads that are here now.
     pub(crate) fn occupants(&self) -> impl Iterator<Item = SlotRef> + '_ {
         (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
-    }
-
-    #[inline(always)]
-    pub(crate) fn claim(&self, at: SlotRef, mark: Mark) -> Option<Held<'_, P>> {
-        self.slab.claim(at, mark)
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
-        self.slab.is_parked(at)
-    }
-
-    /// Slots that wait for the next thread that gets the lock.
-    #[cfg(loom)]
-    pub(crate) fn waiting(&self) -> u32 {
-        self.slab.waiting()
-    }
-
-    /// Slots that were ever needed.
-    #[cfg(loom)]
-    pub(crate) fn slots(&self) -> u32 {
-        self.slab.used()
     }
 
     /// An ending may be counted in another shard than the arrival.

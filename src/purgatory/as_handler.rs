@@ -1,12 +1,10 @@
 //! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
-use super::complete::Ended;
 use super::deferred::Deferred;
 use super::inner::{Claim, Inner, Parked, StaleWatches, Wheel};
 use crate::engine::Engine;
 use crate::engine::dispatch::RunOn;
-use crate::engine::handler::Handler;
-use crate::engine::reclaim::{ReclaimQueue, Unreclaimed};
+use crate::engine::handler::{Ended, Handler, ReclaimQueue, Unreclaimed};
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
@@ -17,7 +15,7 @@ use crate::watch::sweep::Sweep;
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Payload = Parked<Op>;
     type Scheme = Wheel;
-    type Ended = Ended<Op>;
+    type Left = Op;
     type Stale = StaleWatches<Op::Key>;
 
     #[inline(always)]
@@ -70,18 +68,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         Some(self.end_and_reclaim(claim, Ending::ShutDown))
     }
 
+    /// The one place that calls `on_complete`.
     #[inline(always)]
-    fn has_expired(ended: &Ended<Op>) -> bool {
-        ended.ending == Ending::Expired
-    }
-
-    fn on_hand_over(ended: &mut Ended<Op>) {
-        ended.pass = None;
-    }
-
-    #[inline(always)]
-    fn complete(&self, ended: Ended<Op>) {
-        self.run_on_complete(ended);
+    fn complete(&self, op: Op, ending: Ending) {
+        match ending.completion() {
+            Some(completion) => op.on_complete(completion),
+            None => drop(op),
+        }
     }
 
     fn deferred(&self) -> usize {

@@ -8,8 +8,7 @@ use crate::address::Address;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
-use crate::engine::passes::Pass;
-use crate::engine::reclaim::Unreclaimed;
+use crate::engine::handler::{Ended, Unreclaimed};
 use crate::hash::KeyHasher;
 use crate::observe::End;
 use crate::operation::{Cause, Completion, DelayedOperation};
@@ -19,25 +18,6 @@ use crate::trampoline::{Examining, Why, drop_user_value};
 use crate::watch::Target;
 use crate::watch::bound::Bound;
 use crate::watch::turn::Turn;
-
-/// An operation that has ended, on its way to [`run_on_complete`](Inner::run_on_complete).
-pub(crate) struct Ended<Op> {
-    pub(crate) op: Op,
-    pub(crate) ending: Ending,
-    /// Whether it was parked, and so has a place under the limit.
-    pub(crate) was_parked: bool,
-    /// Whether it said yes when it was asked for the key that is checked.
-    pub(crate) for_its_key: bool,
-    /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
-    pub(crate) pass: Option<Pass>,
-}
-
-impl<Op> Ended<Op> {
-    /// Whether an examination ended it, by its yes.
-    pub(crate) fn is_satisfied(&self) -> bool {
-        self.ending == Ending::Satisfied
-    }
-}
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
@@ -49,7 +29,7 @@ pub(crate) enum Examined<Op> {
 
 impl Ending {
     /// What the operation is told. (After a panic, nothing.)
-    fn completion(self) -> Option<Completion> {
+    pub(super) fn completion(self) -> Option<Completion> {
         match self {
             Self::Satisfied | Self::Forced => Some(Completion::Satisfied),
             Self::Expired => Some(Completion::Expired),
@@ -251,13 +231,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.observe(|observer| {
             observer.ended(span, end, watches, || self.engine.clock.now());
         });
-        let ended = Ended {
-            op,
-            ending,
-            was_parked: true,
-            for_its_key: false,
-            pass: None,
-        };
+        let ended = Ended::new(op, ending);
         let left = Unreclaimed {
             taken,
             watches,
@@ -300,31 +274,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Runs the user's code for an operation that has ended. The one place that calls `on_complete`.
-    #[inline(always)]
-    pub(crate) fn run_on_complete(&self, ended: Ended<Op>) {
-        let Ended {
-            op,
-            ending,
-            was_parked,
-            pass,
-            ..
-        } = ended;
-        // A panic is counted, and concerns this operation only.
-        let _ = self.engine.guarded(|| match ending.completion() {
-            Some(completion) => op.on_complete(completion),
-            None => drop(op),
-        });
-        if was_parked {
-            self.engine.free_place();
-        }
-        drop(pass);
-    }
-
     /// Gives an ended operation to the caller: no user code runs for it.
     #[inline(always)]
     pub(crate) fn give_back(&self, ended: Ended<Op>) -> Op {
         self.engine.free_place();
-        ended.op
+        ended.left
     }
 }

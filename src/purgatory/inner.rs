@@ -5,7 +5,7 @@ use super::deferred::{Deferred, DeferredChecks};
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
-use crate::engine::reclaim::ReclaimQueue;
+use crate::engine::handler::ReclaimQueue;
 use crate::engine::{self, Engine};
 use crate::hash::KeyHasher;
 use crate::observe::OperationSpan;

@@ -6,7 +6,7 @@
 //! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
 //! 5. It is released, which fails while there is a mark.
 
-use super::complete::{Ended, Examined};
+use super::complete::Examined;
 use super::handle::Handle;
 use super::inner::{Claim, Inner, Parked};
 use super::keys::Keys;
@@ -14,6 +14,7 @@ use super::watch::Watch;
 use crate::address::Address;
 use crate::engine::UserPanic;
 use crate::engine::dispatch::{RunOn, dispatch};
+use crate::engine::handler::Ended;
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::{Observer, OperationSpan};
@@ -147,7 +148,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         arrival: Option<Timestamp>,
         span: &OperationSpan,
     ) -> Result<Outcome<Op>, Rejected<Op>> {
-        if let Some(reason) = self.engine.refusal() {
+        if let Some(reason) = self.engine.phase.refusal() {
             return Err(self.refuse(reason, op, keys));
         }
         let Some(keys) = keys else {
@@ -173,11 +174,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     .observe(|observer| observer.completed_at_once(span));
                 self.discard(keys);
                 return Ok(Outcome::Ended(Ended {
-                    op,
-                    ending: Ending::Satisfied,
                     was_parked: false,
-                    for_its_key: false,
-                    pass: None,
+                    ..Ended::new(op, Ending::Satisfied)
                 }));
             }
             Err(UserPanic) => return Err(self.refuse(RejectReason::Panicked, op, Some(keys))),

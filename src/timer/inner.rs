@@ -2,8 +2,8 @@
 
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::handler::Handler;
-use crate::engine::reclaim::{ReclaimQueue, Unreclaimed};
+use crate::engine::handler::{Ended, Handler, ReclaimQueue, Unreclaimed};
+use crate::engine::shutdown::shut_down;
 use crate::engine::{Claim, Engine};
 use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
@@ -68,7 +68,9 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
     /// Starts a timer, and announces it.
     pub(crate) fn start(&self, timeout: Duration, payload: T) -> Result<Address, Rejected<T>> {
         let started = match self.engine.guarded(|| self.engine.timing(timeout)) {
-            _ if self.engine.is_closed() => Err(Rejected::new(RejectReason::ShutDown, payload)),
+            _ if self.engine.phase.is_closed() => {
+                Err(Rejected::new(RejectReason::ShutDown, payload))
+            }
             Err(_) => Err(Rejected::new(RejectReason::Panicked, payload)),
             Ok(timing) => self.engine.admit_released(payload, timing),
         };
@@ -91,9 +93,21 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
         Some(self.extra.leave(address, payload))
     }
 
-    /// Payloads that had not expired at the shutdown; empty at the second call.
-    pub(crate) fn take_remains(&self) -> Vec<L> {
-        std::mem::take(&mut *self.remains.lock())
+    /// Shuts it down. The first call returns the payloads that had not expired.
+    pub(crate) fn shut_down(self: &Arc<Self>) -> Vec<L> {
+        // A second caller must not take what the first one is still collecting.
+        match shut_down(self) {
+            true => std::mem::take(&mut *self.remains.lock()),
+            false => Vec::new(),
+        }
+    }
+
+    /// Drops payloads that the shutdown has left. The caller is inside a call of the library.
+    pub(crate) fn discard_all(&self, remains: Vec<L>) {
+        for left in remains {
+            // Of destructors that panic together the process would die.
+            let _ = self.engine.guarded(|| self.extra.discard(left));
+        }
     }
 }
 
@@ -102,7 +116,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
 {
     type Payload = T;
     type Scheme = W;
-    type Ended = L;
+    type Left = L;
     type Stale = ();
 
     #[inline(always)]
@@ -114,7 +128,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (L, Unreclaimed<()>) {
+    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (Ended<L>, Unreclaimed<()>) {
         let address = claim.address();
         let (payload, taken) = self.engine.take(claim);
         let unreclaimed = Unreclaimed {
@@ -122,10 +136,11 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
             watches: 0,
             stale: (),
         };
-        (self.extra.leave(address, payload), unreclaimed)
+        let left = self.extra.leave(address, payload);
+        (Ended::new(left, Ending::Expired), unreclaimed)
     }
 
-    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<L> {
+    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Ended<L>> {
         let address = claim.address();
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
         let left = self.extra.leave(address, payload);
@@ -134,21 +149,13 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
     }
 
     fn discard(&self) {
-        for left in self.take_remains() {
-            // Of destructors that panic together the process would die.
-            let _ = self.engine.guarded(|| self.extra.discard(left));
-        }
+        let remains = std::mem::take(&mut *self.remains.lock());
+        self.discard_all(remains);
     }
 
-    fn has_expired(_: &L) -> bool {
-        true
-    }
-
-    /// The one place that calls the callback.
-    fn complete(&self, left: L) {
-        // A panic is counted, and concerns this payload only.
-        let _ = self.engine.guarded(|| (self.on_expiry)(left));
-        self.engine.free_place();
+    /// Only what has expired ends so.
+    fn complete(&self, left: L, _: Ending) {
+        (self.on_expiry)(left);
     }
 }
 

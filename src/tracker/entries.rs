@@ -17,7 +17,7 @@ use super::fencing::FencingToken;
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::shard::Rescheduled;
-use crate::engine::timing::Timing;
+use crate::engine::shard::Timing;
 use crate::engine::{self, Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher};
@@ -158,7 +158,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         timeout: Duration,
         replace: bool,
     ) -> Result<Entered<'a, V>, Rejected<V>> {
-        if timers.is_closed() {
+        if timers.phase.is_closed() {
             let _ = timers.guarded(|| timers.drop_spare(Some(key)));
             return Err(Rejected::new(RejectReason::ShutDown, value));
         }
@@ -454,7 +454,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                 let reason = match tried {
                     _ if refused => RejectReason::Thread,
                     Err(_) => RejectReason::Panicked,
-                    Ok(()) if timers.is_closed() => RejectReason::ShutDown,
+                    Ok(()) if timers.phase.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,
                 };
                 timers.count_event(|events| &events.rejected, 1);

@@ -245,16 +245,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Refuses requests from now on, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
     /// this thread. Then joins the threads; see [`Tracker::shutdown`](crate::Tracker::shutdown).
     pub fn shutdown(&self) {
-        // A second caller must not take what the first one is still collecting.
-        if !self.shared.shutdown() {
-            return;
-        }
+        let remains = self.shared.inner.shut_down();
         let _trampoline = Trampoline::enter();
-        let inner = &self.shared.inner;
-        for failed in inner.take_remains() {
-            let tell = || failed.answer(|_| Err(WaitError::ShutDown));
-            let _ = inner.engine.guarded(tell);
-        }
+        self.shared.inner.discard_all(remains);
     }
 }
 

@@ -1,0 +1,201 @@
+//! The end of a handler: drain and shutdown.
+
+use super::dispatch::{Endings, RunOn};
+use super::drive::advance;
+use super::expire::reclaim;
+use super::handler::Handler;
+use super::phase::{CLOSED, CLOSED_IN_BACKGROUND};
+use super::shard::Refusal;
+use crate::cell::state::Mark;
+use crate::error::{ShutdownError, StillRunning};
+use crate::promise::Promise;
+use crate::sync::Arc;
+use crate::trampoline::Trampoline;
+use crate::worker::{GRACE, Worker};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// The first and the longest pause between two evaluations of a thread that [waits](wait).
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LAST_PAUSE: Duration = Duration::from_millis(5);
+
+/// Ends every payload and the threads, once, and waits for the threads unless this is called from a callback. Returns
+/// whether this call did it.
+pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
+    let closed = close(handler, CLOSED);
+    if closed {
+        handler.engine().stop_threads(Worker::join);
+    }
+    closed
+}
+
+/// The same for the drop of the last handle: waits for a moment only.
+pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
+    close(handler, CLOSED);
+    {
+        let _trampoline = Trampoline::enter();
+        handler.discard();
+    }
+    let engine = handler.engine();
+    // Where the shutdown came from a callback, no thread has joined the threads yet. One in the background joins them.
+    if engine.phase.now() != CLOSED_IN_BACKGROUND {
+        engine.stop_threads(|thread| thread.join_within(GRACE));
+    }
+}
+
+/// Whether every payload has ended because of the shutdown and, but for jobs of an executor, been completed; and whether
+/// the threads have ended.
+fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
+    let engine = handler.engine();
+    // A payload that another thread holds is ended by that one, which is a pass meanwhile.
+    engine.phase.is_emptied()
+        && engine.stats().parked == 0
+        && engine.passes.are_over()
+        && engine.threads.running().is_empty()
+}
+
+/// Lets a thread of its own shut the handler down, the same one whatever number of calls asks for it. `done`, if given,
+/// is kept when the shutdown is over.
+fn shut_down_in_background<H: Handler>(
+    handler: &Arc<H>,
+    done: Option<&Arc<Promise<()>>>,
+) -> io::Result<()> {
+    let engine = handler.engine();
+    engine.background.begin(done, || {
+        let handler = handler.clone();
+        Worker::spawn(&engine.name, "shutdown", move || {
+            let engine = handler.engine();
+            if !close(&handler, CLOSED_IN_BACKGROUND) {
+                // Another thread closes it, and may be at that still.
+                wait(Duration::MAX, || engine.phase.is_emptied());
+            }
+            // Also where another thread has closed it: that may have been a callback, which does not wait. If another
+            // thread is joining them, this one waits as well.
+            engine.stop_threads(Worker::join);
+            wait(Duration::MAX, || is_over(&handler));
+            for done in engine.background.end() {
+                // A waker is the user's code.
+                let _ = engine.guarded(|| done.keep(()));
+            }
+        })?;
+        Ok(())
+    })
+}
+
+/// As [`shut_down`], on a thread of its own.
+pub(crate) fn shut_down_async<H: Handler>(handler: &Arc<H>) -> io::Result<ShutdownFuture> {
+    let done = Arc::new(Promise::new());
+    shut_down_in_background(handler, Some(&done))?;
+    Ok(ShutdownFuture { done })
+}
+
+/// The same, and waits for the thread for at most `limit`.
+pub(crate) fn shut_down_within<H: Handler>(
+    handler: &Arc<H>,
+    limit: Duration,
+) -> Result<(), ShutdownError> {
+    shut_down_in_background(handler, None).map_err(ShutdownError::Thread)?;
+    if wait(limit, || is_over(handler) && completions_have_run(handler)) {
+        return Ok(());
+    }
+    let engine = handler.engine();
+    let stats = engine.stats();
+    Err(ShutdownError::TimedOut(StillRunning {
+        parked: stats.parked,
+        completions_pending: stats.completions_pending,
+        threads: engine.threads.running(),
+    }))
+}
+
+/// Ends every payload. Returns whether this call did it.
+fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
+    let engine = handler.engine();
+    if !engine.phase.enter(phase) {
+        return false;
+    }
+    let _emptied = engine.phase.emptied_on_drop();
+    let trampoline = Trampoline::enter();
+    for shard in engine.shards.settled() {
+        // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
+        // holder will find the mark.
+        shard.refuse(Refusal::Closed);
+        let mut endings = Endings::new(handler, &trampoline, RunOn::Caller);
+        for at in shard.occupants() {
+            if let Some(claim) = engine.claim(shard.address(at), Mark::ShutDown) {
+                if let Some(ended) = handler.on_shutdown(claim) {
+                    endings.push(ended);
+                }
+            }
+        }
+    }
+    handler.on_closed();
+    while reclaim(handler) {}
+    // What a destructor's panic would keep from being stopped are the threads.
+    engine.leave(trampoline);
+    true
+}
+
+/// Refuses every payload from now on, and waits for at most `limit` until all parked ones have ended and been
+/// completed. Returns how many are parked.
+pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
+    let engine = handler.engine();
+    engine.begin_drain();
+    wait(limit, || {
+        // Where no thread of the library drives the timer, this one does.
+        if !engine.threads.is_driving() {
+            advance(handler);
+        }
+        // In this order: what is found to have ended is handed over by now, or its pass is in progress.
+        engine.phase.is_closed() || (engine.stats().parked == 0 && completions_have_run(handler))
+    });
+    engine.stats().parked
+}
+
+/// Whether the completions of payloads have run that were found to have ended: of the expired ones all; of the others
+/// those that do not run in the call that ended the payload.
+fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
+    let engine = handler.engine();
+    engine.passes.are_over() && engine.stats().completions_pending == 0
+}
+
+/// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is
+/// asked once: what it waits for may have to be done by this very thread.
+fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    while !is_done() {
+        let left = limit.saturating_sub(begun.elapsed());
+        if left.is_zero() || Trampoline::in_progress() {
+            return is_done();
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (2 * pause).min(LAST_PAUSE);
+    }
+    true
+}
+
+/// A shutdown that is under way on a thread of its own: a [`Future`] that is ready when it is over.
+///
+/// Any executor may poll it. The shutdown goes on whether this is polled, dropped or neither. After it has resolved,
+/// every poll is pending.
+pub struct ShutdownFuture {
+    done: Arc<Promise<()>>,
+}
+
+impl Future for ShutdownFuture {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.done.poll(cx)
+    }
+}
+
+impl fmt::Debug for ShutdownFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShutdownFuture").finish_non_exhaustive()
+    }
+}
