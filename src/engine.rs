@@ -37,9 +37,9 @@ use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Examinee, Trampoline, drop_user_value};
 use crate::worker::Worker;
 use companion::CompanionCell;
-use phase::{Background, DRAINING, OPEN, Passes, Phase};
+use phase::{Background, DRAINING, Passes, Phase};
 use settings::Settings;
-use shard::{Guard, Refusal, Rescheduled, Shard, Timing};
+use shard::{Guard, Rescheduled, Shard, Timing};
 use shards::Shards;
 use std::io;
 use std::sync::LazyLock;
@@ -141,11 +141,9 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline(always)]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        self.shards.at(number, || match self.phase.now() {
-            OPEN if self.threads.are_started() => None,
-            OPEN => Some(Refusal::Idle),
-            DRAINING => Some(Refusal::Draining),
-            _ => Some(Refusal::Closed),
+        self.shards.at(number, || {
+            let idle = || (!self.threads.are_started()).then_some(RejectReason::Thread);
+            self.phase.refusal().or_else(idle)
         })
     }
 
@@ -298,39 +296,32 @@ impl<P, W: Scheme> Engine<P, W> {
     #[cold]
     fn overcome<'a>(
         &self,
-        refusal: Refusal,
+        refusal: RejectReason,
         shard: &'a Shard<P, W>,
         guard: Guard<'a, P, W>,
         timing: Timing,
-    ) -> Result<Guard<'a, P, W>, Refusal> {
-        if refusal != Refusal::Idle {
+    ) -> Result<Guard<'a, P, W>, RejectReason> {
+        if refusal != RejectReason::Thread {
             return Err(refusal);
         }
         if timing.deadline == NEVER {
             return Ok(guard);
         }
         drop(guard);
-        self.start_threads().map_err(|_| Refusal::Idle)?;
+        self.start_threads().map_err(|_| RejectReason::Thread)?;
         let mut guard = shard.slab.lock();
         match Shard::refusal(&mut guard) {
             None => Ok(guard),
             // A shutdown has begun, and has not come to this shard.
-            Some(Refusal::Idle) => Err(Refusal::Closed),
+            Some(RejectReason::Thread) => Err(RejectReason::ShutDown),
             Some(refusal) => Err(refusal),
         }
     }
 
-    /// Returns a payload.
+    /// Returns a payload, whose place under the limit is free again.
     #[cold]
-    fn refused(&self, refusal: Refusal, payload: P) -> Rejected<P> {
+    fn refused(&self, reason: RejectReason, payload: P) -> Rejected<P> {
         self.free_place();
-        let reason = match refusal {
-            Refusal::Idle => RejectReason::Thread,
-            Refusal::Full => RejectReason::Full,
-            Refusal::Closed => RejectReason::ShutDown,
-            Refusal::Draining => RejectReason::Draining,
-            Refusal::TooLong => RejectReason::TooLong,
-        };
         Rejected::new(reason, payload)
     }
 
@@ -496,7 +487,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self.phase.enter(DRAINING);
         // Also where another drain has entered the phase: that one may not have reached every shard yet.
         for shard in self.shards.settled() {
-            shard.refuse(Refusal::Draining);
+            shard.refuse(RejectReason::Draining);
         }
     }
 

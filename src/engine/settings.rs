@@ -54,6 +54,11 @@ impl Settings {
     }
 }
 
+/// What was built with the default settings.
+pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
+    built.unwrap_or_else(|error| unreachable!("the default settings are sound: {error}"))
+}
+
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")

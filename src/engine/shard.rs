@@ -5,6 +5,7 @@
 
 use crate::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef, Vacant};
+use crate::error::RejectReason;
 use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Ending, Tallies};
@@ -27,8 +28,9 @@ pub(crate) struct Timing {
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
-    /// Set before the threads are started, by a drain and by the shutdown: the shard takes no more payloads.
-    refuses: Option<Refusal>,
+    /// Set by a drain and by the shutdown: the shard takes no more payloads. [`RejectReason::Thread`] until the threads
+    /// are started: payloads that never expire are taken all the same.
+    refuses: Option<RejectReason>,
     /// How many parks until one looks for slots that other threads have freed.
     parks_to_look: u32,
 }
@@ -65,17 +67,6 @@ pub(crate) struct Shard<P, W> {
     pub(super) tallies: Tallies,
 }
 
-/// Why a shard did not take a payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// The engine's threads are not started yet. Payloads that never expire are taken all the same.
-    Idle,
-    Full,
-    Draining,
-    Closed,
-    TooLong,
-}
-
 /// Answer of [`Shard::reschedule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rescheduled {
@@ -102,7 +93,7 @@ impl<P, G> Records for FieldsView<'_, P, G> {
 }
 
 impl<P, W: Scheme> Shard<P, W> {
-    pub(crate) fn new(number: usize, slots: u32, refuses: Option<Refusal>) -> Self {
+    pub(crate) fn new(number: usize, slots: u32, refuses: Option<RejectReason>) -> Self {
         Self {
             number,
             slab: Slab::new(Schedule {
@@ -123,7 +114,7 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// Why the shard takes no payload, if so. `guard` is its lock.
     #[inline(always)]
-    pub(crate) fn refusal(guard: &mut Guard<'_, P, W>) -> Option<Refusal> {
+    pub(crate) fn refusal(guard: &mut Guard<'_, P, W>) -> Option<RejectReason> {
         guard.split().0.refuses
     }
 
@@ -139,9 +130,9 @@ impl<P, W: Scheme> Shard<P, W> {
         watches: usize,
         timing: Timing,
         limit: u32,
-    ) -> Result<(Held<'a, P>, Option<Tick>), (Refusal, P)> {
+    ) -> Result<(Held<'a, P>, Option<Tick>), (RejectReason, P)> {
         let Some(vacant) = self.take_vacant(guard, limit) else {
-            return Err((Refusal::Full, payload));
+            return Err((RejectReason::Full, payload));
         };
         let (schedule, mut records) = guard.split();
         match schedule.start(&mut records, vacant.index(), timing) {
@@ -160,7 +151,7 @@ impl<P, W: Scheme> Shard<P, W> {
             }
             Err(HorizonError { .. }) => {
                 guard.put_back(vacant);
-                Err((Refusal::TooLong, payload))
+                Err((RejectReason::TooLong, payload))
             }
         }
     }
@@ -359,11 +350,11 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// From now on the shard takes no payload, for this reason.
-    pub(crate) fn refuse(&self, refusal: Refusal) {
+    pub(crate) fn refuse(&self, refusal: RejectReason) {
         let mut guard = self.slab.lock();
         let refuses = &mut guard.split().0.refuses;
         // A drain may come late, and does not hide a shutdown.
-        if *refuses != Some(Refusal::Closed) {
+        if *refuses != Some(RejectReason::ShutDown) {
             *refuses = Some(refusal);
         }
     }
@@ -372,7 +363,7 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn open(&self) {
         let mut guard = self.slab.lock();
         let refuses = &mut guard.split().0.refuses;
-        refuses.take_if(|refusal| *refusal == Refusal::Idle);
+        refuses.take_if(|refusal| *refusal == RejectReason::Thread);
     }
 
     /// The payloads that are here now.

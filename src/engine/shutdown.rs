@@ -5,9 +5,8 @@ use super::drive::advance;
 use super::expire::reclaim;
 use super::handler::Handler;
 use super::phase::{CLOSED, CLOSED_IN_BACKGROUND};
-use super::shard::Refusal;
 use crate::cell::state::Mark;
-use crate::error::{ShutdownError, StillRunning};
+use crate::error::{RejectReason, ShutdownError, StillRunning};
 use crate::promise::Promise;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
@@ -122,7 +121,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     for shard in engine.shards.settled() {
         // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
         // holder will find the mark.
-        shard.refuse(Refusal::Closed);
+        shard.refuse(RejectReason::ShutDown);
         let mut endings = Endings::new(handler, &trampoline, RunOn::Caller);
         for at in shard.occupants() {
             if let Some(claim) = engine.claim(shard.address(at), Mark::ShutDown) {

@@ -2,7 +2,7 @@
 
 use super::handler::{ReclaimQueue, Unreclaimed};
 use super::settings::Settings;
-use super::shard::{Refusal, Rescheduled, Shard, Timing};
+use super::shard::{Rescheduled, Shard, Timing};
 use super::{Engine, Taken};
 use crate::Purgatory;
 use crate::address::SLOTS;
@@ -131,7 +131,7 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
     let mut ended: VecDeque<_> = (0..few)
         .map(|_| park(few).expect("there is room"))
         .collect();
-    assert!(matches!(park(few), Err(Refusal::Full)));
+    assert!(matches!(park(few), Err(RejectReason::Full)));
     for _ in 0..3 {
         if let Some(ended) = ended.pop_front() {
             shard.free_from_other_shard(ended);

@@ -1,7 +1,6 @@
 //! Force, cancel and reschedule, by key and by handle.
 
-use super::causes::ForceCause;
-use super::inner::Inner;
+use super::inner::{ForceCause, Inner};
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::dispatch::{Endings, RunOn, dispatch};

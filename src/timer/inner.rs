@@ -9,57 +9,44 @@ use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::trampoline::drop_user_value;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// (What has left, `L`, is a parameter and no type of [`Extra`]: so a key may have the tracker that it is in, and the
-/// compiler need not know of the one whether it is [`Send`] to know it of the other.)
+/// What has left, `L`, is a payload with data of `extra`.
 pub(crate) struct Inner<T, W, X = (), L = T> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
-    on_expiry: Box<dyn Fn(L) + Send + Sync>,
     /// Data beside the payloads.
     pub(crate) extra: X,
+    leave: Leave<T, X, L>,
+    on_end: Box<dyn Fn(L, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<()>,
     /// Payloads that had not expired at the shutdown.
     remains: Mutex<Vec<L>>,
 }
 
-/// Data beside the payloads `T`.
-pub(crate) trait Extra<T, L>: Send + Sync + 'static {
-    /// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
-    fn leave(&self, address: Address, payload: T) -> L;
+/// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
+type Leave<T, X, L> = fn(&X, Address, T) -> L;
 
-    /// Drops a payload that no caller has asked for. May panic.
-    fn discard(&self, left: L);
-}
-
-impl<T: 'static> Extra<T, T> for () {
-    fn leave(&self, _: Address, payload: T) -> T {
-        payload
-    }
-
-    fn discard(&self, payload: T) {
-        drop_user_value(payload);
-    }
-}
-
-impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W, X, L> {
+impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> Inner<T, W, X, L> {
+    /// `on_end` runs the user's code for a payload that has expired, and drops one that the shutdown has left. It may
+    /// panic.
     pub(crate) fn new(
         engine: Engine<T, W>,
         extra: X,
-        on_expiry: impl Fn(L) + Send + Sync + 'static,
+        leave: Leave<T, X, L>,
+        on_end: impl Fn(L, Ending) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             engine,
             // ORDERING: Relaxed: a number guards no memory.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            on_expiry: Box::new(on_expiry),
             extra,
+            leave,
+            on_end: Box::new(on_end),
             unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
         })
@@ -90,7 +77,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
     pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<L> {
         let claim = self.engine.claim(address, Mark::Cancel)?;
         let payload = self.engine.withdraw(claim, ending);
-        Some(self.extra.leave(address, payload))
+        Some((self.leave)(&self.extra, address, payload))
     }
 
     /// Shuts it down. The first call returns the payloads that had not expired.
@@ -106,12 +93,13 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
     pub(crate) fn discard_all(&self, remains: Vec<L>) {
         for left in remains {
             // Of destructors that panic together the process would die.
-            let _ = self.engine.guarded(|| self.extra.discard(left));
+            let discard = || (self.on_end)(left, Ending::ShutDown);
+            let _ = self.engine.guarded(discard);
         }
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
+impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> Handler
     for Inner<T, W, X, L>
 {
     type Payload = T;
@@ -136,14 +124,14 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
             watches: 0,
             stale: (),
         };
-        let left = self.extra.leave(address, payload);
+        let left = (self.leave)(&self.extra, address, payload);
         (Ended::new(left, Ending::Expired), unreclaimed)
     }
 
     fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Ended<L>> {
         let address = claim.address();
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
-        let left = self.extra.leave(address, payload);
+        let left = (self.leave)(&self.extra, address, payload);
         self.remains.lock().push(left);
         None
     }
@@ -153,9 +141,8 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
         self.discard_all(remains);
     }
 
-    /// Only what has expired ends so.
-    fn complete(&self, left: L, _: Ending) {
-        (self.on_expiry)(left);
+    fn complete(&self, left: L, ending: Ending) {
+        (self.on_end)(left, ending);
     }
 }
 

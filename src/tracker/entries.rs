@@ -85,23 +85,6 @@ struct Entered<'a, V> {
     earlier: Option<Tick>,
 }
 
-/// Which of a key's values a call is about.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Which {
-    Any,
-    /// The one with this token.
-    Only(FencingToken),
-}
-
-impl Which {
-    fn matches(self, token: u64) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Only(only) => only.get() == token,
-        }
-    }
-}
-
 impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// The first token is one above `before`.
     pub(super) fn new(hasher: S, before: u64) -> Self {
@@ -249,12 +232,18 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         Ok((entered, Some(fresh)))
     }
 
-    /// Ends the value for `key`, and returns it.
-    pub(super) fn complete<Q>(&self, timers: &Timers, key: &Q, which: Which) -> Option<V>
+    /// Ends the value for `key`, with `only` this token if one is given, and returns it.
+    pub(super) fn complete<Q>(
+        &self,
+        timers: &Timers,
+        key: &Q,
+        only: Option<FencingToken>,
+    ) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let is_it = |other: &K, token| key.equivalent(other) && which.matches(token);
+        let is_it =
+            |other: &K, token| key.equivalent(other) && only.is_none_or(|only| only.get() == token);
         let (stored, value) = self.end(timers, self.hash_of(key), Ending::Forced, is_it)?;
         if std::mem::needs_drop::<K>() {
             // A destructor that completes the next key does not nest, and one that panics does not cost the value.
@@ -353,14 +342,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         &self,
         timers: &Timers,
         key: &Q,
-        which: Which,
+        only: Option<FencingToken>,
         read: impl FnOnce(&Entry<V>) -> R,
     ) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let is_it = |other: &K, entry: &Entry<V>| {
-            key.equivalent(other) && which.matches(entry.token) && entry.is_current(timers)
+            key.equivalent(other)
+                && only.is_none_or(|only| only.get() == entry.token)
+                && entry.is_current(timers)
         };
         self.map.read_where(self.map.hash_of(key), is_it, read)
     }
@@ -370,7 +361,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.read(timers, key, Which::Any, Entry::place)
+        self.read(timers, key, None, Entry::place)
     }
 
     /// A clone of the value for `key`.
@@ -379,24 +370,30 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         V: Clone,
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.read(timers, key, Which::Any, |entry| entry.value.lock().clone())
+        self.read(timers, key, None, |entry| entry.value.lock().clone())
     }
 
     /// Gives the value for `key` another deadline. Returns whether it has it.
     ///
     /// The lock of the map shard is held until the deadline is set: else a value that has got into the same slot and
     /// entry meanwhile would have the deadline of the one before.
-    pub(super) fn touch<Q>(&self, timers: &Timers, key: &Q, which: Which, timeout: Duration) -> bool
+    pub(super) fn touch<Q>(
+        &self,
+        timers: &Timers,
+        key: &Q,
+        only: Option<FencingToken>,
+        timeout: Duration,
+    ) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let timing = timers.timing(timeout);
-        let exists = || self.read(timers, key, which, |_| ()).is_some();
+        let exists = || self.read(timers, key, only, |_| ()).is_some();
         let started = timers.start_threads_to_reschedule(timing, exists);
         if started.is_err() {
             return false;
         }
-        let rescheduled = self.read(timers, key, which, |entry| {
+        let rescheduled = self.read(timers, key, only, |entry| {
             timers.reschedule_to(entry.address, timing)
         });
         match rescheduled {
@@ -423,10 +420,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         let tried = timers.guarded(|| {
             let timing = timers.timing(timeout);
             let hash = self.map.hash_of(&key);
-            let exists = || {
-                self.read(timers, &key, Which::Only(token), |_| ())
-                    .is_some()
-            };
+            let exists = || self.read(timers, &key, Some(token), |_| ()).is_some();
             refused = timers.start_threads_to_reschedule(timing, exists).is_err();
             if refused {
                 return timers.drop_spare(Some(key));
