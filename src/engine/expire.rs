@@ -10,7 +10,7 @@
 
 use super::Engine;
 use super::dispatch::{RunOn, dispatch_all};
-use super::handler::{Ended, Handler, Unreclaimed};
+use super::handler::{Ended, Handler};
 use super::shard::Shard;
 use crate::cell::slab::SlotRef;
 use crate::cell::state::Mark;
@@ -105,7 +105,7 @@ fn expire_in<H: Handler>(
 /// Payloads that have expired together.
 struct Batch<H: Handler> {
     ended: Vec<Ended<H::Left>>,
-    unreclaimed: Vec<Unreclaimed<H::Stale>>,
+    unreclaimed: Vec<H::Stale>,
     /// Of those that have expired.
     deadlines: Vec<Tick>,
 }
@@ -161,7 +161,7 @@ impl<H: Handler> Batch<H> {
         if ended > 0 && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(self.unreclaimed);
         } else {
-            reclaim_batch(handler, self.unreclaimed);
+            handler.reclaim(self.unreclaimed);
         }
         dispatch_all(handler, trampoline, self.ended, RunOn::Caller);
     }
@@ -173,26 +173,9 @@ pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let batch = handler.reclaim_queue().take();
     let some = !batch.is_empty();
     if some {
-        reclaim_batch(handler, batch);
+        handler.reclaim(batch);
     }
     some
-}
-
-/// Watch entries first: the entries are counted as gone together with the slots.
-fn reclaim_batch<H: Handler>(handler: &Arc<H>, batch: Vec<Unreclaimed<H::Stale>>) {
-    let engine = handler.engine();
-    handler.reclaim(&batch);
-    let mut stale = Vec::new();
-    engine.free_counted(batch.into_iter().map(|unreclaimed| {
-        if std::mem::needs_drop::<H::Stale>() {
-            stale.push(unreclaimed.stale);
-        }
-        (unreclaimed.taken, unreclaimed.watches)
-    }));
-    for stale in stale {
-        // The user's destructors in it may panic, and may drive the timer again.
-        let _ = engine.guarded(|| H::drop_stale(stale));
-    }
 }
 
 /// Counts how late payloads with these deadlines have expired: all of them by now.

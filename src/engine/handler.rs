@@ -2,11 +2,10 @@
 //! and what these leave behind.
 
 use super::phase::Pass;
-use super::{Claim, Engine, Taken};
+use super::{Claim, Engine};
 use crate::scheme::Scheme;
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex};
-use crate::trampoline::drop_user_value;
 
 /// A reclaim queue of this many batches is reclaimed twice as fast.
 const LONG: usize = 256;
@@ -46,7 +45,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     type Scheme: Scheme;
     /// What the user's code gets of a payload that has ended.
     type Left: Send + 'static;
-    /// Data that an expired payload leaves behind outside the engine, to be reclaimed.
+    /// What an expired payload leaves behind, its slot at least.
     type Stale: Send + 'static;
 
     fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
@@ -57,15 +56,10 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn expire(
         self: &Arc<Self>,
         claim: Claim<'_, Self::Payload, Self::Scheme>,
-    ) -> (Ended<Self::Left>, Unreclaimed<Self::Stale>);
+    ) -> (Ended<Self::Left>, Self::Stale);
 
-    /// Reclaims the data that expired payloads left behind outside the engine.
-    fn reclaim(&self, _batch: &[Unreclaimed<Self::Stale>]) {}
-
-    /// Drops that data; the caller catches its panics.
-    fn drop_stale(stale: Self::Stale) {
-        drop_user_value(stale);
-    }
+    /// Frees the slots of payloads that have expired and been counted, and reclaims what else they left behind.
+    fn reclaim(&self, batch: Vec<Self::Stale>);
 
     /// Ends a payload because of the shutdown. `None` if it is not for the user's code.
     fn on_shutdown(
@@ -92,20 +86,11 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn on_closed(&self) {}
 }
 
-/// The slot, the timer and the watch entries of one expired payload.
-pub(crate) struct Unreclaimed<T> {
-    pub(crate) taken: Taken,
-    /// Watch entries among `stale`.
-    pub(crate) watches: usize,
-    /// Its data outside the engine.
-    pub(crate) stale: T,
-}
-
 /// The reclaim queue: slots, timers and watch entries of expired payloads, which no thread needs any more, in batches.
 ///
 /// Reclaiming takes longer than expiring the payloads. So if many expire at once, what they leave is queued, and
 /// reclaimed while no timer is due.
-pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<Unreclaimed<T>>>>);
+pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<T>>>);
 
 impl<T> ReclaimQueue<T> {
     pub(crate) fn new() -> Self {
@@ -116,13 +101,13 @@ impl<T> ReclaimQueue<T> {
         self.0.lock().is_empty()
     }
 
-    pub(crate) fn add(&self, batch: Vec<Unreclaimed<T>>) {
+    pub(crate) fn add(&self, batch: Vec<T>) {
         self.0.lock().push(batch);
     }
 
     /// The batches to reclaim next, more of them from a longer queue. So the queue stops growing even if payloads
     /// expire faster than they are reclaimed.
-    pub(crate) fn take(&self) -> Vec<Unreclaimed<T>> {
+    pub(crate) fn take(&self) -> Vec<T> {
         let mut queue = self.0.lock();
         let part = 1 + queue.len() / LONG;
         let rest = queue.len().saturating_sub(part);

@@ -1,6 +1,6 @@
 //! How long the lock of a timer shard is held, which timers a pass that has begun fires, and when a drain has begun.
 
-use super::handler::{ReclaimQueue, Unreclaimed};
+use super::handler::ReclaimQueue;
 use super::settings::Settings;
 use super::shard::{Rescheduled, Shard, Timing};
 use super::{Engine, Taken};
@@ -185,12 +185,12 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
 fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 20;
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
-    let queue = ReclaimQueue::<()>::new();
+    let queue = ReclaimQueue::<Taken>::new();
     let (mut added, mut taken) = (0, 0);
     let take = || {
         let part = queue.take();
         let count = part.len();
-        let mut slots = part.into_iter().map(|left| left.taken.slot).collect();
+        let mut slots = part.into_iter().map(|taken| taken.slot).collect();
         shard.free_counted(&mut slots);
         count
     };
@@ -200,11 +200,7 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
                 shard: 0,
                 slot: held.end().1,
             };
-            queue.add(vec![Unreclaimed {
-                taken,
-                watches: 0,
-                stale: (),
-            }]);
+            queue.add(vec![taken]);
         }
         added += EACH_PASS;
         taken += take();

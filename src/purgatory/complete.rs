@@ -2,13 +2,13 @@
 
 use super::checked_key::{Asked, Checked};
 use super::deferred::Deferred;
-use super::inner::{Claim, Inner, Parked, StaleWatches};
+use super::inner::{Claim, Inner, Parked, Stale};
 use super::keys::Keys;
 use crate::address::Address;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
-use crate::engine::handler::{Ended, Unreclaimed};
+use crate::engine::handler::Ended;
 use crate::hash::KeyHasher;
 use crate::observe::End;
 use crate::operation::{Cause, Completion, DelayedOperation};
@@ -17,6 +17,7 @@ use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::trampoline::{Examining, Why, drop_user_value};
 use crate::watch::Target;
 use crate::watch::bound::Bound;
+use crate::watch::sweep::Sweep;
 use crate::watch::turn::Turn;
 
 /// What became of an examined operation.
@@ -181,15 +182,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Ends an operation, and takes it off its watch lists and out of the timer.
     #[inline(always)]
     pub(crate) fn end_and_reclaim(&self, claim: Claim<'_, Op>, ending: Ending) -> Ended<Op> {
-        let (ended, left) = self.end(claim, ending, false);
-        let Unreclaimed {
-            taken,
-            watches,
-            stale,
-        } = left;
+        let (ended, stale) = self.end(claim, ending, false);
         self.unwatch(&stale);
-        self.engine.free(taken, ending, watches);
-        self.discard(stale.keys);
+        let Stale { taken, keys, .. } = stale;
+        self.engine.free(taken, ending, keys.len());
+        self.discard(keys);
         ended
     }
 
@@ -215,7 +212,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         claim: Claim<'_, Op>,
         ending: Ending,
         missed_check: bool,
-    ) -> (Ended<Op>, Unreclaimed<StaleWatches<Op::Key>>) {
+    ) -> (Ended<Op>, Stale<Op::Key>) {
         let watcher = claim.address();
         let wanted = self
             .engine
@@ -232,17 +229,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             observer.ended(span, end, watches, || self.engine.clock.now());
         });
         let ended = Ended::new(op, ending);
-        let left = Unreclaimed {
+        let stale = Stale {
             taken,
-            watches,
-            stale: StaleWatches { watcher, keys },
+            watcher,
+            keys,
         };
-        (ended, left)
+        (ended, stale)
     }
 
     /// Takes an operation that has ended off the lists of its keys.
     #[inline(always)]
-    pub(crate) fn unwatch(&self, stale: &StaleWatches<Op::Key>) {
+    fn unwatch(&self, stale: &Stale<Op::Key>) {
         self.for_each_watch(
             stale,
             #[inline(always)]
@@ -250,12 +247,31 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         );
     }
 
+    /// The same for several at once.
+    pub(crate) fn unwatch_all(&self, batch: &[Stale<Op::Key>]) {
+        if let [stale] = batch {
+            return self.unwatch(stale);
+        }
+        let watches = batch.iter().map(|stale| stale.keys.len()).sum();
+        let mut sweep = Sweep::of(&self.watch, watches);
+        for stale in batch {
+            self.for_each_watch(stale, |target, turn| {
+                sweep.add(target, turn, stale.watcher);
+            });
+        }
+        sweep.sort();
+        while !sweep.is_done() {
+            // `Eq` of a key may panic.
+            let _ = self.engine.guarded(|| sweep.step());
+        }
+    }
+
     /// Calls `each` for every watch. If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others
     /// follow.
     #[inline(always)]
-    pub(crate) fn for_each_watch<'k>(
+    fn for_each_watch<'k>(
         &self,
-        stale: &'k StaleWatches<Op::Key>,
+        stale: &'k Stale<Op::Key>,
         mut each: impl FnMut(Target<&'k Op::Key>, Turn<'k>),
     ) {
         let keys = &stale.keys;

@@ -5,7 +5,7 @@ use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
 use crate::engine::handler::ReclaimQueue;
-use crate::engine::{self, Engine};
+use crate::engine::{self, Engine, Taken};
 use crate::hash::KeyHasher;
 use crate::observe::OperationSpan;
 use crate::operation::DelayedOperation;
@@ -29,8 +29,9 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 /// A parked operation that this thread holds.
 pub(crate) type Claim<'a, Op> = engine::Claim<'a, Parked<Op>, Wheel>;
 
-/// Watch entries of an operation that has ended.
-pub(crate) struct StaleWatches<K> {
+/// What an operation that has ended leaves behind: its slot, its timer and its watch entries.
+pub(crate) struct Stale<K> {
+    pub(crate) taken: Taken,
     pub(crate) watcher: Address,
     pub(crate) keys: Keys<K>,
 }
@@ -44,7 +45,7 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
     /// For operations that other threads hold.
     pub(crate) causes: ForceCauses<Op>,
-    pub(crate) unreclaimed: ReclaimQueue<StaleWatches<Op::Key>>,
+    pub(crate) unreclaimed: ReclaimQueue<Stale<Op::Key>>,
     pub(crate) hasher: S,
 }
 

@@ -2,9 +2,9 @@
 
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::handler::{Ended, Handler, ReclaimQueue, Unreclaimed};
+use crate::engine::handler::{Ended, Handler, ReclaimQueue};
 use crate::engine::shutdown::shut_down;
-use crate::engine::{Claim, Engine};
+use crate::engine::{Claim, Engine, Taken};
 use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
 use crate::stats::Ending;
@@ -22,7 +22,7 @@ pub(crate) struct Inner<T, W, X = (), L = T> {
     pub(crate) extra: X,
     leave: Leave<T, X, L>,
     on_end: Box<dyn Fn(L, Ending) + Send + Sync>,
-    unreclaimed: ReclaimQueue<()>,
+    unreclaimed: ReclaimQueue<Taken>,
     /// Payloads that had not expired at the shutdown.
     remains: Mutex<Vec<L>>,
 }
@@ -105,27 +105,27 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> 
     type Payload = T;
     type Scheme = W;
     type Left = L;
-    type Stale = ();
+    type Stale = Taken;
 
     #[inline(always)]
     fn engine(&self) -> &Engine<T, W> {
         &self.engine
     }
 
-    fn reclaim_queue(&self) -> &ReclaimQueue<()> {
+    fn reclaim_queue(&self) -> &ReclaimQueue<Taken> {
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (Ended<L>, Unreclaimed<()>) {
+    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (Ended<L>, Taken) {
         let address = claim.address();
         let (payload, taken) = self.engine.take(claim);
-        let unreclaimed = Unreclaimed {
-            taken,
-            watches: 0,
-            stale: (),
-        };
         let left = (self.leave)(&self.extra, address, payload);
-        (Ended::new(left, Ending::Expired), unreclaimed)
+        (Ended::new(left, Ending::Expired), taken)
+    }
+
+    fn reclaim(&self, batch: Vec<Taken>) {
+        self.engine
+            .free_counted(batch.into_iter().map(|taken| (taken, 0)));
     }
 
     fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Ended<L>> {
