@@ -63,7 +63,7 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
                 self.counted += usize::from(ended.for_its_key);
                 self.endings.push(ended);
             }
-            Some(Examined::Parked) => {
+            Some(Examined::Parked(_)) => {
                 self.in_vain += 1;
                 if self.bound.until_refused {
                     return ControlFlow::Break(());
@@ -227,7 +227,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> Option<Ended<Op>> {
         match self.examine(address, checked)? {
             Examined::Ended(ended) => Some(ended),
-            Examined::Parked => {
+            Examined::Parked(_) => {
                 self.engine.count_event(|events| &events.vain_checks, 1);
                 None
             }

@@ -22,8 +22,8 @@ use crate::watch::turn::Turn;
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
-    /// It is parked, and no thread holds it.
-    Parked,
+    /// It is parked here, and no thread holds it.
+    Parked(Address),
     /// This thread has ended it.
     Ended(Ended<Op>),
 }
@@ -66,13 +66,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut claim = self.engine.claim(address, Mark::Recheck)?;
         let answer = self.ask(&mut claim, checked);
         let for_its_key = checked.is_some() && matches!(answer, Ok(true));
-        Some(match self.release_or_end(claim, answer) {
-            Examined::Ended(ended) => Examined::Ended(Ended {
-                for_its_key,
-                ..ended
-            }),
-            Examined::Parked => Examined::Parked,
-        })
+        let mut examined = self.release_or_end(claim, answer);
+        if let Examined::Ended(ended) = &mut examined {
+            ended.for_its_key = for_its_key;
+        }
+        Some(examined)
     }
 
     /// Asks a held operation whether it can complete.
@@ -146,7 +144,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     if unexamined {
                         self.defer(Deferred::Operation(address), Bound::NONE);
                     }
-                    return Examined::Parked;
+                    return Examined::Parked(address);
                 }
                 Released::Recheck(held) => {
                     claim = Claim { shard, held };

@@ -11,7 +11,6 @@ use super::handle::Handle;
 use super::inner::{Claim, Inner, Parked};
 use super::keys::Keys;
 use super::watch::Watch;
-use crate::address::Address;
 use crate::engine::UserPanic;
 use crate::engine::dispatch::{RunOn, dispatch};
 use crate::engine::handler::Ended;
@@ -95,12 +94,6 @@ impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Arrival<'_, Op, S> {
     }
 }
 
-/// An operation that is parked, or has ended instead.
-enum Outcome<Op> {
-    Parked(Address),
-    Ended(Ended<Op>),
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Parks `op`, which came at `arrival` if that is known already, on the keys that `collect` returns.
     #[inline(always)]
@@ -125,8 +118,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             },
         };
         match parked {
-            Ok(Outcome::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
-            Ok(Outcome::Ended(ended)) => {
+            Ok(Examined::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
+            Ok(Examined::Ended(ended)) => {
                 dispatch(self, &trampoline, ended, RunOn::Caller);
                 Ok(Admission::Ended)
             }
@@ -147,7 +140,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         keys: Option<Keys<Op::Key>>,
         arrival: Option<Timestamp>,
         span: &OperationSpan,
-    ) -> Result<Outcome<Op>, Rejected<Op>> {
+    ) -> Result<Examined<Op>, Rejected<Op>> {
         if let Some(reason) = self.engine.phase.refusal() {
             return Err(self.refuse(reason, op, keys));
         }
@@ -173,7 +166,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.engine
                     .observe(|observer| observer.completed_at_once(span));
                 self.discard(keys);
-                return Ok(Outcome::Ended(Ended {
+                return Ok(Examined::Ended(Ended {
                     was_parked: false,
                     ..Ended::new(op, Ending::Satisfied)
                 }));
@@ -210,7 +203,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
-    fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
+    fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Examined<Op>, Rejected<Op>> {
         let address = claim.address();
         let (mut watched, mut full) = (0, false);
         let examinee = claim.examinee();
@@ -242,13 +235,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return Err(Rejected::new(reason, self.give_back(ended)));
         }
         match self.release_or_end(claim, answer) {
-            Examined::Parked => Ok(Outcome::Parked(address)),
             // It panicked when it was examined once more, for a check that came meanwhile.
             Examined::Ended(ended) if ended.ending == Ending::Aborted => {
                 let op = self.give_back(ended);
                 Err(Rejected::new(RejectReason::Panicked, op))
             }
-            Examined::Ended(ended) => Ok(Outcome::Ended(ended)),
+            examined => Ok(examined),
         }
     }
 

@@ -146,30 +146,28 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             return Err(Rejected::new(RejectReason::ShutDown, value));
         }
         let mut value = Some(value);
-        let mut entered = None;
-        // `Hash` and `Eq` of keys and the clock are the user's: they come before the value has its slot.
-        let tried = timers.guarded(|| {
+        let mut entered = Err(RejectReason::Panicked);
+        // `Hash` and `Eq` of keys and the clock are the user's: they come before the value has its slot. If the destructor
+        // of a spare key panics, that is counted, and the value is kept.
+        let _ = timers.guarded(|| {
             let timing = timers.timing(timeout);
             let hash = self.map.hash_of(&key);
             let edit = |occupant: Option<&mut Entry<V>>| {
-                entered = Some(self.admit(timers, hash, timing, occupant, &mut value, replace));
-                match &mut entered {
-                    Some(Ok((_, fresh))) => fresh.take(),
-                    _ => None,
-                }
+                let fresh;
+                (entered, fresh) =
+                    match self.admit(timers, hash, timing, occupant, &mut value, replace) {
+                        Ok((it, fresh)) => (Ok(it), fresh),
+                        Err(reason) => (Err(reason), None),
+                    };
+                fresh
             };
             let is_current = |entry: &Entry<V>| entry.is_current(timers);
             self.edit(timers, (hash, key), is_current, edit);
         });
         match (entered, value) {
-            // If the destructor of a spare key panicked, that is counted, and the value is kept.
-            (Some(Ok((entered, _))), _) => Ok(entered),
-            (Some(Err(reason)), Some(value)) => Err(Rejected::new(reason, value)),
-            (None, Some(value)) => {
-                debug_assert!(tried.is_err());
-                Err(Rejected::new(RejectReason::Panicked, value))
-            }
-            (_, None) => unreachable!("a value is taken only to be entered"),
+            (Ok(entered), _) => Ok(entered),
+            (Err(reason), Some(value)) => Err(Rejected::new(reason, value)),
+            (Err(_), None) => unreachable!("a value is taken only to be entered"),
         }
     }
 
