@@ -44,18 +44,16 @@ PLOTS = {
     "W10": [("bars", "push"), ("bars", "push, take, wait again")],
     "W11": [("bars", "life"), ("bars", "listen and drop")],
     "W12": [("bars", "memory of each"), ("bars", "new")],
-    "schemes": [("lines", metric, "timers") for metric in ("start", "stop", "tick")],
-    "idle": [("bars", "wake-ups")],
 }
 
 # The same candidate has the same colour in every plot; the others take what is left.
 COLOURS = {
-    "request_purgatory": "#d1351f", "hierarchical_wheel": "#d1351f", "resolved_keys": "#7a1f12", "resolved_key": "#7a1f12",
+    "request_purgatory": "#d1351f", "resolved_keys": "#7a1f12", "resolved_key": "#7a1f12",
     "full_check": "#f0927f", "after_lock": "#f2b134", "floor": "#9a9a9a", "harness": "#c4c4c4", "tm_wheel": "#1f77b4",
-    "hashed_wheel": "#1f77b4", "btree_map": "#2ca02c", "heap": "#2ca02c", "binary_heap": "#98c379",
-    "delay_queue": "#9467bd", "sorted_hashed_wheel": "#9467bd", "straight_port": "#8c564b", "stepped_wheel": "#8c564b",
-    "unpurged_port": "#c49c94", "tokio_idiom": "#e8a317", "simple_wheel": "#e8a317", "hash_wheel": "#17becf",
-    "nexus_wheel": "#e377c2", "unordered_list": "#c4c4c4", "ordered_list": "#8a8a8a", "wait": "#7a1f12",
+    "btree_map": "#2ca02c", "binary_heap": "#98c379",
+    "delay_queue": "#9467bd", "straight_port": "#8c564b",
+    "unpurged_port": "#c49c94", "tokio_idiom": "#e8a317", "hash_wheel": "#17becf",
+    "nexus_wheel": "#e377c2", "wait": "#7a1f12",
     "event_listener": "#1f77b4", "tokio_notify": "#e8a317", "async_channel": "#2ca02c",
 }  # fmt: skip
 

@@ -1,140 +1,118 @@
-//! A delayed fetch: a consumer waits until its partitions have enough bytes between them, or until its time is up.
+//! A delayed fetch: a consumer waits until its partitions have enough bytes between them, or until its time is up, and
+//! then gets what there is.
 //!
 //! ```text
 //! cargo run --release -p examples --bin delayed_fetch
 //! ```
 //!
-//! Shown here: an operation that watches several keys, [resolved](ResolvedKey) ones, so that an append hashes nothing;
-//! its answer goes to the task that waits through a oneshot channel. The broker in `examples/broker` speaks Kafka's
-//! protocol around the same.
+//! Shown here: a wait on several keys, [resolved](ResolvedKey) ones, so that an append hashes nothing; a condition that
+//! awaits its storage; and the best answer at the deadline without another read. The broker in `examples/broker` speaks
+//! Kafka's protocol around such fetches.
 
-use request_purgatory::stats::Stats;
-use request_purgatory::{Completion, DelayedOperation, Handle, Purgatory, ResolvedKey};
+use request_purgatory::future::WaitOperation;
+use request_purgatory::purgatory::Stats;
+use request_purgatory::{ResolvedKey, WaitError, Waits};
 use std::error::Error;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::RwLock;
 use tokio::time::timeout;
 
 /// Topic and partition.
 type Key = (&'static str, u32);
 
+type Records = Vec<Vec<u8>>;
+
 struct Partition {
-    log: Mutex<Vec<Vec<u8>>>,
-    fetches: ResolvedKey<DelayedFetch>,
+    /// Stands for a disk: every read awaits.
+    log: RwLock<Records>,
+    reads: AtomicUsize,
+    fetches: ResolvedKey<WaitOperation<Key>>,
 }
 
 impl Partition {
-    fn new(fetches: &Purgatory<DelayedFetch>, key: Key) -> Arc<Self> {
+    fn new(fetches: &Waits<Key>, key: Key) -> Arc<Self> {
         Arc::new(Self {
-            log: Mutex::default(),
+            log: RwLock::default(),
+            reads: AtomicUsize::new(0),
             fetches: fetches.resolve(key),
         })
     }
 
-    /// First the change, then the check, without the lock that `try_complete` takes.
-    fn append(&self, record: &[u8]) {
-        self.log.lock().unwrap().push(record.to_vec());
+    /// First the change, then the check, without the lock that a read takes.
+    async fn append(&self, record: &[u8]) {
+        self.log.write().await.push(record.to_vec());
         self.fetches.check_and_complete();
     }
 
-    fn bytes_from(&self, offset: usize) -> usize {
-        let log = self.log.lock().unwrap();
-        log.iter().skip(offset).map(Vec::len).sum()
+    async fn read(&self, offset: usize) -> Records {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let log = self.log.read().await;
+        log.get(offset..).unwrap_or_default().to_vec()
     }
 }
 
-/// What the consumer gets: how many bytes there are, and why the wait ended.
-type Answer = (usize, Completion);
-
-struct DelayedFetch {
-    from: Vec<(Arc<Partition>, usize)>,
-    min_bytes: usize,
-    max_wait: Duration,
-    answer: oneshot::Sender<Answer>,
+fn bytes(records: &Records) -> usize {
+    records.iter().map(Vec::len).sum()
 }
 
-impl DelayedFetch {
-    fn bytes(&self) -> usize {
-        let from = self.from.iter();
-        from.map(|(partition, offset)| partition.bytes_from(*offset))
-            .sum()
-    }
-}
+/// What the consumer gets, and why it is not enough if it is not.
+type Answer = (Records, Result<(), WaitError>);
 
-impl DelayedOperation for DelayedFetch {
-    type Key = Key;
-
-    fn timeout(&self) -> Duration {
-        self.max_wait
-    }
-
-    fn try_complete(&mut self) -> bool {
-        self.bytes() >= self.min_bytes
-    }
-
-    fn on_complete(self, completion: Completion) {
-        // However it ended, the consumer gets the readable records. (It may have disconnected.)
-        let bytes = self.bytes();
-        let _ = self.answer.send((bytes, completion));
-    }
-}
-
-/// Parks a fetch, and awaits its answer.
+/// A consumer that goes away drops this future, and with it the wait.
 async fn fetch(
-    fetches: &Purgatory<DelayedFetch>,
-    from: Vec<(Arc<Partition>, usize)>,
+    fetches: &Waits<Key>,
+    from: &[(Arc<Partition>, usize)],
     min_bytes: usize,
     max_wait: Duration,
-) -> Result<Answer, Box<dyn Error>> {
-    let (answer, answered) = oneshot::channel();
-    let partitions = from.clone();
-    let keys = partitions.iter().map(|(partition, _)| &partition.fetches);
-    let fetch = DelayedFetch {
-        from,
-        min_bytes,
-        max_wait,
-        answer,
+) -> Answer {
+    let read = || async {
+        let mut records = Records::new(); // anew in every evaluation
+        for (partition, offset) in from {
+            records.extend(partition.read(*offset).await);
+        }
+        match bytes(&records) >= min_bytes {
+            true => Ok(records),
+            false => Err(records),
+        }
     };
-    let admission = fetches.try_complete_else_watch(fetch, keys.map(|key| key.watch()))?; // full, or shut down
-    // A consumer that goes away drops this future, and with the guard its fetch.
-    let _guard = CancelOnDrop(admission.into_handle());
-    Ok(answered.await?)
-}
-
-struct CancelOnDrop(Option<Handle<DelayedFetch>>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.take().and_then(|handle| handle.cancel());
+    let keys = from.iter().map(|(partition, _)| partition.fetches.watch());
+    match fetches.listen(keys, max_wait).until_best(read).await {
+        Ok(records) => (records, Ok(())),
+        Err((records, reason)) => (records, Err(reason)), // expired; full, shut down, ...
     }
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let builder = Purgatory::builder("fetch").max_parked(100_000); // clients choose how many
+    let builder = Waits::builder("fetch").max_parked(100_000); // clients choose how many
     let fetches = builder.max_timeout(Duration::from_secs(60)).build()?;
     let logs = [0, 1].map(|number| Partition::new(&fetches, ("logs", number)));
-    let both = || logs.iter().map(|log| (log.clone(), 0)).collect::<Vec<_>>();
+    let both = logs.each_ref().map(|log| (log.clone(), 0));
+    let reads = || logs[0].reads.load(Ordering::Relaxed);
 
     // Ten bytes from both partitions between them: the first append is not enough, the second is.
-    let consumer = fetch(&fetches, both(), 10, Duration::from_secs(30));
+    let consumer = fetch(&fetches, &both, 10, Duration::from_secs(30));
     let producer = async {
         tokio::task::yield_now().await;
-        logs[0].append(b"seven..");
-        logs[1].append(b"four");
+        logs[0].append(b"seven..").await;
+        logs[1].append(b"four").await;
     };
-    let (answer, ()) = tokio::join!(consumer, producer);
-    println!("at least 10 bytes from two partitions: {answer:?}");
-    assert_eq!(answer?, (11, Completion::Satisfied));
+    let ((records, end), ()) = tokio::join!(consumer, producer);
+    let found = bytes(&records);
+    println!("at least 10 bytes from two partitions: {found}, {end:?}");
+    assert_eq!((found, end), (11, Ok(())));
 
-    // More than there is: after `max_wait` the consumer gets what there is.
-    let answer = fetch(&fetches, both(), 1_000, Duration::from_millis(50)).await?;
-    println!("at least 1,000 bytes, for at most 50 ms: {answer:?}");
-    assert_eq!(answer, (11, Completion::Expired));
+    // More than there is: after `max_wait` the consumer gets what has been read already.
+    let before = reads();
+    let (records, end) = fetch(&fetches, &both, 1_000, Duration::from_millis(50)).await;
+    let (found, read) = (bytes(&records), reads() - before);
+    println!("at least 1,000 bytes, for at most 50 ms: {found}, {end:?}, read {read} time");
+    assert_eq!((found, end, read), (11, Err(WaitError::Expired), 1));
 
     // A consumer that goes away leaves nothing behind.
-    let gone = fetch(&fetches, both(), 1_000, Duration::from_secs(30));
+    let gone = fetch(&fetches, &both, 1_000, Duration::from_secs(30));
     assert!(timeout(Duration::from_millis(5), gone).await.is_err());
     let Stats {
         parked,

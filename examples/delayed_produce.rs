@@ -141,7 +141,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let (moved, ()) = tokio::join!(moved, lose);
     println!("leadership lost: {moved:?}");
-    assert_eq!((moved, produces.len()), (Err("NOT_LEADER"), 0));
+    assert_eq!((moved, produces.stats().parked), (Err("NOT_LEADER"), 0));
 
     tokio::task::spawn_blocking(move || produces.shutdown()).await?; // it joins threads
     Ok(())

@@ -8,7 +8,7 @@
 //! another has it by now. No lease service can prevent that; the *store* can: every write carries the token of the
 //! lease under which it is made, and the store refuses a token lower than the highest that it has seen.
 
-use request_purgatory::future::{Taken, WaitFuture};
+use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::tracker::FencingToken;
 use request_purgatory::{Bound, Tracker, Waits};
 use std::error::Error;
@@ -45,7 +45,7 @@ impl Leases {
         resource: Resource,
         holder: &'static str,
         ttl: Duration,
-    ) -> WaitFuture<Resource, Lease> {
+    ) -> WaitFuture<WaitOperation<Resource>, Lease> {
         let (takes, returns) = (self.held.clone(), self.held.clone());
         self.free.take(
             [resource],

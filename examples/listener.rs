@@ -4,12 +4,11 @@
 //! cargo run --release -p examples --bin listener
 //! ```
 //!
-//! `fetch` is the part to read, a long poll with `min_bytes` in one call of `wait_until`. `follow` does by hand what
-//! that does inside, with a listener that lasts: a stream of records.
+//! `fetch` is the part to read: a long poll with `min_bytes`, by `until`, with a recheck as a net. `follow` does by hand
+//! what `until` does inside, with a listener that lasts: a stream of records.
 
 use request_purgatory::Waits;
 use request_purgatory::future::WaitError;
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::RwLock;
@@ -50,8 +49,9 @@ impl Log {
             let bytes = records.iter().map(String::len).sum::<usize>();
             (bytes >= min_bytes).then_some(records)
         };
-        let limit = Duration::from_secs(5);
-        self.waits.listen(["log"], limit).until(read).await
+        let listener = self.waits.listen(["log"], Duration::from_secs(5));
+        let rechecked = listener.recheck_every(Duration::from_secs(1)); // what it finds is counted
+        rechecked.until(read).await
     }
 
     /// Calls `each` for every record, until that says no, or nothing was appended for a second.
@@ -74,7 +74,7 @@ impl Log {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (storage, waits) = (Arc::default(), Waits::new("log"));
     let log = Log { storage, waits };
     let (fetches, follows) = (log.clone(), log.clone());
@@ -93,8 +93,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (fetched, followed) = (fetcher.await??, follower.await??);
     let all = (0..RECORDS).map(|number| format!("record {number}"));
     assert!(all.eq(followed), "each record, in order");
+    assert_eq!(log.waits.stats().missed_checks, 0);
     println!("fetched {}, from {:?} on", fetched.len(), fetched[0]);
-    println!("followed {RECORDS} records");
-    println!("{} parked now", log.waits.len());
+    println!(
+        "followed {RECORDS} records, {} parked now",
+        log.waits.stats().parked
+    );
     Ok(())
 }

@@ -46,7 +46,7 @@ async fn serve(stream: TcpStream, timer: Arc<IdleTimer>) -> io::Result<()> {
             _ = &mut idle => return write.write_all(b"idle for too long\n").await,
         };
         let Some(line) = line else { return Ok(()) };
-        if running.0.reschedule(running.1, IDLE).is_err() {
+        if !running.0.reschedule(running.1, IDLE) {
             continue; // it has just fired: `idle` says so next
         }
         write.write_all(format!("{line}\n").as_bytes()).await?;

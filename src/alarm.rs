@@ -8,8 +8,9 @@
 //! reading sees it, or after the reset, and then its thread finds a later tick and wakes the sleeping thread. Both are
 //! read-modify-writes of one word, so one of them comes first.
 
+use crate::scheme::Tick;
 use crate::sync::{AtomicU64, Ordering};
-use crate::time::ticks::{NEVER, Tick};
+use crate::time::ticks::NEVER;
 
 #[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);

@@ -9,33 +9,19 @@ use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 
-/// The completion of one operation that has expired, or that a deferred check has completed. Runs once and never
-/// panics: panics of `on_complete` are caught and counted inside. Dropping a job runs it, so an executor that drops a
-/// job still ends the operation.
-pub type Job = Box<dyn FnOnce() + Send + 'static>;
-
-/// Runs [completions](Dispatch::Executor), for instance on a thread pool.
-///
-/// `execute` is called on the thread that drives the timer, or on a thread that was examining the operation at its
-/// deadline. It should pass the job to another thread rather than run it: a slow executor delays the timer. Closures
-/// `Fn(Job)` are executors.
-pub trait Executor: Send + Sync + 'static {
-    /// Runs `job`, now or later, on any thread. A job that is run at once, inside the call that hands it over, takes
-    /// effect when the outermost call of the library on that thread returns: completions do not nest.
-    fn execute(&self, job: Job);
-}
-
-impl<F: Fn(Job) + Send + Sync + 'static> Executor for F {
-    fn execute(&self, job: Job) {
-        self(job);
-    }
-}
+/// The completion of operations that have expired, or that a deferred check has completed. Runs once and never panics:
+/// panics of `on_complete` are caught and counted inside. Dropping a job runs it.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) of an expired operation runs, and that of
 /// one that a deferred check has completed ([`check_later`](crate::Purgatory::check_later), or the seventeenth
 /// examination in a row).
 #[derive(Clone)]
 #[non_exhaustive]
+#[expect(
+    clippy::type_complexity,
+    reason = "a name would hide what an executor is"
+)]
 pub enum Dispatch {
     /// On a thread of the purgatory (with a shared reaper: of that reaper), one after the other. A slow completion
     /// delays those behind it, but never the timer. The default with a reaper thread.
@@ -48,8 +34,15 @@ pub enum Dispatch {
     /// (Payloads of a [`Timer`](crate::Timer) or a [`Tracker`](crate::Tracker) are never examined, and no call that
     /// starts, stops or touches one expires any.)
     Inline,
-    /// On the threads of this executor, with one job for each operation.
-    Executor(Arc<dyn Executor>),
+    /// Where this function runs the job that it is given, one for each operation: for instance on a thread pool. It may
+    /// run the job now or later, on any thread, and each job ends its operation, also if it is dropped. A job never
+    /// panics.
+    ///
+    /// The function is called on the thread that drives the timer, or on a thread that was examining the operation at its
+    /// deadline. It should pass the job to another thread rather than run it: a slow function delays the timer. A job
+    /// that is run at once, inside the call that hands it over, takes effect when the outermost call of the library on
+    /// that thread returns: completions do not nest.
+    Executor(Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>),
 }
 
 impl fmt::Debug for Dispatch {

@@ -79,13 +79,13 @@ pub(crate) struct Claim<'a, P, W> {
 }
 
 impl<P, W: Scheme> Claim<'_, P, W> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn address(&self) -> Address {
         self.shard.address(self.held.at())
     }
 
     /// Names the payload among those of all engines.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn examinee(&self) -> Examinee {
         let (slot, generation) = self.held.identity();
         Examinee { slot, generation }
@@ -139,7 +139,7 @@ impl<P, W: Scheme> Engine<P, W> {
         self
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
         self.shards.at(number, || {
             let idle = || (!self.threads.are_started()).then_some(RejectReason::Thread);
@@ -186,12 +186,12 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// The calling thread's shard.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn my_shard(&self) -> &Shard<P, W> {
         self.shard(self.shards.wrap(thread_number() as usize))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn now(&self) -> Tick {
         self.scale.floor(self.clock.now())
     }
@@ -342,7 +342,7 @@ impl<P, W: Scheme> Engine<P, W> {
         Some(Claim { shard, held })
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_parked(&self, address: Address) -> bool {
         self.shard(address.shard()).slab.is_parked(slot_of(address))
     }
@@ -412,7 +412,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Frees a place under the limit: the user's code for the payload has run, or the payload went back to the caller.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn free_place(&self) {
         if self.max_parked.is_some() {
             // ORDERING: Relaxed, as in `take_place`.
@@ -445,7 +445,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Announces a deadline to the reaper.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn announce(&self, deadline: Option<Tick>) {
         if deadline.is_some_and(|deadline| self.alarm.set(deadline)) {
             self.wake();
@@ -492,7 +492,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Counts for the calling thread, without a lock.
-    #[inline(always)]
+    #[inline]
     fn count(&self, which: impl FnOnce(&Tally) -> &Count, n: usize) {
         let number = thread_number() as usize;
         let own = self.shards.wrap(number);
@@ -500,19 +500,19 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(own).tallies.count(is_owner, which, n as u64);
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn count_event(&self, which: impl FnOnce(&Events) -> &Count, n: usize) {
         self.count(|tally| which(&tally.events), n);
     }
 
     /// Counts endings that are not counted under a lock.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn count_ended(&self, ending: Ending, endings: usize) {
         self.count(|tally| tally.counters.ended(ending), endings);
     }
 
     /// Counts entries that are gone from the watch lists.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn count_unwatched(&self, watches: usize) {
         self.count(|tally| &tally.counters.watches_removed, watches);
     }
@@ -555,7 +555,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Drops a value of the user's that a call does not need, if there is one. The caller need not be inside a
     /// [`Trampoline`]; it catches a panic of the destructor.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn drop_spare<T: 'static>(&self, spare: Option<T>) {
         if spare.is_some() {
             let trampoline = Trampoline::enter();
@@ -579,7 +579,7 @@ impl<P, W: Scheme> Engine<P, W> {
 #[derive(Debug)]
 pub(crate) struct UserPanic;
 
-#[inline(always)]
+#[inline]
 fn slot_of(address: Address) -> SlotRef {
     SlotRef::new(address.index(), address.generation())
 }

@@ -20,18 +20,18 @@ pub struct Rejected<Op> {
 pub enum RejectReason {
     /// The list of keys was empty.
     NoKeys,
-    /// [`max_parked`](crate::Builder::max_parked) operations are parked, or have ended and their
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
     /// `on_complete` has not returned yet.
     Full,
-    /// [`max_watchers_per_key`](crate::Builder::max_watchers_per_key) operations watch one of the keys
+    /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
     /// already.
     KeyFull,
     /// The purgatory is being [drained](crate::Purgatory::drain).
     Draining,
     /// The purgatory (timer, tracker) is shut down.
     ShutDown,
-    /// The timeout is longer than the timer's scheme can hold. Only `SimpleWheel` of the feature `reference-schemes`
-    /// has such a bound.
+    /// The timeout is longer than the timer's scheme can hold. Only a [`SimpleWheel`](crate::scheme::SimpleWheel) has
+    /// such a bound.
     TooLong,
     /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was
     /// being parked. The operation watches no key any more. Its fields have the values at the moment of the panic.
@@ -134,65 +134,35 @@ impl<Op> fmt::Display for Rejected<Op> {
 
 impl<Op> Error for Rejected<Op> {}
 
-/// Why a timer did not get another deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RescheduleError {
-    /// It has fired or was stopped: the id is stale.
-    Ended,
-    /// The timeout is longer than the timer's scheme can hold. The old deadline stands.
-    TooLong,
-    /// It would be the first finite timeout, so the threads were to be started, and the system refused one. The timer
-    /// still never fires; a later call tries again.
-    Thread,
-}
-
-impl fmt::Display for RescheduleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ended => "the timer has fired or was stopped",
-            Self::TooLong => {
-                "the timeout is longer than the timer scheme (`Builder::scheme`) can hold"
-            }
-            Self::Thread => "the system refused a thread, without which the timeout cannot fire",
-        })
-    }
-}
-
-impl Error for RescheduleError {}
-
 /// A shutdown did not end within the limit of the call.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ShutdownError {
     /// The limit has passed. The shutdown goes on in the background.
-    TimedOut(StillRunning),
+    TimedOut {
+        /// Operations that have not ended yet: the shutdown has not come to them, or another thread is examining them.
+        parked: usize,
+        /// Operations that have ended, and whose `on_complete` was handed to another thread and has not run to its end.
+        completions_pending: usize,
+        /// The names of the library's own threads that have not ended.
+        threads: Vec<String>,
+    },
     /// The system refused to start the thread that shuts down. The shutdown has not begun.
     Thread(std::io::Error),
-}
-
-/// The operations, completions and threads that had not ended when the limit of a shutdown passed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StillRunning {
-    /// Operations that have not ended yet: the shutdown has not come to them, or another thread is examining them.
-    pub parked: usize,
-    /// Operations that have ended, and whose `on_complete` was handed to another thread and has not run to its end.
-    pub completions_pending: usize,
-    /// The names of the library's own threads that have not ended.
-    pub threads: Vec<String>,
 }
 
 impl fmt::Display for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut(still) => write!(
+            Self::TimedOut {
+                parked,
+                completions_pending,
+                threads,
+            } => write!(
                 f,
-                "the shutdown took longer than the limit of the call: {} operations parked, {} completions pending, \
-                 threads running: {}",
-                still.parked,
-                still.completions_pending,
-                match still.threads.as_slice() {
+                "the shutdown took longer than the limit of the call: {parked} operations parked, \
+                 {completions_pending} completions pending, threads running: {}",
+                match threads.as_slice() {
                     [] => "none".to_owned(),
                     threads => threads.join(", "),
                 }
@@ -206,7 +176,7 @@ impl Error for ShutdownError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Thread(error) => Some(error),
-            Self::TimedOut(_) => None,
+            Self::TimedOut { .. } => None,
         }
     }
 }
@@ -215,11 +185,11 @@ impl Error for ShutdownError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// [`tick`](crate::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
+    /// [`tick`](crate::purgatory::Builder::tick) is zero, or longer than `u64::MAX` nanoseconds (584 years).
     Tick,
-    /// [`wheel_size`](crate::Builder::wheel_size) is not between 2 and 65,536.
+    /// [`wheel_size`](crate::purgatory::Builder::wheel_size) is not between 2 and 65,536.
     WheelSize,
-    /// [`first_token`](crate::Builder::first_token) is 0, or more than 2^63.
+    /// [`first_token`](crate::purgatory::Builder::first_token) is 0, or more than 2^63.
     FirstToken,
     /// The system refused to start a thread.
     Thread(std::io::Error),

@@ -21,7 +21,7 @@ mod wait;
 mod wait_error;
 
 pub use crate::promise::block_on;
-pub use completing::{Awaited, CompletionFuture};
+pub use completing::Awaited;
 pub use listener::Listener;
 pub use operation::WaitOperation;
 pub use take::Attempt;

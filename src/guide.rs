@@ -5,6 +5,8 @@
 //! * [Getting started](getting_started): an operation, a closure, a clock that a test moves.
 //! * [A delayed fetch and a delayed produce](fetch_and_produce): a partition with both, complete.
 //! * [From Kafka's API to this one](from_kafka), method by method.
+//! * [From polling](from_polling): a server that sleeps and reads again, converted step by step; what to answer in each
+//!   protocol.
 //! * [Threads, locks and order](threads): which of your code runs on which thread, under which lock, and what it sees.
 //! * [Waiting](waiting): for a predicate, for what has to be awaited, for what one waiter only may have.
 //! * [On tokio](tokio): which calls may block, shutdown with a bound, the reactor, the paused clock, `select!`.
@@ -23,8 +25,8 @@
 //! The examples are in the repository's `examples` folder: programs of at most 150 lines to copy from, and larger ones.
 //!
 //! Some pages are in the repository only, because they show plots or lists that a script generates: how to choose a
-//! timer scheme (`docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the tests
-//! and mutants of each promise (`docs/proofs.md`).
+//! timer scheme (`schemes/docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the
+//! tests and mutants of each promise (`docs/proofs.md`).
 
 /// A page of `docs`. Links inside the page lead to other files of the repository. The definitions in front of the page
 /// take precedence, and lead to pages and items of this documentation.
@@ -40,6 +42,7 @@ macro_rules! page {
 page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
 page!(from_kafka, "guide/from-kafka.md");
+page!(from_polling, "guide/from-polling.md");
 page!(threads, "guide/threads.md");
 page!(waiting, "guide/waiting.md");
 page!(tokio, "guide/tokio.md");

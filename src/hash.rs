@@ -17,7 +17,7 @@ impl<S: BuildHasher + Clone + Send + Sync + 'static> KeyHasher for S {}
 /// The default hasher of keys: fast, and seeded at random for each purgatory, since clients often choose the keys.
 ///
 /// It resists collisions that an attacker prepares without knowledge of the seed. It is no cryptographic hash: where
-/// attackers can measure single calls, choose [another](crate::Builder::hasher). The algorithm
+/// attackers can measure single calls, choose [another](crate::purgatory::Builder::hasher). The algorithm
 /// behind it (foldhash today) may change in any version.
 #[derive(Clone, Default)]
 pub struct RandomState(foldhash::fast::RandomState);
@@ -25,7 +25,7 @@ pub struct RandomState(foldhash::fast::RandomState);
 impl BuildHasher for RandomState {
     type Hasher = DefaultHasher;
 
-    #[inline(always)]
+    #[inline]
     fn build_hasher(&self) -> DefaultHasher {
         DefaultHasher(self.0.build_hasher())
     }
@@ -55,7 +55,7 @@ impl Hasher for DefaultHasher {
     forward!(write: &[u8], write_u8: u8, write_u16: u16, write_u32: u32, write_u64: u64, write_u128: u128,
         write_usize: usize);
 
-    #[inline(always)]
+    #[inline]
     fn finish(&self) -> u64 {
         self.0.finish()
     }

@@ -23,8 +23,7 @@ mod panics;
 mod promise;
 pub mod purgatory;
 mod reaper;
-pub mod scheme;
-pub mod stats;
+mod stats;
 mod sync;
 pub mod time;
 pub mod timer;
@@ -35,15 +34,13 @@ mod worker;
 
 pub mod threads {
     //! The threads that work for a purgatory: which one drives its timer, and which one runs completions.
-    pub use crate::dispatch::{Dispatch, Executor, Job};
+    pub use crate::dispatch::Dispatch;
     pub use crate::reaper::{Reaper, ReaperThread};
 }
 
-pub use engine::settings::Builder;
-pub use engine::shared_handle::WeakRef;
-pub use error::{RejectReason, Rejected};
-pub use future::{WaitError, Waits};
+pub use future::{Awaited, WaitError, Waits};
 pub use operation::{Completion, DelayedOperation};
 pub use purgatory::{Bound, Handle, Purgatory, ResolvedKey, Watch};
+pub use request_purgatory_schemes as scheme;
 pub use timer::Timer;
 pub use tracker::{Requests, Tracker};

@@ -410,7 +410,7 @@ impl ReaperLoop {
         self.sleeper.shared.run();
     }
 
-    /// The same as long as there is anything to drive.
+    /// The loop, as long as there is anything to drive.
     pub fn run_until_idle(&self) {
         let shared = &self.sleeper.shared;
         let is_idle = || shared.driven.lock().is_empty();

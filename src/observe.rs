@@ -59,7 +59,7 @@ impl Since {
 }
 
 impl OperationSpan {
-    /// The same operation, which parks now.
+    /// The span of the operation, which parks now.
     #[inline]
     pub(crate) fn since(&self, since: Since) -> Self {
         Self {

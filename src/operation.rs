@@ -1,6 +1,7 @@
 //! Delayed operations, the causes for which they are examined, and their endings.
 
 use crate::hash::Key;
+use crate::time::Timestamp;
 use std::fmt;
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use std::time::Duration;
 ///
 /// * `try_complete` and `on_complete` of one operation never overlap. The library guards each operation by an atomic
 ///   word of its own, never by a lock of yours.
-/// * No lock of the library is held while one of the three methods runs, so each may call the purgatory again.
+/// * No lock of the library is held while one of the methods runs, so each may call the purgatory again.
 /// * Exactly one ending: either `on_complete` is called once, or the caller that cancelled the operation gets it back.
 ///   (A `try_complete` that panics ends its operation too: the operation is dropped, and the panic is counted in
-///   [`Stats::panicked`](crate::stats::Stats::panicked).)
+///   [`Stats::panicked`](crate::purgatory::Stats::panicked).)
 pub trait DelayedOperation: Send + 'static {
     /// The name of something that operations wait for: a partition, a group member, a request id.
     ///
@@ -27,12 +28,21 @@ pub trait DelayedOperation: Send + 'static {
     /// Runs on the parking thread.
     fn timeout(&self) -> Duration;
 
+    /// When the request arrived, if the caller has read the purgatory's clock already: then parking does not read it.
+    /// The timeout counts from that reading. If it has passed, the operation expires with the next tick; a reading of the
+    /// future makes the deadline later, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), and changes nothing else.
+    ///
+    /// Read once, on the parking thread.
+    fn arrival(&self) -> Option<Timestamp> {
+        None
+    }
+
     /// Whether the operation can complete now.
     ///
     /// Runs on the parking thread (once before parking and once after, so that no event is missed in between), on every
     /// thread that checks one of the keys, and on the thread that drives the timer: for deferred checks, and once when
     /// the deadline has passed (unless another thread is examining the operation). The answer at the deadline decides
-    /// nothing; a yes is counted in [`Stats::missed_checks`](crate::stats::Stats::missed_checks).
+    /// nothing; a yes is counted in [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     ///
     /// Keep it short: it delays the caller of the check. A check that it makes returns 0, and runs later: before the
     /// outermost call of the library on this thread returns. Within one outermost call each operation can cause one
@@ -58,7 +68,7 @@ pub trait DelayedOperation: Send + 'static {
     ///
     /// * [`Satisfied`](Completion::Satisfied): the thread whose call found it so, before that call returns.
     /// * [`Expired`](Completion::Expired), and what a deferred check ([`check_later`](crate::Purgatory::check_later))
-    ///   completes: the one that [`Builder::dispatch`](crate::Builder::dispatch) chooses.
+    ///   completes: the one that [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
     /// * [`ShutDown`](Completion::ShutDown): the thread that shuts the purgatory down, or one that is examining the
     ///   operation.
     ///
@@ -98,7 +108,7 @@ impl<'a, K> Cause<'a, K> {
     pub(crate) const DEADLINE: Self = Self(Reason::Deadline);
     pub(crate) const OTHER: Self = Self(Reason::Other);
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn of_key(key: &'a dyn CheckedKey<K>) -> Self {
         Self(Reason::Key(key))
     }
@@ -121,7 +131,7 @@ impl<'a, K> Cause<'a, K> {
     }
 
     /// Whether the deadline has passed. The answer decides nothing then, and a yes is counted in
-    /// [`Stats::missed_checks`](crate::stats::Stats::missed_checks).
+    /// [`Stats::missed_checks`](crate::purgatory::Stats::missed_checks).
     pub fn is_deadline(&self) -> bool {
         matches!(self.0, Reason::Deadline)
     }

@@ -73,8 +73,9 @@ impl Wake for Unpark {
 /// Runs `future` to its end on this thread, which sleeps meanwhile: for programs without an async runtime.
 ///
 /// # Panics
-/// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`): the call that ends the
-/// future may have to run on the thread that is blocked. A panic of `future` goes on.
+/// If it is called from a callback of the library (a predicate, `try_complete`, `on_complete`, the closure that gives a
+/// taken value back): the call that ends the future may have to run on the thread that is blocked. A panic of `future`
+/// goes on.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         !Trampoline::in_progress(),

@@ -14,36 +14,34 @@ mod inner;
 mod keys;
 mod nested;
 mod park;
-mod parts;
 mod recycled_weak;
 mod resolved_key;
 mod revoke;
 mod snapshot;
 mod watch;
 
-pub use crate::engine::shutdown::ShutdownFuture;
-pub use crate::error::{BuildError, RejectReason, ShutdownError, StillRunning};
-pub use crate::hash::{DefaultHasher, Key, KeyHasher, RandomState};
+pub use crate::engine::settings::Builder;
+pub use crate::engine::shared_handle::WeakRef;
+pub use crate::error::{BuildError, RejectReason, Rejected, ShutdownError};
+pub use crate::hash::{Key, KeyHasher, RandomState};
 pub use crate::operation::Cause;
+pub use crate::stats::Stats;
 pub use crate::watch::bound::Bound;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
-pub use park::{Admission, Arrival};
-pub use parts::Parts;
+pub use park::Admission;
 pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 pub use watch::Watch;
 
 use crate::engine::dispatch::RunOn;
-use crate::engine::settings::{Builder, Built, sound};
+use crate::engine::settings::{Built, sound};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_within};
 use crate::engine::{Engine, cores};
-use crate::error::Rejected;
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
-use crate::time::Timestamp;
 use crate::trampoline::{Examining, UserValues};
 use deferred::Deferred;
 use inner::{ForceCause, Inner};
@@ -66,11 +64,12 @@ use std::time::Duration;
 /// After Kafka's `DelayedOperationPurgatory`. The guide's chapter *From Kafka's API to this one* lists the differences.
 ///
 /// # Panics
-/// No method panics by itself, except [`new`](Self::new). A panic of `Hash` or `Eq` of a key goes through to the caller, after the completions of the operations that the call had ended by then
+/// No method panics by itself, except [`new`](Self::new). A panic of `Hash` or `Eq` of a key goes through to the caller,
+/// after the completions of the operations that the call had ended by then
 /// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). A park
 /// returns the operation with [`RejectReason::Panicked`] if `try_complete`, `timeout` or the clock panics, or a key
 /// while it is added to its list. Panics of `on_complete`, and of `try_complete` in a check, are caught and
-/// [counted](crate::stats::Stats::panicked).
+/// [counted](crate::purgatory::Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<Op, S>>,
 }
@@ -91,7 +90,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Runs `try_complete` (twice, if it parks), `timeout` and, if it completes, `on_complete` on this thread. Takes
     /// the lock of one timer shard, for which it may wait shortly, and that of one map shard for each key. Reads the
-    /// clock once.
+    /// clock once, unless the operation knows its [arrival](DelayedOperation::arrival).
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`]: there are no keys, the purgatory is full or shut down, a hook of
@@ -103,20 +102,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         let inner = &self.shared.inner;
-        inner.park(op, || inner.collect(keys), None)
-    }
-
-    /// Parks operations that arrived at `arrival`, a reading of this purgatory's clock that the caller has already.
-    /// Parking then does not read the clock.
-    ///
-    /// The timeout counts from that reading. If it has passed already, the operation expires with the next tick. A
-    /// reading of the future makes the deadline later, also past [`max_timeout`](crate::Builder::max_timeout), and changes
-    /// nothing else.
-    pub fn at(&self, arrival: Timestamp) -> Arrival<'_, Op, S> {
-        Arrival {
-            inner: &self.shared.inner,
-            arrival,
-        }
+        inner.park(op, || inner.collect(keys))
     }
 
     /// Resolves a key: calls that use the result find its watchers without hashing. For keys that are checked often,
@@ -194,7 +180,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`Builder::dispatch`](crate::Builder::dispatch) says. Deferred checks of one key are merged until one is made.
+    /// [`Builder::dispatch`] says. Deferred checks of one key are merged until one is made.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
@@ -252,19 +238,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, Some(&cause))
     }
 
-    /// Lets every operation that watches `key` expire `timeout` from now instead ([`Duration::MAX`]: never). The bound
-    /// of [`max_timeout`](crate::Builder::max_timeout) applies. Returns how many got the new deadline:
-    /// none, if it needs a thread that the system refuses.
-    ///
-    /// Takes the lock of the key's map shard, then that of a timer shard for each operation, and reads the clock for
-    /// each; if that panics, so does this call, and some operations have the new deadline.
-    pub fn reschedule_for_key<Q>(&self, key: &Q, timeout: Duration) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
-        self.shared.inner.reschedule_key(key, timeout)
-    }
-
     /// Checks `key` for `count` completions, now; inside an examination, when the timer is driven next. (There the
     /// operation that is examined may have caused the same check before, and would cause no other one.)
     pub(crate) fn offer(&self, key: &Op::Key, count: usize) {
@@ -320,7 +293,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
     /// may still be running: this call does not wait for it. Looks again every 5 ms at most. Where no thread of the
     /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
-    /// is that of the system, not of the [`clock`](crate::Builder::clock).
+    /// is that of the system, not of the [`clock`](crate::purgatory::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         drain(&self.shared.inner, limit)
     }
@@ -337,12 +310,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// As [`shutdown`](Self::shutdown), on a thread of its own, so that no thread of an async runtime is blocked. It
-    /// begins with this call; the [`Future`] is ready when every parked operation has ended and the purgatory's own
-    /// threads have been joined. It needs no runtime.
+    /// begins with this call, and goes on whether the [`Future`] is polled, dropped or neither. That is ready when every
+    /// parked operation has ended and the purgatory's own threads have been joined. It needs no runtime.
     ///
     /// # Errors
     /// If the system refuses the thread. Nothing has happened then.
-    pub fn shutdown_async(&self) -> io::Result<ShutdownFuture> {
+    pub fn shutdown_async(
+        &self,
+    ) -> io::Result<impl Future<Output = ()> + Send + Unpin + use<Op, S>> {
         shut_down_async(&self.shared.inner)
     }
 
@@ -399,10 +374,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     }
 
     /// The most operations that may watch one key at a time: beyond, a park on it is refused
-    /// ([`RejectReason::KeyFull`](crate::RejectReason::KeyFull)). So no client can make the checks of one key long. The
-    /// bound is exact; a refused operation counts as
-    /// [cancelled](crate::stats::Stats::cancelled). After a storm of expiries, completions wait until the watches of
-    /// what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
+    /// ([`KeyFull`](RejectReason::KeyFull)). So no client can make the checks of one key long. The bound is exact; a
+    /// refused operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until the
+    /// watches of what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
         self.own.max_watchers = count;
         self.settings.reclaim_first = true;

@@ -32,19 +32,19 @@ impl Count {
     }
 
     /// For any thread.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The same, and returns the count that this makes.
-    #[inline(always)]
+    /// As [`add`](Self::add), and returns the count that this makes.
+    #[inline]
     pub(crate) fn add_and_read(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed) + n
     }
 
     /// For the one thread that has the lock of this counter.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn add_exclusively(&self, n: u64) {
         self.0.store(
             self.0.load(Ordering::Relaxed).wrapping_add(n),
@@ -132,7 +132,7 @@ impl Tallies {
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of one that has
     /// ended sees all that the other counted (`src/sync/thread_numbers.rs`).
-    #[inline(always)]
+    #[inline]
     pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Tally) -> &Count, n: u64) {
         if is_owner {
             which(&self.own).add_exclusively(n);
@@ -162,7 +162,7 @@ pub struct Stats {
     /// Operations that have ended and whose `on_complete` has not run to its end yet: it was handed to the completion
     /// thread, to an executor, or to the outermost call on its thread. (One that is run by the very call that ended the
     /// operation is over when that call returns, and is not counted.) With a slow `on_complete` this grows, and with it
-    /// memory, unless [`max_parked`](crate::Builder::max_parked) bounds both together.
+    /// memory, unless [`max_parked`](crate::purgatory::Builder::max_parked) bounds both together.
     pub completions_pending: usize,
     /// Operations that could complete at once, and never parked.
     pub completed_at_once: u64,
@@ -188,7 +188,8 @@ pub struct Stats {
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
     /// of the key was made. (An operation whose check is in progress at the deadline may be counted.)
-    /// Also calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline.
+    /// Also calls of [`Listener::until`](crate::future::Listener::until) whose condition was true at the deadline, and
+    /// listeners that found out by a [recheck](crate::future::Listener::recheck_every).
     pub missed_checks: u64,
     /// Sum over expired operations of the time from the deadline, rounded up to the tick, to the expiry. (Not included,
     /// here and in `missed_checks`, are operations that another thread was examining at the deadline, and ended.)

@@ -31,7 +31,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn remove_if(remove: bool) -> Self {
         if remove { Self::Remove } else { Self::Keep }
     }

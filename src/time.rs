@@ -92,27 +92,11 @@ impl fmt::Debug for WakeFn {
     }
 }
 
-/// The system's monotonic clock ([`Instant`]), counted from the creation of this value.
-#[derive(Debug, Clone, Copy)]
-pub struct SystemClock(Instant);
-
-impl SystemClock {
-    /// A clock that reads zero now.
-    pub fn new() -> Self {
-        Self(Instant::now())
-    }
-}
-
-impl Default for SystemClock {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Clock for SystemClock {
+/// The system's monotonic clock, counted from this instant: the default, with the moment at which the builder was made.
+impl Clock for Instant {
     #[inline]
     fn now(&self) -> Timestamp {
-        Timestamp(self.0.elapsed())
+        Timestamp(self.elapsed())
     }
 }
 

@@ -2,8 +2,6 @@
 
 pub(crate) mod inner;
 
-pub use crate::error::RescheduleError;
-
 use crate::address::Address;
 use crate::dispatch::Dispatch;
 use crate::engine::Engine;
@@ -24,7 +22,7 @@ use std::time::Duration;
 /// It stands on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout,
 /// nothing fires before its deadline or more than a tick after it (while the callbacks keep up), a panic of the
 /// callback ends that payload only, and an idle timer sleeps. How deadlines are kept is the type parameter `W`: the
-/// [hierarchical wheel](HierarchicalWheel), unless [another scheme](crate::Builder::scheme) is chosen.
+/// [hierarchical wheel](HierarchicalWheel), unless [another scheme](crate::purgatory::Builder::scheme) is chosen.
 ///
 /// ```
 /// use request_purgatory::threads::Reaper;
@@ -98,16 +96,14 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer
     /// shard and reads the clock; if that panics, so does this call.
     ///
-    /// # Errors
-    /// If it has fired or was stopped, or the timeout is longer than a simple wheel holds.
-    pub fn reschedule(&self, id: TimerId, timeout: Duration) -> Result<(), RescheduleError> {
-        let address = self.address_of(id).ok_or(RescheduleError::Ended)?;
-        match self.shared.inner.engine.reschedule(address, timeout) {
-            Rescheduled::Done(_) => Ok(()),
-            Rescheduled::Ended => Err(RescheduleError::Ended),
-            Rescheduled::TooLong => Err(RescheduleError::TooLong),
-            Rescheduled::NoThread => Err(RescheduleError::Thread),
-        }
+    /// Returns `false`, and the old deadline stands, if it has fired or was stopped; if the timeout is longer than a
+    /// simple wheel holds; or if this would be the first deadline of the timer, and the system refuses a thread.
+    pub fn reschedule(&self, id: TimerId, timeout: Duration) -> bool {
+        let engine = &self.shared.inner.engine;
+        let rescheduled = self
+            .address_of(id)
+            .map(|address| engine.reschedule(address, timeout));
+        matches!(rescheduled, Some(Rescheduled::Done(_)))
     }
 
     /// Whether the timer has neither fired nor been stopped. Takes no lock.
@@ -162,6 +158,17 @@ impl<T: Send + 'static> Timer<T> {
 impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
     /// How deadlines are kept; see [`scheme`](crate::scheme) for what each is good for. Default:
     /// [`HierarchicalWheel`](crate::scheme::HierarchicalWheel).
+    ///
+    /// ```
+    /// use request_purgatory::{Timer, scheme::HashedWheel};
+    ///
+    /// // Timeouts of up to 4 s fit one revolution: 4,096 slots of 1 ms.
+    /// let timer = Timer::builder("connections")
+    ///     .scheme::<HashedWheel>()
+    ///     .wheel_size(4096)
+    ///     .build(|connection: u64| println!("connection {connection} is idle"))?;
+    /// # Ok::<(), request_purgatory::purgatory::BuildError>(())
+    /// ```
     pub fn scheme<V: Scheme>(self) -> Builder<Timer<T, V>> {
         Builder {
             settings: self.settings,

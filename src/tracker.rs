@@ -72,28 +72,30 @@ type Inner<K, V, S> =
 impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     shared_methods!("values kept");
 
-    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). It replaces a value that
-    /// was kept for the key before; the result has that value, unless it is expiring at this moment.
+    /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). Returns its token, and the
+    /// value that was kept for the key before and is replaced, unless that is expiring at this moment.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash` or `Eq` of a key or the
     /// clock panicked. A value that was kept before stays.
-    pub fn track(&self, key: K, value: V, timeout: Duration) -> Result<Tracked<V>, Rejected<V>> {
+    pub fn track(
+        &self,
+        key: K,
+        value: V,
+        timeout: Duration,
+    ) -> Result<(FencingToken, Option<V>), Rejected<V>> {
         let (place, replaced) = self
             .entries()
             .track(self.timers(), key, value, timeout, true)?;
-        Ok(Tracked {
-            token: place.token,
-            replaced,
-        })
+        Ok((place.token, replaced))
     }
 
     /// Keeps `value` for `key` as [`track`](Self::track) does, but only if nothing is kept for it.
     ///
     /// # Errors
-    /// As for [`track`](Self::track), and with [`RejectReason::Duplicate`](crate::RejectReason::Duplicate).
+    /// As for [`track`](Self::track), and with [`RejectReason::Duplicate`](crate::purgatory::RejectReason::Duplicate).
     pub fn try_track(
         &self,
         key: K,
@@ -109,29 +111,24 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
     /// token of the new value, which `token` is not, and the value before.
     ///
-    /// The new value takes the place of the old one under [`max_parked`](crate::Builder::max_parked), so a full tracker
-    /// does not refuse it. In the statistics the two count as one.
+    /// The new value takes the place of the old one under [`max_parked`](Builder::max_parked), so a full tracker does
+    /// not refuse it. In the statistics the two count as one.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the value with this token is not kept any more
-    /// ([`StaleToken`](crate::RejectReason::StaleToken)), the tracker is shut down, or `Hash` or `Eq` of a key or the
-    /// clock panicked.
+    /// ([`StaleToken`](crate::purgatory::RejectReason::StaleToken)), the tracker is shut down, or `Hash` or `Eq` of a key
+    /// or the clock panicked.
     pub fn replace_if(
         &self,
         key: K,
         token: FencingToken,
         value: V,
         timeout: Duration,
-    ) -> Result<Tracked<V>, Rejected<V>> {
-        let (token, before) = self
-            .entries()
-            .replace(self.timers(), key, token, value, timeout)?;
-        Ok(Tracked {
-            token,
-            replaced: Some(before),
-        })
+    ) -> Result<(FencingToken, V), Rejected<V>> {
+        self.entries()
+            .replace(self.timers(), key, token, value, timeout)
     }
 
     /// Takes the value for `key`: the response has come, the session was closed. `None` if no value is kept for it, or
@@ -260,16 +257,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     fn timers(&self) -> &Timers {
         &self.shared.inner.engine
     }
-}
-
-/// A value that a [`Tracker`] keeps now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Tracked<V> {
-    /// Its token.
-    pub token: FencingToken,
-    /// The value that it has replaced.
-    pub replaced: Option<V>,
 }
 
 shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, Tracker<K, V, S>, Inner<K, V, S>);

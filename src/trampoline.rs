@@ -97,7 +97,7 @@ pub(crate) struct Trampoline {
 
 impl Trampoline {
     /// Begins a call that may run user code.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn enter() -> Self {
         // While the thread's locals are being destroyed there is no queue: each call then is an outermost one.
         let nested = ACTIVE.try_with(|active| active.replace(true));
@@ -151,7 +151,7 @@ impl Drop for Trampoline {
 }
 
 /// The thread is outside the library.
-#[inline(always)]
+#[inline]
 fn leave() {
     // The local may be destroyed already.
     let _ = ACTIVE.try_with(|active| active.set(false));
@@ -276,7 +276,7 @@ impl Examining {
     }
 
     /// The `try_complete` that the calling thread is in.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn current() -> Option<Examination> {
         let examination = EXAMINING.try_with(Cell::get).ok()?;
         (examination.slot != 0).then_some(examination)
@@ -284,7 +284,7 @@ impl Examining {
 }
 
 impl Drop for Examining {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
         // The local may be destroyed already.
         let _ = EXAMINING.try_with(|examining| examining.set(self.outer));
@@ -319,15 +319,15 @@ pub(crate) fn nested_checks<C: NestedChecks>(
 /// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the
 /// outermost call is about to return. So a destructor that ends the next operation does not nest in the destructor of
 /// what that leaves. The caller is inside a call of the library.
-#[inline(always)]
+#[inline]
 pub(crate) fn drop_user_value<T: 'static>(value: T) {
     if std::mem::needs_drop::<T>() {
-        drop_in_turn(value);
+        in_turn(move || drop(value));
     }
 }
 
-/// The same for several values, one after the other: of two destructors that panic together the process would die. The
-/// first panic goes on when all are dropped.
+/// [Drops](drop_user_value) several values, one after the other: of two destructors that panic together the process
+/// would die. The first panic goes on when all are dropped.
 pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) {
     let mut panics = Panics::default();
     for value in values {
@@ -349,7 +349,8 @@ impl<T> Drop for UserValues<T> {
     }
 }
 
-fn drop_in_turn<T: 'static>(value: T) {
+/// Runs `call`, which destroys something of the user's: when and why, see [`drop_user_value`].
+pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
@@ -359,10 +360,10 @@ fn drop_in_turn<T: 'static>(value: T) {
     }
     let nested = IN_DESTRUCTOR.try_with(|inside| inside.replace(true));
     if nested.unwrap_or(false) {
-        return run_later(Box::new(move || drop_in_turn(value)));
+        return run_later(Box::new(move || in_turn(call)));
     }
     let _reset = Reset;
-    drop(value);
+    call();
 }
 
 /// A park that is made inside another call of the library.

@@ -33,7 +33,7 @@ pub(crate) enum Target<K> {
 }
 
 impl<K> Target<K> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn as_ref(&self) -> Target<&K> {
         match self {
             Self::Key(key) => Target::Key(key),
@@ -177,7 +177,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
-    /// The same on a resolved list. Returns the key if the list may be retired now.
+    /// Removes a watcher from a resolved list. Returns the key if the list may be retired now.
     #[inline(always)]
     fn remove_resolved(
         &self,

@@ -62,7 +62,8 @@ impl Worker {
         }
     }
 
-    /// The same for at most `limit`. A thread that needs longer ends by itself, and no later call waits for it.
+    /// As [`join`](Self::join), for at most `limit`. A thread that needs longer ends by itself, and no later call waits
+    /// for it.
     pub(crate) fn join_within(&self, limit: Duration) {
         if Trampoline::in_progress() {
             return;

@@ -60,7 +60,7 @@ fn requests_expire_not_before_their_timeout() {
         let elapsed = start.elapsed();
         assert!(elapsed >= timeout, "{elapsed:?}");
         assert_eq!(short.ending(), Some(Completion::Expired));
-        assert_eq!((long.ending(), purgatory.len()), (None, 1));
+        assert_eq!((long.ending(), purgatory.stats().parked), (None, 1));
     });
 }
 
@@ -73,16 +73,28 @@ fn completion_through_one_key_purges_the_others() {
     park(&purgatory, &probes[0], NEVER_IN_A_TEST, &[1, 2]);
     park(&purgatory, &probes[1], NEVER_IN_A_TEST, &[1, 2]);
     park(&purgatory, &probes[2], NEVER_IN_A_TEST, &[1, 2]);
-    assert_eq!((purgatory.len(), purgatory.stats().watched), (3, 6));
+    assert_eq!(
+        (purgatory.stats().parked, purgatory.stats().watched),
+        (3, 6)
+    );
     probes[0].satisfy();
     assert_eq!(purgatory.check_and_complete(&1), 1);
-    assert_eq!((purgatory.len(), purgatory.stats().watched), (2, 4));
+    assert_eq!(
+        (purgatory.stats().parked, purgatory.stats().watched),
+        (2, 4)
+    );
     probes[1].satisfy();
     assert_eq!(purgatory.check_and_complete(&2), 1);
-    assert_eq!((purgatory.len(), purgatory.stats().watched), (1, 2));
+    assert_eq!(
+        (purgatory.stats().parked, purgatory.stats().watched),
+        (1, 2)
+    );
     probes[2].satisfy();
     assert_eq!(purgatory.check_and_complete(&1), 1);
-    assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
+    assert_eq!(
+        (purgatory.stats().parked, purgatory.stats().watched),
+        (0, 0)
+    );
     assert_eq!(purgatory.watched_keys(), 0);
 }
 
@@ -95,7 +107,7 @@ fn cancel_for_key_returns_the_operations_of_that_key() {
         park(&purgatory, probe, NEVER_IN_A_TEST, keys);
     }
     assert_eq!(purgatory.cancel_for_key(&1).len(), 3);
-    assert_eq!((purgatory.len(), purgatory.watched_keys()), (1, 1));
+    assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (1, 1));
     probes.iter().for_each(|probe| probe.satisfy());
     assert_eq!(purgatory.check_and_complete(&1), 0);
     assert_eq!(purgatory.check_and_complete(&2), 1);
@@ -109,7 +121,7 @@ fn cancel_for_an_unknown_key_returns_nothing() {
     assert!(purgatory.cancel_for_key(&7).is_empty());
     park(&purgatory, &Probe::new(), NEVER_IN_A_TEST, &[1]);
     assert!(purgatory.cancel_for_key(&7).is_empty());
-    assert_eq!(purgatory.len(), 1);
+    assert_eq!(purgatory.stats().parked, 1);
 }
 
 /// An operation whose deadline is now neither waits for a revolution of the wheel nor is lost.
@@ -162,7 +174,10 @@ fn every_delay_fires_once_in_order(delays: impl IntoIterator<Item = u64>) {
         *counts.entry(*delay).or_default() += 1;
     }
     assert_eq!(counts, expected);
-    assert_eq!((purgatory.len(), purgatory.stats().panicked), (0, 0));
+    assert_eq!(
+        (purgatory.stats().parked, purgatory.stats().panicked),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -214,7 +229,10 @@ fn reinsertion_into_other_lists_keeps_the_count() {
             assert!(handle.reschedule(Duration::from_millis(timeout)));
             assert_eq!(handle.remaining(), Some(Duration::from_millis(timeout)));
         }
-        assert_eq!((purgatory.len(), purgatory.stats().watched), (10, 10));
+        assert_eq!(
+            (purgatory.stats().parked, purgatory.stats().watched),
+            (10, 10)
+        );
         assert_eq!(purgatory.advance(), 0, "no old deadline counts");
     }
     for (_, handle) in &parked {
@@ -276,7 +294,7 @@ fn twenty_threads_with_random_delays_complete_a_hundred_operations() {
         for (key, probe) in probes.iter().enumerate() {
             assert_eq!(probe.ending(), Some(Completion::Satisfied), "{key}");
         }
-        assert_eq!(purgatory.len(), 0);
+        assert_eq!(purgatory.stats().parked, 0);
     });
 }
 
@@ -317,7 +335,7 @@ fn completion_while_another_thread_holds_the_lock_of_the_operation() {
         let completed = checker.join().expect("the checker does not panic");
         assert_eq!(end.recv(), Ok(Completion::Satisfied));
         assert!(completed <= 1, "by the checker or by the deferred check");
-        assert_eq!((purgatory.len(), other.ending()), (1, None));
+        assert_eq!((purgatory.stats().parked, other.ending()), (1, None));
     });
 }
 
@@ -370,7 +388,7 @@ fn what_can_complete_at_once_never_parks() {
         (probe.examinations(), probe.ending()),
         (1, Some(Completion::Satisfied))
     );
-    assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
+    assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
     assert_eq!(purgatory.next_deadline(), None);
     clock.advance(NEVER_IN_A_TEST);
     assert_eq!(purgatory.advance(), 0);

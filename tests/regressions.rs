@@ -3,8 +3,8 @@
 mod support;
 
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, threads::Dispatch, threads::Reaper, threads::ReaperThread,
-    time::Clock, time::ManualClock, time::Timestamp, time::WakeFn,
+    Completion, Purgatory, purgatory::RejectReason, threads::Dispatch, threads::Reaper,
+    threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,89 +1,65 @@
-//! The contest: every case, round by round, the contenders one after the other in each round.
+//! The contest: the workloads, and in each every case, round by round, the contenders one after the other in each round.
 
 use std::collections::HashSet;
 use std::process::Command;
 
 use parking_lot::Mutex;
 
-use crate::candidate::{ByHandle, Candidate};
-use crate::candidates::{Harness, Named};
+use crate::candidate::Candidate;
+use crate::candidates::Harness;
 use crate::options::{Child, Options};
-use crate::outcome::{Outcome, Parameters, Values, label, short};
-use crate::self_check;
-use crate::timer_queue::TimerQueue;
-use crate::workload::Workload;
+use crate::outcome::{Outcome, Values, label, short};
+use crate::report::Report;
+use crate::workload::{self, Contender, Workload};
 
-/// One setting of a workload.
-pub(crate) struct Case<W> {
-    /// What distinguishes it, for the report.
-    pub(crate) parameters: Parameters,
-    pub(crate) workload: W,
-}
+/// All workloads, in the order in which they run.
+pub(crate) const ALL: [Entry; 14] = [
+    Entry::of::<workload::w1::W1>(),
+    Entry::of::<workload::w1t::W1t>(),
+    Entry::of::<workload::w1x::W1x>(),
+    Entry::of::<workload::w2::W2>(),
+    Entry::of::<workload::w3::W3>(),
+    Entry::of::<workload::w4::W4>(),
+    Entry::of::<workload::w5::W5>(),
+    Entry::of::<workload::w6::W6>(),
+    Entry::of::<workload::w7::W7>(),
+    Entry::of::<workload::w8::W8>(),
+    Entry::of::<workload::w9::W9>(),
+    Entry::of::<workload::w10::W10>(),
+    Entry::of::<workload::w11::W11>(),
+    Entry::of::<workload::w12::W12>(),
+];
 
-/// A candidate entered for a workload.
-pub(crate) struct Contender<W> {
+/// A workload behind plain functions.
+pub(crate) struct Entry {
     pub(crate) name: &'static str,
-    check: fn(),
-    round: fn(&W) -> Values,
+    pub(crate) title: &'static str,
+    pub(crate) run: fn(&Options) -> Report,
+    pub(crate) run_as_child: fn(&Child, &Options),
+    pub(crate) candidates: fn() -> Vec<&'static str>,
 }
 
-impl<W> Contender<W> {
-    pub(crate) fn new<C: Candidate>(round: fn(&W) -> Values) -> Self {
+impl Entry {
+    const fn of<W: Workload>() -> Self {
         Self {
-            name: C::NAME,
-            check: self_check::run::<C>,
-            round,
-        }
-    }
-
-    /// Enters one whose requests are completed by handle.
-    pub(crate) fn by_handle<C: ByHandle>(round: fn(&W) -> Values) -> Self {
-        Self {
-            name: C::NAME,
-            check: self_check::handles::run::<C>,
-            round,
-        }
-    }
-
-    /// Enters another way to use `C`.
-    pub(crate) fn named<C: Candidate>(name: &'static str, round: fn(&W) -> Values) -> Self {
-        Self {
-            name,
-            ..Self::new::<C>(round)
-        }
-    }
-
-    /// Enters one of another kind, which `check` holds to the rules of its workload.
-    pub(crate) fn other(name: &'static str, check: fn(), round: fn(&W) -> Values) -> Self {
-        Self { name, check, round }
-    }
-
-    /// Enters a timer scheme.
-    pub(crate) fn scheme<S: Named>(round: fn(&W) -> Values) -> Self {
-        Self {
-            name: S::NAME,
-            check: self_check::scheme::run::<S>,
-            round,
-        }
-    }
-
-    /// Enters a timer alone.
-    pub(crate) fn timer<Q: TimerQueue<u32>>(round: fn(&W) -> Values) -> Self {
-        Self {
-            name: Q::NAME,
-            check: self_check::timer::run::<Q>,
-            round,
+            name: W::NAME,
+            title: W::TITLE,
+            run: |options| Report {
+                workload: W::NAME,
+                title: W::TITLE,
+                metrics: W::METRICS,
+                outcomes: self::run::<W>(options),
+            },
+            run_as_child: run_as_child::<W>,
+            candidates: || {
+                W::contenders()
+                    .iter()
+                    .map(|contender| contender.name)
+                    .collect()
+            },
         }
     }
 }
-
-/// Enters each of the candidates with its instance of the round.
-macro_rules! contenders {
-    ($enter:ident, $round:ident: $($candidate:ty),+ $(,)?) => {
-        vec![$($crate::contest::Contender::$enter::<$candidate>(Self::$round::<$candidate>)),+]
-    };
-}
-pub(crate) use contenders;
 
 /// Checks and then measures the contenders that the options admit.
 ///

@@ -7,7 +7,6 @@
 //! | module | |
 //! |---|---|
 //! | `candidate`, `timer_queue` | what an implementation must offer, whole or as a timer alone |
-//! | `scheme_timers` | timers in a scheme of the library, with their records |
 //! | `candidates` | the library, its peers, and the floor under them all |
 //! | `self_check` | the ground rules, tried on each candidate before it is measured |
 //! | `workload` | what is measured, a file each |
@@ -16,9 +15,7 @@
 //! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
 //! | `report` | tables and JSON; `benches/plot.py` draws |
 //!
-//! With `--features reference-schemes` the reference schemes, which are not for deployment, take part too.
-//!
-//! A new workload is a file in `workload` and a line in its list.
+//! A new workload is a file in `workload` and a line in the list of `contest`.
 
 mod candidate;
 mod candidates;
@@ -30,7 +27,6 @@ mod process;
 mod random;
 mod report;
 mod request;
-mod scheme_timers;
 mod self_check;
 mod timer_queue;
 mod workload;
@@ -41,13 +37,13 @@ use report::machine::Machine;
 fn main() {
     let options = Options::from_arguments();
     if let Some(child) = &options.child {
-        let entry = workload::ALL
+        let entry = contest::ALL
             .iter()
             .find(|entry| entry.name == child.workload);
         (entry.expect("the parent knows the names").run_as_child)(child, &options);
         return;
     }
-    let wanted: Vec<_> = workload::ALL
+    let wanted: Vec<_> = contest::ALL
         .iter()
         .filter(|entry| options.wants(entry.name))
         .filter(|entry| (entry.candidates)().iter().any(|name| options.admits(name)))

@@ -23,9 +23,6 @@ Compares the library with its peers on the workloads of the benchmark.
     --list              the workloads and their candidates
     --help              this text
 
-schemes and idle compare the timer schemes of the library: those that may be deployed, and with
-`cargo bench --bench compare --features reference-schemes` all of them.
-
 Run by anything but `cargo bench`, which passes --bench, it only checks: `cargo test --all-targets`
 must not measure.
 

@@ -1,7 +1,6 @@
 //! Holds each candidate to the common ground rules before it is measured.
 
 pub(crate) mod handles;
-pub(crate) mod scheme;
 pub(crate) mod timer;
 
 use std::thread;

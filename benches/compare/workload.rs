@@ -1,47 +1,26 @@
-//! The workloads, one file each, and a line each in [`ALL`].
+//! The workloads, one file each, and what each says of itself.
 
-mod idle;
 mod ring;
-mod schemes;
-mod w1;
-mod w10;
-mod w11;
-mod w12;
-mod w1t;
-mod w1x;
-mod w2;
-mod w3;
-mod w4;
-mod w5;
-mod w6;
-mod w7;
-mod w8;
-mod w9;
+pub(crate) mod w1;
+pub(crate) mod w10;
+pub(crate) mod w11;
+pub(crate) mod w12;
+pub(crate) mod w1t;
+pub(crate) mod w1x;
+pub(crate) mod w2;
+pub(crate) mod w3;
+pub(crate) mod w4;
+pub(crate) mod w5;
+pub(crate) mod w6;
+pub(crate) mod w7;
+pub(crate) mod w8;
+pub(crate) mod w9;
 
-use crate::contest::{self, Case, Contender};
-use crate::options::{Child, Options};
-use crate::outcome::{Metric, Outcome};
-use crate::report::Report;
-
-/// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 16] = [
-    Entry::of::<w1::W1>(),
-    Entry::of::<w1t::W1t>(),
-    Entry::of::<w1x::W1x>(),
-    Entry::of::<w2::W2>(),
-    Entry::of::<w3::W3>(),
-    Entry::of::<w4::W4>(),
-    Entry::of::<w5::W5>(),
-    Entry::of::<w6::W6>(),
-    Entry::of::<w7::W7>(),
-    Entry::of::<w8::W8>(),
-    Entry::of::<w9::W9>(),
-    Entry::of::<w10::W10>(),
-    Entry::of::<w11::W11>(),
-    Entry::of::<w12::W12>(),
-    Entry::of::<schemes::Schemes>(),
-    Entry::of::<idle::Idle>(),
-];
+use crate::candidate::{ByHandle, Candidate};
+use crate::options::Options;
+use crate::outcome::{Metric, Outcome, Parameters, Values};
+use crate::self_check;
+use crate::timer_queue::TimerQueue;
 
 /// One setting of something to measure; the cases are its values.
 pub(crate) trait Workload: Sized + 'static {
@@ -66,33 +45,65 @@ pub(crate) trait Workload: Sized + 'static {
     }
 }
 
-/// A workload behind plain functions.
-pub(crate) struct Entry {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) run: fn(&Options) -> Report,
-    pub(crate) run_as_child: fn(&Child, &Options),
-    pub(crate) candidates: fn() -> Vec<&'static str>,
+/// One setting of a workload.
+pub(crate) struct Case<W> {
+    /// What distinguishes it, for the report.
+    pub(crate) parameters: Parameters,
+    pub(crate) workload: W,
 }
 
-impl Entry {
-    const fn of<W: Workload>() -> Self {
+/// A candidate entered for a workload.
+pub(crate) struct Contender<W> {
+    pub(crate) name: &'static str,
+    pub(crate) check: fn(),
+    pub(crate) round: fn(&W) -> Values,
+}
+
+impl<W> Contender<W> {
+    pub(crate) fn new<C: Candidate>(round: fn(&W) -> Values) -> Self {
         Self {
-            name: W::NAME,
-            title: W::TITLE,
-            run: |options| Report {
-                workload: W::NAME,
-                title: W::TITLE,
-                metrics: W::METRICS,
-                outcomes: contest::run::<W>(options),
-            },
-            run_as_child: contest::run_as_child::<W>,
-            candidates: || {
-                W::contenders()
-                    .iter()
-                    .map(|contender| contender.name)
-                    .collect()
-            },
+            name: C::NAME,
+            check: self_check::run::<C>,
+            round,
+        }
+    }
+
+    /// Enters one whose requests are completed by handle.
+    pub(crate) fn by_handle<C: ByHandle>(round: fn(&W) -> Values) -> Self {
+        Self {
+            name: C::NAME,
+            check: self_check::handles::run::<C>,
+            round,
+        }
+    }
+
+    /// Enters another way to use `C`.
+    pub(crate) fn named<C: Candidate>(name: &'static str, round: fn(&W) -> Values) -> Self {
+        Self {
+            name,
+            ..Self::new::<C>(round)
+        }
+    }
+
+    /// Enters one of another kind, which `check` holds to the rules of its workload.
+    pub(crate) fn other(name: &'static str, check: fn(), round: fn(&W) -> Values) -> Self {
+        Self { name, check, round }
+    }
+
+    /// Enters a timer alone.
+    pub(crate) fn timer<Q: TimerQueue<u32>>(round: fn(&W) -> Values) -> Self {
+        Self {
+            name: Q::NAME,
+            check: self_check::timer::run::<Q>,
+            round,
         }
     }
 }
+
+/// Enters each of the candidates with its instance of the round.
+macro_rules! contenders {
+    ($enter:ident, $round:ident: $($candidate:ty),+ $(,)?) => {
+        vec![$($crate::workload::Contender::$enter::<$candidate>(Self::$round::<$candidate>)),+]
+    };
+}
+pub(crate) use contenders;

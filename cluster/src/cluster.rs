@@ -1,13 +1,15 @@
 //! One node.
 
 use crate::config::Config;
-use crate::driver::{Shared, drive, spawn};
+use crate::driver::{drive, spawn};
 use crate::error::{InterestError, KeyError, StartError};
 use crate::feed::Feed;
 use crate::interest::Interest;
 use crate::key::Key;
 use crate::library::{Attached, DelayedOperation, KeyHasher, Purgatory};
-use crate::source::{Epoch, Position, Source};
+use crate::position::{Epoch, Position};
+use crate::shared::Shared;
+use crate::source::Source;
 use crate::stats::Stats;
 use crate::sync::Arc;
 use crate::table::Table;
@@ -120,18 +122,31 @@ impl<K: Key> Cluster<K> {
     /// Runs the checks of [`attach`](Self::attach) on this thread, before it returns; hold no lock that `try_complete`
     /// or `on_complete` of any operation take.
     pub fn announce(&self, key: &K, version: u64) {
+        self.announce_in(key, version, self.table().history().generation);
+    }
+
+    fn announce_in(&self, key: &K, version: u64, generation: u64) {
         if let Some(entry) = self.table().entry(key) {
+            let learned = Learned::Announced;
             self.table()
-                .reached(key, &entry, version, Learned::Announced);
+                .reached(key, &entry, version, learned, generation);
         }
     }
 
     /// The same for a position. It is ignored if this node knows of another history than the commit was made in; the
     /// engine tells of it in time.
     pub fn announce_position(&self, key: &K, position: Position) {
-        if self.epoch() == Some(position.epoch) {
-            self.announce(key, position.version);
+        let history = self.table().history();
+        if history.epoch == Some(position.epoch) {
+            self.announce_in(key, position.version, history.generation);
         }
+    }
+
+    /// Has `key` read at once, if it is watched. For a caller whom the store has told something else than this node
+    /// believes: after an [`EngineError::Reset`](crate::EngineError::Reset), a client that goes on from its position
+    /// would otherwise be told of the version that was lost, again and again, until an audit finds out.
+    pub fn read_again(&self, key: &K) {
+        self.table().verify(key);
     }
 
     /// The history of the store that this node knows of. `None` until the store was read for the first time.
@@ -165,23 +180,6 @@ impl<K: Key> Cluster<K> {
 
     pub(crate) fn table(&self) -> &Arc<Table<K>> {
         &self.inner.shared.table
-    }
-}
-
-impl<K: Key> Shared<K> {
-    pub(crate) fn stats(&self) -> Stats {
-        let counters = &self.table.counters;
-        Stats {
-            watched_keys: self.table.watched_keys(),
-            sessions: counters.sessions.read(),
-            gaps: counters.gaps.read(),
-            failed: counters.failed.read(),
-            heard: counters.heard.read(),
-            healed: counters.healed.read(),
-            resets: counters.resets.read(),
-            reads: counters.reads.read(),
-            lag: self.lag(),
-        }
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Config {
     pub name: String,
 
     /// How often all watched keys are read, although nothing was heard of them; each time 20 % earlier or later by
-    /// chance, so that nodes that start together do not read together. Default: 15 s.
+    /// chance, so that nodes that start together do not read together. With a session or without one. Default: 15 s.
     ///
     /// This bounds how late a wait ends when the engine loses a message silently. It costs one read per watched key and
     /// audit: at the default, 100,000 keys are 6,700 reads a second in batches of 1,000. 15 s lies below the 30 s
@@ -51,7 +51,8 @@ pub struct Config {
     /// event of the whole cluster. Raise it for nodes that wait for few of many events.
     pub max_subscriptions: usize,
 
-    /// The number of keys in one `watch` and in one read. Default: 1,000.
+    /// The number of keys in one `watch` and in one read, at the most. Default: 1,000. (Redis is told of very long keys in
+    /// several commands, so that its answers fit into its output buffer.)
     ///
     /// A store answers 1,000 keys in about a millisecond. Larger batches hold up what other clients of the store ask
     /// meanwhile, smaller ones spend more time on the way.
@@ -73,8 +74,9 @@ pub struct Config {
     /// The pauses between sessions: the first and the longest. Default: 50 ms and 5 s.
     ///
     /// The pause doubles with each attempt that fails, and a random part of up to half of it is left out, so that nodes
-    /// that lost the same engine do not come back together. A session that had caught up begins again with the first
-    /// one. 50 ms is short beside a restart of an engine; 5 s is short beside the timeout of a wait.
+    /// that lost the same engine do not come back together. After a session that had caught up and lasted for longer
+    /// than the longest pause it begins again with the first one; reads that fail pause alike. 50 ms is short beside a
+    /// restart of an engine; 5 s is short beside the timeout of a wait.
     pub backoff: (Duration, Duration),
 
     /// How often the engine is asked for a sign of life, and how long it may take to give it. Default: 5 s.

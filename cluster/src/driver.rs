@@ -1,26 +1,27 @@
 //! Carries out the protocol: opens sessions, tells the feed what to watch, reads the store, listens.
 //!
-//! One task for the life of the cluster opens one session after the other. A session is a task of its own, so that a
-//! panic of a feed's or a source's code ends that session, and not the cluster; within it three loops run side by side,
-//! each of which owns its part and none of which is interrupted before the session ends. The first that ends ends the
-//! session.
+//! Three loops run for the life of the cluster, side by side: one takes orders from the table, one reads, one opens one
+//! session after the other. None waits for another: reads go on without a session, and a session without reads. A
+//! session and each read are tasks of their own, so that a panic of a feed's or a source's code ends that, and not the
+//! cluster. No lock is held while user code runs.
 
-use crate::config::Config;
 use crate::error::{BoxError, FeedError};
 use crate::feed::{Changes, Feed, Interests};
 use crate::key::Key;
-use crate::observe::{Observer, SessionSpan};
-use crate::session::{Doubt, Next, Session, Tell, Ticket, pause};
+use crate::observe::SessionSpan;
+use crate::protocol::{Doubt, Next, Protocol, Tell, Ticket, enter, hear, pause};
+use crate::shared::Shared;
 use crate::source::{Reading, Source};
 use crate::sync::Arc;
-use crate::table::{Table, Time};
+use crate::table::Time;
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// Idle keys are not looked at more often than this, however short the linger.
@@ -33,6 +34,19 @@ pub(crate) enum End {
     Source(BoxError),
     Doubt(Doubt),
     Panicked,
+}
+
+impl End {
+    /// One word for it, for a metric.
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Feed(error) => error.word(),
+            Self::Source(_) => "unread",
+            Self::Doubt(Doubt::Unheard) => "unheard",
+            Self::Doubt(_) => "reset",
+            Self::Panicked => "panicked",
+        }
+    }
 }
 
 impl fmt::Display for End {
@@ -58,58 +72,6 @@ impl From<Doubt> for End {
     }
 }
 
-/// What the cluster's handle and its driver share.
-pub(crate) struct Shared<K: Key> {
-    pub(crate) config: Config,
-    pub(crate) table: Arc<Table<K>>,
-    /// The table has orders.
-    pub(crate) ordered: Arc<Notify>,
-    started: Instant,
-    /// Until when this node was in step; `None` while it is.
-    out_of_step_since: Mutex<Option<Instant>>,
-    pub(crate) observer: Observer,
-}
-
-impl<K: Key> Shared<K> {
-    pub(crate) fn new(config: Config) -> Self {
-        let ordered = Arc::new(Notify::new());
-        let wake = ordered.clone();
-        let now = Instant::now();
-        Self {
-            table: Arc::new(Table::new(config.max_keys, config.rules, move || {
-                wake.notify_one();
-            })),
-            ordered,
-            started: now,
-            out_of_step_since: Mutex::new(Some(now)),
-            observer: Observer::new(&config.name),
-            config,
-        }
-    }
-
-    fn now(&self) -> Time {
-        self.started.elapsed()
-    }
-
-    fn in_step(&self, is_in_step: bool) {
-        let mut since = self.out_of_step_since.lock();
-        match is_in_step {
-            true => *since = None,
-            false if since.is_none() => *since = Some(Instant::now()),
-            false => {}
-        }
-    }
-
-    pub(crate) fn lag(&self) -> Duration {
-        let since = *self.out_of_step_since.lock();
-        since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    pub(crate) fn report(&self) {
-        self.observer.report(&self.stats());
-    }
-}
-
 /// Runs until the cluster is shut down.
 pub(crate) async fn drive<K, S, F>(
     shared: Arc<Shared<K>>,
@@ -121,178 +83,114 @@ pub(crate) async fn drive<K, S, F>(
     S: Source<K>,
     F: Feed<K>,
 {
+    let driver = Arc::new(Driver::new(shared, source, feed));
     let mut sessions = JoinSet::new();
-    let report = async {
-        loop {
-            sleep(Duration::from_secs(1)).await;
-            shared.report();
-        }
-    };
-    let run = async {
-        let mut failed = 0;
-        loop {
-            sessions.spawn(run(shared.clone(), source.clone(), feed.clone()));
-            let was_live = match sessions.join_next().await {
-                Some(Ok(was_live)) => was_live,
-                Some(Err(_)) => {
-                    SessionSpan::new(&shared.observer).ended(&End::Panicked);
-                    false
-                }
-                None => false,
-            };
-            shared.in_step(false);
-            shared.report();
-            failed = if was_live { 0 } else { failed + 1 };
-            sleep(pause(&shared.config, failed)).await;
-        }
-    };
+    let mut reads = JoinSet::new();
     tokio::select! {
-        never = run => never,
-        never = report => never,
+        biased;
         // An error: the handle was dropped.
         _ = closed.wait_for(|closed| *closed) => {}
+        never = driver.tend() => never,
+        never = driver.read(&mut reads) => never,
+        never = driver.keep_a_session(&mut sessions) => never,
+        never = driver.report() => never,
     }
-    // Aborts the session.
+    // Aborts what is under way.
     sessions.shutdown().await;
+    reads.shutdown().await;
     // What the last second brought.
-    shared.report();
+    driver.shared.report();
 }
 
-/// One session. Returns whether it had caught up.
-async fn run<K, S, F>(shared: Arc<Shared<K>>, source: Arc<S>, feed: Arc<F>) -> bool
-where
-    K: Key,
-    S: Source<K>,
-    F: Feed<K>,
-{
-    let span = SessionSpan::new(&shared.observer);
-    let counters = &shared.table.counters;
-    let (opened, exact, epoch) = match open(&shared, &*source, &*feed).await {
-        Ok(opened) => opened,
-        Err(end) => {
-            counters.failed.add(1);
-            span.ended(&end);
-            return false;
-        }
-    };
-    let (interests, changes) = opened;
-    counters.sessions.add(1);
-    // Counts the gap also when the session panics or is aborted.
-    let gap = Gap(&shared);
-    span.opened(shared.table.watched_keys());
-    let session = Session::begin(
-        shared.table.clone(),
-        &shared.config,
-        epoch,
-        exact,
-        shared.now(),
-    );
-    let running = Running {
-        shared: &shared,
-        session: Mutex::new(session),
-        readable: Notify::new(),
-        span: &span,
-    };
-    let end = tokio::select! {
-        end = running.listen(changes) => end,
-        end = running.tend(interests) => end,
-        end = running.read(source) => end,
-    };
-    let Err(end) = end;
-    span.ended(&end);
-    drop(gap);
-    let session = running.session.into_inner();
-    session.live_since().is_some()
-}
-
-struct Gap<'a, K: Key>(&'a Shared<K>);
-
-impl<K: Key> Drop for Gap<'_, K> {
-    fn drop(&mut self) {
-        if !self.0.table.is_closed() {
-            self.0.table.counters.gaps.add(1);
-        }
-        self.0.in_step(false);
-    }
-}
-
-type Opened<I, C> = ((I, C), bool, crate::source::Epoch);
-
-async fn open<K: Key, S: Source<K>, F: Feed<K>>(
-    shared: &Shared<K>,
-    source: &S,
-    feed: &F,
-) -> Result<Opened<F::Interests, F::Changes>, End> {
-    let halves = feed.open(&shared.config).await?;
-    // Also shows whether the store can be read at all, before many keys are watched in vain.
-    let reading = source.versions(&[]).await.map_err(End::Source)?;
-    let exact = halves.0.is_exact();
-    Ok((halves, exact, reading.epoch))
-}
-
-struct Running<'a, K: Key> {
-    shared: &'a Shared<K>,
-    session: Mutex<Session<K>>,
+struct Driver<K: Key, S, F> {
+    shared: Arc<Shared<K>>,
+    source: Arc<S>,
+    feed: Arc<F>,
+    protocol: Mutex<Protocol<K>>,
     /// There may be something to read.
     readable: Notify,
-    span: &'a SessionSpan,
+    /// There may be something to tell the feed.
+    tellable: Notify,
+    /// Why the session is to end, by what was read.
+    doubt: Mutex<Option<Doubt>>,
+    doubted: Notify,
 }
 
-impl<K: Key> Running<'_, K> {
-    async fn listen(&self, mut changes: impl Changes<K>) -> Result<Infallible, End> {
-        loop {
-            let changes = changes.next().await?;
-            self.session.lock().heard(&changes)?;
+impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
+    fn new(shared: Arc<Shared<K>>, source: Arc<S>, feed: Arc<F>) -> Self {
+        let protocol = Protocol::new(shared.table.clone(), &shared.config, shared.now());
+        Self {
+            shared,
+            source,
+            feed,
+            protocol: Mutex::new(protocol),
+            readable: Notify::new(),
+            tellable: Notify::new(),
+            doubt: Mutex::default(),
+            doubted: Notify::new(),
         }
     }
 
-    async fn tend(&self, mut interests: impl Interests<K>) -> Result<Infallible, End> {
+    fn now(&self) -> Time {
+        self.shared.now()
+    }
+
+    async fn report(&self) {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            let live_since = self.protocol.lock().live_since();
+            let longest = self.shared.config.backoff.1;
+            if live_since.is_some_and(|since| since + longest < self.now()) {
+                self.shared.feed_trouble.clear();
+            }
+            self.shared.report();
+        }
+    }
+
+    /// Takes the table's orders.
+    async fn tend(&self) {
+        // Lingers begin and end when this looks: many at once, instead of each with a timer of its own.
         let look = (self.shared.config.linger / 8).max(SHORTEST_LOOK);
         loop {
-            let next = self.session.lock().next_tell(self.shared.now());
-            // Orders to verify are reads.
+            self.protocol.lock().tend(self.now());
             self.readable.notify_one();
-            match next {
-                Next::Do(Tell::Watch(keys)) => {
-                    interests.watch(&keys).await?;
-                    self.session.lock().watched(keys, self.shared.now());
-                    self.note_live();
-                }
-                Next::Do(Tell::Unwatch(keys)) => interests.unwatch(&keys).await?,
-                Next::Wait(_) => {
-                    self.note_live();
-                    // Lingers begin and end when this looks: many at once, instead of each with a timer of its own.
-                    tokio::select! {
-                        () = self.shared.ordered.notified() => {}
-                        () = sleep(look) => {}
-                    }
-                }
+            self.tellable.notify_one();
+            tokio::select! {
+                biased;
+                () = self.shared.ordered.notified() => {}
+                () = sleep(look) => {}
             }
         }
     }
 
-    async fn read<S: Source<K>>(&self, source: Arc<S>) -> Result<Infallible, End> {
-        let mut reads = JoinSet::<(Ticket<K>, Result<Reading, BoxError>)>::new();
+    async fn read(&self, reads: &mut JoinSet<Result<Reading, BoxError>>) {
+        let mut tickets = HashMap::<task::Id, Ticket<K>>::new();
         loop {
-            let next = self.session.lock().next_read(self.shared.now())?;
+            let next = self.protocol.lock().next_read(self.now());
             let until = match next {
-                Next::Do(ticket) => {
-                    let source = source.clone();
-                    reads.spawn(async move {
-                        let reading = source.versions(&ticket.keys).await;
-                        (ticket, reading)
-                    });
+                Ok(Next::Do(ticket)) => {
+                    let source = self.source.clone();
+                    let keys = ticket.keys.clone();
+                    let read = reads.spawn(async move { source.versions(&keys).await });
+                    tickets.insert(read.id(), ticket);
                     continue;
                 }
-                Next::Wait(until) => until,
+                Ok(Next::Wait(until)) => until,
+                Err(doubt) => {
+                    self.end_session(doubt);
+                    continue;
+                }
             };
             tokio::select! {
-                Some(read) = reads.join_next() => {
-                    let (ticket, reading) = read.map_err(|_| End::Panicked)?;
-                    let reading = reading.map_err(End::Source)?;
-                    self.shared.table.counters.reads.add(1);
-                    self.session.lock().read(ticket, &reading, self.shared.now())?;
-                    self.note_live();
+                biased;
+                Some(read) = reads.join_next_with_id() => {
+                    let (id, reading) = match read {
+                        Ok((id, reading)) => (id, reading),
+                        Err(error) => (error.id(), Err("the code of the source panicked".into())),
+                    };
+                    if let Some(ticket) = tickets.remove(&id) {
+                        self.returned(ticket, reading);
+                    }
                 }
                 () = self.readable.notified() => {}
                 () = self.until(until) => {}
@@ -307,12 +205,180 @@ impl<K: Key> Running<'_, K> {
         }
     }
 
-    fn note_live(&self) {
-        let is_live = self.session.lock().live_since().is_some();
-        if is_live && self.shared.out_of_step_since.lock().is_some() {
-            self.shared.in_step(true);
-            self.span.live();
+    /// A read has returned.
+    fn returned(&self, ticket: Ticket<K>, reading: Result<Reading, BoxError>) {
+        let asked = ticket.keys.len();
+        let reading = reading.and_then(|reading| match reading.versions.len() == asked {
+            true => Ok(reading),
+            false => {
+                Err("the source returned another number of versions than it was asked for".into())
+            }
+        });
+        let applied = match reading {
+            Ok(reading) => {
+                self.shared.table.counters.reads.add(1);
+                self.shared.store_trouble.clear();
+                ticket.apply(&self.shared.table, &reading)
+            }
+            Err(error) => {
+                let cause = error.to_string();
+                let times = self.shared.store_trouble.note("unread", &cause);
+                self.shared.observer.trouble(&cause, times);
+                ticket.fail()
+            }
+        };
+        let read = self.protocol.lock().read(applied, self.now());
+        if let Err(doubt) = read {
+            self.end_session(doubt);
+        }
+        self.note_step();
+    }
+
+    fn end_session(&self, doubt: Doubt) {
+        let mut protocol = self.protocol.lock();
+        if protocol.has_session() {
+            *self.doubt.lock() = Some(doubt);
+            // What it hears is of a history that is over, or not to be trusted; and so is what it watches.
+            protocol.end();
+            self.doubted.notify_one();
+        }
+    }
+
+    fn note_step(&self) {
+        let is_in_step = self.protocol.lock().is_in_step();
+        self.tellable.notify_one();
+        if self.shared.in_step(is_in_step) {
             self.shared.report();
+        }
+    }
+
+    /// Opens one session after the other.
+    async fn keep_a_session(self: &Arc<Self>, sessions: &mut JoinSet<End>) {
+        let mut failed = 0_u32;
+        loop {
+            let opened_at = Instant::now();
+            let span = SessionSpan::new(&self.shared.observer);
+            sessions.spawn(self.clone().session(span.clone()));
+            let end = match sessions.join_next().await {
+                Some(Ok(end)) => end,
+                Some(Err(_)) | None => End::Panicked,
+            };
+            span.ended(&end);
+            let was_live = {
+                let mut protocol = self.protocol.lock();
+                protocol.end();
+                protocol.was_live()
+            };
+            let has_lasted = was_live && opened_at.elapsed() > self.shared.config.backoff.1;
+            failed = if has_lasted { 0 } else { failed + 1 };
+            let cause = end.to_string();
+            let times = self.shared.feed_trouble.note(end.word(), &cause);
+            self.shared.observer.trouble(&cause, times);
+            self.note_step();
+            self.shared.report();
+            sleep(pause(&self.shared.config, failed.saturating_sub(1))).await;
+        }
+    }
+
+    /// One session.
+    async fn session(self: Arc<Self>, span: SessionSpan) -> End {
+        let counters = &self.shared.table.counters;
+        let asked_in = self.shared.table.history().generation;
+        let opened = self.open().await;
+        if let Some(advice) = self.feed.advice() {
+            let mut known = self.shared.advice.lock();
+            if known.as_ref() != Some(&advice) {
+                self.shared.observer.advice(&advice);
+                *known = Some(advice);
+            }
+        }
+        let (interests, changes, reading) = match opened {
+            Ok(opened) => opened,
+            Err(end) => {
+                counters.failed.add(1);
+                return end;
+            }
+        };
+        counters.sessions.add(1);
+        // Counts the gap also when the session panics or is aborted.
+        let _gap = Gap(&self.shared);
+        span.opened(self.shared.table.watched_keys());
+        *self.doubt.lock() = None;
+        let of = match enter(&self.shared.table, reading.epoch, asked_in) {
+            Ok(generation) => generation,
+            Err(doubt) => return doubt.into(),
+        };
+        self.protocol.lock().begin(interests.is_exact(), self.now());
+        // A read that has ended the history a moment ago found no session to end.
+        if self.shared.table.history().generation != of {
+            return Doubt::Epoch.into();
+        }
+        self.note_step();
+        let Err(end) = tokio::select! {
+            biased;
+            doubt = self.doubted() => Err(doubt),
+            end = self.listen(changes, of) => end,
+            end = self.tell(interests, &span) => end,
+        };
+        end
+    }
+
+    async fn open(&self) -> Result<(F::Interests, F::Changes, Reading), End> {
+        let (interests, changes) = self.feed.open(&self.shared.config).await?;
+        // Also shows whether the store can be read at all, before many keys are watched in vain.
+        let reading = self.source.versions(&[]).await.map_err(End::Source)?;
+        Ok((interests, changes, reading))
+    }
+
+    async fn doubted(&self) -> End {
+        loop {
+            self.doubted.notified().await;
+            if let Some(doubt) = self.doubt.lock().take() {
+                return doubt.into();
+            }
+        }
+    }
+
+    async fn listen(&self, mut changes: F::Changes, of: u64) -> Result<Infallible, End> {
+        loop {
+            let changes = changes.next().await?;
+            hear(&self.shared.table, of, &changes)?;
+        }
+    }
+
+    async fn tell(
+        &self,
+        mut interests: F::Interests,
+        span: &SessionSpan,
+    ) -> Result<Infallible, End> {
+        let mut is_live = false;
+        loop {
+            if !is_live && self.protocol.lock().live_since().is_some() {
+                is_live = true;
+                span.live();
+            }
+            let next = self.protocol.lock().next_tell();
+            match next {
+                Some(Tell::Watch(keys)) => {
+                    interests.watch(&keys).await?;
+                    self.protocol.lock().watched(keys, self.now());
+                    self.readable.notify_one();
+                    self.note_step();
+                }
+                Some(Tell::Unwatch(keys)) => interests.unwatch(&keys).await?,
+                None => self.tellable.notified().await,
+            }
+        }
+    }
+}
+
+/// Counts a session that ended, however it did.
+struct Gap<'a, K: Key>(&'a Shared<K>);
+
+impl<K: Key> Drop for Gap<'_, K> {
+    fn drop(&mut self) {
+        if !self.0.table.is_closed() {
+            self.0.table.counters.gaps.add(1);
         }
     }
 }

@@ -1,11 +1,57 @@
 //! What can go wrong, and why.
 
+use crate::position::Position;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// Any error of a store's client.
+/// Any error of a store's client, in the traits that a user may implement.
 pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// What an engine answers a call with that it did not carry out, or not to the end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The store cannot be reached, or refused. An event may have been committed nevertheless, unless the store says
+    /// otherwise.
+    Store(BoxError),
+    /// The store did not answer for this long. An event may have been committed nevertheless.
+    TimedOut(Duration),
+    /// The store has lost a part of what it held of this key: its counter and its log disagree, or it no longer keeps
+    /// what was asked for. Go on from this position: what the store kept is before it. Nothing was committed.
+    Reset(Position),
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(error) => error.fmt(f),
+            Self::TimedOut(time) => write!(f, "the store did not answer for {time:?}"),
+            Self::Reset(position) => write!(
+                f,
+                "the store lost a part of what it held of this key: go on from {position}"
+            ),
+        }
+    }
+}
+
+impl Error for EngineError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Store(error) => Some(error.as_ref()),
+            Self::TimedOut(_) | Self::Reset(_) => None,
+        }
+    }
+}
+
+impl From<BoxError> for EngineError {
+    fn from(error: BoxError) -> Self {
+        match error.downcast::<Self>() {
+            Ok(error) => *error,
+            Err(error) => Self::Store(error),
+        }
+    }
+}
 
 /// A key that the store cannot hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +87,8 @@ pub enum FeedError {
     Connect(BoxError),
     /// The connection is cut, or the engine refused a command.
     Cut(BoxError),
+    /// The engine refuses what this node needs of it, and will until an operator changes that: a permission, a limit.
+    Refused(String),
     /// This node, or its connection, was too slow: changes were dropped.
     Lagged,
     /// The engine did not answer for this long.
@@ -54,6 +102,7 @@ impl fmt::Display for FeedError {
         match self {
             Self::Connect(error) => write!(f, "the engine cannot be reached: {error}"),
             Self::Cut(error) => write!(f, "the connection to the engine was lost: {error}"),
+            Self::Refused(what) => f.write_str(what),
             Self::Lagged => f.write_str("this node read too slowly, and changes were dropped"),
             Self::Silent(time) => write!(
                 f,
@@ -64,11 +113,30 @@ impl fmt::Display for FeedError {
     }
 }
 
+impl FeedError {
+    #[cfg(feature = "nats")]
+    pub(crate) fn cut(error: impl Into<BoxError>) -> Self {
+        Self::Cut(error.into())
+    }
+
+    /// One word for it, for a metric.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Connect(_) => "connect",
+            Self::Cut(_) => "cut",
+            Self::Refused(_) => "refused",
+            Self::Lagged => "lagged",
+            Self::Silent(_) => "silent",
+            Self::Protocol(_) => "protocol",
+        }
+    }
+}
+
 impl Error for FeedError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Connect(error) | Self::Cut(error) => Some(error.as_ref()),
-            Self::Lagged | Self::Silent(_) | Self::Protocol(_) => None,
+            Self::Refused(_) | Self::Lagged | Self::Silent(_) | Self::Protocol(_) => None,
         }
     }
 }
@@ -133,9 +201,10 @@ impl Error for InterestError {
 pub enum WaitError {
     /// The timeout passed first. Also what a wait gets while the store cannot be read.
     Expired,
-    /// The store lost what the waiting client had seen: it was flushed, or an older copy took over. What the client
-    /// knows of the key is worth nothing; it starts over. (HTTP: 410 Gone.)
-    Reset,
+    /// The store lost what the waiting client had seen (it was flushed, or an older copy took over), or has discarded
+    /// events that the client has not seen. The client goes on from this position: everything before it is lost, or was
+    /// seen. (HTTP: 410 Gone.)
+    Reset(Position),
     /// The cluster, or the purgatory that the wait is parked in, was shut down. (HTTP: 503.)
     ShutDown,
     /// The purgatory is full (`max_parked` reached). The wait never began. (HTTP: 503.)
@@ -153,8 +222,11 @@ impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "the timeout passed before the key reached a later version",
-            Self::Reset => {
-                "the store lost what was seen before: it was flushed, or an older copy took over"
+            Self::Reset(position) => {
+                return write!(
+                    f,
+                    "the store lost what was seen before, or what came after it: go on from {position}"
+                );
             }
             Self::ShutDown => "the cluster was shut down",
             Self::Full => "the purgatory is full (`max_parked` reached)",

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::error::FeedError;
 use crate::key::Key;
-use crate::source::Epoch;
+use crate::position::Epoch;
 use std::future::Future;
 
 /// A key that reached a version.
@@ -35,6 +35,12 @@ pub trait Feed<K: Key>: Send + Sync + 'static {
         &self,
         config: &Config,
     ) -> impl Future<Output = Result<(Self::Interests, Self::Changes), FeedError>> + Send;
+
+    /// What the operator of the engine should change, in a sentence: asked for after each [`open`](Self::open), logged
+    /// once, and told in [`Stats::advice`](crate::Stats::advice).
+    fn advice(&self) -> Option<std::sync::Arc<str>> {
+        None
+    }
 }
 
 /// What one session watches.

@@ -2,7 +2,7 @@
 
 use crate::error::InterestError;
 use crate::key::Key;
-use crate::source::Position;
+use crate::position::Position;
 use crate::sync::Arc;
 use crate::table::Table;
 use crate::table::entry::{Entry, Known};
@@ -20,8 +20,8 @@ pub struct Interest<K: Key> {
 struct Watched<K> {
     key: K,
     entry: Arc<Entry>,
-    /// The generation that it was in at first.
-    generation: u64,
+    /// What was known at first.
+    first: Known,
 }
 
 impl<K: Key> Interest<K> {
@@ -38,12 +38,8 @@ impl<K: Key> Interest<K> {
         };
         for key in keys {
             let entry = table.enter(&key)?;
-            let generation = entry.known().history.generation;
-            interest.keys.push(Watched {
-                key,
-                entry,
-                generation,
-            });
+            let first = entry.known();
+            interest.keys.push(Watched { key, entry, first });
         }
         Ok(Self {
             table: table.clone(),
@@ -54,6 +50,11 @@ impl<K: Key> Interest<K> {
     /// What is known of the first key.
     pub(crate) fn known_first(&self) -> Option<Known> {
         self.keys.first().map(|it| it.entry.known())
+    }
+
+    /// What was known of the first key when the interest began.
+    pub(crate) fn first_known(&self) -> Option<Known> {
+        self.keys.first().map(|it| it.first)
     }
 
     pub(crate) fn known(&self, key: &K) -> Option<Known> {
@@ -86,15 +87,17 @@ impl<K: Key> Interest<K> {
         })
     }
 
-    /// Whether the store has lost its data since this interest began. What the client has seen is worth nothing then,
-    /// and `try_complete` should say yes, so that the operation can answer that. Read it *after* the
-    /// [`version`](Self::version), which may be of the new history.
+    /// Whether the store has lost its data since this interest began, or has discarded events that may have been of one
+    /// of the keys and that this node has not seen. What the client has seen is worth nothing then, and `try_complete`
+    /// should say yes, so that the operation can answer that. Read it *after* the [`version`](Self::version), which may
+    /// be of the new history.
     ///
     /// Takes the lock of each key's entry for an instant.
     pub fn is_reset(&self) -> bool {
-        self.keys
-            .iter()
-            .any(|it| it.entry.known().history.generation != it.generation)
+        self.keys.iter().any(|it| {
+            let known = it.entry.known();
+            known.history.generation != it.first.history.generation || known.gaps != it.first.gaps
+        })
     }
 
     /// The keys.

@@ -25,10 +25,12 @@ pub mod model;
 #[cfg(feature = "nats")]
 pub mod nats;
 mod observe;
+mod position;
+mod protocol;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod rules;
-mod session;
+mod shared;
 mod source;
 mod stats;
 mod sync;
@@ -37,13 +39,14 @@ mod waits;
 
 pub use cluster::Cluster;
 pub use config::Config;
-pub use error::{BoxError, FeedError, InterestError, KeyError, StartError, WaitError};
+pub use error::{BoxError, EngineError, FeedError, InterestError, KeyError, StartError, WaitError};
 #[cfg(any(feature = "redis", feature = "nats"))]
 pub use event::Event;
 pub use feed::{Change, Changes, Feed, Interests};
 pub use interest::Interest;
 pub use key::{Key, WireKey};
+pub use position::{Epoch, ParsePositionError, Position};
 pub use request_purgatory;
-pub use source::{Epoch, ParsePositionError, Position, Reading, Source};
-pub use stats::Stats;
+pub use source::{Reading, Source};
+pub use stats::{Stats, Trouble};
 pub use waits::{ClusterWaits, WaitPast};

@@ -4,7 +4,8 @@ use crate::error::WaitError;
 use crate::key::Key;
 use crate::table::Waiting;
 use request_purgatory::{
-    Bound, Watch, WeakRef, future::WaitError as LibraryError, future::WaitFuture,
+    Bound, Watch, future::WaitError as LibraryError, future::WaitFuture, future::WaitOperation,
+    purgatory::WeakRef,
 };
 pub(crate) use request_purgatory::{
     DelayedOperation, Purgatory, Waits, purgatory::BuildError as PurgatoryError,
@@ -13,7 +14,7 @@ pub(crate) use request_purgatory::{
 use std::time::Duration;
 
 /// A parked predicate: the library's future.
-pub(crate) type Parked<K, T> = WaitFuture<K, T>;
+pub(crate) type Parked<K, T> = WaitFuture<WaitOperation<K>, T>;
 
 /// A purgatory for waits.
 pub(crate) fn new_waits<K: Key>(name: &str) -> Result<Waits<K>, PurgatoryError> {

@@ -5,38 +5,20 @@
 //! [flush](MemoryEngine::flush) it.
 
 mod session;
+mod store;
 
 use crate::config::Config;
 use crate::error::{BoxError, FeedError};
 use crate::feed::{Change, Feed};
 use crate::key::Key;
-use crate::source::{Epoch, Position, Reading, Source};
+use crate::position::{Epoch, Position};
+use crate::source::{Reading, Source};
 use parking_lot::Mutex;
 pub use session::{MemoryChanges, MemoryInterests};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use tokio::sync::mpsc;
-
-/// What a session's channel holds before the session counts as too slow.
-const CAPACITY: usize = 4_096;
-
-struct Subscriber<K> {
-    watched: HashSet<K>,
-    changes: mpsc::Sender<Change<K>>,
-    /// Taken when something was dropped.
-    lagged: bool,
-}
-
-struct Store<K> {
-    epoch: Epoch,
-    versions: HashMap<K, u64>,
-    subscribers: HashMap<u64, Subscriber<K>>,
-    sessions: u64,
-    is_muted: bool,
-    refuses_reads: bool,
-    capacity: usize,
-}
+use store::{CAPACITY, Store};
 
 /// A store and a feed in memory.
 pub struct MemoryEngine<K> {
@@ -155,6 +137,7 @@ impl<K: Key> Source<K> for MemoryEngine<K> {
             epoch: store.epoch,
             versions: keys.iter().map(version).collect(),
             head: None,
+            floor: None,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The protocol without a driver, for the simulation and for random schedules. Not part of the API.
 
+pub use crate::protocol::{Applied, Doubt, Next, Protocol, Tell, Ticket, enter, hear};
 pub use crate::rules::{Rule, Rules};
-pub use crate::session::{Doubt, Next, Session, Tell, Ticket, Why, pause};
 pub use crate::table::entry::{Entry, History, Known, Learned};
 pub use crate::table::{Order, Table, Time, Waiting};
 pub use crate::waits::{wait_past, wait_past_position};

@@ -17,87 +17,41 @@
 //! the permission to subscribe to `$JS.EVENT.ADVISORY.STREAM.*.STREAM` is needed for. A version of an earlier stream
 //! and one of a new stream look the same to this engine until then.
 //!
+//! A stream that is gone is made again by the next read or commit, as [`NatsEngine::connect`] makes it; where the user
+//! may not, the error says what to run. All waits end with `Reset` then: it is another history.
+//!
 //! Give the stream no limits that drop the last event of a key (age, bytes, number of messages); a limit per subject is
-//! fine. Where there are such limits, a key whose last event was removed has no known version: nothing is lost, but a
-//! client that has seen more than the store has is not told.
+//! fine. A node that finds such limits says so ([`Stats::advice`](crate::Stats::advice)). A key whose last event was
+//! removed has no known version: a wait for it ends with `Reset` if events that it has not seen were discarded, and goes
+//! on from the stream's head. One that has seen nothing at all is told only of what was discarded while it waited.
 
 mod commit;
+mod config;
+mod connect;
+mod inner;
 mod session;
 mod source;
+mod stream;
 mod subjects;
 
 use crate::config::Config;
-use crate::error::{BoxError, FeedError, KeyError};
+use crate::error::{BoxError, EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
 use crate::source::{Reading, Source};
-use async_nats::jetstream::context::Context;
-use async_nats::jetstream::stream::{Config as StreamConfig, Republish};
-use async_nats::{ConnectOptions, jetstream};
+pub use async_nats as client;
+pub use config::NatsConfig;
+#[cfg(feature = "rules")]
+#[doc(hidden)]
+pub use connect::{Socket, Wire};
+use inner::Inner;
+use parking_lot::Mutex;
 pub use session::{NatsChanges, NatsInterests};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 use subjects::Subjects;
-
-/// The settings of a [`NatsEngine`].
-#[derive(Clone)]
-pub struct NatsConfig {
-    /// The servers: `nats://host:4222`.
-    pub servers: Vec<String>,
-    /// Credentials, TLS and the like. What the sessions depend on (ping, capacity, reconnects, events) is set by the
-    /// engine.
-    pub options: ConnectOptions,
-    /// The name of the stream. Default: `PURGATORY`.
-    pub stream: String,
-    /// What all subjects begin with. Default: `purgatory`.
-    pub prefix: String,
-    /// On how many servers a stream that [`NatsEngine::connect`] makes is stored. Default: 1. With 3, one server may
-    /// fail.
-    pub replicas: usize,
-    /// How many events a stream that [`NatsEngine::connect`] makes keeps for each key. Default: 1,000.
-    pub kept: i64,
-    /// How long a server may take to accept a connection, and to answer a read or a commit. Default: 2 s, which is
-    /// longer than an election of a leader usually takes, and short beside the timeout of a wait.
-    pub timeout: Duration,
-    /// How many messages may wait in each subscription of a session before the session counts as too slow. Default:
-    /// 65,536. Room is taken as it is needed.
-    pub capacity: usize,
-}
-
-impl Default for NatsConfig {
-    fn default() -> Self {
-        Self {
-            servers: vec!["nats://127.0.0.1:4222".into()],
-            options: ConnectOptions::new(),
-            stream: "PURGATORY".into(),
-            prefix: "purgatory".into(),
-            replicas: 1,
-            kept: 1_000,
-            timeout: Duration::from_secs(2),
-            capacity: 65_536,
-        }
-    }
-}
-
-impl fmt::Debug for NatsConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The options may hold secrets.
-        f.debug_struct("NatsConfig")
-            .field("servers", &self.servers)
-            .field("stream", &self.stream)
-            .field("prefix", &self.prefix)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
-
-struct Inner {
-    config: NatsConfig,
-    subjects: Subjects,
-    /// For reads and commits: on a connection that reconnects by itself. Sessions have one each, which does not.
-    context: Context,
-}
+use tokio::sync::OnceCell;
 
 /// A JetStream stream as source and feed of a cluster. Cloning is cheap, and clones share a connection for reads and
 /// commits.
@@ -107,63 +61,56 @@ pub struct NatsEngine {
 }
 
 impl NatsEngine {
-    /// Connects, and makes the stream if it is not there.
+    /// An engine on these servers, which connects when it is first used, and then makes the stream if it is not there.
+    pub fn new(config: NatsConfig) -> Self {
+        Self::on(
+            #[cfg(feature = "rules")]
+            None,
+            config,
+        )
+    }
+
+    /// An engine whose sessions use a simulated client crate.
+    #[cfg(feature = "rules")]
+    #[doc(hidden)]
+    pub fn simulated(wire: Arc<dyn Wire>, config: NatsConfig) -> Self {
+        Self::on(Some(wire), config)
+    }
+
+    fn on(#[cfg(feature = "rules")] wire: Option<Arc<dyn Wire>>, config: NatsConfig) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                subjects: Subjects::new(&config.prefix),
+                config,
+                context: OnceCell::new(),
+                epoch: Mutex::default(),
+                needs_wildcard: AtomicBool::new(false),
+                #[cfg(feature = "rules")]
+                wire,
+                advice: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Connects, and makes the stream if it is not there, so that a wrong address shows at the start.
     ///
     /// # Errors
     /// No server can be reached, JetStream is off, or a stream of this name exists that does not republish as this
     /// engine needs it.
-    pub async fn connect(config: NatsConfig) -> Result<Self, BoxError> {
-        let options = config.options.clone();
-        let client = options
-            .connection_timeout(config.timeout)
-            .request_timeout(Some(config.timeout))
-            .ping_interval(Duration::from_secs(5))
-            .connect(&config.servers)
-            .await?;
-        let mut context = jetstream::new(client);
-        context.set_timeout(config.timeout);
-        let subjects = Subjects::new(&config.prefix);
-        let republish = Republish {
-            source: subjects.all_events(),
-            destination: subjects.all_news(),
-            headers_only: true,
-        };
-        let stream = context
-            .get_or_create_stream(StreamConfig {
-                name: config.stream.clone(),
-                subjects: vec![subjects.all_events()],
-                num_replicas: config.replicas,
-                max_messages_per_subject: config.kept,
-                allow_direct: config.replicas == 1,
-                republish: Some(republish.clone()),
-                ..StreamConfig::default()
-            })
-            .await?;
-        let found = &stream.cached_info().config.republish;
-        let fits = |found: &Republish| {
-            found.source == republish.source && found.destination == republish.destination
-        };
-        if !found.as_ref().is_some_and(fits) {
-            return Err(format!(
-                "the stream {} does not republish {} to {}",
-                config.stream, republish.source, republish.destination
-            )
-            .into());
-        }
-        Ok(Self {
-            inner: Arc::new(Inner {
-                config,
-                subjects,
-                context,
-            }),
-        })
+    pub async fn connect(config: NatsConfig) -> Result<Self, EngineError> {
+        let engine = Self::new(config);
+        let inner = &engine.inner;
+        let connect = || inner.connect(inner.options());
+        inner.context.get_or_try_init(connect).await?;
+        stream::get(inner).await?;
+        Ok(engine)
     }
 }
 
 impl<K: WireKey> Source<K> for NatsEngine {
     async fn versions(&self, keys: &[K]) -> Result<Reading, BoxError> {
         let subjects = keys.iter().map(|key| self.inner.subjects.event(key));
-        source::read(&self.inner, subjects.collect()).await
+        Ok(source::read(&self.inner, subjects.collect()).await?)
     }
 
     fn admit(&self, key: &K) -> Result<(), KeyError> {
@@ -177,6 +124,10 @@ impl<K: WireKey> Feed<K> for NatsEngine {
 
     async fn open(&self, config: &Config) -> Result<(NatsInterests<K>, NatsChanges<K>), FeedError> {
         session::open(&self.inner, config).await
+    }
+
+    fn advice(&self) -> Option<Arc<str>> {
+        self.inner.advice.lock().clone()
     }
 }
 

@@ -3,6 +3,8 @@
 
 use crate::stats::Stats;
 #[cfg(feature = "metrics")]
+use crate::stats::WORDS;
+#[cfg(feature = "metrics")]
 use metrics::{Counter, Gauge, Unit, counter, describe_counter, describe_gauge, gauge};
 
 /// Tells of one cluster.
@@ -25,6 +27,8 @@ struct Meters {
     healed: Counter,
     resets: Counter,
     reads: Counter,
+    /// One for each of `WORDS`.
+    troubles: Vec<Gauge>,
 }
 
 #[cfg(feature = "metrics")]
@@ -38,7 +42,14 @@ impl Meters {
             describe_counter!(metric, Unit::Count, says);
             counter!(metric, "cluster" => name.to_owned())
         };
+        let trouble = "purgatory_cluster_trouble";
+        let says = "how often in a row sessions have failed, or reads, for this cause";
+        describe_gauge!(trouble, Unit::Count, says);
+        let troubles = WORDS
+            .iter()
+            .map(|word| gauge!(trouble, "cluster" => name.to_owned(), "cause" => *word));
         Self {
+            troubles: troubles.collect(),
             watched_keys: gauge(
                 "purgatory_cluster_watched_keys",
                 Unit::Count,
@@ -92,6 +103,27 @@ impl Observer {
         }
     }
 
+    /// Something fails, for the `times`th time in a row. Said once.
+    pub(crate) fn trouble(&self, cause: &str, times: u64) {
+        let _ = (cause, times);
+        #[cfg(feature = "tracing")]
+        if times == 2 {
+            tracing::warn!(
+                target: "request_purgatory_cluster",
+                cluster = self.name.as_str(),
+                cause,
+                "it fails again and again; waits end by reads alone"
+            );
+        }
+    }
+
+    /// What the operator should change. Said once.
+    pub(crate) fn advice(&self, advice: &str) {
+        let _ = advice;
+        #[cfg(feature = "tracing")]
+        tracing::warn!(target: "request_purgatory_cluster", cluster = self.name.as_str(), advice);
+    }
+
     /// Every second, and whenever a session begins or ends.
     pub(crate) fn report(&self, stats: &Stats) {
         let _ = stats;
@@ -107,6 +139,11 @@ impl Observer {
             meters.healed.absolute(stats.healed);
             meters.resets.absolute(stats.resets);
             meters.reads.absolute(stats.reads);
+            let troubles = [&stats.feed_trouble, &stats.store_trouble];
+            for (word, gauge) in WORDS.iter().zip(&meters.troubles) {
+                let of_this = troubles.into_iter().flatten().filter(|it| it.word == *word);
+                gauge.set(of_this.map(|it| it.times).max().unwrap_or(0) as f64);
+            }
         }
     }
 }
@@ -146,6 +183,6 @@ impl SessionSpan {
 
     pub(crate) fn ended(&self, cause: &dyn std::fmt::Display) {
         #[cfg(feature = "tracing")]
-        tracing::warn!(target: "request_purgatory_cluster", parent: &self.span, cause = %cause, "ended");
+        tracing::info!(target: "request_purgatory_cluster", parent: &self.span, cause = %cause, "ended");
     }
 }

@@ -12,11 +12,25 @@
 //! absent. A flush loses it with all the rest. (`master_replid` is no epoch: it changes when a server restarts,
 //! although nothing is lost.) An older copy that takes over after a failover shows as a version that went back.
 //!
+//! **Give the server `maxmemory-policy noeviction`.** A server that evicts counters loses versions, which ends the waits
+//! of all keys with `Reset`; a node that finds another policy says so ([`Stats::advice`](crate::Stats::advice)).
+//! Where counter and log of a key disagree nevertheless, [`commit`](RedisEngine::commit) and
+//! [`events`](RedisEngine::events) answer [`EngineError::Reset`] with the position to go on from.
+//!
+//! Tracking needs room in the server's table (`tracking-table-max-keys`, one million by default) for all keys that all
+//! nodes watch. A node that finds it too small changes to a *broadcast* of every key's invalidations, and says so.
+//!
+//! The user needs the commands `MGET`, `GET`, `SET`, `INCR`, `XADD`, `XRANGE`, `XINFO`, `EVAL`, `EVALSHA`, and for news
+//! `CLIENT` or `SUBSCRIBE`, `UNSUBSCRIBE` and `PUBLISH`; `ROLE` and `INFO` where a node is to find the primary among
+//! several servers and to warn of the eviction policy.
+//!
 //! With several addresses, the first server that says it is a primary is used, by each session and each read anew. A
 //! *cluster* of Redis with hash slots is not supported: a script here touches names of several slots.
 
 mod commit;
+mod config;
 mod connect;
+mod link;
 mod names;
 mod published;
 mod push;
@@ -24,70 +38,24 @@ mod session;
 mod tracking;
 
 use crate::config::Config;
-use crate::error::{BoxError, FeedError, KeyError};
+use crate::error::{BoxError, EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
-use crate::source::{Epoch, Reading, Source};
-use ::redis::RedisError;
-use ::redis::aio::MultiplexedConnection;
+use crate::position::Epoch;
+use crate::source::{Reading, Source};
+pub use ::redis as client;
+pub use config::{News, RedisConfig};
 use connect::Addresses;
+#[cfg(feature = "rules")]
+#[doc(hidden)]
+pub use connect::{Socket, Wire};
+use link::{Inner, Whole, read_piece, read_pieces};
 use names::Names;
+use parking_lot::Mutex;
 pub use session::{RedisChanges, RedisInterests};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Mutex;
-
-/// How a node hears of new versions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum News {
-    /// The server invalidates what was read.
-    #[default]
-    Tracking,
-    /// The writer publishes.
-    Published,
-}
-
-/// The settings of a [`RedisEngine`].
-#[derive(Debug, Clone)]
-pub struct RedisConfig {
-    /// The servers, as redis-rs understands them: `redis://host:6379/0`, `redis+unix:///path/to/socket`. RESP3 is used
-    /// whatever they say.
-    pub addresses: Vec<String>,
-    /// What all names in the store begin with. Default: `purgatory:`.
-    pub prefix: String,
-    /// How nodes hear of versions. All nodes that write use the same. Default: tracking.
-    pub news: News,
-    /// How long the server may take to accept a connection, and to answer a read or a commit. Default: 2 s, which is
-    /// longer than a fork for a snapshot or a slow script stops a server, and short beside the timeout of a wait.
-    pub timeout: Duration,
-    /// How many messages may wait in this node before it counts as too slow. Default: 65,536, about 8 MB.
-    pub capacity: usize,
-    /// About how many bodies [`RedisEngine::commit`] keeps for each key. 0 keeps none. Default: 1,000.
-    pub kept: usize,
-}
-
-impl Default for RedisConfig {
-    fn default() -> Self {
-        Self {
-            addresses: vec!["redis://127.0.0.1:6379".into()],
-            prefix: "purgatory:".into(),
-            news: News::default(),
-            timeout: Duration::from_secs(2),
-            capacity: 65_536,
-            kept: 1_000,
-        }
-    }
-}
-
-struct Inner {
-    config: RedisConfig,
-    names: Names,
-    addresses: Addresses,
-    /// For reads and commits; sessions have one each. `None` until it is needed, and after an error.
-    connection: Mutex<Option<MultiplexedConnection>>,
-}
+use std::sync::atomic::AtomicBool;
 
 /// Redis as source and feed of a cluster. Cloning is cheap, and clones share a connection for reads and commits.
 #[derive(Clone)]
@@ -96,40 +64,57 @@ pub struct RedisEngine {
 }
 
 impl RedisEngine {
-    /// An engine on these servers. Connects when it is first used.
+    /// An engine on these servers, which connects when it is first used.
     ///
     /// # Errors
     /// An address makes no sense, or there is none.
-    pub fn new(config: RedisConfig) -> Result<Self, RedisError> {
-        Ok(Self {
+    pub fn new(config: RedisConfig) -> Result<Self, EngineError> {
+        let addresses = Addresses::parse(&config);
+        let addresses = addresses.map_err(|error| EngineError::Store(error.into()))?;
+        Ok(Self::on(addresses, config))
+    }
+
+    /// An engine on these servers, which are read once, so that a wrong address shows at the start.
+    ///
+    /// # Errors
+    /// An address makes no sense, or no server answers.
+    pub async fn connect(config: RedisConfig) -> Result<Self, EngineError> {
+        let engine = Self::new(config)?;
+        engine.read(&[]).await?;
+        Ok(engine)
+    }
+
+    /// An engine whose client crate is a simulated one.
+    #[cfg(feature = "rules")]
+    #[doc(hidden)]
+    pub fn simulated(wire: Arc<dyn Wire>, config: RedisConfig) -> Self {
+        Self::on(Addresses::simulated(wire, &config), config)
+    }
+
+    fn on(addresses: Arc<Addresses>, config: RedisConfig) -> Self {
+        Self {
             inner: Arc::new(Inner {
                 names: Names::new(&config.prefix),
-                addresses: Addresses::parse(&config)?,
-                connection: Mutex::new(None),
+                addresses,
                 config,
+                is_outgrown: AtomicBool::new(false),
+                advice: Mutex::default(),
             }),
-        })
-    }
-
-    /// The connection for reads and commits.
-    async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
-        let mut connection = self.inner.connection.lock().await;
-        if let Some(connection) = &*connection {
-            return Ok(connection.clone());
         }
-        let fresh = self.inner.addresses.connect(None).await?;
-        *connection = Some(fresh.clone());
-        Ok(fresh)
     }
 
-    /// After an error: the server may have been replaced.
-    async fn forget_connection(&self) {
-        *self.inner.connection.lock().await = None;
-    }
-
-    async fn read(&self, names: &[Vec<u8>]) -> Result<(Epoch, Vec<Option<u64>>), BoxError> {
-        let mut connection = self.connection().await?;
-        session::read(&mut connection, &self.inner.names, names).await
+    /// Each command has the timeout to itself: what is read in several makes progress however long all of them take.
+    async fn read(&self, counters: &[Vec<u8>]) -> Result<(Epoch, Vec<Option<u64>>), EngineError> {
+        let (names, addresses) = (&self.inner.names, &self.inner.addresses);
+        let mut whole = Whole::default();
+        for piece in read_pieces(counters) {
+            let read = async |connection| {
+                let read = read_piece(&connection, names, piece).await;
+                read.map_err(EngineError::from)
+            };
+            whole.add(addresses.call(read).await?)?;
+        }
+        Ok(whole.finish()?)
     }
 }
 
@@ -137,15 +122,12 @@ impl<K: WireKey> Source<K> for RedisEngine {
     async fn versions(&self, keys: &[K]) -> Result<Reading, BoxError> {
         let names = keys.iter().map(|key| self.inner.names.version(key));
         let names = names.collect::<Vec<_>>();
-        let read = self.read(&names).await;
-        if read.is_err() {
-            self.forget_connection().await;
-        }
-        let (epoch, versions) = read?;
+        let (epoch, versions) = self.read(&names).await?;
         Ok(Reading {
             epoch,
             versions,
             head: None,
+            floor: None,
         })
     }
 
@@ -163,6 +145,10 @@ impl<K: WireKey> Feed<K> for RedisEngine {
         config: &Config,
     ) -> Result<(RedisInterests<K>, RedisChanges<K>), FeedError> {
         session::open(&self.inner, config).await
+    }
+
+    fn advice(&self) -> Option<Arc<str>> {
+        self.inner.advice.lock().clone()
     }
 }
 

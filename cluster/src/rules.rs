@@ -18,6 +18,10 @@ pub enum Rule {
     ReadAtNewSession,
     /// All keys are read now and then.
     Audit,
+    /// Reads ask for no session.
+    ReadWithoutSession,
+    /// Discarded events that a wait has not seen end it.
+    ResetWhenDiscarded,
     /// Two audits in a row that find what was not heard end the session.
     EndWhenUnheard,
     /// Where `watch` is not exact, keys are read once more.

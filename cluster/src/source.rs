@@ -2,71 +2,8 @@
 
 use crate::error::{BoxError, KeyError};
 use crate::key::Key;
-use std::fmt;
+use crate::position::Epoch;
 use std::future::Future;
-use std::num::ParseIntError;
-use std::str::FromStr;
-
-/// Names one history of the store: while it stays the same, the version of a key only grows. A store that lost its data
-/// has another one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Epoch(pub u64);
-
-/// In hexadecimal digits.
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}", self.0)
-    }
-}
-
-/// A version and the history that it belongs to: what a client keeps between two requests. `Display` and `FromStr` are
-/// each other's inverse (`1f-42`), for an HTTP header or a query.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Position {
-    /// The history.
-    pub epoch: Epoch,
-    /// The version within it.
-    pub version: u64,
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.epoch, self.version)
-    }
-}
-
-/// The text is no [`Position`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ParsePositionError;
-
-impl fmt::Display for ParsePositionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "a position is an epoch in hexadecimal digits, `-`, and a version in decimal digits",
-        )
-    }
-}
-
-impl std::error::Error for ParsePositionError {}
-
-impl From<ParseIntError> for ParsePositionError {
-    fn from(_: ParseIntError) -> Self {
-        Self
-    }
-}
-
-impl FromStr for Position {
-    type Err = ParsePositionError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (epoch, version) = text.split_once('-').ok_or(ParsePositionError)?;
-        Ok(Self {
-            epoch: Epoch(u64::from_str_radix(epoch, 16)?),
-            version: version.parse()?,
-        })
-    }
-}
 
 /// What a [`Source`] read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,11 +11,14 @@ pub struct Reading {
     /// The history that the versions belong to.
     pub epoch: Epoch,
     /// One for each key, in the order asked for. 0: nothing was committed to this key. `None`: the store does not say,
-    /// for instance because it no longer keeps the key's last event.
+    /// because it may have discarded the key's last event.
     pub versions: Vec<Option<u64>>,
     /// The highest version of all keys, where the store gives all of them from one sequence. A mark above it shows that
     /// the store went back, also for keys whose version it does not say.
     pub head: Option<u64>,
+    /// Where `head` is given: the highest version that the store may have discarded. A key whose version it does not say
+    /// has none above this one, up to the head.
+    pub floor: Option<u64>,
 }
 
 /// Where versions are read.
@@ -93,7 +33,7 @@ pub trait Source<K: Key>: Send + Sync + 'static {
     /// not answer: the cluster has no timeout of its own for it.
     ///
     /// # Errors
-    /// Any error ends the session; the next one reads again.
+    /// The keys are read again, after [`Config::backoff`](crate::Config::backoff).
     fn versions(&self, keys: &[K]) -> impl Future<Output = Result<Reading, BoxError>> + Send;
 
     /// Whether the store can hold this key. Asked before the key is watched, since one key that the store refuses would

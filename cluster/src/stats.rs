@@ -1,5 +1,7 @@
 //! What a node counts.
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -30,7 +32,7 @@ pub(crate) struct Counters {
 }
 
 /// What a node has seen so far. Counters begin with the cluster and only grow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Keys that are watched now, those that linger included.
@@ -53,4 +55,65 @@ pub struct Stats {
     /// For how long this node has not been in step with the store. Zero while a session is live: every watched key is
     /// watched and was read.
     pub lag: Duration,
+    /// Why there is no session, while sessions fail: `None` once one has lasted for the longest pause of
+    /// [`Config::backoff`](crate::Config::backoff). Waits end by reads meanwhile, within an audit.
+    pub feed_trouble: Option<Trouble>,
+    /// Why reads fail, while they do. Waits of this node do not end meanwhile, except by the feed and by their timeouts.
+    pub store_trouble: Option<Trouble>,
+    /// What the feed's operator should change, if anything.
+    pub advice: Option<Arc<str>>,
+}
+
+/// All [`Trouble::word`]s.
+#[cfg(feature = "metrics")]
+pub(crate) const WORDS: [&str; 10] = [
+    "connect", "cut", "refused", "lagged", "silent", "protocol", "unread", "unheard", "reset",
+    "panicked",
+];
+
+/// Something that fails again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trouble {
+    /// Why, the last time.
+    pub cause: Arc<str>,
+    /// It in one word, as in the metric: `connect`, `cut`, `refused`, `lagged`, `silent`, `protocol`, `unread` (the store
+    /// cannot be read), `unheard` (audits found what the feed had not told), `reset` or `panicked`.
+    pub word: &'static str,
+    /// How often in a row with this word.
+    pub times: u64,
+}
+
+/// Whether something fails, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Troubles(Mutex<Option<Trouble>>);
+
+impl Troubles {
+    pub(crate) fn now(&self) -> Option<Trouble> {
+        self.0.lock().clone()
+    }
+
+    /// It has failed once more; `word` says why in one. Returns how often in a row with this word.
+    pub(crate) fn note(&self, word: &'static str, cause: &str) -> u64 {
+        let mut trouble = self.0.lock();
+        match &mut *trouble {
+            Some(trouble) if trouble.word == word => {
+                trouble.times += 1;
+                // The text may name what differs each time: a subject, an address.
+                trouble.cause = cause.into();
+            }
+            _ => {
+                *trouble = Some(Trouble {
+                    cause: cause.into(),
+                    word,
+                    times: 1,
+                });
+            }
+        }
+        trouble.as_ref().map_or(0, |trouble| trouble.times)
+    }
+
+    pub(crate) fn clear(&self) {
+        *self.0.lock() = None;
+    }
 }

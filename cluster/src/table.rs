@@ -16,11 +16,11 @@ pub(crate) mod entry;
 
 use crate::error::InterestError;
 use crate::key::Key;
+use crate::position::Epoch;
 use crate::rules::{Rule, Rules};
-use crate::source::Epoch;
 use crate::stats::Counters;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, KeyHash, Mutex, Ordering, SHARDS};
-use entry::{Entry, History, Learned};
+use entry::{Entry, History, Learned, Raised};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher;
@@ -76,7 +76,8 @@ pub struct Table<K> {
     hasher: KeyHash,
     keys: AtomicUsize,
     max_keys: usize,
-    history: Mutex<History>,
+    /// Beside it the highest version of the store, of any key, that is known in this history.
+    history: Mutex<(History, u64)>,
     /// How many reads have begun.
     reads: AtomicU64,
     places: Mutex<Places<K>>,
@@ -102,7 +103,7 @@ impl<K: Key> Table<K> {
             hasher: KeyHash::default(),
             keys: AtomicUsize::new(0),
             max_keys,
-            history: Mutex::new(History::default()),
+            history: Mutex::default(),
             reads: AtomicU64::new(0),
             places: Mutex::new(Arc::default()),
             closed: Mutex::new(false),
@@ -140,7 +141,8 @@ impl<K: Key> Table<K> {
         }
         // ORDERING: the history is read under the lock of the shard. `reset` sets the history first and then visits the
         // shards: either it finds this entry, or this entry begins with the new history.
-        let entry = Arc::new(Entry::new(*self.history.lock()));
+        let (history, head) = *self.history.lock();
+        let entry = Arc::new(Entry::new(history, head));
         let was_quiet = shard.orders.is_empty();
         let slot = Slot {
             entry: entry.clone(),
@@ -235,14 +237,14 @@ impl<K: Key> Table<K> {
         next
     }
 
-    /// All watched keys, for a session that begins: the orders so far are dropped, since it has watched nothing yet.
-    pub fn begin(&self) -> Vec<K> {
+    /// All watched keys, for a session that begins, and the orders so far: it has watched nothing yet.
+    pub fn begin(&self, orders: &mut Vec<Order<K>>) -> Vec<K> {
         let mut keys = Vec::new();
         for shard in &self.shards {
             // ORDERING: keys and orders are taken under one lock: a key that comes later orders its watch, one that
             // goes later orders the end of it.
             let mut shard = shard.lock();
-            shard.orders.clear();
+            orders.append(&mut shard.orders);
             keys.extend(shard.slots.keys().cloned());
         }
         keys
@@ -268,19 +270,33 @@ impl<K: Key> Table<K> {
         shard.slots.get(key).map(|slot| slot.entry.clone())
     }
 
-    /// Raises the mark of `key` and checks what waits for it. Returns whether the mark was lower.
-    pub fn reached(&self, key: &K, entry: &Entry, version: u64, learned: Learned) -> bool {
+    /// Raises the mark of `key` and checks what waits for it. What is learned of another generation than the present
+    /// one is not believed. Returns whether the mark was lower.
+    pub fn reached(
+        &self,
+        key: &K,
+        entry: &Entry,
+        version: u64,
+        learned: Learned,
+        generation: u64,
+    ) -> bool {
         if !self.rules.keep(Rule::MarkBeforeCheck) {
             self.check(key, version);
-            return entry.raise(version, learned);
+            return entry.raise(version, learned, generation) != Raised::Nothing;
         }
         // ORDERING: the mark first, the check then. A wait that parks meanwhile is examined once more after it can be
         // found by the check (G1 of the library): either the check finds it, or it finds the mark.
-        let raised = entry.raise(version, learned);
-        if raised {
-            self.check(key, version);
+        match entry.raise(version, learned, generation) {
+            Raised::Nothing => false,
+            Raised::Mark => {
+                self.check(key, version);
+                true
+            }
+            Raised::Gap(up_to) => {
+                self.check(key, version.max(up_to));
+                false
+            }
         }
-        raised
     }
 
     /// Checks what waits for `key` at ranks up to `rank`. Runs user code: no lock may be held.
@@ -327,7 +343,15 @@ impl<K: Key> Table<K> {
 
     /// The history that this node believes in.
     pub fn history(&self) -> History {
-        *self.history.lock()
+        self.history.lock().0
+    }
+
+    /// A read in this generation has shown the highest version of all keys.
+    pub(crate) fn note_head(&self, head: u64, generation: u64) {
+        let mut known = self.history.lock();
+        if known.0.generation == generation {
+            known.1 = known.1.max(head);
+        }
     }
 
     /// The number of reads that have begun.
@@ -342,10 +366,13 @@ impl<K: Key> Table<K> {
         self.reads.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The store told its epoch, and no other was known.
+    /// The store told its epoch. Nothing is done if one is known.
     pub fn adopt(&self, epoch: Epoch) {
         let history = {
-            let mut history = self.history.lock();
+            let (history, _) = &mut *self.history.lock();
+            if history.epoch.is_some() {
+                return;
+            }
             history.epoch = Some(epoch);
             *history
         };
@@ -358,15 +385,20 @@ impl<K: Key> Table<K> {
         }
     }
 
-    /// The store lost what was known: every mark begins again, and all that waits is examined.
-    pub fn reset(&self, epoch: Epoch) {
-        self.counters.resets.add(1);
+    /// The store lost what was known in the history `of`: every mark begins again, and all that waits is examined.
+    /// Returns the new generation, unless the history is another one already. Runs user code: no lock may be held.
+    pub fn reset(&self, epoch: Epoch, of: History) -> Option<u64> {
         let history = {
-            let mut history = self.history.lock();
+            let (history, head) = &mut *self.history.lock();
+            if *history != of {
+                return None;
+            }
             history.generation += 1;
             history.epoch = Some(epoch);
+            *head = 0;
             *history
         };
+        self.counters.resets.add(1);
         for shard in &self.shards {
             let mut keys = Vec::new();
             {
@@ -379,6 +411,7 @@ impl<K: Key> Table<K> {
             }
             keys.iter().for_each(|key| self.check(key, u64::MAX));
         }
+        Some(history.generation)
     }
 
     /// Refuses interests from now on, and ends what waits.
@@ -393,7 +426,7 @@ impl<K> fmt::Debug for Table<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table")
             .field("keys", &self.keys)
-            .field("history", &*self.history.lock())
+            .field("history", &self.history.lock().0)
             .finish_non_exhaustive()
     }
 }

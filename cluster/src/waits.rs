@@ -7,8 +7,8 @@ use crate::error::{InterestError, WaitError};
 use crate::interest::Interest;
 use crate::key::Key;
 use crate::library::{Attached, Parked, PurgatoryError, Waits, new_waits, park, translate};
+use crate::position::Position;
 use crate::rules::Rule;
-use crate::source::Position;
 use crate::sync::Arc;
 use claim::{Claim, Reset};
 use std::fmt;
@@ -185,7 +185,7 @@ fn begin<K: Key, T: Send + 'static>(
         let known = interest.known_first()?;
         match claim.examine(&known) {
             Ok(version) => version.map(|version| Ok(answer(version))),
-            Err(Reset) => Some(Err(WaitError::Reset)),
+            Err(Reset(position)) => Some(Err(WaitError::Reset(position))),
         }
     };
     WaitPast(State::Parked(park(waits, key, rank, timeout, predicate)))

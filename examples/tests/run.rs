@@ -58,7 +58,7 @@ macro_rules! example {
     };
 }
 
-example!(delayed_fetch; "two partitions: Ok((11, Satisfied))", "50 ms: (11, Expired)", "0 parked, 0 watches, 1 cancelled");
+example!(delayed_fetch; "two partitions: 11, Ok(())", "50 ms: 11, Err(Expired), read 1 time", "0 parked, 0 watches, 1 cancelled");
 example!(delayed_produce; "100 of 100 produces acknowledged", "REQUEST_TIMED_OUT", "NOT_LEADER");
 example!(job_queue; "1000 jobs by 8 workers", "100 workers aborted", "each job done once: true");
 example!(leases; "A holds the lease with token 1", "A writes again: Err", "C holds it with token 3");

@@ -6,7 +6,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
 use request_purgatory::{
-    Completion, DelayedOperation, Handle, Purgatory, RejectReason, threads::Dispatch,
+    Completion, DelayedOperation, Handle, Purgatory, purgatory::RejectReason, threads::Dispatch,
     threads::Reaper, time::ManualClock,
 };
 use std::hash::{Hash, Hasher};

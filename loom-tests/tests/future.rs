@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    fn wait(&self) -> WaitFuture<u64, u32> {
+    fn wait(&self) -> WaitFuture<WaitOperation<u64>, u32> {
         let (event, payload) = (self.event.clone(), self.payload.clone());
         self.waits.wait([1], TIMEOUT, move || {
             let _ = &payload;

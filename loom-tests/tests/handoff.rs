@@ -4,7 +4,7 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, manual};
-use request_purgatory::{RejectReason, time::ManualClock};
+use request_purgatory::{purgatory::RejectReason, time::ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -6,8 +6,8 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use loom_tests::{assert_empty, bounded};
 use request_purgatory::{
-    Completion, DelayedOperation, Handle, Purgatory, RejectReason, Timer, threads::Dispatch,
-    time::ManualClock,
+    Completion, DelayedOperation, Handle, Purgatory, Timer, purgatory::RejectReason,
+    threads::Dispatch, time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,12 +153,12 @@ fn g28_the_first_deferred_check_races_the_first_deadline() {
         let clock = ManualClock::new();
         let purgatory = purgatory(&clock);
         let ends = Ends::default();
-        drop(park(&purgatory, NEVER, &ends));
+        let _ = park(&purgatory, NEVER, &ends);
         let checker = {
             let purgatory = purgatory.clone();
             thread::spawn(move || purgatory.check_later(1))
         };
-        drop(park(&purgatory, NEAR, &Ends::default()));
+        let _ = park(&purgatory, NEAR, &Ends::default());
         checker.join().unwrap();
         assert_eq!(ends.wait(1), [Completion::Satisfied]);
         purgatory.shutdown();
@@ -187,7 +187,7 @@ fn g28_a_first_deadline_by_its_handle_races_a_park() {
             let handle = handle.clone();
             thread::spawn(move || assert!(handle.reschedule(Duration::ZERO)))
         };
-        drop(park(&purgatory, Duration::from_secs(60), &Ends::default()));
+        let _ = park(&purgatory, Duration::from_secs(60), &Ends::default());
         other.join().unwrap();
         clock.advance(NEAR);
         assert_eq!(ends.wait(1), [Completion::Expired]);

@@ -241,8 +241,8 @@ fn g01_check_races_a_key_that_is_learnt() {
     });
 }
 
-/// Catches: a recheck whose tick meets a check, and of which neither wakes the task; a timer of a recheck that is started
-/// while the purgatory is driven, and announced to no thread.
+/// Catches: a recheck whose tick meets a check, and of which neither wakes the task; a timer of a recheck that is
+/// started while the purgatory is driven, and announced to no thread.
 #[test]
 fn g01_check_races_a_recheck() {
     bounded(|| {

@@ -79,7 +79,7 @@ impl World {
         self.park(Duration::ZERO);
         self.sleeper.sleep();
         assert_eq!(*self.ends.lock().unwrap(), [Completion::Expired]);
-        assert_eq!(self.purgatory.len(), 0);
+        assert_eq!(self.purgatory.stats().parked, 0);
         assert_eq!(self.purgatory.stats().panicked, 0);
     }
 }

@@ -4,7 +4,7 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Outcome, Probe, assert_empty, bounded, manual_with_two_shards};
-use request_purgatory::{Handle, Purgatory, RejectReason, time::ManualClock};
+use request_purgatory::{Handle, Purgatory, purgatory::RejectReason, time::ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
 

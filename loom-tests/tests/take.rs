@@ -1,14 +1,16 @@
-//! Takes on the whole purgatory: a future that is dropped while its value is on the way, against the check that takes,
-//! the deadline, and a cancel. One job: in the end it was received once, or lies where it lay.
+//! Takes on the whole purgatory. A future or a guard that is dropped while its job is on the way, against the check that
+//! takes, the deadline, a cancel, a shutdown and newcomers: in the end each job was done once, or lies where it lay, and
+//! beside no take that waits for it.
 #![cfg(loom)]
 
 use loom::sync::Mutex;
 use loom::thread;
-use loom_tests::{DriverWaker, Sleeper, bounded};
+use loom_tests::{DriverWaker, Sleeper, assert_empty, bounded};
 use request_purgatory::{
     Bound, Purgatory, Waits, future::Taken, future::WaitError, future::WaitFuture,
     future::WaitOperation, threads::Dispatch, threads::Reaper, time::ManualClock,
 };
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,10 +19,22 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
+/// A job, and the key of its queue.
+type Job = (u64, u32);
+type Take = WaitFuture<WaitOperation<u64>, Taken<Job>>;
+
+#[derive(Default)]
+struct Queues {
+    jobs: BTreeMap<u64, Vec<u32>>,
+    /// The last job that was taken was taken on arrival, and has not gone back.
+    kept_on_arrival: bool,
+}
+
+#[derive(Clone)]
 struct World {
     waits: Waits<u64>,
     clock: ManualClock,
-    jobs: Arc<Mutex<Vec<u32>>>,
+    queues: Arc<Mutex<Queues>>,
 }
 
 impl World {
@@ -35,78 +49,112 @@ impl World {
         Self {
             waits,
             clock,
-            jobs: Arc::new(Mutex::new(Vec::new())),
+            queues: Arc::default(),
         }
     }
 
-    fn take(&self, timeout: Duration) -> WaitFuture<u64, Taken<u32>> {
-        let (takes, returns) = (self.jobs.clone(), self.jobs.clone());
+    /// Takes from the key that it is told, if it is told one.
+    fn take(&self, keys: &'static [u64]) -> Take {
+        let (takes, returns) = (self.queues.clone(), self.queues.clone());
         self.waits.take(
-            [1],
-            timeout,
-            move |_| takes.lock().unwrap().pop(),
-            move |job| returns.lock().unwrap().push(job),
+            keys.iter().copied(),
+            TIMEOUT,
+            move |cause| {
+                let mut queues = takes.lock().unwrap();
+                let mut pop = |key: u64| Some((key, queues.jobs.get_mut(&key)?.pop()?));
+                let job = match cause.key() {
+                    Some(key) => pop(*key),
+                    None => keys.iter().find_map(|key| pop(*key)),
+                }?;
+                queues.kept_on_arrival = cause.is_parking();
+                Some(job)
+            },
+            move |(key, job)| {
+                let mut queues = returns.lock().unwrap();
+                queues.kept_on_arrival = false;
+                queues.jobs.entry(key).or_default().push(job);
+            },
         )
     }
 
-    /// One job, and the check for one completion that makes it known; and the examinations that were left to the
-    /// reaper.
+    /// The guard of a job of key 1, which no other operation has waited for.
+    fn taken(&self) -> Taken<Job> {
+        self.put((1, 6));
+        let mut take = self.take(&[1]);
+        match poll(&mut take, &Sleeper::default()) {
+            Poll::Ready(Ok(guard)) => guard,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn put(&self, (key, job): Job) {
+        let mut queues = self.queues.lock().unwrap();
+        queues.jobs.entry(key).or_default().push(job);
+    }
+
+    /// The check for one completion that makes a job of `key` known; and the examinations that were left to the reaper.
+    fn check(&self, key: u64) {
+        self.waits.check_and_complete_with(&key, Bound::at_most(1));
+        self.waits.advance();
+    }
+
+    /// One job of key 1, and its check.
     fn push(&self) -> thread::JoinHandle<()> {
-        let (waits, jobs) = (self.waits.clone(), self.jobs.clone());
-        thread::spawn(move || {
-            jobs.lock().unwrap().push(7);
-            waits.check_and_complete_with(&1, Bound::at_most(1));
-            waits.advance();
+        self.spawn(|world| {
+            world.put((1, 7));
+            world.check(1);
         })
     }
 
-    fn time_passes(&self) -> thread::JoinHandle<()> {
-        self.clock.advance(TIMEOUT);
-        let waits = self.waits.clone();
-        thread::spawn(move || _ = waits.advance())
+    fn spawn(&self, run: impl FnOnce(Self) + 'static) -> thread::JoinHandle<()> {
+        let world = self.clone();
+        thread::spawn(move || run(world))
     }
 
-    fn left(&self) -> usize {
-        self.jobs.lock().unwrap().len()
-    }
-
-    /// All threads have ended, and what was left to the reaper is done.
-    fn assert_empty(&self) {
-        let stats = self.waits.stats();
-        assert_eq!(stats.panicked, 0);
-        assert_eq!((stats.parked, stats.watched), (0, 0), "{stats:?}");
+    fn left(&self, key: u64) -> usize {
+        let queues = self.queues.lock().unwrap();
+        queues.jobs.get(&key).map_or(0, Vec::len)
     }
 }
 
-/// Polls when it is woken, and only then.
-fn wait(take: &mut WaitFuture<u64, Taken<u32>>) -> Result<u32, WaitError> {
+/// Polls when it is woken, and only then. The job is done.
+fn wait(take: &mut Take) -> Result<u32, WaitError> {
     let sleeper = Sleeper::default();
     loop {
         match poll(take, &sleeper) {
-            Poll::Ready(taken) => return taken,
+            Poll::Ready(taken) => return taken.map(|taken| taken.done().1),
             Poll::Pending => sleeper.sleep(),
         }
     }
 }
 
-fn poll(take: &mut WaitFuture<u64, Taken<u32>>, sleeper: &Sleeper) -> Poll<Result<u32, WaitError>> {
+fn poll(take: &mut Take, sleeper: &Sleeper) -> Poll<Result<Taken<Job>, WaitError>> {
     let waker = Waker::from(Arc::new(DriverWaker(sleeper.waker())));
     Pin::new(take).poll(&mut Context::from_waker(&waker))
 }
 
-/// Catches: a value that is lost with the future, in any hands; one that lies there while the next waiter sleeps.
+/// The job that it has got by now, if any, which is done.
+fn received(take: &mut Take) -> Option<Job> {
+    match poll(take, &Sleeper::default()) {
+        Poll::Ready(Ok(guard)) => Some(guard.done()),
+        Poll::Pending => None,
+        Poll::Ready(Err(error)) => panic!("{error}"),
+    }
+}
+
+/// Catches: a job that is lost with the future, in any hands; one that lies there while the next waiter sleeps.
 #[test]
 fn g23_drop_races_the_check_that_takes() {
     bounded(|| {
         let world = World::new();
-        let first = world.take(TIMEOUT);
-        let mut second = world.take(TIMEOUT);
+        let first = world.take(&[1]);
+        let mut second = world.take(&[1]);
         let producer = world.push();
         drop(first);
         assert_eq!(wait(&mut second), Ok(7));
         producer.join().unwrap();
-        assert_eq!(world.left(), 0);
-        world.assert_empty();
+        assert_eq!(world.left(1), 0);
+        assert_empty(&world.waits);
     });
 }
 
@@ -115,16 +163,13 @@ fn g23_drop_races_the_check_that_takes() {
 fn g23_poll_and_drop_race_the_check_that_takes() {
     bounded(|| {
         let world = World::new();
-        let mut first = world.take(TIMEOUT);
+        let mut first = world.take(&[1]);
         let producer = world.push();
-        let polled = poll(&mut first, &Sleeper::default());
+        let polled = received(&mut first);
         drop(first);
         producer.join().unwrap();
-        match polled {
-            Poll::Ready(taken) => assert_eq!((taken, world.left()), (Ok(7), 0)),
-            Poll::Pending => assert_eq!(world.left(), 1),
-        }
-        world.assert_empty();
+        assert_eq!(world.left(1), usize::from(polled.is_none()));
+        assert_empty(&world.waits);
     });
 }
 
@@ -133,14 +178,15 @@ fn g23_poll_and_drop_race_the_check_that_takes() {
 fn g23_drop_races_the_deadline_and_the_check() {
     bounded(|| {
         let world = World::new();
-        let first = world.take(TIMEOUT);
-        let reaper = world.time_passes();
+        let first = world.take(&[1]);
+        world.clock.advance(TIMEOUT);
+        let reaper = world.spawn(|world| _ = world.waits.advance());
         let producer = world.push();
         drop(first);
         reaper.join().unwrap();
         producer.join().unwrap();
-        assert_eq!(world.left(), 1);
-        world.assert_empty();
+        assert_eq!(world.left(1), 1);
+        assert_empty(&world.waits);
     });
 }
 
@@ -149,18 +195,18 @@ fn g23_drop_races_the_deadline_and_the_check() {
 fn g23_cancel_races_the_check_that_takes() {
     bounded(|| {
         let world = World::new();
-        let mut take = world.take(TIMEOUT);
+        let mut take = world.take(&[1]);
         let producer = world.push();
         let cancelled = world.waits.cancel_for_key(&1);
         drop(cancelled);
         let taken = wait(&mut take);
         producer.join().unwrap();
         match taken {
-            Ok(7) => assert_eq!(world.left(), 0),
-            Err(WaitError::Cancelled) => assert_eq!(world.left(), 1),
+            Ok(7) => assert_eq!(world.left(1), 0),
+            Err(WaitError::Cancelled) => assert_eq!(world.left(1), 1),
             other => panic!("{other:?}"),
         }
-        world.assert_empty();
+        assert_empty(&world.waits);
     });
 }
 
@@ -169,16 +215,117 @@ fn g23_cancel_races_the_check_that_takes() {
 fn g23_drop_and_shutdown_race_the_check_that_takes() {
     bounded(|| {
         let world = World::new();
-        let take = world.take(TIMEOUT);
+        let take = world.take(&[1]);
         let producer = world.push();
-        let closer = {
-            let waits = world.waits.clone();
-            thread::spawn(move || waits.shutdown())
-        };
+        let closer = world.spawn(|world| world.waits.shutdown());
         drop(take);
         closer.join().unwrap();
         producer.join().unwrap();
-        assert_eq!(world.left(), 1);
-        world.assert_empty();
+        assert_eq!(world.left(1), 1);
+        assert_empty(&world.waits);
+    });
+}
+
+/// Three takes in this order, of keys 2, 4 and 2, and 2. The first has a job of key 2 and is dropped, while a job that
+/// came to key 4 is made known. Catches: the check of key 2, for the job that went back, spent on the second, which took
+/// that of key 4: the third sleeps beside the job.
+#[test]
+fn g25_a_job_that_goes_back_races_a_check_of_another_key() {
+    bounded(|| {
+        let world = World::new();
+        let first = world.take(&[2]);
+        let mut of_both = world.take(&[4, 2]);
+        let mut last = world.take(&[2]);
+        world.put((2, 20));
+        world.check(2);
+        world.put((4, 40));
+        let aborted = world.spawn(move |_| drop(first));
+        world.check(4);
+        aborted.join().unwrap();
+        world.waits.advance();
+        match (received(&mut of_both), received(&mut last)) {
+            (Some((4, 40)), Some((2, 20))) => assert_eq!(world.left(4), 0),
+            // Key 4 was checked in vain: the only take of it had got its job before.
+            (Some((2, 20)), None) => assert_eq!(world.left(4), 1),
+            others => panic!("{others:?}"),
+        }
+        assert_eq!(world.left(2), 0);
+        drop(last);
+        assert_empty(&world.waits);
+    });
+}
+
+/// Catches: a job that is lost between the guard and the queue, or lies there while one of two takes sleeps.
+#[test]
+fn g26_a_guard_races_a_push_and_a_newcomer() {
+    bounded(|| {
+        let world = World::new();
+        let guard = world.taken();
+        let mut waiting = world.take(&[1]);
+        let worker = world.spawn(move |_| drop(guard));
+        let producer = world.push();
+        let mut newcomer = world.take(&[1]);
+        let mut jobs = [&mut waiting, &mut newcomer].map(|take| wait(take).expect("a job"));
+        jobs.sort_unstable();
+        assert_eq!((jobs, world.left(1)), ([6, 7], 0));
+        worker.join().unwrap();
+        producer.join().unwrap();
+        assert_empty(&world.waits);
+    });
+}
+
+/// Catches: a job that goes back to one that the shutdown ends, and stays in its hands.
+#[test]
+fn g26_a_guard_races_the_shutdown() {
+    bounded(|| {
+        let world = World::new();
+        let guard = world.taken();
+        let mut waiting = world.take(&[1]);
+        let worker = world.spawn(move |_| drop(guard));
+        world.waits.shutdown();
+        worker.join().unwrap();
+        match wait(&mut waiting) {
+            Ok(6) => assert_eq!(world.left(1), 0),
+            Err(WaitError::ShutDown) => assert_eq!(world.left(1), 1),
+            other => panic!("{other:?}"),
+        }
+        assert_empty(&world.waits);
+    });
+}
+
+/// Catches: a newcomer that keeps what it took on arrival while another waits; a job that goes back, and lies beside
+/// both.
+#[test]
+fn g27_a_newcomer_races_the_check_of_a_job() {
+    bounded(|| {
+        let world = World::new();
+        let mut waiting = world.take(&[1]);
+        let producer = world.push();
+        let mut newcomer = world.take(&[1]);
+        producer.join().unwrap();
+        world.waits.advance();
+        assert!(!world.queues.lock().unwrap().kept_on_arrival);
+        let jobs = [received(&mut waiting), received(&mut newcomer)];
+        assert_eq!(jobs.iter().flatten().count(), 1, "{jobs:?}");
+        assert_eq!(world.left(1), 0);
+        drop([waiting, newcomer]);
+        assert_empty(&world.waits);
+    });
+}
+
+/// A job that no check has made known yet. Catches: one that goes back for the sake of a take that leaves just then, and
+/// lies beside the newcomer.
+#[test]
+fn g27_a_newcomer_races_the_drop_of_the_one_that_waits() {
+    bounded(|| {
+        let world = World::new();
+        let waiting = world.take(&[1]);
+        world.put((1, 7));
+        let leaver = world.spawn(move |_| drop(waiting));
+        let mut newcomer = world.take(&[1]);
+        assert_eq!(wait(&mut newcomer), Ok(7));
+        leaver.join().unwrap();
+        assert_eq!(world.left(1), 0);
+        assert_empty(&world.waits);
     });
 }

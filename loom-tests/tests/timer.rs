@@ -5,7 +5,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{Sleeper, bounded};
 use request_purgatory::{
-    RejectReason, Rejected, Timer, threads::Dispatch, threads::Reaper, time::ManualClock,
+    Timer, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch, threads::Reaper,
+    time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +34,7 @@ fn count(expired: &[AtomicUsize; 2]) -> [usize; 2] {
 
 /// Nothing is left, and no panic was swallowed.
 fn assert_empty(timer: &Timer<usize>) {
-    assert_eq!((timer.len(), timer.stats().panicked), (0, 0));
+    assert_eq!((timer.stats().parked, timer.stats().panicked), (0, 0));
 }
 
 /// Catches: an expiry that does not ask who may end it, a stop that does not; a stale id that stops the next occupant

@@ -1,7 +1,7 @@
 //! An operation whose hooks may panic, and may call the purgatory that it is in.
 
 use crate::ledger::Page;
-use request_purgatory::{Completion, DelayedOperation, Purgatory, WeakRef};
+use request_purgatory::{Completion, DelayedOperation, Purgatory, purgatory::WeakRef};
 use std::collections::hash_map::DefaultHasher;
 use std::hash::BuildHasherDefault;
 use std::panic::resume_unwind;

@@ -7,7 +7,7 @@
 
 use request_purgatory::{Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock};
 use request_purgatory_cluster::model::{
-    Next, Rule, Rules, Session, Table, Tell, attach, wait_past,
+    Next, Protocol, Rule, Rules, Table, Tell, attach, enter, hear, wait_past,
 };
 use request_purgatory_cluster::{Change, Config, Epoch, Interest, Reading};
 use shuttle::sync::Mutex;
@@ -61,24 +61,28 @@ impl Node {
         }
     }
 
-    fn session(&self) -> Session<u8> {
+    fn session(&self) -> Protocol<u8> {
         let config = Config {
             linger: STEP,
             rules: self.rules,
             ..Config::default()
         };
-        Session::begin(self.table.clone(), &config, EPOCH, true, Duration::ZERO)
+        let mut protocol = Protocol::new(self.table.clone(), &config, Duration::ZERO);
+        enter(&self.table, EPOCH, 0).expect("it is the first");
+        protocol.begin(true, Duration::ZERO);
+        protocol
     }
 
     /// Does one thing that the session asks for, or tells it one. `false`: there was nothing.
-    fn step(&self, session: &mut Session<u8>, now: &mut Duration) -> bool {
+    fn step(&self, session: &mut Protocol<u8>, now: &mut Duration) -> bool {
         *now += STEP;
         let now = *now;
         if self.read(session, now) {
             return true;
         }
-        match session.next_tell(now) {
-            Next::Do(Tell::Watch(keys)) => {
+        session.tend(now);
+        match session.next_tell() {
+            Some(Tell::Watch(keys)) => {
                 // What was ordered to be read meanwhile is read first.
                 self.read(session, now);
                 thread::yield_now();
@@ -86,11 +90,11 @@ impl Node {
                 session.watched(keys, now);
                 return true;
             }
-            Next::Do(Tell::Unwatch(_)) => {
+            Some(Tell::Unwatch(_)) => {
                 self.store.lock().unwrap().is_watched = false;
                 return true;
             }
-            Next::Wait(_) => {}
+            None => {}
         }
         let told = self.store.lock().unwrap().told.pop();
         if let Some(version) = told {
@@ -99,13 +103,13 @@ impl Node {
                 version,
                 epoch: None,
             };
-            session.heard(&[change]).expect("the store is sound");
+            hear(&self.table, 0, &[change]).expect("the store is sound");
         }
         told.is_some()
     }
 
     /// Reads what there is to read.
-    fn read(&self, session: &mut Session<u8>, now: Duration) -> bool {
+    fn read(&self, session: &mut Protocol<u8>, now: Duration) -> bool {
         let Next::Do(ticket) = session.next_read(now).expect("no audit is due") else {
             return false;
         };
@@ -115,15 +119,15 @@ impl Node {
             epoch: EPOCH,
             versions: vec![Some(version); ticket.keys.len()],
             head: None,
+            floor: None,
         };
-        session
-            .read(ticket, &reading, now)
-            .expect("the store is sound");
+        let applied = ticket.apply(&self.table, &reading);
+        session.read(applied, now).expect("the store is sound");
         true
     }
 
     /// Until nothing is left to do.
-    fn finish(&self, session: &mut Session<u8>, now: &mut Duration) {
+    fn finish(&self, session: &mut Protocol<u8>, now: &mut Duration) {
         let mut idle = 0;
         // A linger may be over with a later step.
         while idle < 4 {

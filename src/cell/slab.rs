@@ -32,17 +32,17 @@ use std::sync::atomic::AtomicU32 as Link;
 pub(crate) struct SlotRef(u64);
 
 impl SlotRef {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(index: u32, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | u64::from(index))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn index(self) -> u32 {
         self.0 as u32
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -134,7 +134,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Takes the lock if it is free.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn try_lock(&self) -> Option<SlabGuard<'_, P, G>> {
         let locked = self.locked.try_lock()?;
         Some(SlabGuard { slab: self, locked })
@@ -152,7 +152,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Whether the operation that `at` names has not ended.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
         self.slots
             .get(at.index())
@@ -167,7 +167,7 @@ impl<P, G> Slab<P, G> {
 
     /// Loads the slots at `indices`, which the caller is about to work on one after the other. They lie far apart; in a
     /// loop of their own, these loads do not wait for one another.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
             std::hint::black_box(self.occupant(index));
@@ -238,12 +238,12 @@ impl<'a, P> Held<'a, P> {
     }
 
     /// The address of the slot in memory, and which occupant this is: no other operation of this process has both.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn identity(&self) -> (usize, u32) {
         (ptr::from_ref(self.slot).addr(), self.at.generation())
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {
             // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
@@ -275,7 +275,7 @@ impl<'a, P> Held<'a, P> {
     }
 
     /// The proof is used up.
-    #[inline(always)]
+    #[inline]
     #[allow(
         clippy::forget_non_drop,
         reason = "it has a destructor only in a build with debug assertions"
@@ -318,7 +318,7 @@ pub(crate) struct Vacant<'a, P> {
 }
 
 impl<P> Vacant<'_, P> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -345,7 +345,7 @@ pub(crate) struct SlabGuard<'a, P, G> {
 
 impl<'a, P, G> SlabGuard<'a, P, G> {
     /// What lies beside the slots under this lock, and the slots' timer fields.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn split(&mut self) -> (&mut G, FieldsView<'_, P, G>) {
         let fields = FieldsView { slab: self.slab };
         (&mut self.locked.beside, fields)
@@ -475,7 +475,7 @@ impl<P, G> FieldsView<'_, P, G> {
     }
 
     /// The operation in the slot at `index`, if it has not ended.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn occupant(&self, index: u32) -> Option<SlotRef> {
         self.slab.occupant(index)
     }

@@ -82,7 +82,7 @@ pub(crate) enum Claimed {
 pub(crate) enum Release {
     /// The operation is parked and free for others.
     Parked,
-    /// The same, and another examination was asked for that the caller did not make.
+    /// As `Parked`, and another examination was asked for that the caller did not make.
     ParkedUnexamined,
     /// The caller still is the holder, and must examine the operation again.
     Recheck,
@@ -267,7 +267,7 @@ impl State {
     }
 
     /// Whether the operation that a reference of `generation` means is still parked (or held).
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_parked(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)

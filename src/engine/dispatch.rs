@@ -105,7 +105,7 @@ pub(crate) fn dispatch_all<H: Handler>(
             Dispatch::Executor(executor) => {
                 let job = Delivery::new(handler, vec![ended], true).into_job();
                 // If it panics, the unwinding drops the job, which runs it.
-                let _ = handler.engine().guarded(|| executor.execute(job));
+                let _ = handler.engine().guarded(|| executor(job));
             }
             // One job for all: the thread runs them one after the other anyway.
             _ => for_thread.push(ended),
@@ -125,7 +125,7 @@ pub(crate) fn dispatch_all<H: Handler>(
     for_here.into_iter().for_each(&mut here);
 }
 
-#[inline(always)]
+#[inline]
 fn goes_to_executor<H: Handler>(handler: &H, ended: &Ended<H::Left>, run_on: RunOn) -> bool {
     (run_on == RunOn::Executor || ended.ending == Ending::Expired)
         && !matches!(handler.engine().dispatch, Dispatch::Inline)

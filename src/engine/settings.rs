@@ -4,10 +4,10 @@ use crate::dispatch::Dispatch;
 use crate::error::BuildError;
 use crate::reaper::Reaper;
 use crate::sync::Arc;
+use crate::time::Clock;
 use crate::time::ticks::TickScale;
-use crate::time::{Clock, SystemClock};
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(Clone)]
 pub(crate) struct Settings {
@@ -33,7 +33,7 @@ impl Settings {
             max_parked: None,
             reclaim_first: false,
             max_timeout: Duration::MAX,
-            clock: Arc::new(SystemClock::new()),
+            clock: Arc::new(Instant::now()),
             dispatch: None,
             reaper: Reaper::Own,
             threads_at_once: false,
@@ -114,7 +114,7 @@ impl<T: Built> Builder<T> {
     }
 
     /// The highest number of parked operations (timers, values, requests). Beyond it, parking is refused with
-    /// [`RejectReason::Full`](crate::RejectReason::Full). One that has ended counts until your code for it has
+    /// [`RejectReason::Full`](crate::purgatory::RejectReason::Full). One that has ended counts until your code for it has
     /// returned, on whatever thread, so this bounds memory. The bound is exact, and costs a counter that every
     /// thread writes. Default: none.
     pub fn max_parked(mut self, count: usize) -> Self {
@@ -129,7 +129,8 @@ impl<T: Built> Builder<T> {
         self
     }
 
-    /// The source of time. Default: [`SystemClock`].
+    /// The source of time. Default: the system's monotonic clock, counted from the [`Instant`] at which the builder was
+    /// made.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Arc::new(clock);
         self

@@ -81,12 +81,12 @@ pub(crate) enum Rescheduled {
 }
 
 impl<P, G> Records for FieldsView<'_, P, G> {
-    #[inline(always)]
+    #[inline]
     fn deadline(&self, id: u32) -> Tick {
         self.read(id).deadline
     }
 
-    #[inline(always)]
+    #[inline]
     fn set_position(&mut self, id: u32, position: Position) {
         self.update(id, |fields| fields.position = position.number());
     }
@@ -107,7 +107,7 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// The name of the payload in a slot of this shard.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn address(&self, at: SlotRef) -> Address {
         Address::new(self.number, at.index(), at.generation())
     }

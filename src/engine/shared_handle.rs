@@ -105,17 +105,12 @@ impl<T> fmt::Debug for WeakRef<T> {
 /// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
 macro_rules! shared_methods {
     ($what:literal) => {
-        #[doc = concat!("The number of ", $what, " now. Exact when no call is in progress. Takes no lock.")]
-        pub fn len(&self) -> usize {
-            self.stats().parked
-        }
-
         #[doc = concat!("Whether there are no ", $what, " now. Takes no lock.")]
         pub fn is_empty(&self) -> bool {
-            self.len() == 0
+            self.stats().parked == 0
         }
 
-        /// The counts so far. Takes no lock.
+        #[doc = concat!("The counts so far, and how many ", $what, " there are now. Takes no lock.")]
         pub fn stats(&self) -> crate::stats::Stats {
             self.shared.inner.engine.stats()
         }
@@ -145,11 +140,6 @@ macro_rules! shared_methods {
         /// Whether it has been shut down. Takes no lock.
         pub fn is_shut_down(&self) -> bool {
             self.shared.inner.engine.phase.is_closed()
-        }
-
-        /// The name given to it.
-        pub fn name(&self) -> &str {
-            &self.shared.inner.engine.name
         }
 
         /// A reference that does not keep it running, for callbacks.
@@ -182,7 +172,7 @@ macro_rules! shared_type {
         impl<$($generics)*> std::fmt::Debug for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($name))
-                    .field("name", &self.name())
+                    .field("name", &crate::engine::handler::Handler::engine(&*self.shared.inner).name)
                     .field("stats", &self.stats())
                     .finish_non_exhaustive()
             }

@@ -6,16 +6,13 @@ use super::expire::reclaim;
 use super::handler::Handler;
 use super::phase::{CLOSED, CLOSED_IN_BACKGROUND};
 use crate::cell::state::Mark;
-use crate::error::{RejectReason, ShutdownError, StillRunning};
+use crate::error::{RejectReason, ShutdownError};
 use crate::promise::Promise;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
 use crate::worker::{GRACE, Worker};
-use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// The first and the longest pause between two evaluations of a thread that [waits](wait).
@@ -86,10 +83,12 @@ fn shut_down_in_background<H: Handler>(
 }
 
 /// As [`shut_down`], on a thread of its own.
-pub(crate) fn shut_down_async<H: Handler>(handler: &Arc<H>) -> io::Result<ShutdownFuture> {
+pub(crate) fn shut_down_async<H: Handler>(
+    handler: &Arc<H>,
+) -> io::Result<impl Future<Output = ()> + Unpin + use<H>> {
     let done = Arc::new(Promise::new());
     shut_down_in_background(handler, Some(&done))?;
-    Ok(ShutdownFuture { done })
+    Ok(poll_fn(move |cx| done.poll(cx)))
 }
 
 /// The same, and waits for the thread for at most `limit`.
@@ -103,11 +102,11 @@ pub(crate) fn shut_down_within<H: Handler>(
     }
     let engine = handler.engine();
     let stats = engine.stats();
-    Err(ShutdownError::TimedOut(StillRunning {
+    Err(ShutdownError::TimedOut {
         parked: stats.parked,
         completions_pending: stats.completions_pending,
         threads: engine.threads.running(),
-    }))
+    })
 }
 
 /// Ends every payload. Returns whether this call did it.
@@ -175,26 +174,4 @@ fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
         pause = (2 * pause).min(LAST_PAUSE);
     }
     true
-}
-
-/// A shutdown that is under way on a thread of its own: a [`Future`] that is ready when it is over.
-///
-/// Any executor may poll it. The shutdown goes on whether this is polled, dropped or neither. After it has resolved,
-/// every poll is pending.
-pub struct ShutdownFuture {
-    done: Arc<Promise<()>>,
-}
-
-impl Future for ShutdownFuture {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.done.poll(cx)
-    }
-}
-
-impl fmt::Debug for ShutdownFuture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShutdownFuture").finish_non_exhaustive()
-    }
 }

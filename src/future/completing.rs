@@ -1,17 +1,16 @@
 //! Waiting for the end of an operation.
 
-use super::reply::{Awaiting, Reply};
+use super::reply::Reply;
+use super::wait::WaitFuture;
 use super::wait_error::WaitError;
 use crate::error::Rejected;
-use crate::hash::{KeyHasher, RandomState};
+use crate::hash::KeyHasher;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::promise::Promise;
-use crate::purgatory::{Admission, Handle, Purgatory, Watch};
+use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Arc;
+use crate::time::Timestamp;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// An operation whose end can be awaited: `Purgatory<Awaited<Op>>` parks it by
@@ -76,6 +75,10 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
         self.op.timeout()
     }
 
+    fn arrival(&self) -> Option<Timestamp> {
+        self.op.arrival()
+    }
+
     fn try_complete(&mut self) -> bool {
         self.try_complete_for(Cause::OTHER)
     }
@@ -113,70 +116,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.
+    #[expect(
+        clippy::type_complexity,
+        reason = "a name would hide what it resolves to"
+    )]
     pub fn completion<'a>(
         &self,
         op: Op,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
-    ) -> Result<CompletionFuture<Op, S>, Rejected<Op>> {
-        begin(op, |awaited| self.try_complete_else_watch(awaited, keys))
-    }
-}
-
-type Parked<Op, S> = Result<Admission<Awaited<Op>, S>, Rejected<Awaited<Op>>>;
-
-/// Parks an operation, and makes the future of its end.
-fn begin<Op: DelayedOperation, S: KeyHasher>(
-    op: Op,
-    park: impl FnOnce(Awaited<Op>) -> Parked<Op, S>,
-) -> Result<CompletionFuture<Op, S>, Rejected<Op>> {
-    let promise = Arc::new(Promise::new());
-    let awaited = Awaited {
-        op,
-        reply: Some(Reply::new(promise.clone())),
-    };
-    match park(awaited) {
-        Ok(admission) => Ok(CompletionFuture(Awaiting::new(promise, admission))),
-        Err(rejected) => Err(rejected.map(Awaited::into_operation)),
-    }
-}
-
-/// The end of an [`Awaited`] operation: a [`Future`] of the operation and its [`Completion`], which may be a timeout or
-/// a shutdown.
-///
-/// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
-/// resolved, every poll is pending. It does not keep the purgatory alive.
-///
-/// Dropping it cancels the operation, which is dropped without `on_complete`; watches and timer are removed when `drop`
-/// returns. (If another thread is examining the operation at that moment, `drop` does not wait for it; that thread
-/// removes them when `try_complete` returns.) To get the operation back, use [`handle`](Self::handle) and
-/// [`Handle::cancel`].
-#[must_use = "an operation whose end is not awaited is cancelled"]
-pub struct CompletionFuture<Op: DelayedOperation, S: KeyHasher = RandomState>(
-    Awaiting<End<Op>, Awaited<Op>, S>,
-);
-
-impl<Op: DelayedOperation, S: KeyHasher> CompletionFuture<Op, S> {
-    /// The handle of the parked operation. `None` if it ended before it was parked, or the future has resolved.
-    pub fn handle(&self) -> Option<&Handle<Awaited<Op>, S>> {
-        self.0.handle()
-    }
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Future for CompletionFuture<Op, S> {
-    type Output = Result<(Op, Completion), WaitError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.get_mut().0.poll(cx)
-    }
-}
-
-/// Nothing in it is ever pinned.
-impl<Op: DelayedOperation, S: KeyHasher> Unpin for CompletionFuture<Op, S> {}
-
-impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for CompletionFuture<Op, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompletionFuture")
-            .field("handle", &self.handle())
-            .finish_non_exhaustive()
+    ) -> Result<WaitFuture<Awaited<Op>, (Op, Completion), S>, Rejected<Op>> {
+        let promise = Arc::new(Promise::new());
+        let reply = Some(Reply::new(promise.clone()));
+        match self.try_complete_else_watch(Awaited { op, reply }, keys) {
+            Ok(admission) => Ok(WaitFuture::new(promise, admission)),
+            Err(rejected) => Err(rejected.map(Awaited::into_operation)),
+        }
     }
 }

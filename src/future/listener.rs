@@ -17,9 +17,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
-    /// Listens to checks of any of `keys`, for at most `timeout` from this call on (`None`: without end, a stream of
-    /// wake-ups). A check up to a rank below that of a [watch](Watch::at_rank) does not wake it. For conditions that
-    /// the waiter evaluates itself, because the evaluation awaits or borrows:
+    /// Listens to checks of `keys`, for at most `timeout` from this call on (`None`: without end). For conditions that
+    /// the waiter evaluates itself, because the evaluation awaits, or borrows from the task:
     ///
     /// ```
     /// use request_purgatory::Waits;
@@ -40,16 +39,20 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
     ///
-    /// [`until`](Listener::until) is this loop, and evaluates once more at the deadline.
+    /// [`until`](Listener::until) is this loop, with one more evaluation at the deadline.
+    /// [`until_best`](Listener::until_best) is for a condition that may have half of an answer.
     ///
-    /// The listener listens when this returns, and between wake-ups: a check after this call is not missed. Evaluate
-    /// the condition after this call, not before it. If the purgatory refuses to park the listener,
-    /// [`checked`](Listener::checked) says so; a condition that is true before that needs no place in the purgatory.
+    /// No check after this call is missed, also while the condition is being evaluated. So call this first, and then
+    /// evaluate. If the purgatory refuses to park the listener (it is full, for instance), this call does not fail:
+    /// [`checked`](Listener::checked) returns the reason. A condition that is true at once needs no place in the
+    /// purgatory.
     ///
-    /// The thread that checks a key runs nothing of the waiter but its waker. In the statistics every such check is an
-    /// examination in vain, and a listener that expires shows no [missed check](crate::stats::Stats::missed_checks):
-    /// the library does not know the condition. A check for at most some completions wakes every listener that it comes
-    /// to, because none of them completes; workers that compete for something use [`take`](Self::take).
+    /// The thread that checks a key runs none of the waiter's code but its waker. The library does not know the condition.
+    /// So the statistics count every check as an examination in vain, and a listener that expires as no
+    /// [missed check](crate::purgatory::Stats::missed_checks). A check [for at most n completions](crate::Bound::at_most)
+    /// wakes all listeners of the key, because a listener does not complete in a check: workers that compete for
+    /// something use [`take`](Self::take). A listener that watches a key [at a rank](Watch::at_rank) is not woken by a
+    /// check up to a lower rank.
     ///
     /// Runs `Hash`, `Eq` and `Clone` of keys, and the clock, on this thread; locks as
     /// [`try_complete_else_watch`](Self::try_complete_else_watch) does. Does not keep the purgatory alive.
@@ -69,23 +72,23 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     }
 }
 
-/// Listens to checks of some keys, from [`listen`](Purgatory::listen) until it is dropped, or its timeout has passed.
+/// Listens to checks of some keys, from [`listen`](Purgatory::listen) until it is dropped or its timeout has passed.
 ///
-/// Dropping it cancels its operation: watches and timer are removed when `drop` returns, on any thread. (If another
-/// thread is examining the operation at that moment, `drop` does not wait for it; that thread removes them.)
+/// Dropping it, on any thread, cancels its operation: when `drop` returns, watches and timer are removed. (If another
+/// thread is examining the operation at that moment, `drop` does not wait for that thread, which then removes them.)
 #[must_use = "a listener that is dropped does not listen"]
 pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     listening: Listening<K, S>,
     recheck: Option<Recheck>,
-    /// The operations for further keys.
+    /// The operations of the keys that [`also`](Self::also) has added.
     also: Vec<Listening<K, S>>,
-    /// These keys, each at its lowest rank. (Apart from the operations, since a map does not drop all of its entries if
-    /// the destructor of a key panics.)
+    /// These keys, each with the lowest rank at which it is watched. The operations are not in this map, because a map
+    /// does not drop all of its entries if the destructor of a key panics, and these operations would stay parked.
     known: HashMap<K, Option<Rank>>,
     waits: WeakRef<Purgatory<WaitOperation<K>, S>>,
 }
 
-/// Parks an operation that tells `signal`.
+/// Parks one operation of a listener. It tells `signal` of checks and of its end.
 fn park<'a, K: Key, S: KeyHasher>(
     waits: &Purgatory<WaitOperation<K>, S>,
     signal: &Arc<Signal>,
@@ -103,13 +106,13 @@ fn park<'a, K: Key, S: KeyHasher>(
 }
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
-    /// Listens to checks of one more key, that the waiter has learnt while it read. Call it *before* the read that needs
-    /// the key: a check after this call is not missed.
+    /// Listens to checks of one more key, which the waiter has learnt while it read. Call this *before* the read that
+    /// needs the key: no check after this call is missed.
     ///
-    /// A key that was added before, at this rank or a lower one, is not added again, so a loop may add all of its keys in
-    /// every round. Each further key is an operation of its own, with a place under
-    /// [`max_parked`](crate::Builder::max_parked), until the listener ends. If the purgatory refuses it, the listener
-    /// ends with the reason.
+    /// A loop may add all of its keys in every round: a key that was added before, at this rank or a lower one, is not
+    /// added again. (The keys of [`listen`](Purgatory::listen) do not count as added.) Each added key is an operation
+    /// of its own, which counts under [`max_parked`](crate::purgatory::Builder::max_parked) until the listener ends. If the
+    /// purgatory refuses it, the listener ends, and [`checked`](Self::checked) returns the reason.
     ///
     /// ```
     /// use request_purgatory::{Waits, future::WaitError};
@@ -149,34 +152,37 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// Wakes the listener every `interval` as well, though no check came: a safety net for events that nobody announces,
-    /// such as the write of another process. An interval begins when the wake-up before it was received, and may be
-    /// shorter by a tenth, so that the rechecks of many listeners share the wake-ups of one thread. At least 1 ms.
+    /// Wakes the listener after every `interval` too, without a check: a *recheck*. It is a safety net for changes that
+    /// no check announces, because some code forgets to check, or because another process has made them.
     ///
-    /// What the condition finds after such a wake-up is a [missed check](crate::stats::Stats::missed_checks), counted
-    /// and logged (feature `tracing`, level `WARN`), unless a check of one of the keys follows within 100 ms; until then
-    /// the operation stays parked. A number that grows says that some code changes the data and does not check the key.
+    /// An interval begins when the waiter has received the recheck before; the first begins now. It lasts 1 ms at
+    /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread.
     ///
-    /// Costs a timer for each listener, and nothing where it is not called. Without an own reaper thread (see
-    /// [`Reaper`](crate::threads::Reaper)) the rechecks come when the purgatory is driven. A listener that the purgatory
-    /// refused has none.
+    /// If the condition is true after a recheck, that counts as a
+    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`), unless one of
+    /// the keys is checked within 100 ms: such a check was only late. The waiter does not wait for that, but its
+    /// operation stays parked so long. If the number grows, some code changes the data and does not check the key.
+    ///
+    /// Each listener that has rechecks costs a timer; one that has none costs nothing. They come from the thread that
+    /// drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory refused has none.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck = Recheck::new(&self.listening, interval);
         self
     }
 
-    /// Waits until a key was checked since the last call (or since the listener was made). Any number of checks in
-    /// between are one.
+    /// Waits for a check of one of the keys, or for a [recheck](Self::recheck_every). If there was a check since the last
+    /// call (before the first call: since [`listen`](Purgatory::listen)), it returns at once; several checks are reported
+    /// as one.
     ///
-    /// Cancel-safe: a check that no call has reported yet is kept for the next one. After `Ok`, evaluate the condition:
-    /// what happened before the check is visible then. (After `Ok` of a [recheck](Self::recheck_every) as well.) Any
-    /// executor may poll it; the thread that checks wakes the last task that polled, and holds no lock then. A waker that
-    /// panics ends the listener, with [`WaitError::Panicked`].
+    /// After `Ok`, evaluate the condition: it sees what happened before the check. Cancel-safe: a check that was not
+    /// reported because the future was dropped is reported by the next call. Any executor may poll the future. The
+    /// thread that checks wakes the task that polled last, and holds no lock meanwhile. If that waker panics, the listener
+    /// ends with [`WaitError::Panicked`].
     ///
     /// # Errors
-    /// Once there are no more checks to wait for, every call returns the reason, at once: [`WaitError::Expired`] after
-    /// the timeout, also where the purgatory refused to park it. A check that was made before that is reported first. One
-    /// that was only [deferred](Purgatory::check_later) may come too late: evaluate the condition once more after
+    /// Once the listener has ended, every call returns the reason at once: [`WaitError::Expired`] after the timeout, or
+    /// why the purgatory refused to park it. A check that was made before the end is reported first. A
+    /// [deferred](Purgatory::check_later) check may be made after the end: evaluate the condition once more after
     /// `Expired`, as [`until`](Self::until) does.
     pub async fn checked(&mut self) -> Result<(), WaitError> {
         poll_fn(|cx| self.poll_checked(cx)).await
@@ -201,10 +207,11 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         poll.map_ok(|_| ())
     }
 
-    /// Ends the listener because its condition is true: it counts as completed, where a dropped one counts as
+    /// Ends the listener because its condition is true. It counts as completed; a listener that is dropped counts as
     /// cancelled.
     ///
-    /// Its operation is forced to complete, and a trace says so. If it has expired by now, this changes nothing.
+    /// Its operation is forced to complete (so a trace says `forced`), or has expired before, which stands. If the last
+    /// wake-up was a [recheck](Self::recheck_every), it stays parked for 100 ms more.
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {
@@ -230,16 +237,16 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     ///
     /// The condition is evaluated in the task that awaits this future (also if the purgatory has refused to park the
     /// listener), and needs neither `Send` nor `'static`; the future is `Send` if the condition and its futures are.
-    /// Every evaluation begins anew; checks that come during one are merged, and cause one more. What the last
-    /// evaluation finds counts as a [missed check](crate::stats::Stats::missed_checks): the event had happened, and the
-    /// key was not checked in time.
+    /// Every evaluation begins anew. All checks that come during one evaluation cause one more. If the evaluation at the
+    /// deadline finds something, that counts as a [missed check](crate::purgatory::Stats::missed_checks): the event had
+    /// happened, and the key was not checked in time.
     ///
     /// **The timeout does not interrupt the condition**: one that is running at the deadline is awaited to its end, and
-    /// the evaluation at the deadline takes its own time. Put a timeout of your runtime around the future for a hard
-    /// bound, or use [`until_best`](Self::until_best).
+    /// the evaluation at the deadline takes its own time. For a hard bound, put a timeout of your runtime around the
+    /// future. [`until_best`](Self::until_best) does without the evaluation at the deadline.
     ///
     /// # Errors
-    /// The future resolves to a [`WaitError`], also where the purgatory refused the listener.
+    /// The future resolves to a [`WaitError`], also if the purgatory has refused the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.
@@ -268,9 +275,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
     }
 
-    /// Waits until `condition` answers `Ok(enough)`; its `Err` is the best answer so far. If the listener ends first,
-    /// by its timeout for instance, the last answer comes back with the reason, and the condition is *not* evaluated
-    /// again: a fetch that has half of its bytes at the deadline answers with these.
+    /// Waits until `condition` answers `Ok(enough)`. Its other answer, `Err(best)`, is the best so far: if the listener
+    /// ends before there is enough, for instance by its timeout, the future resolves to the last of these and the reason.
+    /// The condition is *not* evaluated again then. So a fetch that has half of its bytes at the deadline answers with
+    /// these.
     ///
     /// ```
     /// # use request_purgatory::{Waits, future::WaitError};
@@ -290,11 +298,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # assert_eq!(futures::executor::block_on(fetch(&Waits::new("doc"), b"half")), b"half");
     /// ```
     ///
-    /// The condition is evaluated at least once, in the task that awaits this future. A deadline that comes during an
-    /// evaluation, the first as well, lets it go on to its end; its answer is the last one.
+    /// The condition is evaluated in the task that awaits this future, and at least once, also if the purgatory has
+    /// refused the listener. A deadline does not interrupt an evaluation, not even the first: its answer is the last one
+    /// then, though a key may have been checked meanwhile.
     ///
     /// # Errors
-    /// The best answer, and the [`WaitError`] that ended the listener.
+    /// The last answer that was not enough, and the [`WaitError`] that ended the listener.
     ///
     /// # Panics
     /// A panic of the condition goes to the task that polls the future.

@@ -1,7 +1,7 @@
-//! Rechecks: evaluations of a listener's condition that no check asks for.
+//! Rechecks: wake-ups of a listener after an interval, without a check.
 //!
-//! A timer beside the purgatory ticks for every listener that has an interval, and wakes it. The thread that drives the
-//! purgatory drives that timer as well; without such listeners there is none.
+//! They have a timer of their own beside that of the purgatory. It is made for the first listener that has rechecks, and
+//! driven by the thread that drives the purgatory.
 
 use super::operation::WaitOperation;
 use super::reply::Awaiting;
@@ -18,10 +18,10 @@ use crate::timer::{Timer, TimerId};
 use std::any::Any;
 use std::time::Duration;
 
-/// A check this long after a recheck has found the event was only late.
+/// A check that comes within this time after a recheck has found the event was late, not missed.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Rechecks that are due within this part of their interval share one wake-up of the thread.
+/// In how many parts an interval is divided: all rechecks that are due within one part share a wake-up of the thread.
 const PARTS: u32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -45,13 +45,13 @@ impl Rechecks {
         }
     }
 
-    /// Runs `job` in `interval` or up to a tenth of it earlier, together with others. Returns when.
+    /// Runs `job` after `interval`, or up to a tenth of it earlier, together with others. Returns when, and `None` after
+    /// a shutdown.
     fn start(&self, interval: Duration, job: Job) -> Option<(TimerId, Timestamp)> {
         let now = self.clock.now();
         let due = now.saturating_add(interval).since_origin();
         let part = (interval / PARTS).as_nanos().max(1);
         let early = Duration::from_nanos((due.as_nanos() % part) as u64);
-        // After a shutdown there are no rechecks.
         let id = self.timer.start(interval - early, job).ok()?;
         Some((id, Timestamp::from_origin(due - early)))
     }
@@ -76,7 +76,7 @@ pub(super) struct Recheck {
     rechecks: Arc<Rechecks>,
     interval: Duration,
     next: Option<TimerId>,
-    /// Whether the last wake-up was one.
+    /// Whether the last wake-up of the waiter was a recheck and no check.
     pub(super) woke: bool,
 }
 
@@ -123,8 +123,8 @@ impl Recheck {
         Some(id)
     }
 
-    /// A recheck has found what no check announced. Unless a check comes soon, it was missed; until then the operation
-    /// stays parked.
+    /// The condition was true after a recheck. The operation stays parked for the [grace](GRACE); if no check comes
+    /// meanwhile, it was missed.
     pub(super) fn find<K: Key, S: KeyHasher>(
         &self,
         mut listening: Listening<K, S>,

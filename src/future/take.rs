@@ -65,7 +65,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// values are still given back, and no key is checked. (A `take` that panics after it has taken something loses that
     /// by itself.)
     ///
-    /// If `give_back` panics, the panic is caught and [counted](crate::stats::Stats::panicked), and the keys are
+    /// If `give_back` panics, the panic is caught and [counted](crate::purgatory::Stats::panicked), and the keys are
     /// checked.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         timeout: impl Into<Option<Duration>>,
         take: impl FnMut(Cause<'_, K>) -> A + Send + 'static,
         give_back: impl FnMut(A::Value) + Send + 'static,
-    ) -> WaitFuture<K, A::Found, S> {
+    ) -> WaitFuture<WaitOperation<K>, A::Found, S> {
         let watches = keys.into_iter().map(Into::into).collect::<Vec<_>>();
         let names = watches.iter().map(|watch| watch.name().clone()).collect();
         let way = Way::new(self.downgrade(), names, give_back);

@@ -5,7 +5,7 @@ use crate::engine::shared_handle::WeakRef;
 use crate::hash::{Key, KeyHasher};
 use crate::panics::Panics;
 use crate::purgatory::{Bound, Purgatory};
-use crate::trampoline::UserValues;
+use crate::trampoline::{Trampoline, UserValues, in_turn, is_in_nested_check};
 use parking_lot::Mutex;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -13,7 +13,9 @@ use std::ops::{Deref, DerefMut};
 /// A value that a [take](Purgatory::take) has taken: [done](Self::done), or given back when it is dropped.
 ///
 /// It may go to another thread. It does not keep the purgatory alive, and has no place in it. A guard that is leaked
-/// (by [`std::mem::forget`]) leaks its own value, and concerns no other.
+/// (by [`std::mem::forget`]) leaks its own value, and concerns no other. One that is dropped inside another destructor
+/// that the library has called gives its value back when the outermost call of the library on that thread returns: so a
+/// chain of guards, each owned by another, needs no stack.
 #[must_use = "a value that is dropped goes back to where it came from"]
 pub struct Taken<T: 'static>(Option<(T, Way<T>)>);
 
@@ -28,7 +30,7 @@ impl<T> Taken<T> {
     /// there has the work done twice.
     ///
     /// Drops the closure `give_back` and the keys. If a destructor of these panics, the panic is caught and
-    /// [counted](crate::stats::Stats::panicked).
+    /// [counted](crate::purgatory::Stats::panicked).
     pub fn done(mut self) -> T {
         let (value, way) = self.part();
         way.close();
@@ -80,8 +82,12 @@ impl<T> DerefMut for Taken<T> {
 impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         if let Some((value, mut way)) = self.0.take() {
-            way.get_mut().give_back(value);
-            way.offer();
+            let _trampoline = Trampoline::enter();
+            // Guards may own one another.
+            in_turn(move || {
+                way.get_mut().give_back(value);
+                way.offer();
+            });
         }
     }
 }
@@ -133,7 +139,8 @@ trait WayBack<T>: Send {
     fn give_back(&mut self, value: T);
 
     /// Checks each key for one completion. Inside an examination: when the outermost call returns, if it is that of the
-    /// operation that `arrives`; else when the timer is driven.
+    /// operation that `arrives`; else when the timer is driven. (So is it if a nested check has caused the arrival: that
+    /// operation may arrive anew in each.)
     fn check(&self, arrives: bool);
 
     fn close(self: Box<Self>);
@@ -173,7 +180,7 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
         };
         for key in &self.keys.0 {
             // `Hash` and `Eq` of a key may panic.
-            self.contain(|| match arrives {
+            self.contain(|| match arrives && !is_in_nested_check() {
                 true => _ = waits.check_and_complete_with(key, Bound::at_most(1)),
                 false => waits.offer(key, 1),
             });

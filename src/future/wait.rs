@@ -4,7 +4,7 @@ use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::wait_error::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
-use crate::operation::Cause;
+use crate::operation::{Cause, DelayedOperation};
 use crate::promise::Promise;
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
@@ -65,7 +65,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// runs: on this thread before the call returns, then on each thread that checks one of the keys. Keep it short.
     /// Neither this call nor a check may be made under a lock that the predicate takes. No poll runs it. Once it has
     /// found a value it is dropped, and the thread that called it wakes the future; at the timeout, the thread of
-    /// [`Builder::dispatch`](crate::Builder::dispatch) does.
+    /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) does.
     ///
     /// Each call may have another type of value. The future does not keep the purgatory alive: the wait ends with
     /// [`WaitError::ShutDown`] when the last clone of the purgatory is dropped.
@@ -78,7 +78,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
         timeout: impl Into<Option<Duration>>,
         mut predicate: impl FnMut() -> Option<T> + Send + 'static,
-    ) -> WaitFuture<K, T, S> {
+    ) -> WaitFuture<WaitOperation<K>, T, S> {
         self.wait_for(keys, timeout, move |_| predicate())
     }
 
@@ -88,7 +88,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
         timeout: impl Into<Option<Duration>>,
         predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
-    ) -> WaitFuture<K, T, S> {
+    ) -> WaitFuture<WaitOperation<K>, T, S> {
         let promise = Arc::new(Promise::new());
         let timeout = timeout.into().unwrap_or(Duration::MAX);
         let waiter = WaitOperation::predicate(timeout, predicate, promise.clone());
@@ -98,33 +98,42 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
             let _ = promise.keep(Err(WaitError::of(&rejected)));
             Admission::Ended
         });
-        WaitFuture(Awaiting::new(promise, admission))
+        WaitFuture::new(promise, admission)
     }
 }
 
-/// A wait in [`Waits`]: a [`Future`] of what the predicate finds, or of why it found nothing.
+/// A [`Future`] of what a [wait](Purgatory::wait), a [take](Purgatory::take) or a [completion](Purgatory::completion)
+/// resolves to, or of why it ended without that.
 ///
 /// Any executor may poll it, also several one after the other: the last task that polled is woken. After it has
-/// resolved, every poll is pending.
+/// resolved, every poll is pending. It does not keep the purgatory alive.
 ///
-/// Dropping it cancels the wait: predicate, watches and timer are removed when `drop` returns. (If another thread is
-/// calling the predicate at that moment, `drop` does not wait for it; that thread removes them when the predicate
-/// returns.) A value that was found and not polled yet is dropped with the future: a predicate that takes its value
-/// from a queue, for instance, loses it then. What a [`take`](Purgatory::take) has taken goes back.
+/// Dropping it cancels the operation: predicate, watches and timer are removed when `drop` returns, and `on_complete` is
+/// not called. (If another thread is examining the operation at that moment, `drop` does not wait for it; that thread
+/// removes them when it is done.) A value that was found and not polled yet is dropped with the future: a predicate that
+/// takes its value from a queue, for instance, loses it then. What a [`take`](Purgatory::take) has taken goes back. To
+/// get an operation of your own back, use [`handle`](Self::handle) and [`Handle::cancel`].
 #[must_use = "a wait that is dropped is cancelled"]
-pub struct WaitFuture<K: Key, T: 'static, S: KeyHasher = RandomState>(
-    Awaiting<Promise<Result<T, WaitError>>, WaitOperation<K>, S>,
+pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomState>(
+    Awaiting<Promise<Result<T, WaitError>>, Op, S>,
 );
 
-impl<K: Key, T: 'static, S: KeyHasher> WaitFuture<K, T, S> {
-    /// The handle of the parked operation, for instance to read or change its deadline. `None` if the wait ended before
-    /// it was parked, or the future has resolved.
-    pub fn handle(&self) -> Option<&Handle<WaitOperation<K>, S>> {
+impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
+    pub(super) fn new(
+        promise: Arc<Promise<Result<T, WaitError>>>,
+        admission: Admission<Op, S>,
+    ) -> Self {
+        Self(Awaiting::new(promise, admission))
+    }
+
+    /// The handle of the parked operation, for instance to read or change its deadline. `None` if it ended before it was
+    /// parked, or the future has resolved.
+    pub fn handle(&self) -> Option<&Handle<Op, S>> {
         self.0.handle()
     }
 }
 
-impl<K: Key, T: 'static, S: KeyHasher> Future for WaitFuture<K, T, S> {
+impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Future for WaitFuture<Op, T, S> {
     type Output = Result<T, WaitError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -133,9 +142,9 @@ impl<K: Key, T: 'static, S: KeyHasher> Future for WaitFuture<K, T, S> {
 }
 
 /// Nothing in it is ever pinned.
-impl<K: Key, T: 'static, S: KeyHasher> Unpin for WaitFuture<K, T, S> {}
+impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Unpin for WaitFuture<Op, T, S> {}
 
-impl<K: Key, T: 'static, S: KeyHasher> fmt::Debug for WaitFuture<K, T, S> {
+impl<Op: DelayedOperation, T: 'static, S: KeyHasher> fmt::Debug for WaitFuture<Op, T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitFuture")
             .field("handle", &self.handle())

@@ -16,9 +16,9 @@ pub enum WaitError {
     Expired,
     /// The purgatory was shut down, or dropped.
     ShutDown,
-    /// [`max_parked`](crate::Builder::max_parked) operations are parked already. It never waited.
+    /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked already. It never waited.
     Full,
-    /// [`max_watchers_per_key`](crate::Builder::max_watchers_per_key) operations watch one of the keys
+    /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
     /// already. It never waited.
     KeyFull,
     /// The purgatory is being [drained](crate::Purgatory::drain). It never waited.

@@ -76,7 +76,7 @@ impl Meters {
             rejected: counter("purgatory_rejected_total", "operations that were refused"),
             missed_checks: counter(
                 "purgatory_missed_checks_total",
-                "operations that expired although they could have completed: no check of the key was made",
+                "events that no check announced, found at a deadline or by a recheck",
             ),
             park_time: histogram(
                 "purgatory_park_time_seconds",

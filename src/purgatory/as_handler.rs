@@ -17,7 +17,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Left = Op;
     type Stale = Stale<Op::Key>;
 
-    #[inline(always)]
+    #[inline]
     fn engine(&self) -> &Engine<Parked<Op>, Wheel> {
         &self.engine
     }

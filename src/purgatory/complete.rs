@@ -190,7 +190,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Drops keys that are not watched, or not any more. A destructor that panics costs the operation neither its
     /// completion nor its way back.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn discard(&self, keys: Keys<Op::Key>) {
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| keys.drop_each());
@@ -289,7 +289,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Gives an ended operation to the caller: no user code runs for it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn give_back(&self, ended: Ended<Op>) -> Op {
         self.engine.free_place();
         ended.left

@@ -122,7 +122,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// Lets the operation expire `timeout` from now instead ([`Duration::MAX`]: never). The bound of
-    /// [`max_timeout`](crate::Builder::max_timeout) applies. Returns `false` if the operation has
+    /// [`max_timeout`](crate::purgatory::Builder::max_timeout) applies. Returns `false` if the operation has
     /// ended, or is about to end because its deadline has passed; or if this would be the first deadline of the
     /// purgatory, and the system refuses a thread.
     ///

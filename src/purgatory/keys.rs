@@ -51,19 +51,19 @@ pub(crate) struct Watched<K> {
 }
 
 impl<K> Keys<K> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn one(key: K) -> Self {
         Self::One(key, Cell::default())
     }
 
     /// Different keys.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn two(keys: [K; 2]) -> Self {
         Self::Two(Several::of(keys), 0)
     }
 
     /// Different keys.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn three(keys: [K; 3]) -> Self {
         Self::Three(Several::of(keys), 0)
     }
@@ -73,7 +73,7 @@ impl<K> Keys<K> {
         Self::More(Box::new(keys.map(|key| (key, Cell::default())).collect()))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn resolved(number: Number) -> Self {
         Self::Resolved(number, Cell::default())
     }
@@ -178,7 +178,7 @@ impl<K> Keys<K> {
 }
 
 impl<K, const N: usize> Several<K, N> {
-    #[inline(always)]
+    #[inline]
     fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
         Box::new(Self { keys, tickets })

@@ -10,7 +10,6 @@ use super::complete::Examined;
 use super::handle::Handle;
 use super::inner::{Claim, Inner, Parked};
 use super::keys::Keys;
-use super::watch::Watch;
 use crate::engine::UserPanic;
 use crate::engine::dispatch::{RunOn, dispatch};
 use crate::engine::handler::Ended;
@@ -20,7 +19,6 @@ use crate::observe::{Observer, OperationSpan};
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::time::Timestamp;
 use crate::trampoline::{Examining, NestedPark, Trampoline, Why, drop_user_value};
 use std::fmt;
 
@@ -29,7 +27,7 @@ pub enum Admission<Op: DelayedOperation, S = RandomState> {
     /// The operation has ended: it could complete at once, or ended while it was being parked (a check found it
     /// satisfied, it was forced or cancelled by key, its timeout fired, or the purgatory was shut down). Its
     /// `on_complete` has run, or runs before the outermost call of the library on this thread returns, or, if the
-    /// operation expired, where [`Builder::dispatch`](crate::Builder::dispatch) says.
+    /// operation expired, where [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says.
     Ended,
     /// The operation is parked.
     Parked(Handle<Op, S>),
@@ -64,44 +62,13 @@ impl<Op: DelayedOperation, S> fmt::Debug for Admission<Op, S> {
     }
 }
 
-/// Parks operations with a supplied time of arrival; see [`Purgatory::at`](crate::Purgatory::at).
-pub struct Arrival<'a, Op: DelayedOperation, S: KeyHasher = RandomState> {
-    pub(super) inner: &'a Arc<Inner<Op, S>>,
-    pub(super) arrival: Timestamp,
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Arrival<'_, Op, S> {
-    /// As [`Purgatory::try_complete_else_watch`](crate::Purgatory::try_complete_else_watch), without reading the clock.
-    ///
-    /// # Errors
-    /// As there.
-    #[inline]
-    pub fn try_complete_else_watch<'a>(
-        &self,
-        op: Op,
-        keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
-    ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        let collect = || self.inner.collect(keys);
-        self.inner.park(op, collect, Some(self.arrival))
-    }
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for Arrival<'_, Op, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arrival")
-            .field("arrival", &self.arrival)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Parks `op`, which came at `arrival` if that is known already, on the keys that `collect` returns.
+    /// Parks `op` on the keys that `collect` returns.
     #[inline(always)]
     pub(crate) fn park(
         self: &Arc<Self>,
         op: Op,
         collect: impl FnOnce() -> Option<Keys<Op::Key>>,
-        arrival: Option<Timestamp>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         // It runs the caller's iterator, and compares keys. Where that panics, the operation goes back.
         let keys = self.engine.guarded(collect);
@@ -109,11 +76,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let span = self.engine.observe(Observer::arrived);
         let parked = match keys {
             Err(UserPanic) => Err(Rejected::new(RejectReason::Panicked, op)),
-            Ok(keys) if trampoline.is_outermost() => {
-                self.park_or_complete(op, keys, arrival, &span)
-            }
+            Ok(keys) if trampoline.is_outermost() => self.park_or_complete(op, keys, &span),
             Ok(keys) => match NestedPark::enter() {
-                Some(_nested) => self.park_or_complete(op, keys, arrival, &span),
+                Some(_nested) => self.park_or_complete(op, keys, &span),
                 None => Err(self.refuse(RejectReason::Nested, op, keys)),
             },
         };
@@ -138,7 +103,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         mut op: Op,
         keys: Option<Keys<Op::Key>>,
-        arrival: Option<Timestamp>,
         span: &OperationSpan,
     ) -> Result<Examined<Op>, Rejected<Op>> {
         if let Some(reason) = self.engine.phase.refusal() {
@@ -153,7 +117,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if op.try_complete_for(Cause::PARKING) {
                 return None;
             }
-            Some(match arrival {
+            Some(match op.arrival() {
                 Some(reading) => self.engine.timing_from(reading, op.timeout()),
                 None => self.engine.timing(op.timeout()),
             })

@@ -96,7 +96,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
             .check_resolved(self.checked(), &self.list, seen, bound)
     }
 
-    #[inline(always)]
+    #[inline]
     fn checked(&self) -> ByNumber<'_, Op::Key> {
         ByNumber {
             number: self.number,

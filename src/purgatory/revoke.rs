@@ -4,16 +4,13 @@ use super::inner::{ForceCause, Inner};
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::dispatch::{Endings, RunOn, dispatch};
-use crate::engine::shard::Rescheduled;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::trampoline::Trampoline;
 use equivalent::Equivalent;
-use std::collections::HashSet;
 use std::hash::Hash;
-use std::time::Duration;
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Completes one operation whether it can or not. Returns whether this call did it.
@@ -77,19 +74,5 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let cancelled = cancelled.collect();
         self.engine.leave(trampoline);
         cancelled
-    }
-
-    /// Gives every operation on `key` another deadline. Returns how many got it.
-    pub(crate) fn reschedule_key<Q>(&self, key: &Q, timeout: Duration) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
-        let mut rescheduled = HashSet::new();
-        self.watch.visit_all(key, |watcher| {
-            if let Rescheduled::Done(_) = self.engine.reschedule(watcher, timeout) {
-                rescheduled.insert(watcher);
-            }
-        });
-        rescheduled.len()
     }
 }

@@ -87,7 +87,7 @@ impl<K: Eq> Watch<'_, K> {
 
 /// A plain key, without a rank.
 impl<K> From<K> for Watch<'_, K> {
-    #[inline(always)]
+    #[inline]
     fn from(key: K) -> Self {
         Self {
             key: WatchedKey::Plain(key),

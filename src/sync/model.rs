@@ -30,7 +30,6 @@ macro_rules! const_thread_local {
 pub(crate) use const_thread_local as thread_local;
 
 pub(crate) const FIRST_CHUNK: u32 = 1;
-pub(crate) const BLOCK: usize = 1;
 pub(crate) const FEW: usize = 1;
 pub(crate) const SEVERAL: usize = 1;
 pub(crate) const LIST_CHUNK: usize = 1;

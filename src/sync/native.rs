@@ -16,8 +16,6 @@ pub(crate) use std::{thread, thread_local};
 
 /// Slots in the first chunk of a slab; each further chunk doubles it.
 pub(crate) const FIRST_CHUNK: u32 = 64;
-/// Timers in a block of a bucket.
-pub(crate) const BLOCK: usize = 60;
 /// Watchers in the one allocation of a list of few.
 pub(crate) const FEW: usize = 3;
 /// Watchers in the one allocation of a list of several.
@@ -44,7 +42,7 @@ pub(crate) fn timer_shards(processors: usize) -> usize {
 }
 
 /// A store to a word that other threads change by read-modify-write.
-#[inline(always)]
+#[inline]
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     // ORDERING: the caller's.
     word.store(value, ordering);

@@ -5,10 +5,8 @@
 //! is never early, and at most one tick late.
 
 use super::Timestamp;
+use crate::scheme::Tick;
 use std::time::Duration;
-
-/// A number of ticks since an origin: the building of a purgatory, or what the caller of a scheme chose.
-pub type Tick = u64;
 
 /// The deadline of a timer that never fires.
 pub(crate) const NEVER: Tick = Tick::MAX;
@@ -21,7 +19,7 @@ const FITTING_SECS: u64 = u64::MAX / 2 / NANOS_PER_SEC - 1;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TickScale {
     origin: Timestamp,
-    /// The same in nanoseconds; `u64::MAX` if there are too many.
+    /// `origin` in nanoseconds; `u64::MAX` if there are too many.
     origin_nanos: u64,
     nanos: u64,
     /// floor(2^64 / nanos), capped: turns the hot division into a multiplication.
@@ -42,7 +40,7 @@ impl TickScale {
     }
 
     /// The last tick at or before `at`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn floor(&self, at: Timestamp) -> Tick {
         self.divide(at.saturating_since(self.origin)).0
     }
@@ -66,7 +64,7 @@ impl TickScale {
         (self.divide_nanos(present).0, ticks + u64::from(!exact))
     }
 
-    /// The same for all that does not fit, and for readings before the origin.
+    /// [`start_and_deadline`](Self::start_and_deadline) of what does not fit, and of readings before the origin.
     #[cold]
     fn start_and_deadline_wide(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
         let since = at.saturating_since(self.origin);
@@ -131,7 +129,7 @@ impl TickScale {
 }
 
 /// The nanoseconds in `duration`, if two such numbers can be added in a `u64`: below 292 years.
-#[inline(always)]
+#[inline]
 fn nanos(duration: Duration) -> Option<u64> {
     (duration.as_secs() <= FITTING_SECS)
         .then(|| duration.as_secs() * NANOS_PER_SEC + u64::from(duration.subsec_nanos()))

@@ -107,7 +107,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> 
     type Left = L;
     type Stale = Taken;
 
-    #[inline(always)]
+    #[inline]
     fn engine(&self) -> &Engine<T, W> {
         &self.engine
     }

@@ -13,7 +13,7 @@ use std::fmt;
 /// Of two values that one tracker has kept, under any keys, the later has the greater number. So a resource that
 /// refuses a number lower than the highest it has seen is safe from a holder that does not know that its lease has
 /// ended. A tracker forgets its numbers when the process ends:
-/// [`first_token`](crate::Builder::first_token) lets the next one go on above them.
+/// [`first_token`](crate::purgatory::Builder::first_token) lets the next one go on above them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

@@ -38,7 +38,7 @@ pub enum Responded<R> {
     /// A second response to it is unknown.
     Late(R),
     /// No request had this id, or it has its response, or it ended without one before the last
-    /// [`remembered_ids`](crate::Builder::remembered_ids) that did.
+    /// [`remembered_ids`](crate::purgatory::Builder::remembered_ids) that did.
     Unknown(R),
 }
 
@@ -71,7 +71,7 @@ pub enum Responded<R> {
 ///
 /// ```
 /// use request_purgatory::tracker::ResponseFuture;
-/// use request_purgatory::{RejectReason, Requests};
+/// use request_purgatory::{purgatory::RejectReason, Requests};
 /// use std::sync::atomic::{AtomicU32, Ordering};
 /// use std::time::Duration;
 ///
@@ -115,8 +115,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending ([`Duplicate`](RejectReason::Duplicate)),
-    /// [`max_parked`](crate::Builder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone`
-    /// of an id or the clock panicked.
+    /// [`max_parked`](Builder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone` of an id
+    /// or the clock panicked.
     pub fn request(
         &self,
         id: K,
@@ -255,8 +255,9 @@ shared_type!([K: Key, R: Send + 'static, S: KeyHasher] Requests, Requests<K, R, 
 
 /// A [`Future`] of the response to one request, or of the reason why there is none.
 ///
-/// It ends without one with [`WaitError::Expired`] if the timeout passes, with [`WaitError::ShutDown`] if the requests are
-/// shut down or dropped, and with [`WaitError::Panicked`] if the response of [`fail_where`](Requests::fail_where) panics.
+/// It ends without one with [`WaitError::Expired`] if the timeout passes, with [`WaitError::ShutDown`] if the requests
+/// are shut down or dropped, and with [`WaitError::Panicked`] if the response of [`fail_where`](Requests::fail_where)
+/// panics.
 ///
 /// Any executor can poll it. Dropping it forgets the request, and a response is then late. It does not keep the
 /// [`Requests`] alive.

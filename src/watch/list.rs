@@ -91,7 +91,7 @@ impl WatchList {
         }
     }
 
-    /// The same, unless the list has `max` watchers already. Returns whether it was added.
+    /// Adds a watcher, unless the list has `max` already. Returns whether it was added.
     #[inline(always)]
     pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
         let room = max == usize::MAX || self.count() < max;
@@ -102,7 +102,7 @@ impl WatchList {
     }
 
     /// The watchers of a short list, or the long one.
-    #[inline(always)]
+    #[inline]
     fn watchers(&self) -> Result<&[Address], &Many> {
         match self {
             Self::One(watcher) => Ok(from_ref(watcher)),
@@ -145,7 +145,7 @@ impl WatchList {
     }
 
     /// Whether `watcher` is the only one, without a rank.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_only(&self, watcher: Address) -> bool {
         matches!(self, Self::One(only) if *only == watcher)
     }
@@ -289,13 +289,13 @@ impl<const N: usize> Short<N> {
         Self(Box::new(places))
     }
 
-    #[inline(always)]
+    #[inline]
     fn watchers(&self) -> &[Address] {
         let taken = self.0.iter().take_while(|place| **place != VACANT);
         &self.0[..taken.count()]
     }
 
-    /// The same watchers, and one more behind them.
+    /// A copy with one more watcher behind the others.
     #[inline(never)]
     fn grown<const M: usize>(&self, watcher: Address) -> Short<M> {
         Short::of(self.watchers().iter().copied().chain([watcher]))

@@ -55,13 +55,13 @@ struct Locked<K> {
 pub(crate) struct Seen(u64);
 
 impl Seen {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == EMPTY
     }
 
     /// The watcher, if it is the only one and the list is not behind the lock.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn only(self) -> Option<Address> {
         (!matches!(self.0, EMPTY | MANY)).then(|| Address::from_bits(self.0))
     }
@@ -179,9 +179,9 @@ impl<K> Resolved<K> {
         Seen(word)
     }
 
-    /// The same, but only for what happened under a lock that the watcher's `try_complete` takes as well: that lock
-    /// orders the two, and a load is enough.
-    #[inline(always)]
+    /// The watchers, for a caller whose event happened under a lock that the watchers' `try_complete` takes as well: that
+    /// lock orders the two, and a load is enough.
+    #[inline]
     pub(crate) fn peek(&self) -> Seen {
         // ORDERING: Acquire pairs with the Release in `swap`. (Relaxed would be the same program, so no model kills it:
         // either the user's lock orders the watcher's `add` before this load, or the watcher is examined under that

@@ -20,18 +20,18 @@ pub(crate) enum Turn<'t> {
 }
 
 impl<'t> Turn<'t> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(rank: Option<Rank>, ticket: &'t Cell<Ticket>) -> Self {
         rank.map_or(Self::Arrived(ticket), Self::Ranked)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_ranked(self) -> bool {
         matches!(self, Self::Ranked(_))
     }
 
     /// Whether the watcher came first. (Others may have come since, so this is a guess that it is alone.)
-    #[inline(always)]
+    #[inline]
     pub(crate) fn came_first(self) -> bool {
         matches!(self, Self::Arrived(ticket) if ticket.get() == 0)
     }

@@ -1,7 +1,7 @@
 //! G14: futures that own one another end without a stack as deep as the chain is long.
 
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, on_a_stack_of, within};
-use request_purgatory::future::{Awaited, CompletionFuture, WaitFuture};
+use request_purgatory::future::{Awaited, WaitFuture, WaitOperation};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Waits, threads::Reaper};
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ fn on_a_small_stack(test: impl FnOnce() + Send + 'static) {
 }
 
 /// The predicate of each wait owns the future of the one before. Returns the last.
-fn chain(waits: &Waits<u32>) -> WaitFuture<u32, ()> {
-    let wait = |key, owned: Option<WaitFuture<u32, ()>>| {
+fn chain(waits: &Waits<u32>) -> WaitFuture<WaitOperation<u32>, ()> {
+    let wait = |key, owned: Option<WaitFuture<WaitOperation<u32>, ()>>| {
         waits.wait([key], NEVER_IN_A_TEST, move || {
             let _ = &owned;
             None
@@ -25,7 +25,7 @@ fn chain(waits: &Waits<u32>) -> WaitFuture<u32, ()> {
 
 #[test]
 fn g14_a_chain_of_waits_that_own_one_another_needs_no_stack() {
-    type End = fn(&Waits<u32>, WaitFuture<u32, ()>);
+    type End = fn(&Waits<u32>, WaitFuture<WaitOperation<u32>, ()>);
     const ENDS: [(&str, End); 5] = [
         ("drop", |_, last| drop(last)),
         ("cancel by key", |waits, last| {
@@ -49,14 +49,15 @@ fn g14_a_chain_of_waits_that_own_one_another_needs_no_stack() {
             let waits = Waits::builder("g14").reaper(Reaper::Manual).build();
             let waits = waits.expect("no threads to refuse");
             end(&waits, chain(&waits));
-            assert_eq!(waits.len(), 0, "{name}");
+            assert_eq!(waits.stats().parked, 0, "{name}");
         });
     }
 }
 
 /// An operation that owns the future of another.
 struct Link(
-    #[expect(dead_code, reason = "it is there to be dropped")] Option<CompletionFuture<Link>>,
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    Option<WaitFuture<Awaited<Link>, (Link, Completion)>>,
 );
 
 impl DelayedOperation for Link {
@@ -84,6 +85,6 @@ fn g14_a_chain_of_operations_that_own_the_futures_of_others_needs_no_stack() {
             last = Some(next.expect("there is room"));
         }
         drop(last);
-        assert_eq!(purgatory.len(), 0);
+        assert_eq!(purgatory.stats().parked, 0);
     });
 }

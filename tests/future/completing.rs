@@ -4,8 +4,8 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe};
 use crate::{assert_empty, now};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, future::Awaited, future::WaitError,
-    threads::Dispatch, threads::Reaper, time::ManualClock,
+    Completion, Purgatory, future::Awaited, future::WaitError, purgatory::RejectReason,
+    purgatory::Rejected, threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ fn an_operation_that_is_lost_says_why() {
 
     // Dropped.
     let fetch = fetches.completion(probe.op(NEVER_IN_A_TEST), [1, 2]);
-    assert_eq!(fetches.len(), 1);
+    assert_eq!(fetches.stats().parked, 1);
     drop(fetch);
     assert_eq!((probe.ending(), Arc::strong_count(&probe)), (None, 1));
     assert_empty(&fetches);

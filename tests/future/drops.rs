@@ -3,7 +3,7 @@
 use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
 use crate::{Slot, assert_empty, by_hand, now, put, take};
-use request_purgatory::{Waits, future::WaitError, future::WaitFuture};
+use request_purgatory::{Waits, future::WaitError, future::WaitFuture, future::WaitOperation};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn g06_dropping_while_another_thread_asks() {
             assert_eq!(completed, usize::from(finds));
             assert_eq!(bell.rung(), 0);
             assert_eq!(Arc::strong_count(&payload), 1);
-            assert_eq!((waits.len(), waits.watched_keys()), (0, 0));
+            assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
         }
     });
 }
@@ -211,7 +211,10 @@ fn g12_a_waker_that_panics_harms_no_other_wait() {
 /// As executors do that run a task where it is woken.
 #[test]
 fn g03_a_waker_may_poll_and_drop_the_future() {
-    struct Inline(Slot<WaitFuture<u64, u8>>, Slot<Result<u8, WaitError>>);
+    struct Inline(
+        Slot<WaitFuture<WaitOperation<u64>, u8>>,
+        Slot<Result<u8, WaitError>>,
+    );
     impl Wake for Inline {
         fn wake(self: Arc<Self>) {
             let wait = lock(&self.0).take().expect("woken once");

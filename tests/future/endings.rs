@@ -138,7 +138,7 @@ fn a_refused_wait_resolves_at_once() {
     assert_eq!(Arc::strong_count(&payload), 2);
     drop(held);
     let held = wait(&[1]);
-    assert_eq!(waits.len(), 1, "the place is free again");
+    assert_eq!(waits.stats().parked, 1, "the place is free again");
     let panics = waits.wait([1], NEVER_IN_A_TEST, || -> Option<u8> {
         panic!("on purpose")
     });
@@ -210,9 +210,9 @@ fn waits_on_resolved_keys_and_at_ranks() {
 #[test]
 fn futures_are_send_and_debug() {
     fn check<T: Send + Sync + Unpin + std::fmt::Debug + 'static>() {}
-    check::<WaitFuture<u64, u8>>();
+    check::<WaitFuture<WaitOperation<u64>, u8>>();
     check::<Waits<u64>>();
     fn sendable<T: Send + Unpin + 'static>() {}
-    sendable::<request_purgatory::future::CompletionFuture<Op>>();
+    sendable::<WaitFuture<request_purgatory::future::Awaited<Op>, Op>>();
     sendable::<WaitOperation<u64>>();
 }

@@ -56,7 +56,7 @@ async fn on_any_executor() {
     });
     assert_eq!(first.await, Err(WaitError::Expired));
     drop(slow);
-    assert_eq!((waits.len(), waits.watched_keys()), (0, 0));
+    assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
 
     let last = waits.wait([3], NEVER_IN_A_TEST, || None::<u8>);
     let closer = thread::spawn({
@@ -121,7 +121,7 @@ fn blocking() {
         let setter = thread::spawn({
             let (waits, slot) = (waits.clone(), slot.clone());
             move || {
-                eventually("the wait", || waits.len() == 1);
+                eventually("the wait", || waits.stats().parked == 1);
                 put(&slot, 7);
                 waits.check_and_complete(&1)
             }
@@ -150,6 +150,6 @@ fn blocking_in_a_callback_panics_and_does_not_hang() {
             block_on(inner.wait([2], NEVER_IN_A_TEST, || Some(1))).ok()
         });
         assert_eq!(now(outer), Err(WaitError::Panicked));
-        assert_eq!(waits.len(), 0);
+        assert_eq!(waits.stats().parked, 0);
     });
 }

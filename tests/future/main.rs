@@ -15,6 +15,7 @@ mod stress;
 mod take;
 mod taken;
 mod until;
+mod workers;
 
 use request_purgatory::{Purgatory, Waits, threads::Reaper, time::ManualClock};
 use std::future::Future;
@@ -47,7 +48,10 @@ fn by_hand() -> (Waits<u64>, ManualClock) {
 }
 
 fn assert_empty<T: request_purgatory::DelayedOperation>(purgatory: &Purgatory<T>) {
-    assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
+    assert_eq!(
+        (purgatory.stats().parked, purgatory.stats().watched),
+        (0, 0)
+    );
     assert_eq!(purgatory.watched_keys(), 0);
     assert_eq!(purgatory.next_deadline(), None, "and no timer");
 }

@@ -6,7 +6,8 @@ use crate::support::lock;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    Bound, Waits, Watch, future::WaitError, future::WaitFuture, time::Clock, time::ManualClock,
+    Bound, Waits, Watch, future::WaitError, future::WaitFuture, future::WaitOperation, time::Clock,
+    time::ManualClock,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
@@ -62,7 +63,7 @@ type End = Result<usize, WaitError>;
 
 /// A wait, and what is known of it.
 struct Task {
-    wait: WaitFuture<u8, usize>,
+    wait: WaitFuture<WaitOperation<u8>, usize>,
     bell: Arc<Bell>,
     /// It was polled and told to wait, and the wait has not ended since.
     awaited: bool,
@@ -256,7 +257,7 @@ impl Pair {
     fn call_handle(
         &self,
         pick: Pick,
-        call: impl FnOnce(&WaitFuture<u8, usize>) -> bool,
+        call: impl FnOnce(&WaitFuture<WaitOperation<u8>, usize>) -> bool,
     ) -> Option<(usize, bool)> {
         let number = self.pick(pick)?;
         let done = call(&self.tasks[number].as_ref()?.wait);
@@ -268,7 +269,11 @@ impl Pair {
         &mut self,
         keys: BTreeMap<u8, Option<u64>>,
         starting: Starting,
-        begin: impl FnOnce(&Waits<u8>, std::time::Duration, Predicate) -> WaitFuture<u8, usize>,
+        begin: impl FnOnce(
+            &Waits<u8>,
+            std::time::Duration,
+            Predicate,
+        ) -> WaitFuture<WaitOperation<u8>, usize>,
     ) {
         let number = self.tasks.len();
         let Starting {
@@ -347,7 +352,7 @@ impl Pair {
 
     /// All that can be asked without changing anything.
     fn compare(&self) {
-        assert_eq!(self.real.len(), self.parked.len());
+        assert_eq!(self.real.stats().parked, self.parked.len());
         assert_eq!(Arc::strong_count(&self.predicates), 1 + self.parked.len());
         let watched = self.parked.values().flat_map(|wait| wait.keys.keys());
         let keys = watched.clone().collect::<BTreeSet<_>>();

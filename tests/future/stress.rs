@@ -71,7 +71,8 @@ fn g01_many_tasks_many_checkers() {
             checker.join().expect("it does not panic");
         }
         eventually("the end of all", || {
-            (waits.len(), waits.watched_keys()) == (0, 0) && Arc::strong_count(&payload) == 1
+            (waits.stats().parked, waits.watched_keys()) == (0, 0)
+                && Arc::strong_count(&payload) == 1
         });
         assert_eq!(waits.stats().panicked, 0);
     });

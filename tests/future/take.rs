@@ -6,8 +6,9 @@ use crate::support::{
     NEVER_IN_A_TEST, PATIENCE, Random, Tally, eventually, lock, on_a_stack_of, within,
 };
 use crate::{assert_empty, by_hand, now};
-use request_purgatory::future::{Taken, WaitError, WaitFuture, block_on};
+use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, threads::Reaper};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +35,11 @@ impl Jobs {
         lock(&self.0).len()
     }
 
-    fn take(&self, waits: &Waits<u64>, timeout: Duration) -> WaitFuture<u64, Taken<usize>> {
+    fn take(
+        &self,
+        waits: &Waits<u64>,
+        timeout: Duration,
+    ) -> WaitFuture<WaitOperation<u64>, Taken<usize>> {
         let (takes, returns) = (self.clone(), self.clone());
         waits.take(
             [1],
@@ -46,7 +51,7 @@ impl Jobs {
 }
 
 /// Waits for the value, and keeps it.
-fn received<T>(take: WaitFuture<u64, Taken<T>>) -> Result<T, WaitError> {
+fn received<T>(take: WaitFuture<WaitOperation<u64>, Taken<T>>) -> Result<T, WaitError> {
     block_on(take).map(Taken::done)
 }
 
@@ -199,7 +204,7 @@ fn g23_dropping_while_another_thread_takes() {
         assert_eq!(received(second), Ok(7));
         let checker = checker.join().expect("it does not panic");
         assert_eq!(told.recv(), Ok(checker));
-        assert_eq!((waits.len(), waits.watched_keys()), (0, 0));
+        assert_eq!((waits.stats().parked, waits.watched_keys()), (0, 0));
     });
 }
 
@@ -328,7 +333,7 @@ fn every_end_without_a_value_gives_nothing_back() {
     assert_eq!(received(cancelled), Err(WaitError::Cancelled));
     assert_eq!((jobs.len(), waits.stats().panicked), (0, 0));
     fn check<T: Send + Unpin + std::fmt::Debug + 'static>() {}
-    check::<WaitFuture<u64, Taken<usize>>>();
+    check::<WaitFuture<WaitOperation<u64>, Taken<usize>>>();
 }
 
 /// Workers are aborted at any moment, thousands of them, while jobs come; short timeouts, cancels and shared keys
@@ -444,7 +449,7 @@ fn all_of_them_can_be_awaited_in_spawned_methods() {
     let take = runtime.spawn(async move { first.take().await });
     let until = runtime.spawn(async move { second.until().await });
     let listen = runtime.spawn(async move { third.listen().await });
-    eventually("three who wait", || service.waits.len() == 3);
+    eventually("three who wait", || service.waits.stats().parked == 3);
     (1..3).for_each(|job| service.jobs.push(job));
     service.waits.check_and_complete("key");
     runtime.block_on(async {
@@ -472,46 +477,57 @@ fn a_plain_wait_drops_what_it_found() {
     assert_eq!(jobs.len(), 0, "100 of 100 are lost");
 }
 
-/// An operation drops an unreceived take in each of two examinations, the second of them by a nested check. Both values
+/// An operation drops a take or its guard in each of two examinations, the second of them by a nested check. Both values
 /// are offered to the workers that wait.
 #[test]
 fn g23_values_that_go_back_in_nested_examinations_are_all_offered() {
     within(PATIENCE, || {
-        let waits = Waits::<u32>::builder("g23").reaper(Reaper::Manual).build();
-        let waits = waits.expect("no threads to refuse");
-        let jobs = Arc::new(Mutex::new(VecDeque::from([1, 2])));
-        let take = || {
-            let (taken, back) = (jobs.clone(), jobs.clone());
-            waits.take(
-                [7],
-                NEVER_IN_A_TEST,
-                move |_| lock(&taken).pop_front(),
-                move |job| lock(&back).push_front(job),
-            )
-        };
-        let unreceived = Arc::new(Mutex::new(vec![take(), take()]));
-        let mut workers = [take(), take()];
-        let (weak, dropped, mut examinations) = (waits.downgrade(), unreceived.clone(), 0);
-        // Key 1 has two watchers, so its check is not that of one operation.
-        let _listener = waits.listen([1], NEVER_IN_A_TEST);
-        let _wait = waits.wait([1], NEVER_IN_A_TEST, move || {
-            examinations += 1;
-            if examinations > 2 {
-                drop(lock(&dropped).pop());
-                if let Some(waits) = weak.upgrade() {
-                    waits.check_and_complete(&1);
-                }
-            }
-            None::<()>
-        });
-        waits.check_and_complete(&1);
-        waits.advance();
-        assert!(lock(&unreceived).is_empty() && lock(&jobs).is_empty());
-        let mut cx = Context::from_waker(Waker::noop());
-        for worker in &mut workers {
-            assert!(Pin::new(worker).poll(&mut cx).is_ready());
-        }
+        [false, true].map(values_go_back_in_nested_examinations)
     });
+}
+
+fn values_go_back_in_nested_examinations(received: bool) {
+    let waits = Waits::<u32>::builder("g23").reaper(Reaper::Manual).build();
+    let waits = waits.expect("no threads to refuse");
+    let jobs = Arc::new(Mutex::new(VecDeque::from([1, 2])));
+    let take = || {
+        let (taken, back) = (jobs.clone(), jobs.clone());
+        waits.take(
+            [7],
+            NEVER_IN_A_TEST,
+            move |_| lock(&taken).pop_front(),
+            move |job| lock(&back).push_front(job),
+        )
+    };
+    let hand = |take: WaitFuture<WaitOperation<u32>, Taken<i32>>| -> Box<dyn Any + Send> {
+        match received {
+            true => Box::new(now(take).expect("a job")),
+            false => Box::new(take),
+        }
+    };
+    let hands = Arc::new(Mutex::new(vec![hand(take()), hand(take())]));
+    let mut workers = [take(), take()];
+    let (weak, dropped, mut examinations) = (waits.downgrade(), hands.clone(), 0);
+    // Key 1 has two watchers, so its check is not that of one operation.
+    let _listener = waits.listen([1], NEVER_IN_A_TEST);
+    let _wait = waits.wait([1], NEVER_IN_A_TEST, move || {
+        examinations += 1;
+        if examinations > 2 {
+            let hand = lock(&dropped).pop();
+            drop(hand);
+            if let Some(waits) = weak.upgrade() {
+                waits.check_and_complete(&1);
+            }
+        }
+        None::<()>
+    });
+    waits.check_and_complete(&1);
+    waits.advance();
+    assert!(lock(&hands).is_empty() && lock(&jobs).is_empty());
+    let mut cx = Context::from_waker(Waker::noop());
+    for worker in &mut workers {
+        assert!(Pin::new(worker).poll(&mut cx).is_ready());
+    }
 }
 
 /// The value has gone back; that its key cannot be checked is counted.

@@ -1,11 +1,11 @@
-//! Guards of what was taken: done, or given back once, whatever ends the worker (G26). And no newcomer overtakes one that
-//! waits (G27).
+//! Guards of what was taken: done, or given back once, whatever ends the worker (G26). And no newcomer overtakes one
+//! that waits (G27).
 
 use crate::support::bell::Bell;
-use crate::support::keys::{Fragile, Hook, with_fuse};
+use crate::support::keys::{Fragile, Hook, with_fuse, with_fuse_after};
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
 use crate::{assert_empty, by_hand, now};
-use request_purgatory::future::{Taken, WaitError, WaitFuture, block_on};
+use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, purgatory::Cause, threads::Reaper};
 use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,7 +16,7 @@ use std::thread;
 use std::time::Duration;
 
 type Jobs = Arc<Mutex<VecDeque<usize>>>;
-type Take = WaitFuture<u64, Taken<usize>>;
+type Take = WaitFuture<WaitOperation<u64>, Taken<usize>>;
 
 fn take(waits: &Waits<u64>, jobs: &Jobs) -> Take {
     take_if(waits, jobs, NEVER_IN_A_TEST, |_, _| true)
@@ -58,7 +58,7 @@ fn g26_a_job_in_hand_is_done_or_given_back() {
     push(&waits, &jobs, 7);
     let mut guard = received(first);
     let second = take(&waits, &jobs);
-    assert_eq!((*guard, lock(&jobs).len(), waits.len()), (7, 0, 1));
+    assert_eq!((*guard, lock(&jobs).len(), waits.stats().parked), (7, 0, 1));
     *guard += 1;
     drop(guard);
     assert_eq!(received(second).done(), 8, "as its worker left it");
@@ -237,8 +237,8 @@ fn a_take_that_panics_ends_alone() {
     assert_eq!(received(good).done(), 1);
 }
 
-/// Workers are aborted at every point: while they wait, with a job that they have not seen, and at work. Each job is done
-/// once.
+/// Workers are aborted at every point: while they wait, with a job that they have not seen, and at work. Each job is
+/// done once.
 #[test]
 fn g26_an_abort_storm_at_work_does_each_job_once() {
     const JOBS: usize = 3_000;
@@ -363,12 +363,16 @@ fn g27_on_several_keys_and_without_a_place() {
     assert_eq!(received(first).done(), 1, "it is told of what went back");
 }
 
-/// A key that panics when its watchers are counted.
+/// A key that panics when its watchers are counted, or wherever else on the way.
 #[test]
 fn g27_a_key_that_panics_on_the_way_loses_no_job() {
     let waits = Waits::<Fragile>::builder("g27").reaper(Reaper::Manual);
     let waits = waits.build().expect("no threads to refuse");
-    for countdown in 1..8 {
+    let hooks = [Hook::Hash, Hook::Eq, Hook::Clone, Hook::Drop];
+    for (hook, countdown) in hooks
+        .into_iter()
+        .flat_map(|hook| (0..12).map(move |at| (hook, at)))
+    {
         let jobs: Jobs = Arc::new(Mutex::new(VecDeque::new()));
         let take = || {
             let (takes, returns) = (jobs.clone(), jobs.clone());
@@ -381,13 +385,15 @@ fn g27_a_key_that_panics_on_the_way_loses_no_job() {
         };
         let waiting = take();
         lock(&jobs).push_back(1);
-        let newcomer = with_fuse(countdown, Hook::Hash, take).expect("it goes no further");
-        let held = [waiting, newcomer].map(|mut take| match Bell::new().poll(&mut take) {
+        // The panic goes no further, or to its caller.
+        let newcomer = with_fuse_after(countdown, 1, hook, take).ok();
+        let takes = [Some(waiting), newcomer].into_iter().flatten();
+        let held = takes.map(|mut take| match Bell::new().poll(&mut take) {
             Poll::Ready(Ok(job)) => Some(job.done()),
             _ => None,
         });
-        let there = held.iter().flatten().count() + lock(&jobs).len();
-        assert_eq!(there, 1, "once, at {countdown}");
+        let held = held.flatten().count();
+        assert_eq!(held + lock(&jobs).len(), 1, "once, at {hook:?} {countdown}");
     }
 }
 

@@ -25,7 +25,7 @@ fn it_is_evaluated_at_once_and_after_each_check_and_no_more() {
     }));
     let bell = Bell::new();
     assert_eq!(examinations.get(), 0, "it is the task that examinations");
-    assert_eq!(waits.len(), 1, "but it is parked");
+    assert_eq!(waits.stats().parked, 1, "but it is parked");
     for polls in 1..4 {
         assert_eq!(bell.poll(&mut wait), Poll::Pending);
         assert_eq!(bell.poll(&mut wait), Poll::Pending, "without a check");

@@ -22,8 +22,7 @@ fn park_at(
 ) -> (Arc<Probe>, Handle<Op>) {
     let probe = Probe::new();
     let handle = purgatory
-        .at(arrival)
-        .try_complete_else_watch(probe.op(timeout), [1])
+        .try_complete_else_watch(probe.op(timeout).arrived(arrival), [1])
         .expect("there is room")
         .into_handle()
         .expect("it cannot complete yet");
@@ -60,13 +59,12 @@ fn g10_parking_with_a_reading_reads_no_clock() {
     let key = purgatory.resolve(1);
     let arrival = clock.now();
     let before = clock.1.count();
-    let ready = || Op::new(MS).when(|| true);
-    let at = purgatory.at(arrival);
+    let op = || Op::new(MS).arrived(arrival);
     for _ in 0..10 {
-        assert!(at.try_complete_else_watch(Op::new(MS), [1, 2]).is_ok());
+        assert!(purgatory.try_complete_else_watch(op(), [1, 2]).is_ok());
         let watches = [key.watch().at_rank(3)];
-        assert!(at.try_complete_else_watch(Op::new(MS), watches).is_ok());
-        let watch = at.try_complete_else_watch(ready(), [1]);
+        assert!(purgatory.try_complete_else_watch(op(), watches).is_ok());
+        let watch = purgatory.try_complete_else_watch(op().when(|| true), [1]);
         assert!(matches!(watch, Ok(Admission::Ended)));
     }
     purgatory.check_and_complete(&1);
@@ -222,8 +220,8 @@ fn g07_a_stale_reading_wakes_the_reaper() {
         let arrival = Timestamp::from_origin(Duration::from_secs(stale));
         // It may expire while it is being parked.
         let probe = Probe::new();
-        let op = probe.op(Duration::ZERO);
-        let parked = purgatory.at(arrival).try_complete_else_watch(op, [1]);
+        let op = probe.op(Duration::ZERO).arrived(arrival);
+        let parked = purgatory.try_complete_else_watch(op, [1]);
         assert!(parked.is_ok());
         eventually("its expiry", || probe.ending() == Some(Completion::Expired));
     }

@@ -138,7 +138,7 @@ fn g18_no_operation_is_taken_for_one_that_had_its_slot_before() {
         }
         let before = examinations.count();
         link(&purgatory, 1);
-        assert_eq!(purgatory.len(), 4);
+        assert_eq!(purgatory.stats().parked, 4);
         assert_eq!(examinations.count() - before, 2 * LINKS);
     });
 }
@@ -164,7 +164,7 @@ fn g14_a_chain_of_examinations_that_drive_the_timer_needs_no_stack() {
         drop(purgatory.try_complete_else_watch(op.then(move |_| ended.add()), [key]));
     }
     clock.advance(Duration::from_secs(2));
-    let advance = move || (purgatory.advance() as u64, purgatory.len());
+    let advance = move || (purgatory.advance() as u64, purgatory.stats().parked);
     assert_eq!(on_a_stack_of(64, advance), (COUNT, 0));
     assert_eq!(ended.count(), COUNT);
 }

@@ -4,7 +4,7 @@ use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, manual, within};
 use request_purgatory::threads::Reaper;
 use request_purgatory::{
     Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, future::Taken,
-    future::WaitFuture, purgatory::Cause,
+    future::WaitFuture, future::WaitOperation, purgatory::Cause,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
@@ -21,7 +21,11 @@ const TICK: Duration = Duration::from_millis(1);
 type Lists = Arc<Mutex<HashMap<u64, VecDeque<u64>>>>;
 
 /// Waits for an item of any of `keys`, and takes from the key that it is told, if it is told one.
-fn worker(waits: &Waits<u64>, lists: &Lists, keys: &[u64]) -> WaitFuture<u64, Taken<(u64, u64)>> {
+fn worker(
+    waits: &Waits<u64>,
+    lists: &Lists,
+    keys: &[u64],
+) -> WaitFuture<WaitOperation<u64>, Taken<(u64, u64)>> {
     let (takes, returns, own) = (lists.clone(), lists.clone(), keys.to_vec());
     waits.take(
         keys.to_vec(),
@@ -46,7 +50,7 @@ fn waits() -> Waits<u64> {
     waits.expect("no threads to refuse")
 }
 
-fn poll(take: &mut WaitFuture<u64, Taken<(u64, u64)>>) -> Option<(u64, u64)> {
+fn poll(take: &mut WaitFuture<WaitOperation<u64>, Taken<(u64, u64)>>) -> Option<(u64, u64)> {
     use std::future::Future;
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::Pin::new(take).poll(&mut cx) {

@@ -1,11 +1,11 @@
 //! G16, G17, G18: counts are exact, the bound is exact, and stale handles are harmless.
 
 use crate::support::{
-    Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock, manual, refusal,
-    within,
+    Job, Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock, manual,
+    refusal, within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, threads::Dispatch, threads::Job, time::ManualClock,
+    Completion, Handle, Purgatory, purgatory::RejectReason, threads::Dispatch, time::ManualClock,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,7 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
             }
             let parked = lock(&handles).len();
             let stats = purgatory.stats();
-            assert_eq!(purgatory.len(), parked);
+            assert_eq!(purgatory.stats().parked, parked);
             assert_eq!(purgatory.snapshot().len(), parked);
             let listed = purgatory.snapshot();
             let watched = listed.iter().map(|op| op.keys.len()).sum::<usize>();
@@ -76,7 +76,7 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
                 assert_eq!(result.is_ok(), number < fits, "{number} of {fits}");
             }
             assert_eq!(purgatory.cancel_for_key(&0).len(), 1_000);
-            assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
+            assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
             assert_eq!(purgatory.next_deadline(), None, "and no timer");
         }
     });
@@ -124,9 +124,9 @@ fn g17_full_means_full_and_each_ending_makes_room_for_one() {
             // Refused is not touched: it can be tried again.
             let op = rejected.into_inner();
             assert_eq!((refused.examinations(), refused.ending()), (1, None));
-            assert_eq!(purgatory.len(), max);
+            assert_eq!(purgatory.stats().parked, max);
             end(&purgatory, &handle, &probe);
-            assert_eq!(purgatory.len(), max - 1);
+            assert_eq!(purgatory.stats().parked, max - 1);
             let handle = purgatory
                 .try_complete_else_watch(op, [1])
                 .expect("one has ended")
@@ -259,7 +259,7 @@ fn g18_a_stale_handle_does_nothing() {
         }
         assert!(handle.is_parked());
         assert_eq!(probe.examinations(), 2, "the two of the park");
-        assert_eq!(purgatory.len(), 1);
+        assert_eq!(purgatory.stats().parked, 1);
         assert!(handle.cancel().is_some());
         assert!(handle.cancel().is_none());
         stale.push(handle);
@@ -328,7 +328,7 @@ fn g16_a_completion_in_a_storm_finds_its_ending_counted() {
                 heard.load(Ordering::SeqCst) as u64 == count
             });
             assert_eq!(missing.load(Ordering::SeqCst), 0);
-            assert_eq!(purgatory.len(), 0);
+            assert_eq!(purgatory.stats().parked, 0);
             eventually("the rest", || {
                 (purgatory.stats().watched, purgatory.watched_keys()) == (0, 0)
             });

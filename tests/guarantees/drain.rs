@@ -2,7 +2,7 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::{Completion, Purgatory, RejectReason};
+use request_purgatory::{Completion, Purgatory, purgatory::RejectReason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;

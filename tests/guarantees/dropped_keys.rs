@@ -7,8 +7,8 @@ use crate::support::{
     within,
 };
 use request_purgatory::{
-    Completion, Handle, Purgatory, RejectReason, Waits, future::block_on, threads::Reaper,
-    threads::ReaperThread, time::Clock, time::SystemClock, time::Timestamp,
+    Completion, Handle, Purgatory, Waits, future::block_on, purgatory::RejectReason,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::Timestamp,
 };
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_secs(1);
@@ -88,7 +88,10 @@ fn g12_the_keys_of_one_operation_are_dropped_one_by_one_at_every_end() {
                     let key = Bomb(0);
                     assert!(lit(|| end(&purgatory, &key)).is_ok(), "{name}, {keys} keys");
                     assert_eq!(probe.ending().is_some(), name != "cancel", "{name}");
-                    assert_eq!((purgatory.len(), purgatory.stats().watched), (0, 0));
+                    assert_eq!(
+                        (purgatory.stats().parked, purgatory.stats().watched),
+                        (0, 0)
+                    );
                     assert_eq!(purgatory.watched_keys(), 0);
                 });
             }
@@ -109,7 +112,7 @@ fn g12_a_resolved_key_whose_destructor_panics_costs_no_process() {
         let handle = handle.expect("it cannot complete yet");
         assert!(lit(|| handle.force_complete()).is_ok());
         assert_eq!(probe.ending(), Some(Completion::Satisfied));
-        assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
+        assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
     });
 }
 
@@ -141,7 +144,10 @@ fn g12_an_operation_that_does_not_park_outlives_its_keys() {
         drop(purgatory.try_complete_else_watch(Op::new(SOON), [Bomb(2)]));
         let keys = (1..6).map(Bomb).collect();
         assert_eq!(refused(&purgatory, keys), Some(RejectReason::KeyFull));
-        assert_eq!((purgatory.len(), purgatory.stats().watched), (1, 1));
+        assert_eq!(
+            (purgatory.stats().parked, purgatory.stats().watched),
+            (1, 1)
+        );
         assert_eq!(purgatory.watched_keys(), 1);
     });
 }
@@ -227,7 +233,7 @@ fn g12_a_deferred_call_that_panics_leaves_the_thread_outside() {
         let forced = catch_unwind(AssertUnwindSafe(force));
         *lock(&place) = None;
         assert!(forced.is_err(), "no deferred call has panicked");
-        assert_eq!((ended.count(), purgatory.len()), (2, 0));
+        assert_eq!((ended.count(), purgatory.stats().parked), (2, 0));
         // The next call on this thread is an outermost one: its completions run before it returns.
         let (seen, ending) = (Tally::new(), ended.clone());
         let saw = seen.clone();
@@ -363,7 +369,7 @@ fn g05_a_cancel_returns_the_operation_though_a_deferred_call_panics() {
             assert_eq!(cancelled.ok(), Some(1), "by key: {by_key}");
             assert_eq!(ended.count(), 1, "the other was forced");
             assert!(purgatory.stats().panicked >= 1);
-            assert_eq!(purgatory.len(), 0);
+            assert_eq!(purgatory.stats().parked, 0);
         }
     });
 }
@@ -383,7 +389,7 @@ fn g05_a_park_that_is_refused_returns_the_operation_though_a_deferred_call_panic
         }));
         let refused = parked.ok().and_then(Result::err).expect("it is refused");
         assert_eq!(refused.reason(), RejectReason::KeyFull);
-        assert_eq!(purgatory.len(), 1);
+        assert_eq!(purgatory.stats().parked, 1);
     });
 }
 
@@ -466,7 +472,7 @@ fn g15_a_shutdown_stops_its_threads_though_a_deferred_call_panics() {
 #[test]
 fn g12_a_reaper_survives_a_panic_with_a_bad_payload() {
     #[derive(Clone)]
-    struct Bad(Arc<AtomicBool>, SystemClock);
+    struct Bad(Arc<AtomicBool>, Instant);
 
     impl Clock for Bad {
         fn now(&self) -> Timestamp {
@@ -480,7 +486,7 @@ fn g12_a_reaper_survives_a_panic_with_a_bad_payload() {
     within(PATIENCE, || {
         let reaper = ReaperThread::spawn("g12").expect("two threads more");
         let armed = Arc::new(AtomicBool::new(false));
-        let clock = Bad(armed.clone(), SystemClock::new());
+        let clock = Bad(armed.clone(), Instant::now());
         let builder = || Purgatory::<Op>::builder("g12").reaper(Reaper::Shared(reaper.clone()));
         let bad = builder().clock(clock).build().expect("no thread more");
         let good = builder().build().expect("no thread more");

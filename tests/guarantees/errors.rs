@@ -2,7 +2,7 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual, refusal};
 use request_purgatory::{
-    Purgatory, RejectReason, Rejected, purgatory::BuildError, threads::Reaper,
+    Purgatory, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
 };
 use std::error::Error;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use crate::support::{
     NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, within,
 };
-use request_purgatory::{Completion, Purgatory, RejectReason, threads::Reaper};
+use request_purgatory::{Completion, Purgatory, purgatory::RejectReason, threads::Reaper};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -39,7 +39,7 @@ fn g01_a_deferred_examination_is_made_when_the_timer_is_driven() {
             purgatory.advance();
         }
         assert_eq!((events.count(), ended.count()), (EVENTS, 1));
-        assert_eq!(purgatory.len(), 0);
+        assert_eq!(purgatory.stats().parked, 0);
     });
 }
 
@@ -308,7 +308,7 @@ fn g14_the_ninth_nested_park_is_refused() {
             let refused = Refused::default();
             park(&purgatory, 0, refused.clone());
             // The outermost one and eight nested ones.
-            assert_eq!(purgatory.len(), round * 10 - 1);
+            assert_eq!(purgatory.stats().parked, round * 10 - 1);
             let Some((9, op)) = lock(&refused).pop() else {
                 panic!("another one was refused");
             };

@@ -2,11 +2,11 @@
 //! handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
 
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, threads_named, within,
+    Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, threads_named, within,
 };
-use request_purgatory::purgatory::{ShutdownError, StillRunning};
+use request_purgatory::purgatory::ShutdownError;
 use request_purgatory::{
-    Completion, Purgatory, threads::Dispatch, threads::Job, threads::Reaper, threads::ReaperThread,
+    Completion, Purgatory, threads::Dispatch, threads::Reaper, threads::ReaperThread,
 };
 use std::future::Future;
 use std::ops::Range;
@@ -119,12 +119,12 @@ fn g15_a_shutdown_with_a_bound_says_what_still_runs() {
         let answer = purgatory.shutdown_timeout(bound);
         let took = begun.elapsed();
         assert!((bound..bound + PROMPT).contains(&took), "{took:?}");
-        let Err(ShutdownError::TimedOut(StillRunning {
+        let Err(ShutdownError::TimedOut {
             parked,
             completions_pending,
             threads,
             ..
-        })) = answer
+        }) = answer
         else {
             panic!("{answer:?}");
         };
@@ -158,10 +158,10 @@ fn g15_a_shutdown_with_a_bound_waits_for_the_completions_of_an_executor() {
         eventually("the expiry", || purgatory.advance() == 1);
         let bound = Duration::from_millis(30);
         match purgatory.shutdown_timeout(bound) {
-            Err(ShutdownError::TimedOut(StillRunning {
+            Err(ShutdownError::TimedOut {
                 completions_pending: 1,
                 ..
-            })) => {}
+            }) => {}
             other => panic!("{other:?}"),
         }
         let job: Job = given.recv().expect("the completion");
@@ -233,7 +233,7 @@ fn g15_a_shutdown_in_the_background_waits_for_an_operation_that_is_examined() {
         let check = stall.check(&purgatory, 1);
         for _ in 0..20 {
             match purgatory.shutdown_timeout(SOON) {
-                Err(ShutdownError::TimedOut(still)) => assert_eq!(still.parked, 1),
+                Err(ShutdownError::TimedOut { parked, .. }) => assert_eq!(parked, 1),
                 other => panic!("{other:?}"),
             }
         }

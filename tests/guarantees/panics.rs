@@ -2,10 +2,11 @@
 
 use crate::support::threads_named;
 use crate::support::{
-    NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, refusal, within,
+    Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, refusal, within,
 };
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper, time::WakeFn,
+    Completion, Purgatory, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
+    threads::Reaper, time::WakeFn,
 };
 use std::sync::Arc;
 use std::thread;
@@ -204,7 +205,7 @@ fn g12_a_panic_in_timeout_gives_the_operation_back() {
 fn g12_a_bad_executor_loses_no_operation() {
     within(PATIENCE, || {
         quietly();
-        let bad: [fn(request_purgatory::threads::Job); 3] = [
+        let bad: [fn(Job); 3] = [
             |_| std::panic::panic_any("intended"),
             |job| drop(job),
             |job| job(),
@@ -333,7 +334,7 @@ fn g12_a_panic_at_an_examination_asked_for_during_the_park_gives_the_operation_b
         );
         let stats = purgatory.stats();
         assert_eq!((stats.aborted, stats.rejected, stats.panicked), (1, 1, 1));
-        assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
+        assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
     });
 }
 

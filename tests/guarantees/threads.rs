@@ -1,10 +1,10 @@
 //! G7, G13, G15, G19: what runs on which thread, and what it costs when nothing happens.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
+use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, Rejected, threads::Dispatch, threads::Reaper,
-    threads::ReaperThread, time::Clock, time::ManualClock, time::SystemClock, time::Timestamp,
+    Completion, Purgatory, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
     time::WakeFn,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -85,7 +85,7 @@ fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
                     .count();
             }
             assert_eq!(ended + returned, all);
-            assert_eq!((purgatory.len(), purgatory.watched_keys()), (0, 0));
+            assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
             // A joined thread is listed for a moment longer.
             eventually("the end of its threads", || {
                 threads_named("g15-any").is_empty()
@@ -273,7 +273,6 @@ fn g15_after_a_shutdown_every_call_is_answered() {
         purgatory.check_later(1);
         assert!(purgatory.cancel_for_key(&1).is_empty());
         assert_eq!(purgatory.force_complete_for_key(&1), 0);
-        assert_eq!(purgatory.reschedule_for_key(&1, Duration::ZERO), 0);
         assert_eq!(purgatory.advance(), 0);
         assert!(!handle.is_parked() && !handle.check() && handle.cancel().is_none());
         assert_eq!(purgatory.stats().shut_down, 1);
@@ -327,11 +326,10 @@ fn g13_completions_of_a_deferred_check_go_where_they_were_sent() {
         }
         purgatory.check_later(1);
         purgatory.advance();
-        assert_eq!((purgatory.len(), ended.count()), (0, 0));
+        assert_eq!((purgatory.stats().parked, ended.count()), (0, 0));
         let jobs = std::mem::take(&mut *lock(&jobs));
         assert_eq!(jobs.len() as u64, count);
-        jobs.into_iter()
-            .for_each(|job: request_purgatory::threads::Job| job());
+        jobs.into_iter().for_each(|job: Job| job());
         assert_eq!(ended.count(), count);
     }
 }
@@ -473,7 +471,7 @@ fn g15_a_shutdown_in_the_middle_of_a_storm_leaves_nothing_behind() {
 /// A clock may panic when a purgatory that is being built subscribes to it: its threads end.
 #[test]
 fn g15_a_clock_that_panics_in_a_build_leaves_no_thread() {
-    struct Refusing(SystemClock);
+    struct Refusing(Instant);
 
     impl Clock for Refusing {
         fn now(&self) -> Timestamp {
@@ -488,7 +486,7 @@ fn g15_a_clock_that_panics_in_a_build_leaves_no_thread() {
     within(PATIENCE, || {
         for _ in 0..5 {
             let builder = Purgatory::<Op>::builder("g15-build");
-            let builder = builder.clock(Refusing(SystemClock::new()));
+            let builder = builder.clock(Refusing(Instant::now()));
             assert!(catch_unwind(AssertUnwindSafe(|| builder.build())).is_err());
         }
         eventually("the end of the threads", || {

@@ -1,6 +1,6 @@
 //! A recorder of the `metrics` facade.
 
-use crate::scenario::{LATE, STAY, Scenario, TIMEOUT};
+use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, listen_for_what_is_not_checked};
 use crate::support::keys::{Fragile, Hook, with_fuse};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, quietly, within};
 use metrics::{
@@ -9,7 +9,7 @@ use metrics::{
 };
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use request_purgatory::{Purgatory, Timer, WeakRef, threads::Reaper};
+use request_purgatory::{Purgatory, Timer, purgatory::WeakRef, threads::Reaper};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -102,6 +102,20 @@ fn everything_is_told_once() {
     let expected = expected.into_iter();
     let expected = expected.map(|(name, value)| (("fetch".to_owned(), name), value));
     assert_eq!(told(&snapshotter), expected.collect());
+}
+
+#[test]
+fn a_listeners_missed_check_is_told_once() {
+    for found in [Found::ByARecheck, Found::AtTheDeadline] {
+        let (waits, snapshotter) = recorded(|| listen_for_what_is_not_checked("news", found));
+        let counter = ("news".into(), "purgatory_missed_checks_total".into());
+        assert_eq!(
+            told(&snapshotter)[&counter],
+            DebugValue::Counter(1),
+            "{found:?}"
+        );
+        assert_eq!(waits.stats().missed_checks, 1);
+    }
 }
 
 #[test]
@@ -250,7 +264,7 @@ fn g12_a_recorder_that_panics_does_not_end_the_reaper() {
         drop(purgatory.try_complete_else_watch(op, [1]));
         eventually("it expires", || purgatory.stats().expired == round);
     }
-    assert_eq!(purgatory.len(), 0);
+    assert_eq!(purgatory.stats().parked, 0);
 }
 
 #[test]
@@ -295,7 +309,6 @@ fn g03_a_recorder_may_call_the_purgatory() {
                 }
                 purgatory.snapshot();
                 purgatory.next_deadline();
-                purgatory.reschedule_for_key(&1, TIMEOUT);
                 purgatory.check_later(77);
             }
         }));

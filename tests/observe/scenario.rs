@@ -1,10 +1,15 @@
 //! One operation for each way to end.
 
+use crate::support::bell::Bell;
 use crate::support::{Op, Probe, lock, quietly, refusal};
 use request_purgatory::{
-    Completion, Purgatory, RejectReason, stats::Stats, threads::Reaper, time::ManualClock,
+    Completion, Purgatory, Waits, purgatory::RejectReason, purgatory::Stats, threads::Reaper,
+    time::ManualClock,
 };
+use std::cell::Cell;
+use std::future::ready;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(500);
@@ -168,4 +173,52 @@ impl Scenario {
         assert_eq!(self.purgatory.watched_keys(), 0);
         stats.panicked
     }
+}
+
+/// How a listener finds an event that no check has announced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Found {
+    ByARecheck,
+    AtTheDeadline,
+}
+
+/// Three listeners of one purgatory: one is checked, one is checked late, one finds its event without a check.
+pub(crate) fn listen_for_what_is_not_checked(name: &str, found: Found) -> Waits<u64> {
+    let clock = ManualClock::new();
+    let builder = Waits::<u64>::builder(name).clock(clock.clone());
+    let waits = builder.reaper(Reaper::Manual).build();
+    let waits = waits.expect("no threads to refuse");
+    let pass = |time| {
+        clock.advance(time);
+        waits.advance();
+    };
+    for (early, late) in [(true, false), (false, true), (false, false)] {
+        let event = Cell::new(false);
+        let listener = waits.listen([1], TIMEOUT);
+        let listener = match found {
+            Found::ByARecheck => listener.recheck_every(TIMEOUT / 2),
+            Found::AtTheDeadline => listener,
+        };
+        let mut until = Box::pin(listener.until(|| ready(event.get().then_some("found"))));
+        let bell = Bell::new();
+        assert!(bell.poll(&mut until).is_pending());
+        event.set(true);
+        if early {
+            waits.check_and_complete(&1);
+        }
+        match found {
+            Found::ByARecheck => pass(TIMEOUT / 2),
+            // (Where there is no recheck, a check is in time or it is missed.)
+            Found::AtTheDeadline if late => _ = waits.check_and_complete(&1),
+            Found::AtTheDeadline => pass(TIMEOUT),
+        }
+        assert_eq!(bell.poll(&mut until), Poll::Ready(Ok("found")));
+        drop(until);
+        if late {
+            waits.check_and_complete(&1);
+        }
+        pass(TIMEOUT / 4); // longer than a check may be late
+        assert!(waits.is_empty());
+    }
+    waits
 }

@@ -1,8 +1,8 @@
 //! A subscriber of the `tracing` facade.
 
-use crate::scenario::{LATE, STAY, Scenario, TIMEOUT};
+use crate::scenario::{Found, LATE, STAY, Scenario, TIMEOUT, listen_for_what_is_not_checked};
 use crate::support::{Op, PATIENCE, Probe, eventually, lock, quietly, within};
-use request_purgatory::{Purgatory, WeakRef};
+use request_purgatory::{Purgatory, purgatory::WeakRef};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +31,8 @@ struct Told {
 struct Notes {
     level: Level,
     spans: Mutex<Vec<Told>>,
+    /// Events outside of any span.
+    loose: Mutex<Vec<(Level, Fields)>>,
     entered: Mutex<Vec<u64>>,
 }
 
@@ -39,6 +41,7 @@ impl Notes {
         Arc::new(Self {
             level,
             spans: Mutex::default(),
+            loose: Mutex::default(),
             entered: Mutex::default(),
         })
     }
@@ -106,10 +109,12 @@ impl Subscriber for Notes {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let span = event.parent().expect("every event is in a span");
         let mut fields = Fields::new();
         event.record(&mut Reader(&mut fields));
-        self.of(span, |told| told.events.push(fields));
+        match event.parent() {
+            Some(span) => self.of(span, |told| told.events.push(fields)),
+            None => lock(&self.loose).push((*event.metadata().level(), fields)),
+        }
     }
 
     fn enter(&self, span: &Id) {
@@ -196,6 +201,23 @@ fn each_operation_has_a_span_and_an_end() {
     );
     let events = spans.into_iter().map(|span| span.events);
     assert_eq!(events.collect::<Vec<_>>(), expected);
+    assert!(lock(&notes.loose).is_empty());
+}
+
+/// It tells which purgatory it was, and needs no span.
+#[test]
+fn a_listeners_missed_check_is_a_warning() {
+    for found in [Found::ByARecheck, Found::AtTheDeadline] {
+        let notes = Notes::up_to(Level::WARN);
+        listen(notes.clone(), || {
+            let waits = listen_for_what_is_not_checked("news", found);
+            assert_eq!(waits.stats().missed_checks, 1);
+        });
+        let message = "missed check: an event was found that no check of its key announced";
+        let warning = fields([("message", message), ("purgatory", "news")]);
+        assert_eq!(*lock(&notes.loose), [(Level::WARN, warning)], "{found:?}");
+        assert!(lock(&notes.spans).is_empty());
+    }
 }
 
 #[test]
@@ -267,6 +289,21 @@ fn told(doing: impl Fn() + Send + Sync + 'static, run: impl FnOnce()) {
 }
 
 #[test]
+fn g12_a_subscriber_that_panics_at_a_warning_harms_no_listener() {
+    quietly();
+    told(
+        || std::panic::panic_any("intended"),
+        || {
+            let waits = listen_for_what_is_not_checked("loud", Found::ByARecheck);
+            let stats = waits.stats();
+            assert_eq!((stats.missed_checks, stats.completed), (1, 3));
+            // Once for each listener, which has no span then, and for the warning.
+            assert_eq!(stats.panicked, 3 + 1);
+        },
+    );
+}
+
+#[test]
 fn g12_a_subscriber_that_panics_at_once_harms_no_operation() {
     quietly();
     let intended = || std::panic::panic_any("intended");
@@ -318,7 +355,7 @@ fn g12_a_subscriber_that_panics_does_not_end_the_reaper() {
             drop(purgatory.try_complete_else_watch(op, [1]));
             eventually("it expires", || purgatory.stats().expired == round);
         }
-        assert_eq!(purgatory.len(), 0);
+        assert_eq!(purgatory.stats().parked, 0);
     });
 }
 
@@ -339,7 +376,6 @@ fn g03_a_subscriber_may_call_the_purgatory() {
                 purgatory.cancel_for_key(&77);
                 purgatory.snapshot();
                 purgatory.next_deadline();
-                purgatory.reschedule_for_key(&1, TIMEOUT);
                 purgatory.check_later(77);
             }
         };

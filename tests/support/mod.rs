@@ -7,8 +7,8 @@ pub(crate) mod spans;
 pub(crate) mod stall;
 
 use request_purgatory::{
-    Builder, Completion, DelayedOperation, Purgatory, RejectReason, Rejected, threads::Reaper,
-    time::ManualClock,
+    Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::RejectReason,
+    purgatory::Rejected, threads::Reaper, time::ManualClock, time::Timestamp,
 };
 use std::fmt;
 use std::hash::Hash;
@@ -24,9 +24,14 @@ pub(crate) const NEVER_IN_A_TEST: Duration = Duration::from_secs(3_600);
 /// What a watchdog allows unless a test says otherwise: generous, for loaded machines.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
+/// What an executor is given.
+#[allow(dead_code, reason = "not every test crate has an executor")]
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
 /// A parked operation made of closures.
 pub(crate) struct Op<K = u64> {
     timeout: Duration,
+    arrival: Option<Timestamp>,
     try_complete: Box<dyn FnMut() -> bool + Send>,
     end: Option<Box<dyn FnOnce(Completion) + Send>>,
     key: PhantomData<fn() -> K>,
@@ -37,10 +42,17 @@ impl<K> Op<K> {
     pub(crate) fn new(timeout: Duration) -> Self {
         Self {
             timeout,
+            arrival: None,
             try_complete: Box::new(|| false),
             end: None,
             key: PhantomData,
         }
+    }
+
+    /// It arrived then.
+    pub(crate) fn arrived(mut self, at: Timestamp) -> Self {
+        self.arrival = Some(at);
+        self
     }
 
     /// Its `try_complete`.
@@ -61,6 +73,10 @@ impl<K: Eq + Hash + Clone + Send + Sync + 'static> DelayedOperation for Op<K> {
 
     fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    fn arrival(&self) -> Option<Timestamp> {
+        self.arrival
     }
 
     fn try_complete(&mut self) -> bool {

@@ -3,12 +3,11 @@
 use crate::support::{Mint, PATIENCE, Tally, busy, eventually, sleeps, threads_named, within};
 use crate::{Tested, builder, unique};
 use request_purgatory::{
-    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::SystemClock,
-    time::WakeFn,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::WakeFn,
 };
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No timers, no wake-ups; and with a far one neither.
 pub(crate) fn g19_idle_means_idle<W: Tested>() {
@@ -29,7 +28,7 @@ pub(crate) fn g19_idle_means_idle<W: Tested>() {
             let id = idle.start(Duration::from_millis(5), number);
             let id = id.expect("it fits");
             if number % 2 == 0 {
-                assert_eq!(idle.reschedule(id, Duration::from_millis(20)), Ok(()));
+                assert!(idle.reschedule(id, Duration::from_millis(20)));
             }
         }
         eventually("the expiry of all", || ran.count() == 100);
@@ -82,7 +81,7 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
     within(PATIENCE, || {
         let (wake, woken) = std::sync::mpsc::channel();
         let waker = WakeFn::new(move || wake.send(()).is_ok());
-        let clock = SystemClock::new();
+        let clock = Instant::now();
         let (timer, expired) = builder::<u32, W>("reactor")
             .clock(clock)
             .wheel_size(1 << 16)
@@ -114,7 +113,7 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
         assert_eq!(expired.recv_timeout(patience), Ok(1));
         let late = timer.start(Duration::from_secs(50), 2).expect("it fits");
         thread::sleep(Duration::from_millis(5));
-        assert_eq!(timer.reschedule(late, Duration::ZERO), Ok(()));
+        assert!(timer.reschedule(late, Duration::ZERO));
         assert_eq!(expired.recv_timeout(patience), Ok(2));
         drop(timer);
         reactor.join().expect("the reactor hears of the end");
@@ -130,7 +129,7 @@ pub(crate) fn a_channel_outlives_its_timer_and_a_timer_its_channel<W: Tested>() 
             .expect("threads are to be had");
         timer.start(soon, "expired").expect("it fits");
         timer.start(Duration::MAX, "never").expect("it fits");
-        eventually("the expiry", || timer.len() == 1);
+        eventually("the expiry", || timer.stats().parked == 1);
         // There is no completion thread unless one was asked for.
         assert_eq!(expired.recv(), Ok("expired"));
         assert_eq!(threads_named(&name).len(), 1);

@@ -15,7 +15,7 @@ mod stress;
 mod time;
 
 use request_purgatory::scheme::{self, Scheme};
-use request_purgatory::{Builder, Timer, threads::Reaper, time::ManualClock};
+use request_purgatory::{Timer, purgatory::Builder, threads::Reaper, time::ManualClock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A scheme under test.
@@ -27,14 +27,12 @@ trait Tested: Scheme {
 }
 
 macro_rules! schemes {
-    ($($(#[$attr:meta])* $name:ident: $scheme:path, sleeps: $sleeps:literal, endless: $endless:literal;)*) => {$(
-        $(#[$attr])*
+    ($($name:ident: $scheme:path, sleeps: $sleeps:literal, endless: $endless:literal;)*) => {$(
         impl Tested for $scheme {
             const SLEEPS: bool = $sleeps;
             const ENDLESS: bool = $endless;
         }
 
-        $(#[$attr])*
         mod $name {
             use super::*;
             each! { $scheme:
@@ -84,14 +82,10 @@ schemes! {
     heap: scheme::Heap, sleeps: true, endless: true;
     hashed_wheel: scheme::HashedWheel, sleeps: false, endless: true;
     stepped_wheel: scheme::SteppedWheel, sleeps: false, endless: true;
-    #[cfg(feature = "reference-schemes")]
-    unordered_list: scheme::reference::UnorderedList, sleeps: true, endless: true;
-    #[cfg(feature = "reference-schemes")]
-    ordered_list: scheme::reference::OrderedList, sleeps: true, endless: true;
-    #[cfg(feature = "reference-schemes")]
-    simple_wheel: scheme::reference::SimpleWheel, sleeps: false, endless: false;
-    #[cfg(feature = "reference-schemes")]
-    sorted_hashed_wheel: scheme::reference::SortedHashedWheel, sleeps: false, endless: true;
+    unordered_list: scheme::UnorderedList, sleeps: true, endless: true;
+    ordered_list: scheme::OrderedList, sleeps: true, endless: true;
+    simple_wheel: scheme::SimpleWheel, sleeps: false, endless: false;
+    sorted_hashed_wheel: scheme::SortedHashedWheel, sleeps: false, endless: true;
 }
 
 /// A name that starts like no other's: threads are found by it.

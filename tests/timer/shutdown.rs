@@ -3,7 +3,9 @@
 use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock, refusal};
 use crate::support::{threads_named, within};
 use crate::{Tested, builder, manual, unique};
-use request_purgatory::{RejectReason, Rejected, Timer, threads::Dispatch, threads::Reaper};
+use request_purgatory::{
+    Timer, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch, threads::Reaper,
+};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,7 +62,7 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
         timer.start(Duration::MAX, mint.token(1)).expect("it fits");
         let (clone, weak) = (timer.clone(), timer.downgrade());
         drop(timer);
-        assert_eq!((mint.living(), clone.len()), (1, 1));
+        assert_eq!((mint.living(), clone.stats().parked), (1, 1));
         drop(clone);
         assert_eq!(mint.living(), 0);
         assert!(weak.upgrade().is_none());
@@ -198,7 +200,7 @@ pub(crate) fn g15_a_shutdown_at_any_moment_loses_nothing<W: Tested>() {
                 (made, made),
                 "lost or ended twice"
             );
-            assert_eq!((mint.living(), timer.len()), (0, 0));
+            assert_eq!((mint.living(), timer.stats().parked), (0, 0));
         }
     });
 }

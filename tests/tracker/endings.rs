@@ -1,10 +1,10 @@
 //! G5, G12, G17: how a value ends, one at a time, and what the callback may do.
 
-use crate::support::{Mint, PATIENCE, Token, eventually, lock, quietly, within};
-use request_purgatory::threads::{Dispatch, Job};
+use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, within};
+use request_purgatory::threads::Dispatch;
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, WeakRef, purgatory::BuildError, threads::Reaper,
-    time::ManualClock,
+    Tracker, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected,
+    purgatory::WeakRef, threads::Reaper, time::ManualClock,
 };
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -37,11 +37,11 @@ fn g05_each_value_ends_in_one_way() {
         tracker
             .track(1, mint.token(10), TICK)
             .expect("room")
-            .replaced
+            .1
             .is_none()
     );
     let tracked = tracker.track(1, mint.token(11), TICK * 2).expect("room");
-    assert_eq!(tracked.replaced.expect("the first one").number, 10);
+    assert_eq!(tracked.1.expect("the first one").number, 10);
     let refused = tracker.try_track(1, mint.token(12), TICK * 9);
     assert!(
         matches!(refused.map_err(Rejected::into_parts), Err((RejectReason::Duplicate, back)) if back.number == 12)
@@ -153,7 +153,7 @@ fn a_callback_may_track_again_and_complete_others() {
         log.sort_unstable();
         let other = (round == 0).then_some(7);
         assert!(log.into_iter().eq((0..100).map(|key| (key, round, other))));
-        assert_eq!(tracker.len(), 100);
+        assert_eq!(tracker.stats().parked, 100);
     }
     assert_eq!(tracker.stats().panicked, 0);
 }
@@ -234,8 +234,8 @@ fn g18_a_late_callback_knows_that_its_key_has_another_value() {
     let third = leases.try_track(1, 3, TICK).expect("the key is free");
     let jobs = std::mem::take(&mut *lock(&jobs));
     jobs.into_iter().for_each(|job| job());
-    assert_eq!(*lock(&ended), Some(second.token));
-    assert!(leases.token(&1) == Some(third) && third > second.token);
+    assert_eq!(*lock(&ended), Some(second.0));
+    assert!(leases.token(&1) == Some(third) && third > second.0);
 }
 
 /// A closure that picks values by key and value; one that panics has ended none.
@@ -250,13 +250,13 @@ fn g05_values_are_withdrawn_without_the_callback() {
     }
     let panics = || tracker.withdraw_where(|key, _| *key != 50 || panic!("intended"));
     assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
-    assert_eq!(tracker.len(), 100);
+    assert_eq!(tracker.stats().parked, 100);
     let withdrawn = tracker.withdraw_where(|key, value| key % 2 == 0 && value.number == 7);
     let mut keys = withdrawn.iter().map(|(key, _)| *key).collect::<Vec<_>>();
     keys.sort_unstable();
     assert_eq!(keys, [70, 72, 74, 76, 78]);
     drop(withdrawn);
-    assert_eq!((tracker.len(), mint.living()), (95, 95));
+    assert_eq!((tracker.stats().parked, mint.living()), (95, 95));
     let mut keys = tracker.keys();
     keys.sort_unstable();
     assert!(
@@ -286,7 +286,7 @@ fn g12_a_panic_of_the_callback_ends_that_value_only() {
         }
         eventually("the callbacks", || lock(&log).len() == 180);
         eventually("the count of panics", || tracker.stats().panicked == 30);
-        assert_eq!((tracker.stats().expired, tracker.len()), (210, 0));
+        assert_eq!((tracker.stats().expired, tracker.stats().parked), (210, 0));
         // Their keys are free.
         for key in 0..210 {
             tracker.try_track(key, (), Duration::MAX).expect("room");
@@ -322,7 +322,7 @@ fn g07_a_renewal_and_a_replacement_wake_the_reaper() {
         eventually("the expiry of the first", || *lock(&expired) == [1]);
         let tracked = tracker.track(1, 2, Duration::MAX).expect("there is room");
         asleep();
-        assert!(tracker.replace_if(1, tracked.token, 3, TICK).is_ok());
+        assert!(tracker.replace_if(1, tracked.0, 3, TICK).is_ok());
         eventually("the expiry of the second", || *lock(&expired) == [1, 3]);
     });
 }

@@ -2,8 +2,8 @@
 
 use crate::support::{Mint, Token, lock, quietly};
 use request_purgatory::{
-    RejectReason, Rejected, Requests, Tracker, purgatory::KeyHasher, threads::Reaper,
-    time::ManualClock,
+    Requests, Tracker, purgatory::KeyHasher, purgatory::RejectReason, purgatory::Rejected,
+    threads::Reaper, time::ManualClock,
 };
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -129,7 +129,7 @@ fn g12_a_panicking_key_loses_no_value() {
                             .track(Key(key), mint.token(99), TICK)
                             .map_err(Rejected::into_parts)
                         {
-                            Ok(tracked) => back.extend(tracked.replaced),
+                            Ok(tracked) => back.extend(tracked.1),
                             Err((RejectReason::Panicked, value)) => {
                                 assert_eq!(value.number, 99);
                                 back.push(value);
@@ -159,7 +159,7 @@ fn g12_a_panicking_key_loses_no_value() {
                 };
                 assert_eq!(ends, expected, "{context}");
                 drop(back);
-                assert_eq!((mint.living(), tracker.len()), (0, 0), "{context}");
+                assert_eq!((mint.living(), tracker.stats().parked), (0, 0), "{context}");
                 // Every key can be used again, whatever a panic has left in the map.
                 for key in 0..10 {
                     let tracked = tracker.try_track(Key(key), mint.token(1), TICK);
@@ -187,7 +187,7 @@ fn g12_a_panic_while_the_map_grows_loses_no_value() {
                 .track(Key(key), value, TICK)
                 .map_err(Rejected::into_parts)
             {
-                Ok(tracked) => assert!(tracked.replaced.is_none()),
+                Ok(tracked) => assert!(tracked.1.is_none()),
                 Err((RejectReason::Panicked, value)) => back.push(value.number),
                 Err(other) => panic!("{other:?}"),
             }
@@ -196,7 +196,7 @@ fn g12_a_panic_while_the_map_grows_loses_no_value() {
         // Kept means found.
         let found = (0..100).filter(|key| tracker.contains(&Key(*key)));
         assert_eq!(found.count(), 100 - back.len());
-        assert_eq!(tracker.len(), 100 - back.len());
+        assert_eq!(tracker.stats().parked, 100 - back.len());
         clock.advance(TICK);
         assert_eq!(tracker.advance(), 100 - back.len());
         back.extend(lock(&expired).iter().map(|end| end.1));
@@ -228,7 +228,7 @@ fn g12_a_panicking_id_comes_back() {
                 Ok(request) => drop(request),
                 Err(other) => panic!("{other:?}"),
             }
-            assert_eq!(requests.len(), 0);
+            assert_eq!(requests.stats().parked, 0);
             assert_eq!(requests.stats().rejected, refused);
         }
     }

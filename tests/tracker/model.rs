@@ -5,8 +5,8 @@ use crate::support::lock;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    RejectReason, Rejected, Tracker, time::Clock, time::ManualClock, time::Timestamp,
-    tracker::FencingToken,
+    Tracker, purgatory::RejectReason, purgatory::Rejected, time::Clock, time::ManualClock,
+    time::Timestamp, tracker::FencingToken,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -148,7 +148,7 @@ impl Pair {
         let result = match replace {
             true => {
                 let tracked = self.real.track(key, value, timeout);
-                tracked.map(|tracked| (tracked.token, tracked.replaced))
+                tracked
             }
             false => {
                 let tracked = self.real.try_track(key, value, timeout);
@@ -193,8 +193,8 @@ impl Pair {
             Ok(tracked) => {
                 assert!(mine, "replaced by a stale token");
                 let before = self.kept.insert(key, (value, self.deadline(timeout)));
-                assert_eq!(tracked.replaced, before.map(|(value, _)| value));
-                self.given(key, tracked.token);
+                assert_eq!(Some(tracked.1), before.map(|(value, _)| value));
+                self.given(key, tracked.0);
             }
             Err(rejected) => {
                 let expected = match self.closed {
@@ -228,7 +228,7 @@ impl Pair {
     fn compare(&self) {
         assert!(lock(&self.expired).is_empty(), "an expiry out of the blue");
         assert_eq!(self.real.is_shut_down(), self.closed);
-        assert_eq!(self.real.len(), self.kept.len());
+        assert_eq!(self.real.stats().parked, self.kept.len());
         let mut keys = self.real.keys();
         keys.sort_unstable();
         assert!(keys.iter().eq(self.kept.keys()));

@@ -5,8 +5,8 @@ use crate::support::{PATIENCE, eventually, lock, quietly, threads_named, within}
 use request_purgatory::future::block_on;
 use request_purgatory::tracker::Responded::{Delivered, Late, Unknown};
 use request_purgatory::{
-    RejectReason, Rejected, Requests, WaitError, threads::Reaper, threads::ReaperThread,
-    time::ManualClock, tracker::ResponseFuture,
+    Requests, WaitError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
+    threads::ReaperThread, time::ManualClock, tracker::ResponseFuture,
 };
 use std::cell::Cell;
 use std::future::Future;
@@ -31,7 +31,7 @@ fn g05_each_request_is_answered_or_times_out() {
     let (calls, clock) = manual();
     let answered = calls.request(1, TICK).expect("room");
     let silent = calls.request(2, TICK).expect("room");
-    assert_eq!((*answered.id(), calls.len()), (1, 2));
+    assert_eq!((*answered.id(), calls.stats().parked), (1, 2));
     let respond = |id: u32| calls.respond(&id, id.to_string());
     assert_eq!(respond(1), Delivered);
     // It has its response.
@@ -114,7 +114,7 @@ fn an_id_in_use_is_refused() {
     let next = calls.request(1, TICK).expect("free again");
     drop(kept);
     assert_eq!(
-        calls.len(),
+        calls.stats().parked,
         1,
         "the drop of an answered one forgets nothing"
     );
@@ -127,7 +127,7 @@ fn a_dropped_request_is_forgotten() {
     let (calls, clock) = manual();
     let dropped = calls.request(1, TICK).expect("room");
     drop(dropped);
-    assert_eq!((calls.len(), calls.stats().cancelled), (0, 1));
+    assert_eq!((calls.stats().parked, calls.stats().cancelled), (0, 1));
     assert_eq!(
         calls.respond(&1, "for none".into()),
         Late("for none".into())
@@ -135,7 +135,7 @@ fn a_dropped_request_is_forgotten() {
     let again = calls.request(1, TICK * 9).expect("the id is free at once");
     // The timeout of the forgotten one was stopped.
     clock.advance(TICK);
-    assert_eq!((calls.advance(), calls.len()), (0, 1));
+    assert_eq!((calls.advance(), calls.stats().parked), (0, 1));
     drop(again);
     assert_eq!(calls.next_deadline(), None);
 }
@@ -149,7 +149,7 @@ fn an_old_request_does_not_touch_a_new_one_with_its_id() {
     assert_eq!(calls.advance(), 1);
     let new = calls.request(1, TICK * 5).expect("free");
     drop(old);
-    assert_eq!(calls.len(), 1);
+    assert_eq!(calls.stats().parked, 1);
     assert!(delivered(calls.respond(&1, "new".into())));
     assert_eq!(block_on(new), Ok("new".into()));
 }
@@ -224,7 +224,7 @@ fn requests_of_a_lost_connection_fail_together() {
     }
     assert!(delivered(calls.respond(&99, "in time".into())));
     assert_eq!(calls.fail_all_with(lost), 99);
-    assert_eq!((calls.len(), calls.stats().panicked), (1, 1));
+    assert_eq!((calls.stats().parked, calls.stats().panicked), (1, 1));
     for (id, request) in pending.into_iter().enumerate() {
         let expected = match id {
             99 => "in time".to_owned(),
@@ -256,13 +256,13 @@ fn g12_some_requests_fail_though_a_closure_panics() {
     let pending = (0..10).map(request).collect::<Vec<_>>();
     let picks = || calls.fail_where(|id| *id < 8 || panic!("intended"), u32::to_string);
     assert!(catch_unwind(AssertUnwindSafe(picks)).is_err());
-    assert_eq!(calls.len(), 10);
+    assert_eq!(calls.stats().parked, 10);
     let respond = |id: &u32| match id {
         4 => panic!("intended"),
         _ => id.to_string(),
     };
     assert_eq!(calls.fail_where(|id| id % 2 == 0, respond), 5);
-    assert_eq!((calls.len(), calls.stats().panicked), (5, 1));
+    assert_eq!((calls.stats().parked, calls.stats().panicked), (5, 1));
     calls.shutdown();
     for (id, request) in (0..).zip(pending) {
         let expected = match id {
@@ -315,7 +315,7 @@ fn g05_failing_all_races_everything_else() {
         let stats = calls.stats();
         assert_eq!(ends, [stats.completed, stats.expired, stats.cancelled]);
         assert_eq!((ends[2], ends.iter().sum::<u64>()), (failed, 6_000));
-        assert_eq!((calls.len(), calls.unknown()), (0, 0));
+        assert_eq!((calls.stats().parked, calls.unknown()), (0, 0));
     });
 }
 

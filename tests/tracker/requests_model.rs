@@ -5,8 +5,8 @@ use crate::support::bell::Bell;
 use crate::support::spans::{Choices, Span, choices, chosen, jump, span};
 use proptest::prelude::*;
 use request_purgatory::{
-    RejectReason, Rejected, Requests, WaitError, time::Clock, time::ManualClock,
-    tracker::Responded, tracker::ResponseFuture,
+    Requests, WaitError, purgatory::RejectReason, purgatory::Rejected, time::Clock,
+    time::ManualClock, tracker::Responded, tracker::ResponseFuture,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -261,7 +261,7 @@ impl Pair {
             unknown: self.real.unknown(),
         };
         assert_eq!(counts, self.counts);
-        assert_eq!(self.real.len(), self.pending.len());
+        assert_eq!(self.real.stats().parked, self.pending.len());
         for asked in self.asked.iter().flatten() {
             assert_eq!(asked.bell.rung(), asked.wakes);
         }

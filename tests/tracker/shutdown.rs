@@ -4,12 +4,13 @@ use crate::delivered;
 use crate::support::keys::by_number;
 use crate::support::within;
 use crate::support::{
-    Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly, refusal, threads_named,
+    Job, Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly, refusal,
+    threads_named,
 };
 use request_purgatory::future::block_on;
 use request_purgatory::{
-    RejectReason, Rejected, Requests, Timer, Tracker, WaitError, threads::Dispatch, threads::Job,
-    threads::Reaper, time::ManualClock,
+    Requests, Timer, Tracker, WaitError, purgatory::RejectReason, purgatory::Rejected,
+    threads::Dispatch, threads::Reaper, time::ManualClock,
 };
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -35,7 +36,7 @@ fn g15_what_is_kept_comes_back_once_and_threads_are_joined() {
             let remains = tracker.shutdown();
             let took = start.elapsed();
             assert!(remains.iter().all(|(key, value)| *key == value.number));
-            assert_eq!((remains.len(), tracker.len()), (1_000, 0));
+            assert_eq!((remains.len(), tracker.stats().parked), (1_000, 0));
             assert!(tracker.shutdown().is_empty(), "returned twice");
             let refused = tracker.track(7, mint.token(7), Duration::MAX);
             assert_eq!(refusal(&refused), Some(RejectReason::ShutDown));
@@ -143,7 +144,7 @@ fn g15_pending_requests_hear_of_the_end() {
                     Err((RejectReason::ShutDown, 4))
                 ));
                 assert!(!delivered(requests.respond(&1, 1)));
-                assert_eq!((requests.len(), requests.late()), (0, 1));
+                assert_eq!((requests.stats().parked, requests.late()), (0, 1));
             }
             assert_eq!(waiter.join().expect("no panic"), Err(WaitError::ShutDown));
             assert_eq!(block_on(unpolled), Err(WaitError::ShutDown));
@@ -252,7 +253,7 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
                             .track(random.below(3), value, timeout)
                             .map_err(Rejected::into_parts)
                         {
-                            Ok(tracked) => back.extend(tracked.replaced.map(|value| value.number)),
+                            Ok(tracked) => back.extend(tracked.1.map(|value| value.number)),
                             Err((RejectReason::ShutDown, value)) => {
                                 back.push(value.number);
                                 return (back, number + 1);
@@ -284,7 +285,7 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
                 (made, made),
                 "lost or ended twice"
             );
-            assert_eq!((mint.living(), tracker.len()), (0, 0));
+            assert_eq!((mint.living(), tracker.stats().parked), (0, 0));
         }
     });
 }
@@ -428,7 +429,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
         }
         *lock(&place) = Some(tracker.clone());
         assert_eq!(tracker.complete(&Next(0, None)), Some(()));
-        assert_eq!(tracker.len(), 0);
+        assert_eq!(tracker.stats().parked, 0);
         *lock(&place) = None;
     });
     on_a_small_stack(|| {
@@ -443,7 +444,7 @@ fn g14_chains_through_keys_and_wakers_need_no_stack() {
         });
         let pending = pending.collect::<Vec<_>>();
         assert!(delivered(calls.respond(&0, ())));
-        assert_eq!(calls.len(), 0);
+        assert_eq!(calls.stats().parked, 0);
         drop(pending);
     });
 }

@@ -61,7 +61,7 @@ impl Candidate for Library {
     }
 
     fn parked(&self) -> usize {
-        self.0.len()
+        self.0.stats().parked
     }
 
     fn watched(&self) -> usize {

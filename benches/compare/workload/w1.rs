@@ -5,14 +5,13 @@
 
 use std::time::Instant;
 
-use super::Workload;
 use super::ring::{Ring, Shape, assert_empty};
+use super::{Case, Contender, Workload, contenders};
 use crate::candidate::Candidate;
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, Floor, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
     UnpurgedPort,
 };
-use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::request::Flag;

@@ -20,8 +20,7 @@ use parking_lot::Mutex;
 use request_purgatory::{Bound, Waits};
 use tokio::sync::Notify;
 
-use super::Workload;
-use crate::contest::{Case, Contender};
+use super::{Case, Contender, Workload};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 

@@ -19,8 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, futures::OwnedNotified};
 use tokio::time::{Sleep, sleep};
 
-use super::Workload;
-use crate::contest::{Case, Contender};
+use super::{Case, Contender, Workload};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 
@@ -100,7 +99,8 @@ struct WaitsFor(Waits<u64>, Arc<AtomicU64>);
 impl Wakes for WaitsFor {
     const NAME: &'static str = "wait";
 
-    type Waiter = request_purgatory::future::WaitFuture<u64, u64>;
+    type Waiter =
+        request_purgatory::future::WaitFuture<request_purgatory::future::WaitOperation<u64>, u64>;
 
     fn new(_: u64) -> Self {
         Self(Waits::new("compare"), Arc::default())

@@ -17,8 +17,7 @@ use request_purgatory::{Timer, Tracker, Waits};
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::time::DelayQueue;
 
-use super::Workload;
-use crate::contest::{Case, Contender};
+use super::{Case, Contender, Workload};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::{resident, threads};

@@ -6,14 +6,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use super::Workload;
 use super::ring::{Ring, assert_empty};
 use super::w1::W1;
+use super::{Case, Contender, Workload, contenders};
 use crate::candidate::Candidate;
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
 };
-use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Outcome, Parameters, Values};
 use crate::request::Flag;

@@ -13,14 +13,13 @@ use std::time::Instant;
 
 use crossbeam::utils::CachePadded;
 
-use super::Workload;
 use super::ring::{Ring, assert_empty};
 use super::w1::W1;
+use super::{Case, Contender, Workload, contenders};
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
 };
-use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::request::Flag;

@@ -7,11 +7,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::Workload;
+use super::{Case, Contender, Workload, contenders};
 use crate::candidates::{
     BTree, HashWheel, Heap, ManualTimer, NexusWheel, OwnWheel, PausedDelayQueue, TmWheel,
 };
-use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::clock_reading;

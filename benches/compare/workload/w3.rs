@@ -8,13 +8,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::Workload;
 use super::ring::assert_empty;
+use super::{Case, Contender, Workload, contenders};
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, HeapAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
 };
-use crate::contest::{Case, Contender, contenders};
 use crate::histogram::Histogram;
 use crate::options::Options;
 use crate::outcome::{Metric, Values};

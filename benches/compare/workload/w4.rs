@@ -18,12 +18,11 @@ use std::time::Duration;
 
 use self::script::{Latency, Script, TIMEOUT};
 use self::traffic::Run;
-use super::Workload;
+use super::{Case, Contender, Workload, contenders};
 use crate::candidate::{ByHandle, Candidate};
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, Harness, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
 };
-use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Outcome, Values};
 

@@ -1,12 +1,11 @@
 //! W6: resident memory of what is parked, in a process that has done nothing else.
 
-use super::Workload;
 use super::ring::{Ring, Shape, assert_empty};
+use super::{Case, Contender, Workload, contenders};
 use crate::candidate::Candidate;
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, HeapAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
 };
-use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::resident;

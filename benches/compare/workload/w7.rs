@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use request_purgatory::{Bound, Watch};
 
-use super::Workload;
 use super::ring::assert_empty;
+use super::{Case, Contender, Workload};
 use crate::candidate::Candidate;
 use crate::candidates::{KafkaPort, Library, TmWheelAndMap};
-use crate::contest::{Case, Contender};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::request::{Flag, Request};

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use request_purgatory::{Purgatory, ResolvedKey};
 
-use super::Workload;
+use super::{Case, Contender, Workload, contenders};
 use crate::candidate::Candidate;
 use crate::candidates::{Floor, KafkaPort, Library, TmWheelAndMap};
-use crate::contest::{Case, Contender, contenders};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::request::{Flag, Request};

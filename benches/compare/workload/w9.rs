@@ -5,15 +5,16 @@
 
 use std::future::{Future, ready};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use request_purgatory::{Purgatory, ResolvedKey, time::Clock, time::SystemClock, time::Timestamp};
+use request_purgatory::{
+    Completion, DelayedOperation, Purgatory, ResolvedKey, time::Clock, time::Timestamp,
+};
 
-use super::Workload;
 use super::w1::W1;
+use super::{Case, Contender, Workload};
 use crate::candidate::Candidate;
 use crate::candidates::{Floor, Library};
-use crate::contest::{Case, Contender};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::request::Request;
@@ -22,16 +23,40 @@ pub(crate) struct W9(W1);
 
 /// The library with its keys resolved, which are the numbers below how many there are.
 struct Resolved {
-    purgatory: Purgatory<Request>,
-    keys: Vec<ResolvedKey<Request>>,
-    clock: SystemClock,
+    purgatory: Purgatory<Arrived>,
+    keys: Vec<ResolvedKey<Arrived>>,
+    clock: Instant,
     /// The last reading of the clock, in nanoseconds.
-    reading: AtomicU64,
+    reading: &'static AtomicU64,
+}
+
+/// A request that came when the clock was last read.
+struct Arrived(Request, &'static AtomicU64);
+
+impl DelayedOperation for Arrived {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        DelayedOperation::timeout(&self.0)
+    }
+
+    fn arrival(&self) -> Option<Timestamp> {
+        let reading = self.1.load(Ordering::Relaxed);
+        Some(Timestamp::from_origin(Duration::from_nanos(reading)))
+    }
+
+    fn try_complete(&mut self) -> bool {
+        DelayedOperation::try_complete(&mut self.0)
+    }
+
+    fn on_complete(self, completion: Completion) {
+        DelayedOperation::on_complete(self.0, completion);
+    }
 }
 
 impl Resolved {
     fn with(keys: usize) -> Self {
-        let clock = SystemClock::new();
+        let clock = Instant::now();
         let purgatory = Purgatory::builder("compare")
             .clock(clock)
             .build()
@@ -41,7 +66,7 @@ impl Resolved {
             purgatory,
             keys,
             clock,
-            reading: AtomicU64::new(0),
+            reading: Box::leak(Box::default()),
         }
     }
 }
@@ -55,11 +80,9 @@ impl Candidate for Resolved {
 
     #[inline(never)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
-        let reading = Duration::from_nanos(self.reading.load(Ordering::Relaxed));
         let watches = keys.iter().map(|&key| self.keys[key as usize].watch());
         self.purgatory
-            .at(Timestamp::from_origin(reading))
-            .try_complete_else_watch(request, watches)
+            .try_complete_else_watch(Arrived(request, self.reading), watches)
             .expect("neither full nor shut down, and every request has a key")
             .has_ended()
     }
@@ -70,7 +93,7 @@ impl Candidate for Resolved {
     }
 
     fn parked(&self) -> usize {
-        self.purgatory.len()
+        self.purgatory.stats().parked
     }
 
     fn watched(&self) -> usize {

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 type Hasher = foldhash::fast::FixedState;
-type Waiting = Purgatory<Operation, Hasher>;
+type Waiting<Op = Operation> = Purgatory<Op, Hasher>;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Others that wait meanwhile.
@@ -34,6 +34,29 @@ impl Clock for Still {
 }
 
 struct Operation(Arc<AtomicBool>);
+
+/// One whose time of arrival is known.
+struct Arrived(Operation);
+
+impl DelayedOperation for Arrived {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        TIMEOUT
+    }
+
+    fn arrival(&self) -> Option<Timestamp> {
+        Some(Timestamp::default())
+    }
+
+    fn try_complete(&mut self) -> bool {
+        self.0.try_complete()
+    }
+
+    fn on_complete(self, completion: Completion) {
+        self.0.on_complete(completion);
+    }
+}
 
 impl DelayedOperation for Operation {
     type Key = u64;
@@ -53,6 +76,10 @@ impl DelayedOperation for Operation {
 
 /// A purgatory in which others wait already.
 fn purgatory() -> Waiting {
+    purgatory_of(|operation| operation)
+}
+
+fn purgatory_of<Op: DelayedOperation<Key = u64>>(op: impl Fn(Operation) -> Op) -> Waiting<Op> {
     let purgatory = Purgatory::builder("instructions")
         .clock(Still)
         .reaper(Reaper::Manual)
@@ -61,7 +88,7 @@ fn purgatory() -> Waiting {
         .expect("the settings are sound");
     for other in 0..OTHERS {
         let keys = [(1 << 32) | other];
-        drop(purgatory.try_complete_else_watch(Operation(Arc::default()), keys));
+        drop(purgatory.try_complete_else_watch(op(Operation(Arc::default())), keys));
     }
     purgatory
 }
@@ -101,14 +128,13 @@ fn lives_on_shared_keys(count: u64) {
 }
 
 fn resolved_lives(count: u64) {
-    let purgatory = purgatory();
+    let purgatory = purgatory_of(Arrived);
     let ready = Arc::new(AtomicBool::new(false));
     let keys = [(); 16].map(|()| purgatory.resolve(7));
-    let arrival = purgatory.at(Timestamp::default());
     for life in 0..count {
         let key = &keys[life as usize % keys.len()];
-        let operation = Operation(ready.clone());
-        drop(arrival.try_complete_else_watch(operation, [key.watch()]));
+        let operation = Arrived(Operation(ready.clone()));
+        drop(purgatory.try_complete_else_watch(operation, [key.watch()]));
         ready.store(true, Ordering::Relaxed);
         assert_eq!(key.check_and_complete(), 1);
         ready.store(false, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! One session with the engine in memory.
 
-use super::{Store, Subscriber};
+use super::store::{Store, Subscriber};
 use crate::error::FeedError;
 use crate::feed::{Change, Changes, Interests};
 use crate::key::Key;

@@ -2,13 +2,14 @@
 
 mod echo;
 
-use super::Inner;
+use super::connect::{Connection, Subscription};
+use super::inner::Inner;
 use crate::config::Config;
-use crate::error::{BoxError, FeedError};
+use crate::error::FeedError;
 use crate::feed::{Change, Changes, Interests};
 use crate::key::WireKey;
 use async_nats::header::NATS_SEQUENCE;
-use async_nats::{Client, Event, Message, Subscriber};
+use async_nats::{Event, Message};
 use echo::Echo;
 use futures_util::stream::{AbortHandle, Abortable, SelectAll};
 use futures_util::{FutureExt, StreamExt};
@@ -16,6 +17,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval_at};
 
@@ -26,45 +28,31 @@ pub(super) async fn open<K: WireKey>(
     inner: &Arc<Inner>,
     config: &Config,
 ) -> Result<(NatsInterests<K>, NatsChanges<K>), FeedError> {
-    let (troubles, trouble) = mpsc::unbounded_channel();
-    let on_event = move |event| {
+    let (troubles, mut trouble) = mpsc::unbounded_channel();
+    let limits = inner.clone();
+    let tell = move |event| {
         let error = match event {
             Event::Connected | Event::LameDuckMode | Event::Draining => None,
             Event::SlowConsumer(_) => Some(FeedError::Lagged),
+            Event::ServerError(error) => Some(refusal(&limits, &error.to_string())),
             other => Some(FeedError::Cut(other.to_string().into())),
         };
         // If the session is over, it need not hear.
         error.map(|error| troubles.send(error));
-        std::future::ready(())
     };
-    let options = inner.config.options.clone();
-    let client = options
-        .connection_timeout(inner.config.timeout)
-        .ping_interval(config.ping)
-        .subscription_capacity(inner.config.capacity)
-        .event_callback(on_event)
-        .connect(&inner.config.servers)
-        .await
-        .map_err(|error| FeedError::Connect(error.into()))?;
-    let advisories = format!("$JS.EVENT.ADVISORY.STREAM.*.{}", inner.config.stream);
-    let advisories = client.subscribe(advisories).await.map_err(cut)?;
-    let (added, add) = mpsc::unbounded_channel();
-    let interests = NatsInterests {
-        inner: inner.clone(),
-        echo: Echo::open(&client, config.ping).await?,
-        subscriptions: HashMap::new(),
-        has_wildcard: false,
-        max_subscriptions: config.max_subscriptions,
-        added,
-        key: PhantomData,
+    let connection = connect(inner, config, tell).await?;
+    let opened = open_on(inner, config, &connection).await;
+    let (interests, echo, advisories, add) = match opened {
+        Ok(opened) => opened,
+        // What the server has said explains a silence.
+        Err(error) => return Err(trouble.try_recv().unwrap_or(error)),
     };
     let start = tokio::time::Instant::now() + config.ping;
     let mut ping = interval_at(start, config.ping);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut changes = NatsChanges {
+    let changes = NatsChanges {
         inner: inner.clone(),
-        // The messages to itself come over the connection that the news come over.
-        echo: Echo::open(&client, config.ping).await?,
+        echo,
         ping,
         advisories,
         trouble,
@@ -72,16 +60,88 @@ pub(super) async fn open<K: WireKey>(
         news: SelectAll::new(),
         key: PhantomData,
     };
-    // The server knows of all of these now.
-    changes.echo.round_trip().await?;
     Ok((interests, changes))
 }
 
-fn cut(error: impl Into<BoxError>) -> FeedError {
-    FeedError::Cut(error.into())
+/// Opens a connection that is not made again.
+async fn connect(
+    inner: &Inner,
+    config: &Config,
+    tell: impl Fn(Event) + Send + Sync + 'static,
+) -> Result<Connection, FeedError> {
+    #[cfg(feature = "rules")]
+    if let Some(wire) = &inner.wire {
+        let socket = wire.connect(Box::new(tell)).await?;
+        return Ok(Connection::Simulated(socket));
+    }
+    let options = inner.config.options.clone();
+    let client = options
+        .connection_timeout(inner.config.timeout)
+        .ping_interval(config.ping)
+        .subscription_capacity(inner.config.capacity)
+        .event_callback(move |event| {
+            tell(event);
+            std::future::ready(())
+        })
+        .connect(&inner.config.servers)
+        .await;
+    let client = client.map_err(|error| FeedError::Connect(error.into()))?;
+    Ok(Connection::Real(client))
 }
 
-type News = Abortable<Subscriber>;
+type Opened<K> = (
+    NatsInterests<K>,
+    Echo,
+    Subscription,
+    mpsc::UnboundedReceiver<News>,
+);
+
+async fn open_on<K: WireKey>(
+    inner: &Arc<Inner>,
+    config: &Config,
+    connection: &Connection,
+) -> Result<Opened<K>, FeedError> {
+    let advisories = format!("$JS.EVENT.ADVISORY.STREAM.*.{}", inner.config.stream);
+    let advisories = connection.subscribe(advisories).await?;
+    let (added, add) = mpsc::unbounded_channel();
+    let interests = NatsInterests {
+        inner: inner.clone(),
+        echo: Echo::open(connection, config.ping).await?,
+        subscriptions: HashMap::new(),
+        has_wildcard: false,
+        // ORDERING: Relaxed: the flag guards nothing, and a session that does not see it yet finds out for itself.
+        max_subscriptions: match inner.needs_wildcard.load(Ordering::Relaxed) {
+            true => 0,
+            false => config.max_subscriptions,
+        },
+        added,
+        key: PhantomData,
+    };
+    // The messages to itself come over the connection that the news come over.
+    let mut echo = Echo::open(connection, config.ping).await?;
+    // The server knows of all of these now.
+    echo.round_trip().await?;
+    Ok((interests, echo, advisories, add))
+}
+
+/// Why the server has refused something.
+fn refusal(inner: &Inner, said: &str) -> FeedError {
+    let lower = said.to_lowercase();
+    if lower.contains("maximum subscriptions exceeded") {
+        // ORDERING: Relaxed: as in `open_on`.
+        inner.needs_wildcard.store(true, Ordering::Relaxed);
+        return FeedError::Refused(format!(
+            "NATS allows fewer subscriptions than `Config::max_subscriptions` ({said}): from now on this node uses one \
+             wildcard"
+        ));
+    }
+    match lower.contains("permissions violation") {
+        true => FeedError::Refused(format!("the NATS user may not do what news need: {said}")),
+        false => FeedError::cut(said),
+    }
+}
+
+type News = Abortable<Subscription>;
 
 /// What one session watches.
 pub struct NatsInterests<K> {
@@ -96,17 +156,13 @@ pub struct NatsInterests<K> {
 }
 
 impl<K> NatsInterests<K> {
-    fn client(&self) -> &Client {
-        self.echo.client()
-    }
-
     async fn subscribe(&self, subject: String) -> Result<AbortHandle, FeedError> {
-        let subscriber = self.client().subscribe(subject).await.map_err(cut)?;
+        let subscription = self.echo.connection().subscribe(subject).await?;
         let (handle, registration) = AbortHandle::new_pair();
-        let news = Abortable::new(subscriber, registration);
+        let news = Abortable::new(subscription, registration);
         match self.added.send(news) {
             Ok(()) => Ok(handle),
-            Err(_) => Err(cut("the session is over")),
+            Err(_) => Err(FeedError::cut("the session is over")),
         }
     }
 }
@@ -150,7 +206,7 @@ impl<K: WireKey> Interests<K> for NatsInterests<K> {
 
     /// In a cluster of servers, the others learn of a subscription a little later.
     fn is_exact(&self) -> bool {
-        self.client().server_info().cluster.is_none()
+        !self.echo.connection().is_clustered()
     }
 }
 
@@ -159,7 +215,7 @@ pub struct NatsChanges<K> {
     inner: Arc<Inner>,
     echo: Echo,
     ping: Interval,
-    advisories: Subscriber,
+    advisories: Subscription,
     trouble: mpsc::UnboundedReceiver<FeedError>,
     add: mpsc::UnboundedReceiver<News>,
     news: SelectAll<News>,
@@ -184,7 +240,7 @@ impl<K: WireKey> Changes<K> for NatsChanges<K> {
             let message = tokio::select! {
                 biased;
                 trouble = self.trouble.recv() => {
-                    return Err(trouble.unwrap_or_else(|| cut("the connection is closed")));
+                    return Err(trouble.unwrap_or_else(|| FeedError::cut("the connection is closed")));
                 }
                 Some(news) = self.add.recv() => {
                     self.news.push(news);
@@ -193,7 +249,7 @@ impl<K: WireKey> Changes<K> for NatsChanges<K> {
                     }
                     continue;
                 }
-                _ = self.advisories.next() => return Err(cut("the stream was changed")),
+                _ = self.advisories.next() => return Err(FeedError::cut("the stream was changed")),
                 Some(message) = self.news.next() => message,
                 _ = self.ping.tick() => {
                     self.echo.round_trip().await?;

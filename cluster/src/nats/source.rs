@@ -4,64 +4,64 @@
 //! which takes less than half the time: the only replica is the leader. (Where there are several, any of them
 //! answers a direct request, and may lag.)
 
-use super::Inner;
-use crate::error::BoxError;
-use crate::source::{Epoch, Reading};
+use super::inner::Inner;
+use super::stream;
+use crate::error::{BoxError, EngineError};
+use crate::source::Reading;
 use async_nats::jetstream::stream::{
     Config, DirectGetErrorKind, Info, LastRawMessageErrorKind, Stream,
 };
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt};
 
 /// Requests of one read that are on their way at once. The server answers them one after the other; more of them only
 /// wait there.
 const REQUESTS: usize = 256;
 
-pub(super) async fn read(inner: &Inner, subjects: Vec<String>) -> Result<Reading, BoxError> {
-    let stream = inner
-        .context
-        .get_stream_no_info(&inner.config.stream)
-        .await?;
-    let before = stream.get_info().await?;
-    let epoch = epoch(&before)?;
+pub(super) async fn read(inner: &Inner, subjects: Vec<String>) -> Result<Reading, EngineError> {
+    let stream = stream::get(inner).await?;
+    let before = stream.cached_info();
+    let epoch = stream::epoch(before)?;
     let head = before.state.last_sequence;
     if head == 0 || subjects.is_empty() {
         return Ok(Reading {
             epoch,
             versions: vec![Some(0); subjects.len()],
             head: Some(head),
+            floor: None,
         });
     }
-    let absent = match keeps_all_keys(&before) {
+    let absent = match stream::keeps_all_keys(&before.config) {
         true => Some(0),
         false => None,
     };
     let is_direct = allows_direct_reads(&before.config);
-    let requests = subjects.into_iter().map(|subject| {
-        let stream = stream.clone();
-        async move {
-            match is_direct {
-                true => last_directly(&stream, subject).await,
-                false => last(&stream, &subject).await,
-            }
+    let requests = subjects.into_iter().map(|subject| async {
+        match is_direct {
+            true => last_directly(&stream, subject).await,
+            false => last(&stream, &subject).await,
         }
     });
-    let found = stream::iter(requests).buffered(REQUESTS);
+    let found = futures_util::stream::iter(requests).buffered(REQUESTS);
     let found = found.try_collect::<Vec<_>>().await?;
+    let after = stream.get_info().await;
+    let after = after.map_err(|error| EngineError::Store(error.into()))?;
     // Made anew meanwhile, it would have answered for another history.
-    if self::epoch(&stream.get_info().await?)? != epoch {
-        return Err("the stream was made anew while it was read".into());
+    if stream::epoch(&after)? != epoch {
+        let why = "the stream was made anew while it was read";
+        return Err(EngineError::Store(why.into()));
     }
+    let versions = found.into_iter().map(|version| version.or(absent));
     Ok(Reading {
         epoch,
-        versions: found
-            .into_iter()
-            .map(|version| version.or(absent))
-            .collect(),
+        versions: versions.collect(),
+        // A key that was not found had no event in what the stream held then: at least from the first sequence of
+        // afterwards to the last one of before.
         head: Some(head),
+        floor: Some(after.state.first_sequence.saturating_sub(1)),
     })
 }
 
-async fn last_directly(stream: &Stream<()>, subject: String) -> Result<Option<u64>, BoxError> {
+async fn last_directly(stream: &Stream<Info>, subject: String) -> Result<Option<u64>, BoxError> {
     match stream.direct_get_last_for_subject(subject).await {
         Ok(message) => Ok(Some(message.sequence)),
         Err(error) if matches!(error.kind(), DirectGetErrorKind::NotFound) => Ok(None),
@@ -69,7 +69,7 @@ async fn last_directly(stream: &Stream<()>, subject: String) -> Result<Option<u6
     }
 }
 
-async fn last(stream: &Stream<()>, subject: &str) -> Result<Option<u64>, BoxError> {
+async fn last(stream: &Stream<Info>, subject: &str) -> Result<Option<u64>, BoxError> {
     match stream.get_last_raw_message_by_subject(subject).await {
         Ok(message) => Ok(Some(message.sequence)),
         Err(error) if matches!(error.kind(), LastRawMessageErrorKind::NoMessageFound) => Ok(None),
@@ -80,17 +80,6 @@ async fn last(stream: &Stream<()>, subject: &str) -> Result<Option<u64>, BoxErro
 /// Whether what the stream's servers answer directly is what its leader knows.
 fn allows_direct_reads(config: &Config) -> bool {
     config.allow_direct && config.num_replicas == 1
-}
-
-/// Whether a key without an event never had one (or lost it by a purge, which is a loss of data).
-fn keeps_all_keys(info: &Info) -> bool {
-    let config = &info.config;
-    config.max_age.is_zero() && config.max_bytes <= 0 && config.max_messages <= 0
-}
-
-fn epoch(info: &Info) -> Result<Epoch, BoxError> {
-    let nanos = info.created.unix_timestamp_nanos();
-    Ok(Epoch(u64::try_from(nanos)?))
 }
 
 #[cfg(test)]

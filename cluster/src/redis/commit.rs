@@ -1,35 +1,69 @@
-//! Writing: one script counts, appends the body to the key's log, and publishes.
+//! Writing: one script counts, appends the body to the key's log, and publishes. Reading what was written.
 
-use super::{News, RedisEngine};
-use crate::error::BoxError;
+use super::RedisEngine;
+use super::config::News;
+use super::connect::Connection;
+use super::link::parse_epoch;
+use crate::error::EngineError;
 use crate::event::Event;
 use crate::key::WireKey;
-use crate::redis::session::parse_epoch;
-use crate::source::Position;
-use ::redis::{Script, Value, cmd};
+use crate::position::Position;
+use ::redis::{Cmd, FromRedisValue, RedisError, Script, Value};
 use std::sync::LazyLock;
 
-/// The version and the epoch come back as text: a Lua number holds 53 bits.
-static COMMIT: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(
-        r"
-        local epoch = redis.call('GET', KEYS[3])
-        if not epoch then
-            epoch = ARGV[1]
-            redis.call('SET', KEYS[3], epoch)
+/// Decides before it writes. The log refuses a version that is not above all that it has held: then the counter was
+/// lost (evicted, deleted), and is restored from the log in a new history, without the event. Numbers come back as
+/// text, and one is added to the text: a Lua number holds 53 bits.
+const COMMIT: &str = r"
+local epoch = redis.call('GET', KEYS[3])
+local version = redis.call('GET', KEYS[1]) or '0'
+if not string.match(version, '^%d+$') then
+    return redis.error_reply('ERR the counter of this key is no number')
+end
+local digit = #version
+while digit > 0 and string.sub(version, digit, digit) == '9' do
+    digit = digit - 1
+end
+local zeros = string.rep('0', #version - digit)
+local raised = digit == 0 and '1' or string.sub(version, 1, digit - 1) .. (string.byte(version, digit) - 47)
+local following = raised .. zeros
+local lost = 0
+if ARGV[2] ~= '0' then
+    local added = redis.pcall('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], following .. '-0', 'body', ARGV[3])
+    if type(added) == 'table' and added.err then
+        if not string.find(added.err, 'equal or smaller', 1, true) then
+            return added
         end
-        redis.call('INCR', KEYS[1])
-        local version = redis.call('GET', KEYS[1])
-        if ARGV[2] ~= '0' then
-            redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], version .. '-0', 'body', ARGV[3])
+        lost = 1
+        local log = redis.call('XINFO', 'STREAM', KEYS[2])
+        for at = 1, #log, 2 do
+            if log[at] == 'last-generated-id' then
+                following = string.match(log[at + 1], '^%d+')
+            end
         end
-        if ARGV[4] ~= '' then
-            redis.call('PUBLISH', ARGV[4], epoch .. ' ' .. version)
-        end
-        return {epoch, version}
-        ",
-    )
-});
+    end
+end
+if lost == 1 or not epoch then
+    epoch = ARGV[1]
+    redis.call('SET', KEYS[3], epoch)
+end
+redis.call('SET', KEYS[1], following)
+if ARGV[4] ~= '' then
+    redis.call('PUBLISH', ARGV[4], epoch .. ' ' .. following)
+end
+return {epoch, following, lost}
+";
+
+/// Reads counter and log in one step.
+const EVENTS: &str = r"
+local log = redis.call('XRANGE', KEYS[2], '(' .. ARGV[1] .. '-0', '+', 'COUNT', ARGV[2])
+return {redis.call('GET', KEYS[3]), redis.call('GET', KEYS[1]) or '0', log}
+";
+
+static COMMIT_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(COMMIT));
+static EVENTS_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(EVENTS));
+
+type Entry = (String, Vec<(String, Vec<u8>)>);
 
 impl RedisEngine {
     /// Commits an event of `key`: its version grows by one, and `body` is appended to the key's log, in one step of the
@@ -40,79 +74,95 @@ impl RedisEngine {
     ///
     /// # Errors
     /// The store cannot be reached, or refused. Where the connection was lost while the answer was on its way, the
-    /// event may have been committed.
-    pub async fn commit<K: WireKey>(&self, key: &K, body: &[u8]) -> Result<Position, BoxError> {
-        let committed = self.try_commit(key, body).await;
-        if committed.is_err() {
-            self.forget_connection().await;
-        }
-        committed
-    }
-
-    async fn try_commit<K: WireKey>(&self, key: &K, body: &[u8]) -> Result<Position, BoxError> {
-        let names = &self.inner.names;
-        let channel = match self.inner.config.news {
+    /// event may have been committed. [`EngineError::Reset`]: the key's counter was lost, and its log was not. The
+    /// counter is restored from the log, in a new history, which ends all waits with `Reset`; the event was *not*
+    /// committed, and the next commit succeeds.
+    pub async fn commit<K: WireKey>(&self, key: &K, body: &[u8]) -> Result<Position, EngineError> {
+        let inner = &self.inner;
+        let names = &inner.names;
+        let channel = match inner.config.news {
             News::Tracking => Vec::new(),
             News::Published => names.channel(key),
         };
-        let mut connection = self.connection().await?;
-        let (epoch, version) = COMMIT
-            .key(names.version(key))
-            .key(names.log(key))
-            .key(&names.epoch)
-            .arg(format!("{:x}", fastrand::u64(..)))
-            .arg(self.inner.config.kept)
-            .arg(body)
-            .arg(channel)
-            .invoke_async::<(Vec<u8>, u64)>(&mut connection)
-            .await?;
-        let epoch = parse_epoch(&epoch).ok_or("the epoch in the store is no number")?;
-        Ok(Position { epoch, version })
+        let rest = |command: &mut Cmd| {
+            command.arg(3);
+            command.arg(names.version(key)).arg(names.log(key));
+            command.arg(&names.epoch);
+            command.arg(format!("{:x}", fastrand::u64(..)));
+            command.arg(inner.config.kept).arg(body).arg(&channel);
+        };
+        let commit = async |connection: Connection| {
+            let answer = connection.script(&COMMIT_SCRIPT, COMMIT, rest).await;
+            let (epoch, version, lost) = parse::<(Vec<u8>, u64, u8)>(answer)?;
+            let position = position(&epoch, version)?;
+            match lost {
+                0 => Ok(position),
+                _ => Err(EngineError::Reset(position)),
+            }
+        };
+        inner.addresses.call(commit).await
     }
 
     /// The events of `key` after the version `seen` that the log still holds, at most `limit`, in order.
     ///
     /// # Errors
-    /// The store cannot be reached, or the log is no log of [`commit`](Self::commit).
+    /// The store cannot be reached, or the log is no log of [`commit`](Self::commit). [`EngineError::Reset`]: counter
+    /// and log disagree, so one of them was lost; the client goes on from the position, and waits for what comes.
     pub async fn events<K: WireKey>(
         &self,
         key: &K,
         seen: u64,
         limit: usize,
-    ) -> Result<Vec<Event>, BoxError> {
-        let mut connection = self.connection().await?;
-        let mut range = cmd("XRANGE");
-        range
-            .arg(self.inner.names.log(key))
-            .arg(format!("({seen}-0"))
-            .arg("+")
-            .arg("COUNT")
-            .arg(limit);
-        let found = range
-            .query_async::<Vec<(String, Vec<(String, Vec<u8>)>)>>(&mut connection)
-            .await;
-        let found = match found {
-            Ok(found) => found,
-            Err(error) => {
-                self.forget_connection().await;
-                return Err(error.into());
+    ) -> Result<Vec<Event>, EngineError> {
+        let inner = &self.inner;
+        let names = &inner.names;
+        let rest = |command: &mut Cmd| {
+            command.arg(3);
+            command.arg(names.version(key)).arg(names.log(key));
+            command.arg(&names.epoch).arg(seen).arg(limit);
+        };
+        let events = async |connection: Connection| {
+            let answer = connection.script(&EVENTS_SCRIPT, EVENTS, rest).await;
+            let (epoch, version, log) = parse::<(Option<Vec<u8>>, u64, Vec<Entry>)>(answer)?;
+            let event = |(id, fields): Entry| {
+                let version = id.strip_suffix("-0")?.parse().ok()?;
+                let (_, body) = fields.into_iter().next()?;
+                Some(Event { version, body })
+            };
+            let events = log.into_iter().map(event).collect::<Option<Vec<_>>>();
+            let why = "an entry of the log was not made by `commit`";
+            let events = events.ok_or_else(|| EngineError::Store(why.into()))?;
+            let is_whole = match events.last() {
+                Some(last) => last.version <= version,
+                None => version <= seen || inner.config.kept == 0 || limit == 0,
+            };
+            match (is_whole, epoch) {
+                (false, Some(epoch)) => Err(EngineError::Reset(position(&epoch, version)?)),
+                _ => Ok(events),
             }
         };
-        let event = |(id, fields): (String, Vec<(String, Vec<u8>)>)| {
-            let version = id.strip_suffix("-0")?.parse().ok()?;
-            let (_, body) = fields.into_iter().next()?;
-            Some(Event { version, body })
-        };
-        let events = found.into_iter().map(event).collect::<Option<Vec<_>>>();
-        Ok(events.ok_or("an entry of the log was not made by `commit`")?)
+        inner.addresses.call(events).await
     }
 
-    /// Runs a command on the connection for reads and commits, for what this crate has no method for.
+    /// Runs a command on the connection for reads and commits, for what this crate has no method for. The client crate
+    /// is [`redis::client`](crate::redis::client).
     ///
     /// # Errors
     /// What the command answers.
-    pub async fn query(&self, command: &::redis::Cmd) -> Result<Value, BoxError> {
-        let mut connection = self.connection().await?;
-        Ok(command.query_async(&mut connection).await?)
+    pub async fn query(&self, command: &Cmd) -> Result<Value, EngineError> {
+        let run = async |connection: Connection| parse(connection.run(command).await);
+        self.inner.addresses.call(run).await
     }
+}
+
+fn parse<T: FromRedisValue>(answer: Result<Value, RedisError>) -> Result<T, EngineError> {
+    let store = |error: RedisError| EngineError::Store(error.into());
+    T::from_redis_value(answer.map_err(store)?).map_err(|error| store(error.into()))
+}
+
+fn position(epoch: &[u8], version: u64) -> Result<Position, EngineError> {
+    let epoch = parse_epoch(epoch);
+    let why = "the epoch in the store is no number";
+    let epoch = epoch.ok_or_else(|| EngineError::Store(why.into()))?;
+    Ok(Position { epoch, version })
 }

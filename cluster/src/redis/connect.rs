@@ -1,50 +1,163 @@
-//! Finding the primary.
+//! Connections: to the primary, to the one connection that reads and commits share, and to a simulated server in tests.
 
-use super::RedisConfig;
+use super::config::RedisConfig;
 use super::push::Pushes;
+use crate::error::EngineError;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{
-    AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisError,
-    Value, cmd,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo,
+    PushKind, RedisError, Script, ServerErrorKind, Value, cmd,
 };
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
+
+/// What a test puts in the place of redis-rs.
+#[cfg(feature = "rules")]
+pub trait Wire: Send + Sync {
+    /// Opens a connection. What the server sends unasked goes to `pushes`.
+    fn connect(
+        &self,
+        pushes: Box<dyn Fn(PushInfo) + Send + Sync>,
+    ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>>;
+}
+
+/// A connection of a [`Wire`].
+#[cfg(feature = "rules")]
+pub trait Socket: Send + Sync {
+    /// Sends a command, and waits for the answer.
+    fn run(&self, command: &Cmd) -> BoxFuture<'static, Result<Value, RedisError>>;
+}
+
+/// A connection. Cloning is cheap, and clones are the same.
+#[derive(Clone)]
+pub(super) enum Connection {
+    Real(MultiplexedConnection),
+    #[cfg(feature = "rules")]
+    Simulated(Arc<dyn Socket>),
+}
+
+impl Connection {
+    pub(super) async fn run(&self, command: &Cmd) -> Result<Value, RedisError> {
+        match self {
+            Self::Real(connection) => command.query_async(&mut connection.clone()).await,
+            #[cfg(feature = "rules")]
+            Self::Simulated(socket) => socket.run(command).await,
+        }
+    }
+
+    /// `SUBSCRIBE` or `UNSUBSCRIBE`: returns when the server has confirmed each channel.
+    pub(super) async fn listen_to(
+        &self,
+        channels: &[Vec<u8>],
+        listens: bool,
+    ) -> Result<(), RedisError> {
+        match (self, listens) {
+            (Self::Real(connection), true) => connection.clone().subscribe(channels).await,
+            (Self::Real(connection), false) => connection.clone().unsubscribe(channels).await,
+            #[cfg(feature = "rules")]
+            (Self::Simulated(socket), _) => {
+                let word = if listens { "SUBSCRIBE" } else { "UNSUBSCRIBE" };
+                socket.run(cmd(word).arg(channels)).await.map(drop)
+            }
+        }
+    }
+
+    /// Runs a script, which the server may not know yet.
+    pub(super) async fn script(
+        &self,
+        script: &Script,
+        source: &str,
+        rest: impl Fn(&mut Cmd),
+    ) -> Result<Value, RedisError> {
+        let mut known = cmd("EVALSHA");
+        known.arg(script.get_hash());
+        rest(&mut known);
+        match self.run(&known).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                let mut whole = cmd("EVAL");
+                whole.arg(source);
+                rest(&mut whole);
+                self.run(&whole).await
+            }
+            answer => answer,
+        }
+    }
+
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        match self {
+            Self::Real(connection) => connection.set_response_timeout(timeout),
+            #[cfg(feature = "rules")]
+            Self::Simulated(_) => {}
+        }
+    }
+}
+
+enum Server {
+    Real(Client),
+    #[cfg(feature = "rules")]
+    Simulated(Arc<dyn Wire>),
+}
+
+type Attempt = Shared<BoxFuture<'static, Result<Connection, RedisError>>>;
+
+/// The connection for reads and commits, and its number. `None` until it is needed, and after an error.
+#[derive(Default)]
+struct Slot {
+    number: u64,
+    attempt: Option<Attempt>,
+}
 
 pub(super) struct Addresses {
-    clients: Vec<Client>,
+    servers: Vec<Server>,
     timeout: Duration,
+    slot: Arc<Mutex<Slot>>,
 }
 
 impl Addresses {
-    pub(super) fn parse(config: &RedisConfig) -> Result<Self, RedisError> {
-        let mut clients = Vec::new();
+    pub(super) fn parse(config: &RedisConfig) -> Result<Arc<Self>, RedisError> {
+        let mut servers = Vec::new();
         for address in &config.addresses {
             let info = address.as_str().into_connection_info()?;
             let settings = info.redis_settings().clone();
             let info = info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
-            clients.push(Client::open(info)?);
+            servers.push(Server::Real(Client::open(info)?));
         }
-        match clients.is_empty() {
+        match servers.is_empty() {
             true => Err((
                 ErrorKind::InvalidClientConfig,
                 "`RedisConfig::addresses` is empty",
             )
                 .into()),
-            false => Ok(Self {
-                clients,
-                timeout: config.timeout,
-            }),
+            false => Ok(Self::of(servers, config.timeout)),
         }
     }
 
-    /// Connects to the first server that says it is a primary. It answers within the timeout, or an error does.
+    #[cfg(feature = "rules")]
+    pub(super) fn simulated(wire: Arc<dyn Wire>, config: &RedisConfig) -> Arc<Self> {
+        Self::of(vec![Server::Simulated(wire)], config.timeout)
+    }
+
+    fn of(servers: Vec<Server>, timeout: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            servers,
+            timeout,
+            slot: Arc::default(),
+        })
+    }
+
+    /// Connects to the first server that says it is a primary.
     pub(super) async fn connect(
         &self,
-        pushes: Option<&Arc<Pushes>>,
-    ) -> Result<MultiplexedConnection, RedisError> {
+        push: impl Fn(PushInfo) + Clone + Send + Sync + 'static,
+    ) -> Result<Connection, RedisError> {
         let mut last = None;
-        for client in &self.clients {
-            match self.try_one(client, pushes).await {
+        for server in &self.servers {
+            match self.try_one(server, push.clone()).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),
             }
@@ -52,30 +165,46 @@ impl Addresses {
         Err(last.unwrap_or_else(|| (ErrorKind::InvalidClientConfig, "there is no address").into()))
     }
 
+    /// For a session, which hears what the server sends unasked.
+    pub(super) async fn connect_with(
+        &self,
+        pushes: &Arc<Pushes>,
+    ) -> Result<Connection, RedisError> {
+        let pushes = pushes.clone();
+        self.connect(move |push| pushes.push(push)).await
+    }
+
     async fn try_one(
         &self,
-        client: &Client,
-        pushes: Option<&Arc<Pushes>>,
-    ) -> Result<MultiplexedConnection, RedisError> {
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(Some(self.timeout));
-        if let Some(pushes) = pushes {
-            let pushes = pushes.clone();
-            config = config.set_push_sender(move |push| {
-                pushes.push(push);
-                Ok::<_, std::convert::Infallible>(())
-            });
-        }
-        let mut connection = client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
-        let role = cmd("ROLE")
-            .query_async::<Vec<Value>>(&mut connection)
-            .await?;
-        let is_primary = match role.first() {
-            Some(Value::BulkString(role)) => role == b"master",
-            Some(Value::SimpleString(role)) => role == "master",
+        server: &Server,
+        push: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<Connection, RedisError> {
+        let connection = match server {
+            Server::Real(client) => {
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(self.timeout))
+                    .set_response_timeout(Some(self.timeout))
+                    .set_push_sender(move |it| {
+                        push(it);
+                        Ok::<_, std::convert::Infallible>(())
+                    });
+                let connection = client.get_multiplexed_async_connection_with_config(&config);
+                Connection::Real(connection.await?)
+            }
+            #[cfg(feature = "rules")]
+            Server::Simulated(wire) => Connection::Simulated(wire.connect(Box::new(push)).await?),
+        };
+        let role = match connection.run(&cmd("ROLE")).await {
+            // A user who may not ask is taken to know the address.
+            Err(error) if is_forbidden(&error) => return Ok(connection),
+            role => role?,
+        };
+        let is_primary = match role {
+            Value::Array(role) => match role.first() {
+                Some(Value::BulkString(role)) => role == b"master",
+                Some(Value::SimpleString(role)) => role == "master",
+                _ => false,
+            },
             _ => false,
         };
         match is_primary {
@@ -83,4 +212,92 @@ impl Addresses {
             false => Err((ErrorKind::Io, "the server is no primary").into()),
         }
     }
+
+    /// The connection that callers share: made by the first that needs it, awaited by all that come meanwhile.
+    async fn shared(self: &Arc<Self>) -> (u64, Result<Connection, RedisError>) {
+        let (number, attempt) = {
+            let mut slot = self.slot.lock();
+            if slot.attempt.is_none() {
+                slot.number += 1;
+                let (addresses, number) = (self.clone(), slot.number);
+                let closed = {
+                    let slot = Arc::downgrade(&self.slot);
+                    move |push: PushInfo| {
+                        if push.kind == PushKind::Disconnection
+                            && let Some(slot) = slot.upgrade()
+                        {
+                            forget(&slot, number);
+                        }
+                    }
+                };
+                let connect = async move { addresses.connect(closed).await };
+                slot.attempt = Some(connect.boxed().shared());
+            }
+            (slot.number, slot.attempt.clone())
+        };
+        match attempt {
+            Some(attempt) => (number, attempt.await),
+            None => (
+                number,
+                Err((ErrorKind::Io, "there is no connection").into()),
+            ),
+        }
+    }
+
+    /// Runs `call` on the shared connection. All of it, connecting included, takes no longer than the timeout. A
+    /// connection that failed is made again by the next caller.
+    pub(super) async fn call<T, C>(
+        self: &Arc<Self>,
+        call: impl FnOnce(Connection) -> C,
+    ) -> Result<T, EngineError>
+    where
+        C: Future<Output = Result<T, EngineError>>,
+    {
+        let mut used = None;
+        let called = timeout(self.timeout, async {
+            let (number, connection) = self.shared().await;
+            used = Some(number);
+            let connection = connection.map_err(|error| EngineError::Store(error.into()));
+            call(connection?).await
+        });
+        let answer = called.await;
+        let answer = answer.unwrap_or(Err(EngineError::TimedOut(self.timeout)));
+        if answer.as_ref().err().is_some_and(is_fatal) {
+            // A caller whose time was over before there was a connection gives the attempt up.
+            let number = used.unwrap_or_else(|| self.slot.lock().number);
+            forget(&self.slot, number);
+        }
+        answer
+    }
+}
+
+/// Later callers connect anew, unless one has done that already.
+fn forget(slot: &Mutex<Slot>, number: u64) {
+    let mut slot = slot.lock();
+    if slot.number == number {
+        // (The connection is dropped with no lock held.)
+        let attempt = slot.attempt.take();
+        drop(slot);
+        drop(attempt);
+    }
+}
+
+/// Whether another connection may do better: to a server that answers, or to the new primary.
+fn is_fatal(error: &EngineError) -> bool {
+    match error {
+        EngineError::TimedOut(_) => true,
+        EngineError::Reset(_) => false,
+        EngineError::Store(error) => match error.downcast_ref::<RedisError>() {
+            Some(error) => !matches!(
+                error.kind(),
+                ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::ResponseError)
+            ),
+            None => false,
+        },
+    }
+}
+
+/// Whether the user has no permission for a command.
+pub(super) fn is_forbidden(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) || error.code() == Some("NOPERM")
 }

@@ -9,7 +9,7 @@ const LONGEST: usize = 64 * 1024;
 
 #[derive(Debug, Clone)]
 pub(super) struct Names {
-    version: Vec<u8>,
+    pub(super) version: Vec<u8>,
     log: Vec<u8>,
     channel: Vec<u8>,
     pub(super) epoch: Vec<u8>,
@@ -61,6 +61,26 @@ impl Names {
             }),
         }
     }
+}
+
+/// Names in pieces of at most `count` and about `bytes`: what a server answers one command with must fit into the room
+/// that it gives a connection (`client-output-buffer-limit`).
+pub(super) fn pieces(names: &[Vec<u8>], count: usize, bytes: usize) -> Vec<&[Vec<u8>]> {
+    let mut pieces = Vec::new();
+    let (mut from, mut sum) = (0, 0);
+    for (at, name) in names.iter().enumerate() {
+        // What stands around a name in an answer.
+        let length = name.len() + 32;
+        if at > from && (at - from >= count || sum + length > bytes) {
+            pieces.push(&names[from..at]);
+            (from, sum) = (at, 0);
+        }
+        sum += length;
+    }
+    if from < names.len() {
+        pieces.push(&names[from..]);
+    }
+    pieces
 }
 
 fn join(kind: &[u8], key: &impl WireKey) -> Vec<u8> {

@@ -1,11 +1,17 @@
 //! News by `PUBLISH`: the script that commits says the version on the key's channel.
 
-use super::session::{BATCH, Link, parse_epoch};
+use super::link::{BATCH, Link, parse_epoch};
+use super::names::pieces;
 use crate::error::FeedError;
 use crate::feed::Change;
 use crate::key::WireKey;
+use crate::position::Epoch;
 use ::redis::{PushInfo, PushKind, Value, cmd};
 use tokio::time::Interval;
+
+/// Bytes of channels in one `SUBSCRIBE`: the server holds back its confirmations of all of them. Half of the smallest
+/// `client-output-buffer-limit` that anyone may sensibly set.
+const PIECE: usize = 16 * 1024;
 
 pub(super) struct Subscriber(Link);
 
@@ -18,10 +24,11 @@ pub(super) struct Listener {
     is_owed: bool,
 }
 
-pub(super) async fn open(mut link: Link, other: Link) -> Result<(Subscriber, Listener), FeedError> {
+pub(super) async fn open(link: Link, other: Link) -> Result<(Subscriber, Listener), FeedError> {
     let mut echo = link.inner.names.echo.clone();
     echo.extend(format!("{:x}", fastrand::u128(..)).bytes());
-    let subscribed = link.connection.subscribe(&echo).await;
+    let channel = std::slice::from_ref(&echo);
+    let subscribed = link.connection.listen_to(channel, true).await;
     subscribed.map_err(|error| link.failure(error))?;
     let listener = Listener {
         ping: other.interval(),
@@ -40,17 +47,17 @@ impl Subscriber {
 
     /// The server confirms each channel: from then on it delivers. (It serves one command at a time.)
     pub(super) async fn watch<K: WireKey>(&mut self, keys: &[K]) -> Result<(), FeedError> {
-        for channels in self.channels(keys).chunks(BATCH) {
-            let subscribed = self.0.connection.subscribe(channels).await;
-            subscribed.map_err(|error| self.0.failure(error))?;
-        }
-        Ok(())
+        self.tell(keys, true).await
     }
 
     pub(super) async fn unwatch<K: WireKey>(&mut self, keys: &[K]) -> Result<(), FeedError> {
-        for channels in self.channels(keys).chunks(BATCH) {
-            let unsubscribed = self.0.connection.unsubscribe(channels).await;
-            unsubscribed.map_err(|error| self.0.failure(error))?;
+        self.tell(keys, false).await
+    }
+
+    async fn tell<K: WireKey>(&self, keys: &[K], listens: bool) -> Result<(), FeedError> {
+        for channels in pieces(&self.channels(keys), BATCH, PIECE) {
+            let told = self.0.connection.listen_to(channels, listens).await;
+            told.map_err(|error| self.0.failure(error))?;
         }
         Ok(())
     }
@@ -103,7 +110,7 @@ impl Listener {
 }
 
 /// The epoch in hexadecimal digits, a blank, and the version.
-fn parse(text: &[u8]) -> Option<(crate::source::Epoch, u64)> {
+fn parse(text: &[u8]) -> Option<(Epoch, u64)> {
     let blank = text.iter().position(|byte| *byte == b' ')?;
     let version = std::str::from_utf8(&text[blank + 1..]).ok()?;
     Some((parse_epoch(&text[..blank])?, version.parse().ok()?))

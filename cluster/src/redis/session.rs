@@ -1,89 +1,30 @@
 //! One session with Redis, whatever the news.
 
-use super::published;
-use super::push::{Arrived, Pushes};
-use super::{Inner, News, tracking};
+use super::config::News;
+use super::connect::Connection;
+use super::link::{Inner, Link};
+use super::push::Pushes;
+use super::{published, tracking};
 use crate::config::Config;
-use crate::error::{BoxError, FeedError};
+use crate::error::FeedError;
 use crate::feed::{Change, Changes, Interests};
 use crate::key::WireKey;
-use crate::redis::names::Names;
-use crate::source::Epoch;
-use ::redis::aio::MultiplexedConnection;
-use ::redis::{Cmd, PushInfo, RedisError, Value, cmd};
+use ::redis::{Value, cmd};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{Interval, MissedTickBehavior, interval_at};
-
-/// How many pushes are taken at once.
-pub(super) const BATCH: usize = 1_000;
-
-/// What both halves of a session work with.
-pub(super) struct Link {
-    pub(super) inner: Arc<Inner>,
-    pub(super) connection: MultiplexedConnection,
-    pub(super) pushes: Arc<Pushes>,
-    /// The longest silence.
-    pub(super) patience: Duration,
-}
-
-impl Link {
-    pub(super) fn interval(&self) -> Interval {
-        let start = tokio::time::Instant::now() + self.patience;
-        let mut interval = interval_at(start, self.patience);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        interval
-    }
-
-    /// Why a command failed, as the session ends of it.
-    pub(super) fn failure(&self, error: RedisError) -> FeedError {
-        match error.is_timeout() {
-            true => FeedError::Silent(self.patience),
-            false => FeedError::Cut(error.into()),
-        }
-    }
-
-    /// The same for a read.
-    pub(super) fn broken(&self, error: BoxError) -> FeedError {
-        match error.downcast::<RedisError>() {
-            Ok(error) => self.failure(*error),
-            Err(error) => FeedError::Cut(error),
-        }
-    }
-
-    /// Waits for pushes, or for the moment to ask for a sign of life: then there are none.
-    pub(super) async fn next(
-        &self,
-        ping: &mut Interval,
-    ) -> Result<Option<Vec<PushInfo>>, FeedError> {
-        tokio::select! {
-            biased;
-            arrived = self.pushes.next(BATCH) => match arrived {
-                Arrived::Pushes(pushes) => Ok(Some(pushes)),
-                Arrived::Lagged => Err(FeedError::Lagged),
-                Arrived::Cut => Err(FeedError::Cut("the server closed the connection".into())),
-            },
-            _ = ping.tick() => Ok(None),
-        }
-    }
-
-    /// Runs a command whose answer says nothing.
-    pub(super) async fn run(&mut self, command: &Cmd) -> Result<(), FeedError> {
-        let answer = command.query_async::<Value>(&mut self.connection).await;
-        answer.map(drop).map_err(|error| self.failure(error))
-    }
-}
 
 pub(super) async fn open<K: WireKey>(
     inner: &Arc<Inner>,
     config: &Config,
 ) -> Result<(RedisInterests<K>, RedisChanges<K>), FeedError> {
     let pushes = Arc::new(Pushes::new(inner.config.capacity));
-    let connection = inner.addresses.connect(Some(&pushes)).await;
+    let connection = inner.addresses.connect_with(&pushes).await;
     let mut connection = connection.map_err(|error| FeedError::Connect(error.into()))?;
-    connection.set_response_timeout(config.ping);
+    connection.set_timeout(config.ping);
+    if let Some(advice) = eviction(&connection).await {
+        *inner.advice.lock() = Some(advice);
+    }
     let link = || Link {
         inner: inner.clone(),
         connection: connection.clone(),
@@ -117,46 +58,26 @@ pub(super) async fn open<K: WireKey>(
     Ok((interests, changes))
 }
 
-/// Reads the epoch and counters in one command. Gives the store an epoch if it has none.
-pub(super) async fn read(
-    connection: &mut MultiplexedConnection,
-    names: &Names,
-    counters: &[Vec<u8>],
-) -> Result<(Epoch, Vec<Option<u64>>), BoxError> {
-    loop {
-        let mut command = cmd("MGET");
-        command.arg(&names.epoch).arg(counters);
-        let values = command.query_async::<Vec<Value>>(connection).await?;
-        let mut values = values.into_iter();
-        match values.next() {
-            Some(Value::Nil) => {
-                let fresh = format!("{:x}", fastrand::u64(..));
-                let mut command = cmd("SET");
-                command.arg(&names.epoch).arg(fresh).arg("NX");
-                // Another node may have been first; the next turn reads what stands there.
-                command.query_async::<Value>(connection).await?;
-            }
-            Some(Value::BulkString(epoch)) => {
-                let epoch = parse_epoch(&epoch).ok_or("the epoch in the store is no number")?;
-                return Ok((epoch, values.map(|value| version(&value)).collect()));
-            }
-            other => return Err(format!("MGET answered {other:?} for the epoch").into()),
-        }
-    }
-}
-
-pub(super) fn parse_epoch(text: &[u8]) -> Option<Epoch> {
-    let text = std::str::from_utf8(text).ok()?;
-    u64::from_str_radix(text, 16).ok().map(Epoch)
-}
-
-/// An absent counter is 0. One that is no number says nothing: a writer has spoiled it, and the other keys must not
-/// suffer.
-fn version(value: &Value) -> Option<u64> {
-    match value {
-        Value::Nil => Some(0),
-        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-        _ => None,
+/// What the server's memory settings put at risk, if they do.
+async fn eviction(connection: &Connection) -> Option<Arc<str>> {
+    // A user who may not ask is told nothing.
+    let info = connection.run(cmd("INFO").arg("memory")).await.ok()?;
+    let info = match info {
+        Value::BulkString(text) => String::from_utf8(text).ok()?,
+        Value::VerbatimString { text, .. } => text,
+        _ => return None,
+    };
+    let policy = info
+        .lines()
+        .find_map(|it| it.strip_prefix("maxmemory_policy:"))?;
+    match policy.trim() {
+        "noeviction" => None,
+        policy => Some(
+            format!(
+                "Redis has `maxmemory-policy {policy}`: evicted counters end all waits with Reset; set `noeviction`"
+            )
+            .into(),
+        ),
     }
 }
 

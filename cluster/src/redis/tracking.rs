@@ -4,24 +4,31 @@
 //! read has been served is announced, after that read's answer; and what is announced is read again at once, which also
 //! asks for the next announcement.
 
-use super::session::{Link, read};
+use super::link::{Link, read};
 use crate::error::FeedError;
 use crate::feed::Change;
 use crate::key::WireKey;
-use crate::source::Epoch;
+use crate::position::Epoch;
 use ::redis::{PushInfo, PushKind, Value, cmd};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::time::Interval;
 
-/// The counters that are watched, by name. The server cannot be told to forget one: what is not in here is not read
-/// again, and so forgotten.
-type Watched = Arc<Mutex<HashSet<Vec<u8>, foldhash::fast::RandomState>>>;
+/// The counters that are watched, by name, with the version that was read last. The server cannot be told to forget one:
+/// what is not in here is not read again, and so forgotten.
+type Watched = Arc<Mutex<HashMap<Vec<u8>, Option<u64>, foldhash::fast::RandomState>>>;
+
+/// So many announcements of counters that had not changed, within a period of signs of life and beside few others, show
+/// that the server's table is too small: each read pushes another key out of it, which is announced as a change.
+const OUTGROWN: u32 = 256;
 
 pub(super) struct Watcher {
     link: Link,
     watched: Watched,
+    /// The server announces every counter, read or not.
+    is_broadcast: bool,
 }
 
 pub(super) struct Listener {
@@ -29,27 +36,62 @@ pub(super) struct Listener {
     watched: Watched,
     ping: Interval,
     epoch: Epoch,
+    /// The counters that were announced since the last sign of life: changed, and not changed.
+    announced: (u32, u32),
 }
 
-pub(super) async fn open(mut link: Link, other: Link) -> Result<(Watcher, Listener), FeedError> {
+pub(super) async fn open(link: Link, other: Link) -> Result<(Watcher, Listener), FeedError> {
+    let names = &link.inner.names;
     let mut tracking = cmd("CLIENT");
     tracking.arg("TRACKING").arg("ON");
+    // ORDERING: Relaxed: the flag guards nothing, and a session that does not see it yet finds out for itself.
+    let is_broadcast = link.inner.is_outgrown.load(Ordering::Relaxed);
+    if is_broadcast {
+        tracking.arg("BCAST").arg("PREFIX").arg(&names.version);
+        tracking.arg("PREFIX").arg(&names.epoch);
+    }
     link.run(&tracking).await?;
     // The epoch is tracked too: its loss is announced.
-    let read = read(&mut link.connection, &link.inner.names, &[]).await;
+    let read = read(&link.connection, names, &[]).await;
     let (epoch, _) = read.map_err(|error| link.broken(error))?;
     let watched = Watched::default();
     let watcher = Watcher {
         link,
         watched: watched.clone(),
+        is_broadcast,
     };
     let listener = Listener {
         ping: other.interval(),
         link: other,
         watched,
         epoch,
+        announced: (0, 0),
     };
     Ok((watcher, listener))
+}
+
+/// Notes what was read of counters that are watched, and counts which had changed and which had not.
+fn note<'a>(
+    watched: &Watched,
+    announced: &mut (u32, u32),
+    read: impl Iterator<Item = (&'a Vec<u8>, Option<u64>)>,
+) -> Result<(), FeedError> {
+    let mut watched = watched.lock();
+    for (name, version) in read {
+        let Some(known) = watched.get_mut(name) else {
+            continue;
+        };
+        if version.is_some() && version < *known {
+            // The next session's reads find out what is lost.
+            return Err(FeedError::Cut("a counter went back".into()));
+        }
+        match version.is_some() && *known == version {
+            true => announced.1 += 1,
+            false => announced.0 += 1,
+        }
+        *known = version;
+    }
+    Ok(())
 }
 
 impl Watcher {
@@ -60,9 +102,21 @@ impl Watcher {
             .map(|key| names.version(key))
             .collect::<Vec<_>>();
         // First, so that an announcement right after the read is not taken for one of a forgotten key.
-        self.watched.lock().extend(counters.iter().cloned());
-        let read = read(&mut self.link.connection, names, &counters).await;
-        read.map(drop).map_err(|error| self.link.broken(error))
+        let unread = counters.iter().cloned().map(|name| (name, None));
+        self.watched.lock().extend(unread);
+        if self.is_broadcast {
+            return Ok(());
+        }
+        let read = read(&self.link.connection, names, &counters).await;
+        let (_, versions) = read.map_err(|error| self.link.broken(error))?;
+        let mut watched = self.watched.lock();
+        for (name, version) in counters.iter().zip(versions) {
+            if let Some(known) = watched.get_mut(name) {
+                // The listener may have read a later one meanwhile.
+                *known = version.max(*known);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn unwatch<K: WireKey>(&mut self, keys: &[K]) -> Result<(), FeedError> {
@@ -80,6 +134,7 @@ impl Listener {
         loop {
             let Some(pushes) = self.link.next(&mut self.ping).await? else {
                 self.link.run(&cmd("PING")).await?;
+                self.announced = (0, 0);
                 continue;
             };
             let mut stale = Vec::new();
@@ -94,8 +149,11 @@ impl Listener {
             let names = &self.link.inner.names;
             // Without a counter, the epoch alone is read and tracked again.
             stale.retain(|name| *name != names.epoch);
-            let read = read(&mut self.link.connection, names, &stale).await;
+            let read = read(&self.link.connection, names, &stale).await;
             let (epoch, versions) = read.map_err(|error| self.link.broken(error))?;
+            let read = stale.iter().zip(versions.iter().copied());
+            note(&self.watched, &mut self.announced, read)?;
+            self.look_for_room()?;
             let changes = stale.iter().zip(versions).filter_map(|(name, version)| {
                 Some(Change {
                     key: names.key_of_version(name)?,
@@ -114,6 +172,23 @@ impl Listener {
         }
     }
 
+    /// Whether the server's table has room for what is watched.
+    fn look_for_room(&self) -> Result<(), FeedError> {
+        let (changed, unchanged) = self.announced;
+        let inner = &self.link.inner;
+        // ORDERING: Relaxed: as in `open`.
+        if unchanged < OUTGROWN
+            || unchanged < 3 * changed
+            || inner.is_outgrown.swap(true, Ordering::Relaxed)
+        {
+            return Ok(());
+        }
+        let advice = "Redis has a smaller `tracking-table-max-keys` than keys are watched: until this node starts anew \
+                      it hears a broadcast of all keys";
+        *inner.advice.lock() = Some(advice.into());
+        Err(FeedError::Refused(advice.into()))
+    }
+
     /// Adds the names that a push says are stale, as far as they are watched.
     fn add_stale(&self, push: PushInfo, stale: &mut Vec<Vec<u8>>) -> Result<(), FeedError> {
         if push.kind != PushKind::Invalidate {
@@ -129,7 +204,7 @@ impl Listener {
             for name in names {
                 match name {
                     Value::BulkString(name)
-                        if watched.contains(&name) || name == self.link.inner.names.epoch =>
+                        if watched.contains_key(&name) || name == self.link.inner.names.epoch =>
                     {
                         stale.push(name);
                     }

@@ -1,6 +1,6 @@
 //! What a node knows of one watched key.
 
-use crate::source::Epoch;
+use crate::position::Epoch;
 use crate::sync::Mutex;
 
 /// Which history a node believes in. `generation` also grows when the store went back without a new epoch, so within
@@ -24,6 +24,11 @@ pub struct Known {
     pub heard: u64,
     /// The number of the latest read of this key that has returned. 0: none has.
     pub read: u64,
+    /// The store has no event of this key after the first of these two versions, up to the second one. Known only of a
+    /// store that gives all versions from one sequence.
+    pub none_after: Option<(u64, u64)>,
+    /// How often events of the store that may have been of this key were discarded before this node had seen them.
+    pub gaps: u64,
 }
 
 /// How this node learned of a version.
@@ -39,58 +44,115 @@ pub enum Learned {
         number: u64,
         /// Whether the feed had no chance to tell.
         excused: bool,
+        /// As [`Known::none_after`].
+        none_after: Option<(u64, u64)>,
     },
+}
+
+/// What raising a mark has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Raised {
+    Nothing,
+    /// The mark was lower.
+    Mark,
+    /// Events up to this one may have been discarded unseen: waits that have not seen it are to be examined.
+    Gap(u64),
 }
 
 /// A watched key. One lock holds all that is known of it, so that a version is never seen beside the wrong history.
 #[derive(Debug)]
-pub struct Entry(Mutex<Known>);
+pub struct Entry {
+    known: Mutex<Known>,
+    /// The highest version of the store, of any key, that was known when this key began to be watched: what was
+    /// discarded before is no concern of a wait for whatever comes.
+    baseline: u64,
+}
 
 impl Entry {
-    pub(super) fn new(history: History) -> Self {
-        Self(Mutex::new(Known {
+    pub(super) fn new(history: History, baseline: u64) -> Self {
+        let known = Known {
             history,
             mark: 0,
             heard: 0,
             read: 0,
-        }))
+            none_after: None,
+            gaps: 0,
+        };
+        Self {
+            known: Mutex::new(known),
+            baseline,
+        }
     }
 
     /// What is known now.
     #[inline]
     pub fn known(&self) -> Known {
-        *self.0.lock()
+        *self.known.lock()
     }
 
-    /// Raises the mark to `version`, of which this node learned in this way. Returns whether the mark was lower.
+    /// Raises the mark to `version`, of which this node learned in this way, in this generation. What is learned of
+    /// another generation is not believed.
     #[inline]
-    pub(super) fn raise(&self, version: u64, learned: Learned) -> bool {
-        let mut known = self.0.lock();
+    pub(super) fn raise(&self, version: u64, learned: Learned, generation: u64) -> Raised {
+        let mut known = self.known.lock();
+        if known.history.generation != generation {
+            return Raised::Nothing;
+        }
         let raised = known.mark < version;
         known.mark = known.mark.max(version);
+        let mut gap = None;
         // In one step with the mark: a wait that sees the read's number sees what it read.
         match learned {
             Learned::Announced => {}
             Learned::Heard => known.heard = known.heard.max(version),
-            Learned::Read { number, excused } => {
+            Learned::Read {
+                number,
+                excused,
+                none_after,
+            } => {
                 known.read = known.read.max(number);
                 if excused {
                     known.heard = known.heard.max(version);
                 }
+                if let Some(found) = none_after {
+                    gap = self.extend(&mut known, found);
+                }
             }
         }
-        raised
+        match (raised, gap) {
+            (_, Some(gap)) => Raised::Gap(gap),
+            (true, None) => Raised::Mark,
+            (false, None) => Raised::Nothing,
+        }
+    }
+
+    /// Joins what one more read has found to what is known. Where the two do not meet, events in between were discarded
+    /// and may have been of this key: returns the last of these.
+    fn extend(&self, known: &mut Known, (after, to): (u64, u64)) -> Option<u64> {
+        let (since, until) = known.none_after.unwrap_or((after, self.baseline));
+        if after <= until.max(known.mark) {
+            // An earlier version than the mark is that of a read which was overtaken.
+            known.none_after = Some((since.max(known.mark.min(after)), until.max(to)));
+            return None;
+        }
+        let is_first = known.none_after.is_none() && self.baseline == 0;
+        known.none_after = Some((after, to.max(after)));
+        if is_first {
+            return None;
+        }
+        known.gaps += 1;
+        Some(after)
     }
 
     /// Versions up to `version` need not be heard.
     pub(crate) fn excuse(&self, version: u64) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         known.heard = known.heard.max(version);
     }
 
     /// Begins another history, in which nothing is known yet. Returns whether this was not done already.
     pub(super) fn reset(&self, history: History) -> bool {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         let is_new = known.history.generation != history.generation;
         if is_new {
             *known = Known {
@@ -99,6 +161,8 @@ impl Entry {
                 heard: 0,
                 // The number stays: a wait that asks for a later read still tells it from earlier ones.
                 read: known.read,
+                none_after: None,
+                gaps: known.gaps,
             };
         }
         is_new
@@ -106,6 +170,6 @@ impl Entry {
 
     /// Takes over the first epoch that the store told: no reset, nothing was known before.
     pub(super) fn adopt(&self, history: History) {
-        self.0.lock().history = history;
+        self.known.lock().history = history;
     }
 }

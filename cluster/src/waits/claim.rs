@@ -2,11 +2,11 @@
 
 use crate::interest::Interest;
 use crate::key::Key;
-use crate::source::{Epoch, Position};
+use crate::position::{Epoch, Position};
 use crate::table::entry::Known;
 
-/// The store lost what the client has seen.
-pub(super) struct Reset;
+/// The store lost what the client has seen, or what it has not. It goes on from here.
+pub(super) struct Reset(pub(super) Position);
 
 /// What a client claims to have seen.
 ///
@@ -22,6 +22,8 @@ pub(super) struct Claim {
     generation: Option<u64>,
     /// Reads with a higher number began after the claim was made.
     made_at: u64,
+    /// The gaps of the key before the claim was made.
+    gaps: u64,
 }
 
 impl Claim {
@@ -31,6 +33,7 @@ impl Claim {
             epoch: None,
             generation: None,
             made_at: 0,
+            gaps: 0,
         }
     }
 
@@ -48,9 +51,10 @@ impl Claim {
     /// Compares the claim with what is known at first. Returns whether it is known to be true.
     pub(super) fn begin<K: Key>(&mut self, interest: &Interest<K>) -> bool {
         self.made_at = interest.table().reads();
-        let Some(known) = interest.known_first() else {
+        let Some(known) = interest.first_known() else {
             return false;
         };
+        self.gaps = known.gaps;
         if self.epoch.is_none() || self.epoch == known.history.epoch {
             self.generation = Some(known.history.generation);
         }
@@ -59,22 +63,33 @@ impl Claim {
 
     /// The version that satisfies the claim, if there is one.
     pub(super) fn examine(&mut self, known: &Known) -> Result<Option<u64>, Reset> {
+        let reset = |version| {
+            // A claim is refused after a read, which has told the epoch.
+            let epoch = known.history.epoch.unwrap_or(Epoch(0));
+            Err(Reset(Position { epoch, version }))
+        };
         let was_read = known.read > self.made_at;
         match self.generation {
-            Some(generation) if generation != known.history.generation => return Err(Reset),
+            // Nothing of this history was seen.
+            Some(generation) if generation != known.history.generation => return reset(0),
             Some(_) => {}
             None if self.epoch == known.history.epoch => {
                 self.generation = Some(known.history.generation);
             }
-            None if was_read => return Err(Reset),
+            None if was_read => return reset(0),
             None => return Ok(None),
         }
         if known.mark > self.seen {
             return Ok(Some(known.mark));
         }
-        match was_read && known.mark < self.seen {
-            true => Err(Reset),
-            false => Ok(None),
+        match known.none_after {
+            // A client that has seen nothing waits for what comes from now on, one that has seen something for all that
+            // came since.
+            Some((after, to)) if self.seen > 0 && was_read && self.seen < after => reset(to),
+            Some((_, to)) if known.gaps != self.gaps => reset(to),
+            Some((_, to)) if was_read && to < self.seen => reset(to),
+            None if was_read && known.mark < self.seen => reset(known.mark),
+            _ => Ok(None),
         }
     }
 }

@@ -244,17 +244,21 @@ async fn a_flushed_store_ends_waits_with_reset<R: Rig>() {
     assert_eq!(node.wait_past(key(0), seen - 1, LONG).await, Ok(seen));
     let waits = [0, 1].map(|more| node.wait_past(key(0), seen + more, LONG));
     let [sound, ahead] = waits;
-    assert_eq!(
-        ahead.await,
-        Err(WaitError::Reset),
-        "it has seen more than was committed"
+    let ahead = ahead.await;
+    assert!(
+        matches!(ahead, Err(WaitError::Reset(_))),
+        "it has seen more than was committed: {ahead:?}"
     );
     rig.flush().await;
-    assert_eq!(sound.await, Err(WaitError::Reset));
+    let sound = sound.await;
+    let Err(WaitError::Reset(position)) = sound else {
+        panic!("{sound:?}");
+    };
+    assert_eq!(position.version, 0, "nothing of the new history was seen");
     // The new history serves.
     let version = rig.commit(&key(0)).await.expect("it commits");
     let mut found = node.wait_past(key(0), 0, LONG).await;
-    while found == Err(WaitError::Reset) {
+    while matches!(found, Err(WaitError::Reset(_))) {
         // The wait had begun before the node knew of the flush.
         found = node.wait_past(key(0), 0, LONG).await;
     }
@@ -320,6 +324,45 @@ conformance! {
     redis_published: RedisPublished;
     nats: NatsRig;
 }
+
+/// Bodies after what was seen, in order, no more than asked for, and of this key only.
+macro_rules! events {
+    ($test:ident: $rig:ty) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            let rig = <$rig>::start(CAPACITY).await;
+            let engine = rig.engine();
+            let mut positions = Vec::new();
+            for number in 0..6_u8 {
+                let key = key(usize::from(number % 2));
+                let position = engine.commit(&key, &[number]).await.expect("it commits");
+                positions.push(position);
+            }
+            let [first, second, third] = [0, 2, 4].map(|at| positions[at].version);
+            for (seen, limit, expected) in [
+                (0, 10, &[(first, 0), (second, 2), (third, 4)][..]),
+                (first, 10, &[(second, 2), (third, 4)]),
+                (first, 1, &[(second, 2)]),
+                (third, 10, &[]),
+            ] {
+                let events = engine.events(&key(0), seen, limit).await.expect("it reads");
+                let found = events.iter().map(|it| (it.version, it.body[0]));
+                assert_eq!(found.collect::<Vec<_>>(), expected, "after {seen}");
+            }
+            assert_eq!(engine.events(&key(7), 0, 9).await.expect("it reads"), []);
+            let read = Source::<Key>::versions(&engine, &[])
+                .await
+                .expect("it reads");
+            assert_eq!(
+                read.epoch, positions[0].epoch,
+                "a position names the history"
+            );
+        }
+    };
+}
+
+events!(redis_tells_recent_events: RedisTracking);
+events!(nats_tells_recent_events: NatsRig);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_reads_a_stream_that_allows_no_direct_requests() {

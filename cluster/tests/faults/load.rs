@@ -5,8 +5,8 @@ use request_purgatory_cluster::{
     BoxError, Change, Changes, Cluster, ClusterWaits, Config, Feed, FeedError, Source, Stats,
     WaitError,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -18,6 +18,15 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 pub struct Deafened<F> {
     feed: F,
     is_deaf: Arc<AtomicBool>,
+}
+
+impl<F> Deafened<F> {
+    /// Deaf from the beginning.
+    #[allow(dead_code, reason = "the long faults do not need it")]
+    pub fn new(feed: F) -> Self {
+        let is_deaf = Arc::new(AtomicBool::new(true));
+        Self { feed, is_deaf }
+    }
 }
 
 pub struct DeafenedChanges<C> {
@@ -47,6 +56,18 @@ impl<C: Changes<Key>> Changes<Key> for DeafenedChanges<C> {
     }
 }
 
+/// A row of the table that `.ci/cluster-faults` prints.
+pub fn print_row(
+    row: &str,
+    engine: &str,
+    waits: usize,
+    lost: usize,
+    worst: Duration,
+    then: impl std::fmt::Display,
+) {
+    println!("| {row} | {engine} | {waits} | {lost} | {worst:.1?} | {then} |");
+}
+
 /// What one client was told last.
 struct Client {
     seen: AtomicU64,
@@ -58,6 +79,9 @@ pub struct Load {
     is_deaf: Arc<AtomicBool>,
     clients: Vec<Vec<Arc<Client>>>,
     tasks: JoinSet<()>,
+    engine: &'static str,
+    /// After the last commit: until all clients were told, and until all nodes were in step.
+    took: Mutex<(Duration, Duration)>,
 }
 
 impl Load {
@@ -68,6 +92,8 @@ impl Load {
             is_deaf: Arc::default(),
             clients: Vec::new(),
             tasks: JoinSet::new(),
+            engine: R::NAME,
+            took: Mutex::default(),
         };
         for _ in 0..NODES {
             let feed = Deafened {
@@ -115,6 +141,20 @@ impl Load {
             .collect()
     }
 
+    /// Prints a row of the table.
+    pub fn print(&self, row: &str, lost: usize) {
+        let (told, in_step) = *self.took.lock().expect("no test panics with it");
+        let waits = self.keys.len() * NODES;
+        print_row(
+            row,
+            self.engine,
+            waits,
+            lost,
+            told,
+            format!("{in_step:.1?}"),
+        );
+    }
+
     /// Commits once to every key, again and again until the store takes it.
     pub async fn commit_all(&self, commit: impl AsyncFn(&Key) -> Result<(), BoxError>) {
         for key in &self.keys {
@@ -144,8 +184,17 @@ impl Load {
                     })
             });
             let behind = behind.count();
-            if behind == 0 || start.elapsed() > bound {
+            if behind > 0 && start.elapsed() > bound {
                 return behind;
+            }
+            if behind == 0 {
+                let told = start.elapsed();
+                while start.elapsed() < bound && self.stats().iter().any(|it| !it.lag.is_zero()) {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                let mut took = self.took.lock().expect("no test panics with it");
+                *took = (took.0.max(told), took.1.max(start.elapsed()));
+                return 0;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -158,7 +207,9 @@ async fn poll(waits: ClusterWaits<Key>, key: Key, client: Arc<Client>) {
         let seen = client.seen.load(Ordering::SeqCst);
         match waits.wait_past(key.clone(), seen, TIMEOUT).await {
             Ok(version) => client.seen.store(version, Ordering::SeqCst),
-            Err(WaitError::Reset) => client.seen.store(0, Ordering::SeqCst),
+            Err(WaitError::Reset(position)) => {
+                client.seen.store(position.version, Ordering::SeqCst);
+            }
             Err(error) => panic!("{error}"),
         }
     }

@@ -7,8 +7,10 @@
 mod support;
 
 mod load;
+mod lost;
+mod rows;
 
-use load::{Load, NODES};
+use load::Load;
 use request_purgatory_cluster::Config;
 use request_purgatory_cluster::model::{Rule, Rules};
 use std::time::Duration;
@@ -48,11 +50,8 @@ fn bound(is_whole: bool) -> Duration {
 }
 
 fn check(fault: &str, lost: usize, is_whole: bool, load: &Load) {
-    println!(
-        "{fault}: lost {lost} of {} ({:?})",
-        KEYS * NODES,
-        load.stats()
-    );
+    let without = if is_whole { "" } else { " (without its rule)" };
+    load.print(&format!("{fault}{without}"), lost);
     match is_whole {
         true => assert_eq!(lost, 0, "{fault}: {:?}", load.stats()),
         false => assert!(
@@ -170,10 +169,13 @@ async fn a_writer_does_not_publish<const PUBLISHED: bool>(left_out: Option<Rule>
 }
 
 /// The node that clients wait on is gone; they come again, to the other one, and what was committed meanwhile is there.
-async fn a_node_is_gone<R: Rig>(left_out: Option<Rule>) {
+async fn a_node_is_gone<R: Rig>(left_out: &[Rule]) {
     use request_purgatory_cluster::{Cluster, ClusterWaits, WaitError};
     let rig = R::start(CAPACITY).await;
-    let config = config(rules(left_out));
+    let rules = left_out
+        .iter()
+        .fold(Rules::default(), |rules, rule| rules.without(*rule));
+    let config = config(rules);
     let start = || {
         let node =
             Cluster::start(rig.engine(), rig.engine(), config.clone()).expect("in a runtime");
@@ -197,14 +199,18 @@ async fn a_node_is_gone<R: Rig>(left_out: Option<Rule>) {
     let again = keys
         .iter()
         .map(|key| second.wait_past(key.clone(), 0, PATIENCE));
-    let mut lost = 0;
+    let (asked, mut lost) = (std::time::Instant::now(), 0);
     for wait in again.collect::<Vec<_>>() {
         lost += usize::from(wait.await.is_err());
     }
-    println!("node gone: lost {lost} of {KEYS}");
-    match left_out {
-        None => assert_eq!(lost, 0),
-        Some(_) => assert!(lost > 0),
+    let name = match left_out.is_empty() {
+        true => "node gone",
+        false => "node gone (without its rules)",
+    };
+    load::print_row(name, R::NAME, KEYS, lost, asked.elapsed(), "");
+    match left_out.is_empty() {
+        true => assert_eq!(lost, 0),
+        false => assert!(lost > 0),
     }
 }
 
@@ -259,12 +265,12 @@ async fn redis_tracking_hears_a_writer_that_does_not_publish() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_a_node_is_gone() {
-    a_node_is_gone::<RedisPublished>(None).await;
-    a_node_is_gone::<RedisPublished>(Some(Rule::ReadAtNewSession)).await;
+    a_node_is_gone::<RedisPublished>(&[]).await;
+    a_node_is_gone::<RedisPublished>(&[Rule::ReadAtNewSession, Rule::ReadWithoutSession]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_a_node_is_gone() {
-    a_node_is_gone::<NatsRig>(None).await;
-    a_node_is_gone::<NatsRig>(Some(Rule::ReadAtNewSession)).await;
+    a_node_is_gone::<NatsRig>(&[]).await;
+    a_node_is_gone::<NatsRig>(&[Rule::ReadAtNewSession, Rule::ReadWithoutSession]).await;
 }

@@ -1,6 +1,6 @@
 //! Engines of several servers, of which one is lost.
 
-use crate::load::{Load, NODES};
+use crate::load::Load;
 use crate::support::engine::{Key, NatsRig, RedisTracking, Rig};
 use crate::support::eventually;
 use crate::support::nats_server::NatsServer;
@@ -32,11 +32,8 @@ fn config(left_out: Option<Rule>) -> Config {
 }
 
 fn check(fault: &str, lost: usize, left_out: Option<Rule>, load: &Load) {
-    println!(
-        "{fault}, without {left_out:?}: lost {lost} of {} ({:?})",
-        KEYS * NODES,
-        load.stats()
-    );
+    let without = left_out.map_or(String::new(), |rule| format!(" (without {rule:?})"));
+    load.print(&format!("{fault}{without}"), lost);
     match left_out {
         None => assert_eq!(lost, 0),
         Some(_) => assert!(lost > 0),
@@ -50,9 +47,11 @@ struct Pair<E> {
 }
 
 macro_rules! pair {
-    ($engine:ty, $commit:expr) => {
+    ($engine:ty) => {
         impl Rig for Pair<$engine> {
             type Engine = $engine;
+
+            const NAME: &'static str = stringify!($engine);
 
             async fn start(_: usize) -> Self {
                 unreachable!("the test makes it")
@@ -63,7 +62,7 @@ macro_rules! pair {
             }
 
             async fn commit(&self, key: &Key) -> Result<u64, BoxError> {
-                self.writer.commit(key, b"body").await.map($commit)
+                Ok(self.writer.commit(key, b"body").await?.version)
             }
 
             fn cut(&self) {}
@@ -81,8 +80,8 @@ macro_rules! pair {
     };
 }
 
-pair!(NatsEngine, |version| version);
-pair!(RedisEngine, |position| position.version);
+pair!(NatsEngine);
+pair!(RedisEngine);
 
 /// The name of the stream's leader, once there is one and the others follow.
 async fn leader(servers: &[NatsServer]) -> String {

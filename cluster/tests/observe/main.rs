@@ -57,7 +57,7 @@ async fn live_through(engine: &MemoryEngine<u64>, node: &Cluster<u64>) {
     let wait = waits.wait_past(7, 2, LONG);
     engine.flush();
     engine.refuse_reads(false);
-    assert_eq!(wait.await, Err(WaitError::Reset));
+    assert!(matches!(wait.await, Err(WaitError::Reset(_))));
     until(node, "the node is live again", |it| it.lag.is_zero()).await;
 }
 
@@ -69,12 +69,21 @@ fn told(snapshotter: &Snapshotter) -> BTreeMap<String, DebugValue> {
         let name = key.key().name().to_owned();
         let labels = key.key().labels();
         let labels = labels.map(|it| (it.key(), it.value())).collect::<Vec<_>>();
-        assert_eq!(labels, [("cluster", "polls")], "{name}");
+        assert_eq!(labels[0], ("cluster", "polls"), "{name}");
         assert!(unit.is_some() && description.is_some(), "{name}");
-        (name, value)
+        match &labels[1..] {
+            [] => (name, value),
+            [("cause", cause)] => (format!("{name}/{cause}"), value),
+            others => panic!("{name}: {others:?}"),
+        }
     })
     .collect()
 }
+
+const CAUSES: [&str; 10] = [
+    "connect", "cut", "refused", "lagged", "silent", "protocol", "unread", "unheard", "reset",
+    "panicked",
+];
 
 fn expected(stats: &Stats) -> BTreeMap<String, DebugValue> {
     let gauges = [("watched_keys", stats.watched_keys as f64)];
@@ -90,8 +99,18 @@ fn expected(stats: &Stats) -> BTreeMap<String, DebugValue> {
     let gauges = gauges.map(|(name, value)| (name, DebugValue::Gauge(value.into())));
     let counters = counters.map(|(name, value)| (name, DebugValue::Counter(value)));
     let all = gauges.into_iter().chain(counters);
-    all.map(|(name, value)| (format!("purgatory_cluster_{name}"), value))
-        .collect()
+    let troubles = [&stats.feed_trouble, &stats.store_trouble];
+    let trouble = |cause: &&str| {
+        let of_this = troubles
+            .into_iter()
+            .flatten()
+            .filter(|it| it.word == *cause);
+        let times = of_this.map(|it| it.times).max().unwrap_or(0) as f64;
+        let name = format!("purgatory_cluster_trouble/{cause}");
+        (name, DebugValue::Gauge(times.into()))
+    };
+    let all = all.map(|(name, value)| (format!("purgatory_cluster_{name}"), value));
+    all.chain(CAUSES.iter().map(trouble)).collect()
 }
 
 fn assert_spans(spans: &[Told], stats: &Stats) {
@@ -127,7 +146,7 @@ fn assert_spans(spans: &[Told], stats: &Stats) {
 fn all_that_is_counted_is_told_and_each_session_has_a_span() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
-    let (notes, heard) = Notes::new();
+    let (notes, heard, lines) = Notes::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -189,4 +208,13 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
     drop(runtime);
     let spans = heard.lock().expect("no test panics with it");
     assert_spans(&spans, &stats);
+    // What fails again and again is said once.
+    let lines = lines.lock().expect("no test panics with it");
+    let about = |what: &str| {
+        lines
+            .iter()
+            .filter(|line| line["cause"].contains(what))
+            .count()
+    };
+    assert_eq!(about("the store could not be read"), 1, "{lines:?}");
 }

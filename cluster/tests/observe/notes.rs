@@ -7,7 +7,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-type Fields = BTreeMap<&'static str, String>;
+pub type Fields = BTreeMap<&'static str, String>;
 
 /// What was told of one span.
 #[derive(Debug, Default)]
@@ -22,12 +22,15 @@ pub struct Told {
 pub type Heard = Arc<Mutex<Vec<Told>>>;
 
 /// Hears of sessions only: not of the purgatory's operations.
-pub struct Notes(Heard);
+pub struct Notes(Heard, Lines);
+
+/// What was told of no span.
+pub type Lines = Arc<Mutex<Vec<Fields>>>;
 
 impl Notes {
-    pub fn new() -> (Self, Heard) {
-        let heard = Heard::default();
-        (Self(heard.clone()), heard)
+    pub fn new() -> (Self, Heard, Lines) {
+        let (heard, lines) = (Heard::default(), Lines::default());
+        (Self(heard.clone(), lines.clone()), heard, lines)
     }
 
     fn of<R>(&self, id: &Id, note: impl FnOnce(&mut Told) -> R) -> R {
@@ -73,10 +76,12 @@ impl Subscriber for Notes {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let span = event.parent().expect("every event is in a span");
         let mut fields = Fields::new();
         event.record(&mut Reader(&mut fields));
-        self.of(span, |told| told.events.push(fields));
+        match event.parent() {
+            Some(span) => self.of(span, |told| told.events.push(fields)),
+            None => self.1.lock().expect("no test panics with it").push(fields),
+        }
     }
 
     fn enter(&self, _: &Id) {}

@@ -1,139 +1,57 @@
 //! Clients: each waits for a key to pass what it has seen, thinks, and waits again.
 
-use crate::store::{KEYS, Store};
-use request_purgatory_cluster::model::{Table, wait_past_position};
-use request_purgatory_cluster::request_purgatory::Waits;
-use request_purgatory_cluster::{Interest, Position, WaitError, WaitPast};
-use std::future::Future;
-use std::pin::Pin;
+use crate::store::KEYS;
+use crate::world::{LATE, LATE_PART, World};
+use request_purgatory_cluster::{ClusterWaits, Position, WaitError};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-/// Which clients were woken.
-#[derive(Default)]
-pub struct Woken(Mutex<Vec<usize>>);
+/// What a client waits for: the key, and what it has seen of it in which history.
+pub type Waiting = Arc<Mutex<Option<(u64, Position, u64)>>>;
 
-impl Woken {
-    pub fn take(&self) -> Vec<usize> {
-        std::mem::take(&mut self.0.lock().expect("no test panics with it"))
-    }
-}
-
-struct WakeClient {
-    client: usize,
-    woken: Arc<Woken>,
-}
-
-impl Wake for WakeClient {
-    fn wake(self: Arc<Self>) {
-        self.woken
-            .0
-            .lock()
-            .expect("no test panics with it")
-            .push(self.client);
-    }
-}
-
-pub struct Client {
-    waker: Waker,
-    wait: Option<WaitPast<usize, Position>>,
-    pub key: usize,
-    began: Duration,
-    /// What it has seen of each key, and in which history.
-    seen: [(Position, u64); KEYS],
-}
-
-/// How a wait ended, if it did.
-pub enum Answer {
-    Pending,
-    /// So late.
-    News {
-        late: Duration,
-        is_wrong: bool,
-    },
-    Reset {
-        late: Duration,
-    },
-    Expired,
-}
-
-impl Client {
-    pub fn new(client: usize, store: &Store, woken: &Arc<Woken>) -> Self {
-        let woken = woken.clone();
-        Self {
-            waker: Arc::new(WakeClient { client, woken }).into(),
-            wait: None,
-            key: 0,
-            began: Duration::ZERO,
-            seen: std::array::from_fn(|key| (store.position(key), store.history)),
-        }
-    }
-
-    /// Waits for news of `key`.
-    pub fn begin(
-        &mut self,
-        key: usize,
-        table: &Arc<Table<usize>>,
-        waits: &Waits<usize>,
-        now: Duration,
-    ) {
-        self.key = key;
-        self.began = now;
-        let interest = Interest::new(table, [key]).expect("there is room");
-        let timeout = Duration::from_secs(60);
-        self.wait = Some(wait_past_position(
-            interest,
-            waits,
-            self.seen[key].0,
-            timeout,
-        ));
-    }
-
-    /// Looks whether the wait has ended.
-    pub fn poll(&mut self, store: &Store, now: Duration) -> Answer {
-        let Some(wait) = &mut self.wait else {
-            return Answer::Pending;
-        };
-        let mut context = Context::from_waker(&self.waker);
-        let Poll::Ready(result) = Pin::new(wait).poll(&mut context) else {
-            return Answer::Pending;
-        };
-        self.wait = None;
-        let (seen, history) = self.seen[self.key];
-        let present = (store.position(self.key), store.history);
-        match result {
-            Ok(position) => {
+/// Runs until the simulation is over.
+pub async fn run(world: Arc<World>, waits: ClusterWaits<u64>, waiting: Waiting) {
+    let mut seen: [(Position, u64); KEYS as usize] = {
+        let store = world.store();
+        std::array::from_fn(|key| (store.position(key as u64), store.history))
+    };
+    loop {
+        world.sleep(0..=30).await;
+        let key = world.random(|random| random.u64(..KEYS));
+        let began = world.now();
+        let (position, history) = seen[key as usize];
+        *waiting.lock().expect("no test panics with it") = Some((key, position, history));
+        let wait = waits.wait_past_position(key, position, Duration::from_secs(60));
+        let result = wait.await;
+        *waiting.lock().expect("no test panics with it") = None;
+        let now = world.now();
+        let store = world.store();
+        let present = (store.position(key), store.history);
+        let mut outcome = world.outcome();
+        let late = match result {
+            Ok(found) => {
                 // A version may have been committed and lost again while the answer was on its way.
-                let is_present = position.epoch == store.epoch && history == store.history;
-                let is_wrong = position.version <= seen.version
-                    || position.epoch != seen.epoch
-                    || !store.has_had(self.key, position)
-                    || is_present && position.version > present.0.version;
-                let since = match is_present {
-                    true => store.committed_after(self.key, seen.version),
-                    false => None,
-                };
-                self.seen[self.key] = (position, if is_present { store.history } else { history });
-                let late = since.map_or(Duration::ZERO, |since| {
-                    now.saturating_sub(since.max(self.began))
-                });
-                Answer::News { late, is_wrong }
+                let is_present = found.epoch == store.epoch && history == store.history;
+                let is_wrong = found.version <= position.version
+                    || found.epoch != position.epoch
+                    || !store.has_had(key, found)
+                    || is_present && found.version > present.0.version;
+                outcome.wrong += u64::from(is_wrong);
+                let since = store.committed_after(key, position.version);
+                seen[key as usize] = (found, if is_present { store.history } else { history });
+                let since = since.filter(|_| is_present).unwrap_or(now);
+                now.saturating_sub(since.max(began))
             }
-            Err(WaitError::Reset) => {
-                let late = now.saturating_sub(store.began.max(self.began));
-                self.seen[self.key] = present;
-                Answer::Reset { late }
+            Err(WaitError::Reset(_)) => {
+                outcome.resets += 1;
+                seen[key as usize] = present;
+                now.saturating_sub(store.began.max(began))
             }
-            Err(WaitError::Expired) => Answer::Expired,
             Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// Whether it waits for what has happened.
-    pub fn is_lost(&self, store: &Store) -> bool {
-        let (seen, _) = self.seen[self.key];
-        let present = store.position(self.key);
-        self.wait.is_some() && (seen.epoch != present.epoch || seen.version != present.version)
+        };
+        outcome.answered += 1;
+        outcome.lost += u64::from(late > world.scenario.bound);
+        outcome.late += u64::from(late > LATE);
+        outcome.late_at_end += u64::from(late > LATE && now > LATE_PART);
     }
 }

@@ -1,15 +1,22 @@
-//! G24: across nodes no wait is lost. The protocol itself, as the driver runs it, against a model of a store and a feed
-//! on virtual time: 300 seeds for each scenario, and every rule of the protocol left out once.
+//! G24: across nodes no wait is lost. The shipped node, its driver included, against a model of a store and a feed on
+//! virtual time: 300 seeds for each scenario, and every rule of the protocol left out once.
 
 #![allow(unreachable_pub, reason = "a test has no users")]
 
 mod clients;
+mod engine;
+#[path = "../engines/mod.rs"]
+mod engines;
+mod shipped;
 mod store;
 mod world;
 
+use engine::Engine;
+use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::model::{Rule, Rules};
+use request_purgatory_cluster::{Cluster, ClusterWaits, Config, Feed, FeedError};
 use std::time::Duration;
-use world::{Outcome, Scenario, World};
+use world::{Backend, Outcome, Scenario};
 
 const SEEDS: u64 = 300;
 
@@ -20,6 +27,7 @@ const fn ms(millis: u64) -> Duration {
 /// No audit comes to the rescue, and nothing is to be rescued.
 const SOUND: Scenario = Scenario {
     audit: Duration::from_secs(3_600),
+    ping: Duration::from_secs(5),
     pause: 25,
     watch: 10,
     bound: ms(300),
@@ -29,6 +37,8 @@ const SOUND: Scenario = Scenario {
     flushes: None,
     rolls_back: false,
     mutes_at: None,
+    refuses_sessions: false,
+    is_unread: None,
 };
 
 const CUTS: Scenario = Scenario {
@@ -86,10 +96,26 @@ const MUTE: Scenario = Scenario {
     ..SOUND
 };
 
-fn run(scenario: Scenario, rules: Rules) -> Total {
+/// No session at all. An audit of 1 s, which may come 20 % late and spreads its slices over half a second.
+const NO_FEED: Scenario = Scenario {
+    audit: ms(1_000),
+    bound: ms(1_900),
+    refuses_sessions: true,
+    ..SOUND
+};
+
+/// For 700 ms no read is answered; sessions are cut as well, and the pause between two of them may grow to 800 ms.
+const UNREAD: Scenario = Scenario {
+    is_unread: Some((1_000, 1_700)),
+    cuts: true,
+    bound: ms(1_800),
+    ..SELDOM
+};
+
+fn run<B: Backend>(scenario: Scenario, rules: Rules, seeds: u64) -> Total {
     let mut total = Total::default();
-    for seed in 0..SEEDS {
-        let outcome = World::new(seed, scenario, rules).run();
+    for seed in 0..seeds {
+        let outcome = world::run::<B>(seed, scenario, rules);
         total.sum.add(&outcome);
     }
     println!("{total:?}");
@@ -103,20 +129,24 @@ struct Total {
 
 /// The protocol loses nothing, and has something to lose.
 fn holds(scenario: Scenario) -> Total {
-    let total = run(scenario, Rules::default());
+    holds_on::<Engine>(scenario, SEEDS)
+}
+
+fn holds_on<B: Backend>(scenario: Scenario, seeds: u64) -> Total {
+    let total = run::<B>(scenario, Rules::default(), seeds);
     assert_eq!(total.sum.lost, 0, "{total:?}");
     assert_eq!(
         total.sum.wrong, 0,
         "an answer is a version of its history: {total:?}"
     );
-    assert!(total.sum.answered > SEEDS * 50, "{total:?}");
+    assert!(total.sum.answered > seeds * 50, "{total:?}");
     total
 }
 
 /// Without the rule, waits are lost in some run. (`docs/guide/cluster.md` says in how many of all; one is enough here.)
 fn loses(scenario: Scenario, rule: Rule) {
     let rules = Rules::default().without(rule);
-    let seed = (0..SEEDS).find(|&seed| World::new(seed, scenario, rules).run().lost > 0);
+    let seed = (0..SEEDS).find(|&seed| world::run::<Engine>(seed, scenario, rules).lost > 0);
     let seed = seed.unwrap_or_else(|| panic!("without {rule:?}, {SEEDS} runs lost nothing"));
     println!("without {rule:?}, the run with seed {seed} lost waits");
 }
@@ -168,6 +198,61 @@ fn g24_a_silent_subscription_is_replaced() {
         total.sum.late > 0 && total.sum.late_at_end < SEEDS,
         "{total:?}"
     );
+}
+
+#[test]
+fn g24_without_a_feed_waits_end_by_reads_within_an_audit() {
+    let total = holds(NO_FEED);
+    assert_eq!(total.sum.sessions, 0);
+    assert!(total.sum.late > 0, "{total:?}");
+}
+
+/// The event was committed before the wait began, and no audit comes.
+#[tokio::test(start_paused = true)]
+async fn g24_without_a_feed_new_keys_are_read_at_once() {
+    let engine = MemoryEngine::new();
+    let node = Cluster::start(
+        engine.clone(),
+        Refusing,
+        Config {
+            audit: SOUND.audit,
+            ..Config::default()
+        },
+    );
+    let waits = ClusterWaits::new(&node.expect("in a runtime")).expect("there is a thread");
+    engine.commit(7);
+    let begun = tokio::time::Instant::now();
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    let told = tokio::time::timeout(Duration::from_secs(60), wait).await;
+    assert_eq!(told.expect("it is told"), Ok(1));
+    assert!(begun.elapsed() < ms(100), "{:?}", begun.elapsed());
+}
+
+struct Refusing;
+
+impl Feed<u64> for Refusing {
+    type Interests = <MemoryEngine<u64> as Feed<u64>>::Interests;
+    type Changes = <MemoryEngine<u64> as Feed<u64>>::Changes;
+
+    async fn open(&self, _: &Config) -> Result<(Self::Interests, Self::Changes), FeedError> {
+        Err(FeedError::Refused("this user may not subscribe".into()))
+    }
+}
+
+#[test]
+fn g24_reads_that_failed_are_made_again() {
+    let total = holds(UNREAD);
+    assert!(total.sum.late > 0, "{total:?}");
+}
+
+#[test]
+fn without_reads_while_there_is_no_session() {
+    loses(NO_FEED, Rule::ReadWithoutSession);
+}
+
+#[test]
+fn without_a_feed_and_an_audit() {
+    loses(NO_FEED, Rule::Audit);
 }
 
 #[test]
@@ -232,7 +317,11 @@ fn g24_a_store_that_was_flushed_and_filled_again_ends_waits_with_reset() {
 /// that the history they know never had.
 #[test]
 fn without_a_reset_on_another_epoch() {
-    let total = run(FLUSHES_EARLY, Rules::default().without(Rule::ResetOnEpoch));
+    let total = run::<Engine>(
+        FLUSHES_EARLY,
+        Rules::default().without(Rule::ResetOnEpoch),
+        SEEDS,
+    );
     assert!(total.sum.wrong > 0, "{total:?}");
 }
 
@@ -249,6 +338,6 @@ fn without_verifying_what_clients_have_seen() {
 /// Every audit heals, so nothing is lost; but everything is late for ever.
 #[test]
 fn without_ending_a_session_that_hears_nothing() {
-    let total = run(MUTE, Rules::default().without(Rule::EndWhenUnheard));
+    let total = run::<Engine>(MUTE, Rules::default().without(Rule::EndWhenUnheard), SEEDS);
     assert!(total.sum.late_at_end > 10 * SEEDS, "{total:?}");
 }

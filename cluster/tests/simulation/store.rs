@@ -3,7 +3,8 @@
 use request_purgatory_cluster::{Epoch, Position, Reading};
 use std::time::Duration;
 
-pub const KEYS: usize = 4;
+pub const KEYS: u64 = 4;
+const COUNT: usize = KEYS as usize;
 
 #[derive(Clone)]
 pub struct Store {
@@ -13,9 +14,9 @@ pub struct Store {
     /// When the present history began.
     pub began: Duration,
     /// For each key, when each version was committed.
-    commits: [Vec<Duration>; KEYS],
+    commits: [Vec<Duration>; COUNT],
     /// For each epoch that is over, the last versions.
-    past: Vec<[u64; KEYS]>,
+    past: Vec<[u64; COUNT]>,
 }
 
 impl Store {
@@ -29,16 +30,16 @@ impl Store {
         }
     }
 
-    pub fn commit(&mut self, key: usize, now: Duration) -> u64 {
-        self.commits[key].push(now);
+    pub fn commit(&mut self, key: u64, now: Duration) -> u64 {
+        self.commits[key as usize].push(now);
         self.version(key)
     }
 
-    pub fn version(&self, key: usize) -> u64 {
-        self.commits[key].len() as u64
+    pub fn version(&self, key: u64) -> u64 {
+        self.commits[key as usize].len() as u64
     }
 
-    pub fn position(&self, key: usize) -> Position {
+    pub fn position(&self, key: u64) -> Position {
         Position {
             epoch: self.epoch,
             version: self.version(key),
@@ -46,28 +47,29 @@ impl Store {
     }
 
     /// When the version after `seen` was committed.
-    pub fn committed_after(&self, key: usize, seen: u64) -> Option<Duration> {
-        self.commits[key].get(seen as usize).copied()
+    pub fn committed_after(&self, key: u64, seen: u64) -> Option<Duration> {
+        self.commits[key as usize].get(seen as usize).copied()
     }
 
-    pub fn read(&self, keys: &[usize]) -> Reading {
+    pub fn read(&self, keys: &[u64]) -> Reading {
         Reading {
             epoch: self.epoch,
             versions: keys.iter().map(|&key| Some(self.version(key))).collect(),
             head: None,
+            floor: None,
         }
     }
 
     /// Whether `position` was ever committed, as far as its epoch tells.
-    pub fn has_had(&self, key: usize, position: Position) -> bool {
+    pub fn has_had(&self, key: u64, position: Position) -> bool {
         let past = self.past.get(position.epoch.0 as usize - 1);
-        past.is_none_or(|versions| position.version <= versions[key])
+        past.is_none_or(|versions| position.version <= versions[key as usize])
     }
 
     /// All data is lost.
     pub fn flush(&mut self, now: Duration) {
         let mut past = std::mem::take(&mut self.past);
-        past.push(std::array::from_fn(|key| self.version(key)));
+        past.push(std::array::from_fn(|key| self.version(key as u64)));
         *self = Self {
             past,
             epoch: Epoch(self.epoch.0 + 1),

@@ -16,6 +16,8 @@ pub type Key = Vec<u8>;
 pub trait Rig: Sized + Send + Sync {
     type Engine: Source<Key> + Feed<Key> + Clone;
 
+    const NAME: &'static str;
+
     /// `capacity` as in the engine's config.
     async fn start(capacity: usize) -> Self;
 
@@ -40,6 +42,8 @@ pub trait Rig: Sized + Send + Sync {
 
 impl Rig for MemoryEngine<Key> {
     type Engine = Self;
+
+    const NAME: &'static str = "memory";
 
     async fn start(capacity: usize) -> Self {
         let engine = Self::new();
@@ -115,6 +119,11 @@ impl<const PUBLISHED: bool> RedisRig<PUBLISHED> {
 impl<const PUBLISHED: bool> Rig for RedisRig<PUBLISHED> {
     type Engine = RedisEngine;
 
+    const NAME: &'static str = match PUBLISHED {
+        true => "Redis, published",
+        false => "Redis, tracking",
+    };
+
     async fn start(capacity: usize) -> Self {
         Self::start_with(capacity, &[]).await
     }
@@ -176,6 +185,8 @@ impl NatsRig {
 impl Rig for NatsRig {
     type Engine = NatsEngine;
 
+    const NAME: &'static str = "NATS";
+
     async fn start(capacity: usize) -> Self {
         let server = NatsServer::start().await;
         let proxy = Proxy::start(Upstream::Tcp(server.port)).await;
@@ -199,7 +210,7 @@ impl Rig for NatsRig {
     }
 
     async fn commit(&self, key: &Key) -> Result<u64, BoxError> {
-        self.writer.commit(key, b"body").await
+        Ok(self.writer.commit(key, b"body").await?.version)
     }
 
     fn cut(&self) {

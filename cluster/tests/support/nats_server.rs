@@ -19,9 +19,17 @@ struct Routes {
     all: Vec<u16>,
 }
 
+const CONFIG: &str = "server.conf";
+
 impl NatsServer {
     pub async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// With these lines in its configuration.
+    pub async fn start_with(lines: &str) -> Self {
         let directory = TempDir::with_prefix("purgatory-nats").expect("there is room");
+        std::fs::write(directory.path().join(CONFIG), lines).expect("there is room");
         let server = launch(&directory, None, None);
         // It chooses a port, and writes it down.
         let ports = directory
@@ -106,6 +114,9 @@ fn launch(directory: &TempDir, port: Option<u16>, routes: Option<&Routes>) -> Se
         "-sd",
         "js",
     ]);
+    if directory.path().join(CONFIG).exists() {
+        command.args(["-c", CONFIG]);
+    }
     if let Some(routes) = routes {
         let urls = routes
             .all

@@ -64,8 +64,8 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
             "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             started.elapsed().as_secs(),
             answered - before,
-            broker.purgatories.fetch.len(),
-            broker.purgatories.produce.len(),
+            broker.purgatories.fetch.stats().parked,
+            broker.purgatories.produce.stats().parked,
             tally.produced.value(),
             tally.consumed.value(),
         )?;

@@ -52,7 +52,7 @@ use kafka_protocol::ResponseError;
 use member::Id;
 use offsets::Committed;
 use parking_lot::{Mutex, RwLock};
-use request_purgatory::{Purgatory, RejectReason};
+use request_purgatory::{Purgatory, purgatory::RejectReason};
 use sessions::Sessions;
 use settings::{MAX_ID, Settings};
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ impl Coordinator {
 
     /// Members now.
     pub(crate) fn members(&self) -> usize {
-        self.sessions.len()
+        self.sessions.stats().parked
     }
 
     /// Rebalances so far.

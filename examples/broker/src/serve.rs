@@ -98,13 +98,13 @@ fn parked(broker: &Broker) -> String {
     format!(
         "parked: fetch={} produce={} watched={} connections={} missed_checks={} \
          groups: joins={} syncs={} members={} rebalances={}",
-        fetch.len(),
-        produce.len(),
+        fetch.stats().parked,
+        produce.stats().parked,
         fetch.stats().watched + produce.stats().watched,
         Arc::strong_count(&broker.connection) - 1,
         fetch.stats().missed_checks + produce.stats().missed_checks,
-        groups.joins.len(),
-        groups.syncs.len(),
+        groups.joins.stats().parked,
+        groups.syncs.stats().parked,
         groups.members(),
         groups.rebalances(),
     )

@@ -3,7 +3,8 @@
 //! ```text
 //! POST /topics/{topic}                  201 {"position":"1f-42"}
 //! GET  /topics/{topic}?after=N&wait=S   200 {"position":"1f-43","skipped":0,"events":[{"version":43,"body":"..."}]}
-//!                                       204 nothing in this time      410 the store lost what the client had seen
+//!                                       204 nothing in this time
+//!                                       410 {"position":"2a-7","why":"..."} what was seen, or came after it, is lost
 //! GET  /stats                           200, figures of this node     GET / a page
 //! ```
 //!
@@ -22,13 +23,19 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use query::Poll;
+use request_purgatory_cluster::Position;
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
+use tower_http::timeout::RequestBodyTimeoutLayer;
 
 /// The largest body of a post, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
 /// The longest topic, in bytes. (A subject of NATS holds it also when each byte is written as three.)
 pub const MAX_TOPIC: usize = 256;
+
+/// How long a client may be silent within the body of a post.
+const BODY: Duration = Duration::from_secs(10);
 
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
@@ -37,29 +44,40 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .route("/topics/{topic}", get(poll).post(post))
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(RequestBodyTimeoutLayer::new(BODY))
         .route("/stats", get(stats))
         .merge(page::routes())
-        .fallback(async || Refusal(StatusCode::NOT_FOUND, "there is no such path".into()))
+        .fallback(async || Refusal::Plain(StatusCode::NOT_FOUND, "there is no such path".into()))
         .method_not_allowed_fallback(async || {
             let why = "this path does not take this method".into();
-            Refusal(StatusCode::METHOD_NOT_ALLOWED, why)
+            Refusal::Plain(StatusCode::METHOD_NOT_ALLOWED, why)
         })
         .with_state(gateway)
 }
 
 /// An answer other than what was asked for, and why in one sentence.
 #[derive(Debug)]
-pub(crate) struct Refusal(StatusCode, String);
+pub(crate) enum Refusal {
+    Plain(StatusCode, String),
+    /// The client goes on from this position.
+    Gone(String, Position),
+}
 
 impl Refusal {
     pub(crate) fn bad(why: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, why.into())
+        Self::Plain(StatusCode::BAD_REQUEST, why.into())
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Self(status, why) = self;
+        let (status, why) = match self {
+            Self::Plain(status, why) => (status, why),
+            Self::Gone(why, position) => {
+                let json = json!({ "position": position.to_string(), "why": why });
+                return (StatusCode::GONE, [NO_STORE], axum::Json(json)).into_response();
+            }
+        };
         let text = format!("{why}\n");
         match status {
             StatusCode::SERVICE_UNAVAILABLE => {
@@ -73,9 +91,9 @@ impl IntoResponse for Refusal {
 impl From<PollError> for Refusal {
     fn from(error: PollError) -> Self {
         match error {
-            PollError::Expired => Self(StatusCode::NO_CONTENT, String::new()),
-            PollError::Gone(why) => Self(StatusCode::GONE, why),
-            PollError::Refused(why) => Self(StatusCode::SERVICE_UNAVAILABLE, why),
+            PollError::Expired => Self::Plain(StatusCode::NO_CONTENT, String::new()),
+            PollError::Gone(why, position) => Self::Gone(why, position),
+            PollError::Refused(why) => Self::Plain(StatusCode::SERVICE_UNAVAILABLE, why),
         }
     }
 }
@@ -101,7 +119,7 @@ async fn post(
     let body = body.map_err(|error| match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             let why = format!("the body has more than {MAX_BODY} bytes");
-            Refusal(StatusCode::PAYLOAD_TOO_LARGE, why)
+            Refusal::Plain(StatusCode::PAYLOAD_TOO_LARGE, why)
         }
         _ => Refusal::bad("the body is not UTF-8 text, or ended too early"),
     })?;
@@ -110,7 +128,10 @@ async fn post(
             let json = json!({ "position": position.to_string() });
             Ok((StatusCode::CREATED, axum::Json(json)).into_response())
         }
-        Err(error) => Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
+        Err(error) => Err(Refusal::Plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            error.to_string(),
+        )),
     }
 }
 

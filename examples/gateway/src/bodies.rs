@@ -3,7 +3,7 @@
 use crate::store::{Store, Topic};
 use axum::body::Bytes;
 use moka::future::Cache;
-use request_purgatory_cluster::{BoxError, Event, Position};
+use request_purgatory_cluster::{BoxError, EngineError, Event, Position};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// The most events in one answer. A client that is further behind asks again, from the position of the answer.
 pub const LIMIT: usize = 100;
+/// The most bytes of bodies in one answer, unless a single one has more: what a client that does not read its answer can
+/// make this node hold.
+const LARGEST: usize = 256 * 1024;
 /// The polls that one event wakes come for it within milliseconds, and those of clients that were away a little later.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 const KEPT_BYTES: u64 = 64 << 20;
@@ -29,16 +32,16 @@ pub struct Answer {
 /// Why there is no answer.
 #[derive(Debug)]
 pub enum FetchError {
-    /// The store no longer has what the client has not seen.
-    Gone,
+    /// The store no longer has what the client has not seen. It goes on from here.
+    Gone(Position),
     /// The store cannot be read.
-    Store(BoxError),
+    Store(EngineError),
 }
 
 impl fmt::Display for FetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone => f.write_str("the store no longer has the events after this position"),
+            Self::Gone(_) => f.write_str("the store no longer has the events after this position"),
             Self::Store(error) => write!(f, "the store cannot be read: {error}"),
         }
     }
@@ -78,8 +81,8 @@ impl Bodies {
         }
     }
 
-    /// The events after `seen`: those that all polls which have seen as much are answered with. `resets` is how often
-    /// this node has noticed that the store lost data.
+    /// The events after `seen`, where the topic is at `found`: those that all polls which have seen as much are answered
+    /// with. `resets` is how often this node has noticed that the store lost data.
     ///
     /// # Errors
     /// The store does not keep them any more, or cannot be read. Errors are shared by the polls that wait for the same
@@ -88,9 +91,10 @@ impl Bodies {
         &self,
         topic: Topic,
         seen: Position,
+        found: u64,
         resets: u64,
     ) -> Result<Arc<Answer>, Arc<FetchError>> {
-        let fetch = self.fetch(topic.clone(), seen);
+        let fetch = self.fetch(topic.clone(), seen, found);
         let wanted = Wanted {
             topic,
             seen,
@@ -104,29 +108,54 @@ impl Bodies {
         self.fetches.load(Ordering::Relaxed)
     }
 
-    async fn fetch(&self, topic: Topic, seen: Position) -> Result<Arc<Answer>, FetchError> {
+    async fn fetch(
+        &self,
+        topic: Topic,
+        seen: Position,
+        found: u64,
+    ) -> Result<Arc<Answer>, FetchError> {
         self.fetches.fetch_add(1, Ordering::Relaxed);
-        let events = self.store.events(&topic, seen.version, LIMIT).await;
-        let events = events.map_err(FetchError::Store)?;
-        // Read after the events, so that they belong to the history that the client knows, or are not given to it.
-        let epoch = self.store.epoch().await.map_err(FetchError::Store)?;
-        let (Some(first), Some(last)) = (events.first(), events.last()) else {
-            return Err(FetchError::Gone);
+        let store = |error: BoxError| FetchError::Store(error.into());
+        let (events, head) = match self.store.events(&topic, seen.version, LIMIT).await {
+            Ok(events) => (events, None),
+            Err(EngineError::Reset(head)) => (Vec::new(), Some(head)),
+            Err(error) => return Err(FetchError::Store(error)),
         };
+        // Read after the events, so that they belong to the history that the client knows, or are not given to it.
+        let epoch = self.store.epoch().await.map_err(store)?;
         if epoch != seen.epoch {
-            return Err(FetchError::Gone);
+            return Err(FetchError::Gone(Position { epoch, version: 0 }));
         }
-        let skipped = first.version - seen.version - 1;
-        let position = Position {
+        let head = head.unwrap_or(Position {
             epoch,
-            version: last.version,
+            version: found,
+        });
+        // As many as fit, and at least one.
+        let mut bytes = 0;
+        let fits = |event: &&Event| {
+            let is_first = bytes == 0;
+            bytes += event.body.len() + 1;
+            is_first || bytes <= LARGEST
+        };
+        let events = events.iter().take_while(fits).collect::<Vec<_>>();
+        let (skipped, position) = match (events.first(), events.last()) {
+            (Some(first), Some(last)) => (
+                first.version - seen.version - 1,
+                Position {
+                    epoch,
+                    version: last.version,
+                },
+            ),
+            // One that has seen nothing misses nothing that it knows of.
+            _ if seen.version == 0 => (head.version, head),
+            _ => return Err(FetchError::Gone(head)),
         };
         let answer = Json {
             position: position.to_string(),
             skipped: self.store.is_gapless().then_some(skipped),
-            events: events.iter().map(JsonEvent::from).collect(),
+            events: events.into_iter().map(JsonEvent::from).collect(),
         };
-        let json = serde_json::to_vec(&answer).map_err(|error| FetchError::Store(error.into()))?;
+        let json = serde_json::to_vec(&answer).map_err(|error| store(error.into()))?;
         let json = json.into();
         Ok(Arc::new(Answer { position, json }))
     }

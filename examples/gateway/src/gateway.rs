@@ -8,11 +8,29 @@ use crate::store::{Store, Topic};
 use anyhow::Result;
 use request_purgatory_cluster::request_purgatory::Waits;
 use request_purgatory_cluster::{
-    BoxError, Cluster, ClusterWaits, Config, Epoch, Position, WaitError,
+    BoxError, Cluster, ClusterWaits, Config, EngineError, Epoch, Position, WaitError,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// How long a client may keep a connection without getting on.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Between two requests, and from the first byte of a request's head to its last one.
+    pub head: Duration,
+    /// Without reading a byte of its answer. A client that has left is noticed within an eighth of this.
+    pub unread: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(30),
+            unread: Duration::from_secs(16),
+        }
+    }
+}
 
 /// The settings of a node.
 #[derive(Debug)]
@@ -23,6 +41,8 @@ pub struct Settings {
     pub cluster: Config,
     /// Whose CPU time `/stats` shows.
     pub cpu: Cpu,
+    /// With clients.
+    pub patience: Patience,
     /// For a node that is to be made deaf.
     pub deaf: Option<DeafSwitch>,
 }
@@ -41,15 +61,16 @@ pub enum Seen {
 pub enum PollError {
     /// There were none in this time.
     Expired,
-    /// What the client has seen is no longer in the store's history.
-    Gone(String),
+    /// What the client has seen is no longer in the store's history, or what it has not seen is no longer in the store.
+    /// It goes on from the position.
+    Gone(String, Position),
     /// This node takes no more polls, or cannot read the store.
     Refused(String),
 }
 
 /// The store did not acknowledge a post.
 #[derive(Debug)]
-pub struct PostError(BoxError);
+pub struct PostError(EngineError);
 
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,6 +95,8 @@ pub struct Gateway {
     name: String,
     cpu: Cpu,
     max_wait: Duration,
+    max_polls: usize,
+    patience: Patience,
     since: Instant,
 }
 
@@ -96,6 +119,8 @@ impl Gateway {
             name: settings.name,
             cpu: settings.cpu,
             max_wait: settings.max_wait,
+            max_polls: settings.max_polls,
+            patience: settings.patience,
             since: Instant::now(),
         }))
     }
@@ -105,7 +130,7 @@ impl Gateway {
     /// # Errors
     /// The store did not acknowledge. The event may have been committed.
     pub async fn post(&self, topic: &Topic, body: &str) -> Result<Position, PostError> {
-        let position = self.commit(topic, body).await;
+        let position = self.store.commit(topic, body.as_bytes()).await;
         match &position {
             Ok(position) => {
                 self.counts.posts.one();
@@ -114,17 +139,6 @@ impl Gateway {
             Err(_) => self.counts.posts_failed.one(),
         }
         position.map_err(PostError)
-    }
-
-    async fn commit(&self, topic: &Topic, body: &str) -> Result<Position, BoxError> {
-        // Known before the commit, for a store that does not say it: if it is lost meanwhile, the position belongs to
-        // no history, and a poll with it is answered with `Gone`.
-        let known = self.epoch().await?;
-        let (epoch, version) = self.store.commit(topic, body.as_bytes()).await?;
-        Ok(Position {
-            epoch: epoch.unwrap_or(known),
-            version,
-        })
     }
 
     /// Waits for events of `topic` after `seen`, for at most `wait`. Zero reads the store, and does not wait.
@@ -146,7 +160,7 @@ impl Gateway {
         let count = match &answer {
             Ok(_) => &self.counts.woken,
             Err(PollError::Expired) => &self.counts.expired,
-            Err(PollError::Gone(_)) => &self.counts.gone,
+            Err(PollError::Gone(..)) => &self.counts.gone,
             Err(PollError::Refused(_)) => &self.counts.refused,
         };
         count.one();
@@ -159,40 +173,49 @@ impl Gateway {
         seen: Seen,
         wait: Duration,
     ) -> Result<Arc<Answer>, PollError> {
-        let seen = match seen {
+        let (seen, found) = match seen {
             Seen::Position(seen) => {
                 let wait = self.waits.wait_past_position(topic.clone(), seen, wait);
-                wait.await?;
-                seen
+                (seen, wait.await?.version)
             }
             Seen::Version(version) => {
-                self.waits.wait_past(topic.clone(), version, wait).await?;
+                let found = self.waits.wait_past(topic.clone(), version, wait).await?;
                 let epoch = self.epoch().await?;
-                Position { epoch, version }
+                (Position { epoch, version }, found)
             }
         };
-        self.fetch(topic, seen).await
+        self.fetch(topic, seen, found).await
     }
 
     async fn look(&self, topic: Topic, seen: Seen) -> Result<Arc<Answer>, PollError> {
         let (epoch, version) = self.store.version(&topic).await?;
+        let reset = |version| Err(WaitError::Reset(Position { epoch, version }).into());
         let seen = match seen {
-            Seen::Position(seen) if seen.epoch != epoch => return Err(WaitError::Reset.into()),
+            Seen::Position(seen) if seen.epoch != epoch => return reset(0),
             Seen::Position(seen) => seen,
             Seen::Version(version) => Position { epoch, version },
         };
         match version.unwrap_or(0) {
-            version if version > seen.version => self.fetch(topic, seen).await,
-            version if version < seen.version => Err(WaitError::Reset.into()),
+            version if version > seen.version => self.fetch(topic, seen, version).await,
+            version if version < seen.version && self.store.is_gapless() => reset(version),
             _ => Err(PollError::Expired),
         }
     }
 
-    async fn fetch(&self, topic: Topic, seen: Position) -> Result<Arc<Answer>, PollError> {
+    async fn fetch(
+        &self,
+        topic: Topic,
+        seen: Position,
+        found: u64,
+    ) -> Result<Arc<Answer>, PollError> {
         let resets = self.cluster().stats().resets;
-        let fetched = self.bodies.after(topic, seen, resets).await;
+        let fetched = self.bodies.after(topic.clone(), seen, found, resets).await;
         fetched.map_err(|error| match &*error {
-            FetchError::Gone => PollError::Gone(error.to_string()),
+            FetchError::Gone(position) => {
+                // The node may not know of the loss yet, and would answer the client's next poll with what is lost.
+                self.cluster().read_again(&topic);
+                PollError::Gone(error.to_string(), *position)
+            }
             FetchError::Store(_) => PollError::Refused(error.to_string()),
         })
     }
@@ -206,6 +229,15 @@ impl Gateway {
 
     fn cluster(&self) -> &Cluster<Topic> {
         self.waits.cluster()
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// How many connections this node serves: one for each poll, and some for posts.
+    pub(crate) fn max_connections(&self) -> usize {
+        self.max_polls.saturating_add(self.max_polls / 10 + 64)
     }
 
     /// The longest time that a poll may ask for.
@@ -238,7 +270,7 @@ impl Gateway {
             peers: self.peers(),
             uptime_ms: millis(self.since.elapsed()),
             cpu_ms: self.cpu.used().as_secs_f64() * 1e3,
-            parked: self.waits.purgatory().len(),
+            parked: self.waits.purgatory().stats().parked,
             posts: counts.posts.read(),
             posts_failed: counts.posts_failed.read(),
             woken: counts.woken.read(),
@@ -263,7 +295,7 @@ impl From<WaitError> for PollError {
     fn from(error: WaitError) -> Self {
         match error {
             WaitError::Expired => Self::Expired,
-            WaitError::Reset => Self::Gone(error.to_string()),
+            WaitError::Reset(position) => Self::Gone(error.to_string(), position),
             WaitError::ShutDown => Self::Refused("this node is shutting down".into()),
             WaitError::Full => {
                 Self::Refused("this node has as many polls as it may (`--max-polls`)".into())

@@ -7,6 +7,7 @@
 pub mod api;
 pub mod bodies;
 pub mod cli;
+mod connection;
 pub mod cpu;
 pub mod deaf_switch;
 pub mod demo;

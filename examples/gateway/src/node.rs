@@ -1,19 +1,32 @@
-//! A node on a socket, with an orderly end.
+//! A node on a socket: what one client may take of it, and an orderly end.
 
 use crate::api;
+use crate::connection::Connection;
 use crate::gateway::Gateway;
 use anyhow::{Context, Result, bail};
-use axum::serve::ListenerExt;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioTimer;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Connections that the system holds until they are accepted. When a node dies, its clients come here all at once.
 const BACKLOG: u32 = 4_096;
 /// How long clients may take to read what they are answered with at the shutdown.
-const FAREWELL: Duration = Duration::from_secs(10);
+const FAREWELL: Duration = Duration::from_millis(1_500);
+/// What hyper holds of a connection in each direction, beside one answer. A head must fit.
+const BUFFER: usize = 16 * 1024;
+/// What the system holds of answers that a client does not read.
+const SEND_BUFFER: u32 = 64 * 1024;
+/// Files that are no connections of clients.
+const FILES: u64 = 128;
 
 /// Listens at the first address that `listen` names.
 ///
@@ -28,6 +41,8 @@ pub async fn listen(listen: &str) -> Result<TcpListener> {
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         }?;
         socket.set_reuseaddr(true)?;
+        // Accepted connections have what the listening one has.
+        socket.set_send_buffer_size(SEND_BUFFER)?;
         socket.bind(address)?;
         anyhow::Ok(socket.listen(BACKLOG)?)
     };
@@ -40,27 +55,64 @@ pub async fn listen(listen: &str) -> Result<TcpListener> {
 /// answers are sent.
 ///
 /// # Errors
-/// Clients did not read their answers within ten seconds.
+/// Clients did not finish their requests, or read their answers, within 1.5 s. They are cut off.
 pub async fn run(
     listener: TcpListener,
     gateway: Arc<Gateway>,
     stop: CancellationToken,
 ) -> Result<()> {
-    let router = api::router(gateway.clone());
-    let stopped = stop.clone();
-    let leave = async move {
-        stopped.cancelled().await;
-        gateway.shut_down();
-    };
-    // An answer is one small packet, and waits for no other. (A socket that refuses the option is served without it.)
-    let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
-    let serving = axum::serve(listener, router).with_graceful_shutdown(leave);
-    let too_late = async {
-        stop.cancelled().await;
-        tokio::time::sleep(FAREWELL).await;
-    };
-    tokio::select! {
-        served = serving => Ok(served?),
-        () = too_late => bail!("some clients did not read their answers within {FAREWELL:?}"),
+    let patience = gateway.patience();
+    let service = TowerToHyperService::new(api::router(gateway.clone()));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(patience.head)
+        .max_buf_size(BUFFER)
+        .max_headers(64);
+    // One file each. A client that comes when all are taken waits in the backlog until one is free.
+    let (files, _) = rlimit::getrlimit(rlimit::Resource::NOFILE)?;
+    let most = files.saturating_sub(FILES).max(1);
+    let most = usize::try_from(most)
+        .unwrap_or(usize::MAX)
+        .min(gateway.max_connections());
+    let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+    let graceful = GracefulShutdown::new();
+    let mut clients = JoinSet::new();
+    loop {
+        let accepted = async {
+            let room = room.clone().acquire_owned().await?;
+            anyhow::Ok((listener.accept().await, room))
+        };
+        let (accepted, room) = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Some(_) = clients.join_next() => continue,
+            accepted = accepted => accepted?,
+        };
+        let Ok((socket, _)) = accepted else {
+            // The client has gone, or there is no file: one may be free in a moment.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let Ok(connection) = Connection::new(socket, patience.unread) else {
+            continue;
+        };
+        let watch = connection.watch();
+        let serve = graceful.watch(http.serve_connection(connection, service.clone()));
+        clients.spawn(async move {
+            tokio::select! {
+                // The client has left, or its request makes no sense: there is no one to tell.
+                _ = serve => {}
+                () = watch.is_lost() => {}
+            }
+            drop(room);
+        });
     }
+    drop(listener);
+    gateway.shut_down();
+    if timeout(FAREWELL, graceful.shutdown()).await.is_err() {
+        let left = clients.len();
+        clients.shutdown().await;
+        bail!("{left} clients did not finish their requests within {FAREWELL:?}");
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::cli::ServeArgs;
 use crate::cpu::Cpu;
 use crate::deaf_switch::DeafSwitch;
-use crate::gateway::{Gateway, Settings};
+use crate::gateway::{Gateway, Patience, Settings};
 use crate::node;
 use crate::store::Store;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -66,6 +66,7 @@ pub(crate) fn settings(args: &ServeArgs, cpu: Cpu, deaf: Option<DeafSwitch>) -> 
         name: args.name.clone(),
         max_wait: args.max_wait,
         max_polls: args.max_polls,
+        patience: Patience::default(),
         cluster: Config {
             name: args.name.clone(),
             audit: args.audit,

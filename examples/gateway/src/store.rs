@@ -8,7 +8,7 @@ pub use memory::MemoryStore;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine};
 use request_purgatory_cluster::{
-    BoxError, Cluster, Config, Epoch, Event, Feed, Position, Source, StartError,
+    BoxError, Cluster, Config, EngineError, Epoch, Event, Feed, Position, Source, StartError,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -57,11 +57,14 @@ impl Store {
     pub async fn connect(kind: EngineKind, urls: &[String]) -> Result<Self, BoxError> {
         let store = match kind {
             EngineKind::Memory => Self::Memory(MemoryStore::new()),
-            EngineKind::Redis => Self::Redis(RedisEngine::new(RedisConfig {
-                addresses: urls.to_vec(),
-                prefix: "gateway:".into(),
-                ..RedisConfig::default()
-            })?),
+            EngineKind::Redis => Self::Redis(
+                RedisEngine::connect(RedisConfig {
+                    addresses: urls.to_vec(),
+                    prefix: "gateway:".into(),
+                    ..RedisConfig::default()
+                })
+                .await?,
+            ),
             EngineKind::Nats => Self::Nats(
                 NatsEngine::connect(NatsConfig {
                     servers: urls.to_vec(),
@@ -72,7 +75,6 @@ impl Store {
                 .await?,
             ),
         };
-        store.epoch().await?;
         Ok(store)
     }
 
@@ -100,35 +102,34 @@ impl Store {
         }
     }
 
-    /// Commits an event. Returns its version, and its history where the engine says it.
+    /// Commits an event. Returns where the topic is now.
     ///
     /// # Errors
     /// The store did not acknowledge. The event may have been committed nevertheless.
-    pub async fn commit(
-        &self,
-        topic: &Topic,
-        body: &[u8],
-    ) -> Result<(Option<Epoch>, u64), BoxError> {
-        let exact = |position: Position| (Some(position.epoch), position.version);
+    pub async fn commit(&self, topic: &Topic, body: &[u8]) -> Result<Position, EngineError> {
         match self {
-            Self::Memory(store) => store.commit(topic, body).map(exact),
-            Self::Redis(engine) => engine.commit(topic, body).await.map(exact),
-            Self::Nats(engine) => Ok((None, engine.commit(topic, body).await?)),
+            Self::Memory(store) => Ok(store.commit(topic, body)?),
+            Self::Redis(engine) => match engine.commit(topic, body).await {
+                // The topic's counter was lost and is restored; nothing was committed yet.
+                Err(EngineError::Reset(_)) => engine.commit(topic, body).await,
+                committed => committed,
+            },
+            Self::Nats(engine) => engine.commit(topic, body).await,
         }
     }
 
     /// The events of `topic` after the version `seen` that the store still holds, at most `limit`, in order.
     ///
     /// # Errors
-    /// The store cannot be read.
+    /// The store cannot be read, or has lost some of them.
     pub async fn events(
         &self,
         topic: &Topic,
         seen: u64,
         limit: usize,
-    ) -> Result<Vec<Event>, BoxError> {
+    ) -> Result<Vec<Event>, EngineError> {
         match self {
-            Self::Memory(store) => store.events(topic, seen, limit),
+            Self::Memory(store) => Ok(store.events(topic, seen, limit)?),
             Self::Redis(engine) => engine.events(topic, seen, limit).await,
             Self::Nats(engine) => engine.events(topic, seen, limit).await,
         }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{LONG, Node, get};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -51,10 +51,12 @@ async fn a_client_that_does_not_finish_its_request_does_not_hold_up_the_shutdown
     let half = b"POST /topics/a HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
     client.write_all(half).await.expect("it reads");
     get(node.address, "/stats").await;
+    let stopped = Instant::now();
     node.stop.cancel();
     let served = timeout(LONG, node.served).await.expect("in time");
     let error = served.expect("no panic").expect_err("a client was left");
-    assert!(error.to_string().contains("within 10s"), "{error}");
+    assert!(error.to_string().contains("within 1.5s"), "{error}");
+    assert!(stopped.elapsed() < Duration::from_secs(2), "it ends in 2 s");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,6 +82,7 @@ async fn sigterm_to_a_process_answers_every_parked_poll() {
     };
     timeout(LONG, parked).await.expect("in time");
     let id = i32::try_from(node.0.id()).ok().and_then(Pid::from_raw);
+    let told = Instant::now();
     kill_process(id.expect("a process"), Signal::TERM).expect("it lives");
     for poll in polls {
         let answer = timeout(LONG, poll).await.expect("in time");
@@ -88,6 +91,11 @@ async fn sigterm_to_a_process_answers_every_parked_poll() {
     let ended = tokio::task::spawn_blocking(move || node.0.wait());
     let ended = timeout(LONG, ended).await.expect("in time");
     assert!(ended.expect("no panic").expect("a child").success());
+    assert!(
+        told.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        told.elapsed()
+    );
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("a pipe");
     assert_eq!(rest, "");

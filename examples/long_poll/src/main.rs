@@ -85,7 +85,7 @@ async fn append(State(server): State<Server>, Path(topic): Path<String>, body: S
 
 /// `GET /parked`: how many requests wait now.
 async fn parked(State(server): State<Server>) -> String {
-    format!("{}\n", server.waits.len())
+    format!("{}\n", server.waits.stats().parked)
 }
 
 fn duration(text: &str) -> Option<Duration> {

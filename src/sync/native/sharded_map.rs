@@ -50,7 +50,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     }
 
     /// By bits that choose no place in a shard's table: those are the lowest and the highest ones.
-    #[inline(always)]
+    #[inline]
     fn shard_of(&self, hash: u64) -> usize {
         (hash >> 32) as usize & self.mask
     }
@@ -87,7 +87,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     }
 
     /// The hash of `key`, for the methods that find an entry by it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.hasher.hash_one(key)
     }

@@ -20,7 +20,7 @@ impl Pair {
     fn compare_counts(&self) {
         let model = &self.model;
         assert_eq!(self.real.is_shut_down(), model.closed);
-        assert_eq!(self.real.len(), model.parked.len());
+        assert_eq!(self.real.stats().parked, model.parked.len());
         let watched = model.parked.values().map(|op| op.keys.len());
         assert_eq!(self.real.stats().watched, watched.sum::<usize>());
         let keys = model.parked.values().flat_map(|op| op.keys.keys());
@@ -29,7 +29,7 @@ impl Pair {
         let (stats, counts) = (self.real.stats(), &model.counts);
         assert_eq!(
             (stats.parked, stats.watched),
-            (self.real.len(), self.real.stats().watched)
+            (self.real.stats().parked, self.real.stats().watched)
         );
         assert_eq!(stats.completed_at_once, counts.completed_at_once);
         assert_eq!(stats.completed, counts.completed);

@@ -2,6 +2,7 @@
 
 use super::call::Answer;
 use crate::support::lock;
+use request_purgatory::time::Timestamp;
 use request_purgatory::{Completion, DelayedOperation, future::WaitError};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -41,6 +42,7 @@ impl Says {
 pub(crate) struct Op {
     pub(crate) number: usize,
     pub(crate) timeout: Duration,
+    pub(crate) arrival: Option<Timestamp>,
     /// For the first question only.
     pub(crate) first: Option<Answer>,
     pub(crate) says: Says,
@@ -53,6 +55,10 @@ impl DelayedOperation for Op {
 
     fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    fn arrival(&self) -> Option<Timestamp> {
+        self.arrival
     }
 
     fn try_complete(&mut self) -> bool {

@@ -3,11 +3,12 @@
 use super::call::{Answer, Arriving, By, Call, On, Pick, Reading, Way};
 use super::operation::{Log, Op, Says, Told};
 use super::sorted_map::{End, Endings, Model, Parked};
+use crate::support::Job;
 use crate::support::lock;
 use crate::support::spans::{Choices, Span, chosen};
 use request_purgatory::{
-    Bound, Handle, Purgatory, RejectReason, Rejected, ResolvedKey, Watch, future::Awaited,
-    future::CompletionFuture, purgatory::Admission, threads::Dispatch, threads::Job,
+    Bound, Completion, Handle, Purgatory, ResolvedKey, Watch, future::Awaited, future::WaitFuture,
+    purgatory::Admission, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
     threads::Reaper, time::Clock, time::ManualClock, time::Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ pub(crate) struct Pair {
     pub(crate) clock: ManualClock,
     /// By number. None for those that never parked, or whose handle was dropped.
     pub(crate) handles: Vec<Option<Handle<Awaited<Op>>>>,
-    futures: BTreeMap<usize, CompletionFuture<Op>>,
+    futures: BTreeMap<usize, WaitFuture<Awaited<Op>, (Op, Completion)>>,
     says: Vec<Says>,
     /// Each key as often as it is resolved.
     resolved: BTreeMap<u8, Vec<ResolvedKey<Awaited<Op>>>>,
@@ -37,7 +38,7 @@ pub(crate) struct Pair {
 enum Arrived {
     Ended,
     Parked(Handle<Awaited<Op>>),
-    Awaited(CompletionFuture<Op>),
+    Awaited(WaitFuture<Awaited<Op>, (Op, Completion)>),
 }
 
 impl From<Admission<Awaited<Op>>> for Arrived {
@@ -153,11 +154,12 @@ impl Pair {
                 self.expect(expected);
             }
             Call::RescheduleKey(key, span) => {
-                let timeout = span.of(self.model.choices.tick);
                 let on_key = self.model.on_key(key);
-                assert_eq!(self.real.reschedule_for_key(&key, timeout), on_key.len());
-                let each = on_key.iter();
-                each.for_each(|number| self.reschedule(*number, timeout));
+                for number in on_key {
+                    if let Some(handle) = self.handles[number].clone() {
+                        self.call_handle(Call::RescheduleHandle(0, span), number, &handle);
+                    }
+                }
             }
             Call::CheckHandle(pick)
             | Call::CancelHandle(pick)
@@ -301,10 +303,9 @@ impl Pair {
         let reading = self.reading(&arriving);
         let keys = keys.iter().copied();
         self.park(arriving, reading, ranks, |real, op| {
-            match (reading, arriving.awaited) {
-                (_, true) => awaited(real.completion(op, keys)),
-                (None, _) => plain(real.try_complete_else_watch(Awaited::new(op), keys)),
-                (Some(at), _) => plain(real.at(at).try_complete_else_watch(Awaited::new(op), keys)),
+            match arriving.awaited {
+                true => awaited(real.completion(op, keys)),
+                false => plain(real.try_complete_else_watch(Awaited::new(op), keys)),
             }
         });
     }
@@ -333,13 +334,9 @@ impl Pair {
         });
         let reading = self.reading(&arriving);
         self.park(arriving, reading, ranks, |real, op| {
-            match (reading, arriving.awaited) {
-                (_, true) => awaited(real.completion(op, watches)),
-                (None, _) => plain(real.try_complete_else_watch(Awaited::new(op), watches)),
-                (Some(at), _) => plain(
-                    real.at(at)
-                        .try_complete_else_watch(Awaited::new(op), watches),
-                ),
+            match arriving.awaited {
+                true => awaited(real.completion(op, watches)),
+                false => plain(real.try_complete_else_watch(Awaited::new(op), watches)),
             }
         });
         self.resolved = resolved;
@@ -368,6 +365,7 @@ impl Pair {
             Op {
                 number,
                 timeout,
+                arrival: if arriving.awaited { None } else { reading },
                 first: Some(first),
                 says: says.clone(),
                 fragile,
@@ -497,7 +495,10 @@ impl Pair {
     pub(crate) fn finish(self) {
         let mut rest = self;
         let weak = rest.real.downgrade();
-        assert_eq!(weak.upgrade().map(|real| real.len()), Some(rest.real.len()));
+        assert_eq!(
+            weak.upgrade().map(|real| real.stats().parked),
+            Some(rest.real.stats().parked)
+        );
         // Another handle takes its place, so that the rest can be asked.
         drop(std::mem::replace(&mut rest.real, rest.foreign.clone()));
         rest.shut_down();
@@ -520,7 +521,7 @@ fn plain(
 }
 
 fn awaited(
-    result: Result<CompletionFuture<Op>, Rejected<Op>>,
+    result: Result<WaitFuture<Awaited<Op>, (Op, Completion)>, Rejected<Op>>,
 ) -> Result<Arrived, (Refusal, usize)> {
     result
         .map(Arrived::Awaited)

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match scenario::run(&options) {
+    match scenario::run(&options.scenarios, options.operations) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("abuse: {error:#}");

@@ -1,13 +1,11 @@
 //! The operation that is parked: small, and with an end of the scenario's choice.
 
-use request_purgatory::{
-    Completion, DelayedOperation, time::Clock, time::SystemClock, time::Timestamp,
-};
+use request_purgatory::{Completion, DelayedOperation, time::Clock, time::Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What an operation does besides waiting.
 #[derive(Debug)]
@@ -20,7 +18,7 @@ pub(crate) enum Kind {
     /// Its `on_complete` takes so long, and then tells so.
     SlowEnd(Duration, Sender<()>),
     /// Tells how long after this moment it completed.
-    Timed(Timestamp, SystemClock, Sender<Duration>),
+    Timed(Timestamp, Instant, Sender<Duration>),
 }
 
 #[derive(Debug)]

@@ -9,12 +9,11 @@ mod slow_end;
 mod slow_look;
 mod storm;
 
-use crate::cli::Options;
 use crate::innocent::{self, Found, Innocents, Round};
 use crate::operation::{Kind, Operation};
 use crate::table;
 use anyhow::{Result, anyhow, ensure};
-use request_purgatory::{Purgatory, time::Clock, time::SystemClock};
+use request_purgatory::{Purgatory, time::Clock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -96,18 +95,18 @@ impl Scenario {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(scenarios: &[Scenario], operations: u32) -> Result<()> {
     let is_sleeper = |scenario: &Scenario| *scenario == Scenario::Sleeper;
     let (sleeper, tables): (Vec<Scenario>, Vec<Scenario>) =
-        options.scenarios.iter().partition(|it| is_sleeper(it));
+        scenarios.iter().partition(|it| is_sleeper(it));
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    println!("{cores} cores, {} operations\n", options.operations);
+    println!("{cores} cores, {operations} operations\n");
     if !tables.is_empty() {
         table::head();
     }
     // The scenario of lateness has a table of its own.
     for scenario in tables.into_iter().chain(sleeper) {
-        scenario.measure(options.operations)?;
+        scenario.measure(operations)?;
     }
     Ok(())
 }
@@ -165,11 +164,7 @@ fn park(
 ///
 /// An expiry is booked before its traces are cleared away. The innocent has one operation at a time, which watches one
 /// key, and whose deadline is far away.
-fn wait_until_gone(
-    purgatory: &Purgatory<Operation>,
-    clock: SystemClock,
-    expired: u64,
-) -> Result<()> {
+fn wait_until_gone(purgatory: &Purgatory<Operation>, clock: Instant, expired: u64) -> Result<()> {
     let far = innocent::TIMEOUT / 2;
     wait_until("all have expired and are cleared away", || {
         // The first two take no lock, the others many: they are asked once, at the end.

@@ -1,9 +1,8 @@
 //! A thread that works on all purgatories of an epoch.
 
 use crate::caller::Caller;
-use crate::operation::Operation;
 use crate::random::Random;
-use crate::stage::Stage;
+use crate::stage::{Operation, Stage};
 use request_purgatory::Purgatory;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -4,12 +4,11 @@ use crate::caller::Caller;
 use crate::key::Key;
 use crate::ledger::Ending;
 use crate::misbehaviour::Misbehaviour;
-use crate::operation::Operation;
 use crate::plan::Finish;
 use crate::random::Random;
 use crate::rest::{eventually, settle};
-use crate::stage::Stage;
-use request_purgatory::{Purgatory, stats::Stats};
+use crate::stage::{Operation, Stage};
+use request_purgatory::{Purgatory, purgatory::Stats};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +51,7 @@ fn what_is_parked_is_what_is_open(stage: &Stage, purgatory: &Purgatory<Operation
     };
     let theirs = || {
         (
-            purgatory.len(),
+            purgatory.stats().parked,
             purgatory.stats().watched,
             purgatory.watched_keys(),
             purgatory.snapshot().len(),
@@ -128,13 +127,13 @@ fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
 fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
     let mut caller = caller(stage, purgatory, random);
     for nearer in [true, false] {
-        let Some(record) = caller.park_calmly(PRIVATE, Misbehaviour::calm()) else {
+        let Some((record, handle)) = caller.park_calmly(PRIVATE, Misbehaviour::calm()) else {
             return;
         };
         if nearer {
             let soon = Duration::from_millis(3);
             record.set_deadline(stage.deadline(soon));
-            purgatory.reschedule_for_key(&Key::new(PRIVATE), soon);
+            handle.reschedule(soon);
         } else {
             record.make_ready();
             purgatory.check_later(Key::new(PRIVATE));
@@ -203,7 +202,7 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
     }
     stage.shut_down();
     if !purgatory.is_empty() {
-        let what = format!("{} parked after the shutdown", purgatory.len());
+        let what = format!("{} parked after the shutdown", purgatory.stats().parked);
         stage.ledger.discrepancy(what);
     }
 }

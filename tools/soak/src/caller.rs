@@ -4,10 +4,10 @@ mod check;
 mod end;
 mod park;
 
-use crate::operation::Operation;
+use crate::panics::lock;
 use crate::random::Random;
 use crate::record::Record;
-use crate::stage::{Entry, Stage, lock};
+use crate::stage::{Entry, Operation, Stage};
 use request_purgatory::Purgatory;
 use std::sync::Arc;
 use std::thread;
@@ -67,8 +67,7 @@ impl Caller<'_> {
             890..935 => self.reschedule_one(),
             935..955 => self.stage.post(None, self.random),
             955..961 => self.cancel_key(),
-            961..966 => self.force_key(),
-            966..976 => self.reschedule_key(),
+            961..976 => self.force_key(),
             976..981 => self.bomb(),
             981..987 => drop(self.purgatory.advance()),
             987..990 => drop(self.purgatory.next_deadline()),

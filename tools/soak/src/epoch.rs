@@ -2,15 +2,16 @@
 
 use crate::actor::Actor;
 use crate::audit;
+use crate::caller::Caller;
 use crate::cli::Options;
 use crate::ledger::Ledger;
-use crate::panics;
+use crate::panics::{self, lock};
 use crate::plan::Plan;
 use crate::process;
 use crate::random::Random;
 use crate::report::{self, Memory, Monitor};
 use crate::rest;
-use crate::stage::{Stage, lock};
+use crate::stage::Stage;
 use request_purgatory::threads::ReaperThread;
 use std::sync::Arc;
 use std::thread;
@@ -65,7 +66,7 @@ fn epoch(
     let mut stages = Vec::new();
     let mut helpers = Vec::new();
     for _ in 0..random.between(1, 3) {
-        match Stage::build(Plan::random(random), ledger, shared) {
+        match Stage::build(Plan::random(random), ledger, shared, Caller::nested) {
             Ok((stage, purgatory, helper)) => {
                 lock(&ledger.current).push(stage.accounts.clone());
                 stages.push((stage, purgatory));

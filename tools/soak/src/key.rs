@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 /// Keys below this have an offset that can be waited for.
 pub(crate) const OFFSETS: u32 = 80;
-/// Operations on these may get a new deadline by key.
-pub(crate) const RESCHEDULED: std::ops::Range<u32> = 72..OFFSETS;
 const HOT: u64 = 4;
 const SMALL: u64 = 64;
 const LARGE: u64 = 1_000_000;
@@ -70,8 +68,7 @@ impl Hash for Key {
 pub(crate) fn any(random: &mut Random) -> u32 {
     let number = match random.below(16) {
         0..4 => random.below(HOT),
-        4..9 => HOT + random.below(SMALL),
-        9 => random.between(RESCHEDULED.start.into(), u64::from(RESCHEDULED.end) - 1),
+        4..10 => HOT + random.below(SMALL),
         _ => u64::from(OFFSETS) + random.below(LARGE),
     };
     number as u32

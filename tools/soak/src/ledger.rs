@@ -1,6 +1,7 @@
 //! Counts: of one stage (its accounts) and of the whole run (the ledger).
 
 use crate::histogram::Histogram;
+use crate::panics::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -152,7 +153,7 @@ impl Ledger {
 
     /// Something does not add up.
     pub(crate) fn discrepancy(&self, what: String) {
-        let mut findings = crate::stage::lock(&self.findings);
+        let mut findings = lock(&self.findings);
         if findings.len() < PRINTED {
             eprintln!("DISCREPANCY: {what}");
         }
@@ -169,6 +170,6 @@ impl Ledger {
     }
 
     pub(crate) fn discrepancies(&self) -> usize {
-        crate::stage::lock(&self.findings).len()
+        lock(&self.findings).len()
     }
 }

@@ -12,8 +12,8 @@
 //! | layer | modules |
 //! |---|---|
 //! | the run | `cli`, `epoch`, `rest`, `audit`, `report`, `process` |
-//! | what is done | `actor`, `caller`, `operation`, `misbehaviour`, `panics`, `key` |
-//! | what is worked on | `stage`, `plan`, `helpers` |
+//! | what is done | `actor`, `caller`, `misbehaviour`, `panics`, `key` |
+//! | what is worked on | `stage` with its operations and helpers, `plan` |
 //! | the accounts | `ledger`, `record`, `histogram` |
 
 mod actor;
@@ -21,12 +21,10 @@ mod audit;
 mod caller;
 mod cli;
 mod epoch;
-mod helpers;
 mod histogram;
 mod key;
 mod ledger;
 mod misbehaviour;
-mod operation;
 mod panics;
 mod plan;
 mod process;

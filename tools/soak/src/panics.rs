@@ -1,6 +1,7 @@
 //! Panics on purpose.
 
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// What an intended panic carries.
@@ -33,4 +34,9 @@ pub(crate) fn tolerate<T>(run: impl FnOnce() -> T) -> Option<T> {
         Err(payload) if payload.is::<Intended>() => None,
         Err(payload) => panic::resume_unwind(payload),
     }
+}
+
+/// Locks, whatever an intended panic left behind.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

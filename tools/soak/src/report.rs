@@ -2,8 +2,8 @@
 
 use crate::cli::Options;
 use crate::ledger::{Accounts, Ending, Ledger};
+use crate::panics::lock;
 use crate::process;
-use crate::stage::lock;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};

@@ -68,7 +68,6 @@ fn callbacks_are_over(stage: &Stage) -> bool {
 }
 
 fn is_overdue(stage: &Stage, record: &Record) -> bool {
-    let by_key = stage.key_deadlines(record);
-    let deadline = by_key.into_iter().fold(record.deadline(), u64::max);
+    let deadline = record.deadline();
     stage.is_satisfied(record) || (deadline != NEVER && deadline < stage.now() + NEAR)
 }

@@ -1,19 +1,24 @@
 //! One purgatory and all that is known about it.
 
-use crate::helpers::Helpers;
-use crate::key::{OFFSETS, RESCHEDULED};
+mod helpers;
+mod operation;
+
+pub(crate) use helpers::Helpers;
+pub(crate) use operation::Operation;
+
+use crate::key::OFFSETS;
 use crate::ledger::{Accounts, Count, Ledger};
-use crate::operation::Operation;
+use crate::panics::lock;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::record::{NEVER, Record};
 use request_purgatory::{
-    Handle, Purgatory, WeakRef, purgatory::BuildError, threads::ReaperThread, time::Clock,
-    time::SystemClock,
+    Handle, Purgatory, purgatory::BuildError, purgatory::WeakRef, threads::ReaperThread,
+    time::Clock,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 const BOARD: usize = 1024;
 const SHELVES: u64 = 16;
@@ -34,6 +39,9 @@ struct Shelf {
     clean_at: usize,
 }
 
+/// Makes calls from inside a callback of an operation of this depth, at random from this seed.
+pub(crate) type Reenter = fn(&Arc<Stage>, u64, u32);
+
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
@@ -42,23 +50,17 @@ pub(crate) struct Stage {
     /// Weak, like all that callbacks have: an operation must not own the purgatory it waits in.
     purgatory: OnceLock<WeakRef<Purgatory<Operation>>>,
     neighbour: OnceLock<Weak<Stage>>,
-    clock: SystemClock,
+    reenter: Reenter,
+    clock: Instant,
     offsets: Vec<AtomicU64>,
     board: Vec<Mutex<Option<Entry>>>,
     shelves: Vec<Mutex<Shelf>>,
     /// A lock of the user's: taken in callbacks, and held by others while they call `check_later`.
     pub(crate) door: Mutex<()>,
-    /// Deadlines that were given to whole keys.
-    key_deadlines: Vec<Mutex<Vec<u64>>>,
     pub(crate) calls: Count,
     shutdown_claimed: AtomicBool,
     shutdown_began: AtomicU64,
     pub(crate) shutdown_over: AtomicBool,
-}
-
-/// Locks, whatever an intended panic left behind.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Stage {
@@ -66,19 +68,20 @@ impl Stage {
         plan: Plan,
         ledger: &Arc<Ledger>,
         shared: &ReaperThread,
+        reenter: Reenter,
     ) -> Result<(Arc<Self>, Purgatory<Operation>, Helpers), BuildError> {
-        let clock = SystemClock::new();
+        let clock = Instant::now();
         let stage = Arc::new(Self {
             accounts: Arc::default(),
             ledger: ledger.clone(),
             purgatory: OnceLock::new(),
             neighbour: OnceLock::new(),
+            reenter,
             clock,
             offsets: (0..OFFSETS).map(|_| AtomicU64::new(0)).collect(),
             board: (0..BOARD).map(|_| Mutex::new(None)).collect(),
             shelves: (0..SHELVES).map(|_| Mutex::default()).collect(),
             door: Mutex::new(()),
-            key_deadlines: RESCHEDULED.map(|_| Mutex::default()).collect(),
             calls: Count::default(),
             shutdown_claimed: AtomicBool::new(false),
             shutdown_began: AtomicU64::new(NEVER),
@@ -164,23 +167,10 @@ impl Stage {
         self.board.iter().filter_map(entry).collect()
     }
 
-    pub(crate) fn reschedule_key(&self, key: u32, deadline: u64) {
-        lock(&self.key_deadlines[(key - RESCHEDULED.start) as usize]).push(deadline);
-    }
-
-    /// Deadlines that the operation may have been given by key.
-    pub(crate) fn key_deadlines(&self, record: &Record) -> Vec<u64> {
-        let keys = record.keys.iter().filter(|key| RESCHEDULED.contains(key));
-        let list =
-            |key: &u32| lock(&self.key_deadlines[(key - RESCHEDULED.start) as usize]).clone();
-        keys.flat_map(list).collect()
-    }
-
     /// An operation expires now.
     pub(crate) fn expired(&self, record: &Record) {
         let now = self.now();
-        let (own, by_key) = (record.deadline(), self.key_deadlines(record));
-        let deadline = by_key.iter().copied().fold(own, u64::min);
+        let deadline = record.deadline();
         if now < deadline {
             let early = Duration::from_nanos(deadline - now);
             self.complain(format!("expired {early:?} before its deadline"), record);
@@ -188,12 +178,10 @@ impl Stage {
         if record.should_have_ended_before(deadline) {
             self.complain("expired, though ready and checked in time".into(), record);
         }
-        if by_key.is_empty() {
-            let late = Duration::from_nanos(now.saturating_sub(deadline));
-            self.ledger.lateness.record(late);
-            if late > TOO_LATE {
-                self.complain(format!("expired {late:?} late"), record);
-            }
+        let late = Duration::from_nanos(now.saturating_sub(deadline));
+        self.ledger.lateness.record(late);
+        if late > TOO_LATE {
+            self.complain(format!("expired {late:?} late"), record);
         }
         if record.answer() {
             self.accounts.missed.add(1);

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::operation::Operation;
+use super::operation::{Operation, Task};
 use super::system_timer::Buckets;
-use super::timing_wheel::Task;
 use crate::request::{Flag, Request};
 use crate::timer_queue::{Tick, TimerQueue};
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-use super::operation::{Operation, TimerEntry};
-use super::timing_wheel::{Added, Bucket, Task, TimingWheel};
+use super::operation::{Bucket, Operation, Task, TimerEntry};
+use super::timing_wheel::{Added, TimingWheel};
 
 pub(crate) struct SystemTimer {
     origin: Instant,

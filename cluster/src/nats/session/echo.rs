@@ -1,8 +1,7 @@
 //! Messages of a session to itself.
 
-use super::cut;
 use crate::error::FeedError;
-use async_nats::{Client, Subject, Subscriber};
+use crate::nats::connect::{Connection, Subscription};
 use futures_util::StreamExt;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -10,45 +9,45 @@ use tokio::time::timeout;
 /// A subject that only one half of a session knows. The server handles what a connection sends in order: when the echo
 /// comes back, it has handled all that was sent before.
 pub(super) struct Echo {
-    client: Client,
-    subject: Subject,
-    echoes: Subscriber,
+    connection: Connection,
+    subject: String,
+    echoes: Subscription,
     sent: u64,
     patience: Duration,
 }
 
 impl Echo {
-    pub(super) async fn open(client: &Client, patience: Duration) -> Result<Self, FeedError> {
-        let subject = Subject::from(client.new_inbox());
-        let echoes = client.subscribe(subject.clone()).await.map_err(cut)?;
+    pub(super) async fn open(
+        connection: &Connection,
+        patience: Duration,
+    ) -> Result<Self, FeedError> {
+        let subject = connection.new_inbox();
         Ok(Self {
-            client: client.clone(),
+            connection: connection.clone(),
+            echoes: connection.subscribe(subject.clone()).await?,
             subject,
-            echoes,
             sent: 0,
             patience,
         })
     }
 
-    pub(super) fn client(&self) -> &Client {
-        &self.client
+    pub(super) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Sends a message, and waits until it is back.
     pub(super) async fn round_trip(&mut self) -> Result<(), FeedError> {
         self.sent += 1;
         let number = self.sent.to_string();
-        let sent = self
-            .client
-            .publish(self.subject.clone(), number.clone().into());
-        sent.await.map_err(cut)?;
+        let sent = self.connection.publish(&self.subject, number.clone());
+        sent.await?;
         let back = async {
             while let Some(message) = self.echoes.next().await {
                 if message.payload == number.as_bytes() {
                     return Ok(());
                 }
             }
-            Err(cut("the connection is closed"))
+            Err(FeedError::cut("the connection is closed"))
         };
         match timeout(self.patience, back).await {
             Ok(back) => back,

@@ -7,7 +7,7 @@ use super::Coordinator;
 use super::member::Id;
 use super::settings::Settings;
 use kafka_protocol::ResponseError;
-use request_purgatory::{RejectReason, Tracker, purgatory::BuildError};
+use request_purgatory::{Tracker, purgatory::BuildError, purgatory::RejectReason};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 

@@ -32,6 +32,11 @@ struct Answer {
 }
 
 #[derive(Deserialize)]
+struct Gone {
+    position: String,
+}
+
+#[derive(Deserialize)]
 struct Event {
     version: u64,
     body: String,
@@ -132,7 +137,10 @@ impl Poller {
             StatusCode::NO_CONTENT => ledger.expire(self.number, self.seen),
             StatusCode::GONE => {
                 ledger.resets.fetch_add(1, Ordering::SeqCst);
-                (self.after, self.seen) = ("0".into(), 0);
+                let position = serde_json::from_slice::<Gone>(body).ok();
+                let position = position.map_or_else(|| "0".into(), |it| it.position);
+                let version = position.rsplit('-').next().and_then(|it| it.parse().ok());
+                (self.after, self.seen) = (position, version.unwrap_or(0));
             }
             StatusCode::SERVICE_UNAVAILABLE => pause(100..300).await,
             status => {

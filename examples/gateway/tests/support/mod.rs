@@ -6,7 +6,7 @@
 )]
 
 use gateway::cpu::Cpu;
-use gateway::gateway::{Gateway, Settings};
+use gateway::gateway::{Gateway, Patience, Settings};
 use gateway::node;
 use gateway::store::{MemoryStore, Store};
 use http_body_util::{BodyExt, Full};
@@ -37,6 +37,7 @@ pub fn settings() -> Settings {
         name: "node".into(),
         max_wait: Duration::from_secs(60),
         max_polls: 10_000,
+        patience: Patience::default(),
         cluster: Config::default(),
         cpu: Cpu::Process,
         deaf: None,

@@ -5,15 +5,15 @@ use super::{Measured, Scenario, park};
 use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Result, ensure};
-use request_purgatory::{Purgatory, time::Clock, time::SystemClock, time::Timestamp};
+use request_purgatory::{Purgatory, time::Clock, time::Timestamp};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// With a tick of 1 ms and 64 slots: the width of a bucket of the third level.
 const WIDTH: Duration = Duration::from_millis(64 * 64);
 
 pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
-    let clock = SystemClock::new();
+    let clock = Instant::now();
     let purgatory = Purgatory::builder("cascade").clock(clock).build()?;
     let origin = clock.now().since_origin();
     let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;

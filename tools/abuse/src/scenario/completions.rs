@@ -1,10 +1,12 @@
 //! Every way of running completions.
 
 use anyhow::{Result, ensure};
-use request_purgatory::{threads::Dispatch, threads::Job};
+use request_purgatory::threads::Dispatch;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+type Job = Box<dyn FnOnce() + Send>;
 
 /// Does this with each of them. The purgatory must be gone when it returns.
 pub(super) fn each(one: impl Fn(&str, Dispatch) -> Result<()>) -> Result<()> {

@@ -41,6 +41,6 @@ pub(super) fn run(scenario: Scenario, operations: u32, round: Round) -> Result<(
         }
         // Those that the innocent is just looking at are ended by that thread.
         ensure!(checks || ended == operations as usize, "{ended} have ended");
-        wait_until("all have ended", || purgatory.len() <= 1)
+        wait_until("all have ended", || purgatory.stats().parked <= 1)
     })
 }

@@ -8,10 +8,10 @@ use crate::operation::Kind;
 use crate::samples::Samples;
 use crate::table::brief;
 use anyhow::{Result, ensure};
-use request_purgatory::{Purgatory, threads::Dispatch, time::Clock, time::SystemClock};
+use request_purgatory::{Purgatory, threads::Dispatch, time::Clock};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const OTHERS: u32 = 10_000;
 const SLEEP: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ fn one(way: &str, completions: Dispatch, sleeps: bool) -> Result<()> {
         Dispatch::Inline => " (promises nothing)",
         _ => "",
     };
-    let clock = SystemClock::new();
+    let clock = Instant::now();
     let purgatory = Purgatory::builder("sleeper")
         .clock(clock)
         .dispatch(completions)

@@ -5,10 +5,10 @@ use super::{Measured, PATIENCE, Scenario, completions, park, wait_until_gone};
 use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Context, Result, ensure};
-use request_purgatory::{Purgatory, threads::Dispatch, time::Clock, time::SystemClock};
+use request_purgatory::{Purgatory, threads::Dispatch, time::Clock};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SLEEPERS: u32 = 3;
 const SLEEP: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ pub(super) fn run(scenario: Scenario) -> Result<()> {
 }
 
 fn one(name: String, completions: Dispatch) -> Result<()> {
-    let clock = SystemClock::new();
+    let clock = Instant::now();
     let purgatory = Purgatory::builder("slow-end")
         .clock(clock)
         .dispatch(completions)

@@ -4,16 +4,16 @@ use super::{Measured, Scenario, park, wait_until_gone};
 use crate::innocent::Round;
 use crate::operation::Kind;
 use anyhow::{Result, ensure};
-use request_purgatory::{Purgatory, time::Clock, time::SystemClock};
+use request_purgatory::{Purgatory, time::Clock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WITHIN: Duration = Duration::from_millis(100);
 /// So much longer they may take to be parked, where another program has the processor.
 const GRACE: Duration = Duration::from_millis(200);
 
 pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
-    let clock = SystemClock::new();
+    let clock = Instant::now();
     let purgatory = Purgatory::builder("storm").clock(clock).build()?;
     let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;
     // Time enough to park them all: about a microsecond each.

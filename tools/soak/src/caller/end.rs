@@ -1,7 +1,7 @@
 //! Cancelling, forcing, and other deadlines.
 
 use super::Caller;
-use crate::key::{self, Key, RESCHEDULED};
+use crate::key::{self, Key};
 use crate::ledger::Ending;
 use std::sync::Arc;
 use std::sync::TryLockError;
@@ -89,16 +89,5 @@ impl Caller<'_> {
         if rescheduled {
             self.must_not_have_been_over(over, record, "Handle::reschedule");
         }
-    }
-
-    /// Only to near deadlines, so that the audit knows for how long to wait.
-    pub(super) fn reschedule_key(&mut self) {
-        let key = self
-            .random
-            .between(RESCHEDULED.start.into(), u64::from(RESCHEDULED.end) - 1)
-            as u32;
-        let timeout = Duration::from_micros(self.random.below(200_000));
-        self.stage.reschedule_key(key, self.stage.deadline(timeout));
-        self.purgatory.reschedule_for_key(&Key::new(key), timeout);
     }
 }

@@ -4,11 +4,12 @@ use super::{Caller, DEPTH};
 use crate::key::{self, Key, OFFSETS};
 use crate::ledger::Ending;
 use crate::misbehaviour::{At, Misbehaviour};
-use crate::operation::Operation;
 use crate::random::Random;
 use crate::record::Record;
-use crate::stage::Entry;
-use request_purgatory::{RejectReason, Rejected, purgatory::Admission};
+use crate::stage::{Entry, Operation};
+use request_purgatory::{
+    Handle, purgatory::Admission, purgatory::RejectReason, purgatory::Rejected,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -115,14 +116,14 @@ impl Caller<'_> {
         &mut self,
         key: u32,
         misbehaviour: Misbehaviour,
-    ) -> Option<Arc<Record>> {
+    ) -> Option<(Arc<Record>, Handle<Operation>)> {
         let timeout = Duration::MAX;
         let deadline = self.stage.deadline(timeout);
         let record = Arc::new(Record::new(&[key], None, deadline));
         self.stage.remember(&record, self.random);
         let op = Operation::new(record.clone(), self.stage, misbehaviour, timeout, DEPTH);
         match self.purgatory.try_complete_else_watch(op, [Key::new(key)]) {
-            Ok(_) => Some(record),
+            Ok(admission) => admission.into_handle().map(|handle| (record, handle)),
             Err(rejected) => {
                 self.stage.accounts.refused.add(1);
                 self.refused(rejected, &record, false);

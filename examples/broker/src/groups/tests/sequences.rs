@@ -201,7 +201,13 @@ impl Run {
         assert_eq!(self.sent, self.answered + self.abandoned, "one answer each");
         let coordinator = &self.world.coordinator;
         assert_eq!(coordinator.members(), 0);
-        assert_eq!((coordinator.joins.len(), coordinator.syncs.len()), (0, 0));
+        assert_eq!(
+            (
+                coordinator.joins.stats().parked,
+                coordinator.syncs.stats().parked
+            ),
+            (0, 0)
+        );
         let memory = coordinator.memory.available_permits();
         assert_eq!(memory, self.world.bytes, "memory of no member");
         assert_eq!(coordinator.joins.stats().panicked, 0);

@@ -296,7 +296,15 @@ impl World {
             assert_eq!(state.members.is_empty(), empty, "{:?}", state.phase);
         }
         assert_eq!(coordinator.members(), sessions, "sessions without a member");
-        assert_eq!(coordinator.joins.len(), joins, "join phases parked");
-        assert_eq!(coordinator.syncs.len(), syncs, "sync phases parked");
+        assert_eq!(
+            coordinator.joins.stats().parked,
+            joins,
+            "join phases parked"
+        );
+        assert_eq!(
+            coordinator.syncs.stats().parked,
+            syncs,
+            "sync phases parked"
+        );
     }
 }

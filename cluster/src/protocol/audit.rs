@@ -1,0 +1,162 @@
+//! The audit: all watched keys are read now and then, in slices, whether there is a session or not.
+//!
+//! What an audit finds and the feed had not told is either on its way or lost. So each find is looked at once more,
+//! `settle` later: by then it was heard, or the round has found a fault. Two rounds in a row with a fault end the
+//! session.
+
+use super::ticket::Find;
+use crate::config::Config;
+use crate::key::Key;
+use crate::rules::Rule;
+use crate::table::Time;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// One round through all keys.
+struct Round<K> {
+    left: Vec<K>,
+    next_slice: Time,
+    pause: Duration,
+    in_flight: bool,
+    finds: VecDeque<(Time, Find)>,
+    has_fault: bool,
+}
+
+/// What the audit wants now.
+pub(super) enum Wish<K> {
+    /// All keys, for a round that begins.
+    Keys,
+    /// A read of these.
+    Read(Vec<K>),
+    /// Nothing before that time.
+    Wait(Time),
+    /// Nothing before a read has returned.
+    Nothing,
+    /// A new session.
+    End,
+}
+
+/// The audits of one session.
+pub(super) struct Audit<K> {
+    period: Duration,
+    settle: Duration,
+    slice: usize,
+    next_round: Time,
+    round: Option<Round<K>>,
+    faults: u32,
+    ends_session: bool,
+}
+
+impl<K: Key> Audit<K> {
+    /// The first round begins one period after `now`.
+    pub(super) fn new(config: &Config, now: Time) -> Self {
+        Self {
+            period: config.audit,
+            settle: config.settle,
+            slice: config.read_batch,
+            next_round: now.saturating_add(jittered(config.audit)),
+            round: None,
+            faults: 0,
+            ends_session: config.rules.keep(Rule::EndWhenUnheard),
+        }
+    }
+
+    /// All keys have been read: the next round begins one period after `now`.
+    pub(super) fn restart(&mut self, now: Time) {
+        self.next_round = now.saturating_add(jittered(self.period));
+        self.round = None;
+        self.faults = 0;
+    }
+
+    /// What was not heard in an earlier session, or without one, is no fault of the next one.
+    pub(super) fn forget(&mut self) {
+        self.faults = 0;
+        if let Some(round) = &mut self.round {
+            round.finds.clear();
+            round.has_fault = false;
+        }
+    }
+
+    /// A slice that was not read is read again.
+    pub(super) fn again(&mut self, keys: Vec<K>) {
+        if let Some(round) = &mut self.round {
+            round.in_flight = false;
+            round.left.extend(keys);
+        }
+    }
+
+    /// A round begins, which asks for [`Wish::Keys`].
+    pub(super) fn begin(&mut self, keys: Vec<K>, now: Time) {
+        self.next_round = now.saturating_add(jittered(self.period));
+        let slices = keys.len().div_ceil(self.slice).max(1) as u32;
+        self.round = Some(Round {
+            left: keys,
+            next_slice: now,
+            // Spread over the first half of the period: no burst, and time for a slow store.
+            pause: self.period / 2 / slices,
+            in_flight: false,
+            finds: VecDeque::new(),
+            has_fault: false,
+        });
+    }
+
+    pub(super) fn wish(&mut self, now: Time) -> Wish<K> {
+        let Some(round) = &mut self.round else {
+            return match self.next_round <= now {
+                true => Wish::Keys,
+                false => Wish::Wait(self.next_round),
+            };
+        };
+        while let Some((due, find)) = round.finds.front() {
+            if *due > now {
+                break;
+            }
+            round.has_fault |= find.entry.known().heard < find.version;
+            // It counts once.
+            find.entry.excuse(find.version);
+            round.finds.pop_front();
+        }
+        let settles = round.finds.front().map(|(due, _)| *due);
+        if round.in_flight {
+            return settles.map_or(Wish::Nothing, Wish::Wait);
+        }
+        if !round.left.is_empty() {
+            if round.next_slice > now {
+                let next = settles.map_or(round.next_slice, |due| due.min(round.next_slice));
+                return Wish::Wait(next);
+            }
+            let rest = round.left.len().saturating_sub(self.slice);
+            round.in_flight = true;
+            round.next_slice = now.saturating_add(round.pause);
+            return Wish::Read(round.left.split_off(rest));
+        }
+        if let Some(due) = settles {
+            return Wish::Wait(due);
+        }
+        self.faults = match round.has_fault {
+            true => self.faults + 1,
+            false => 0,
+        };
+        self.round = None;
+        match self.faults >= 2 && self.ends_session {
+            true => Wish::End,
+            false => Wish::Wait(self.next_round),
+        }
+    }
+
+    /// A slice was read.
+    pub(super) fn read(&mut self, finds: Vec<Find>, now: Time) {
+        if let Some(round) = &mut self.round {
+            round.in_flight = false;
+            let due = now.saturating_add(self.settle);
+            round
+                .finds
+                .extend(finds.into_iter().map(|find| (due, find)));
+        }
+    }
+}
+
+/// 20 % more or less.
+fn jittered(period: Duration) -> Duration {
+    period.mul_f64(0.8 + 0.4 * fastrand::f64())
+}

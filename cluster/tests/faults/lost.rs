@@ -1,0 +1,456 @@
+//! The engine loses a part of what it held, is silent, or runs out of room: what the writer and the waiting are told.
+
+use crate::load::print_row;
+use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
+use crate::support::nats_server::NatsServer;
+use crate::support::proxy::{Proxy, Upstream};
+use crate::support::redis_server::RedisServer;
+use crate::support::{LONG, eventually};
+use async_nats::jetstream::stream;
+use request_purgatory_cluster::nats::NatsEngine;
+use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
+use request_purgatory_cluster::{
+    Cluster, ClusterWaits, Config, EngineError, Feed, Position, Source, WaitError,
+};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn node<E: Source<Key> + Feed<Key> + Clone>(engine: &E) -> ClusterWaits<Key> {
+    let config = Config {
+        audit: ms(1_000),
+        ping: ms(500),
+        backoff: (ms(50), ms(500)),
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
+    ClusterWaits::new(&node).expect("there is a thread")
+}
+
+async fn live(waits: &ClusterWaits<Key>) {
+    eventually("the node is in step", async || {
+        waits.cluster().stats().lag.is_zero().then_some(())
+    })
+    .await;
+}
+
+fn key(name: &str) -> Key {
+    name.as_bytes().to_vec()
+}
+
+fn reset<T: std::fmt::Debug>(answer: Result<T, EngineError>) -> Position {
+    match answer {
+        Err(EngineError::Reset(position)) => position,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The stream is deleted while a node waits: the next commit makes it again, and the wait ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f2_nats_a_deleted_stream_is_made_again() {
+    let rig = NatsRig::start(10_000).await;
+    let waits = node(&rig.engine());
+    let seen = rig
+        .engine()
+        .commit(&key("a"), b"old")
+        .await
+        .expect("it commits");
+    let wait = waits.wait_past_position(key("a"), seen, LONG);
+    live(&waits).await;
+    let deleted = rig.context().await.delete_stream("PURGATORY").await;
+    assert!(deleted.expect("it is there").success);
+    let gone = Instant::now();
+    let again = rig
+        .engine()
+        .commit(&key("a"), b"new")
+        .await
+        .expect("it recovers");
+    assert_ne!(again.epoch, seen.epoch);
+    let told = wait.await;
+    let Err(WaitError::Reset(position)) = told else {
+        panic!("{told:?}");
+    };
+    print_row("F2 stream deleted", "NATS", 1, 0, gone.elapsed(), "");
+    assert!(gone.elapsed() < ms(4_000), "{:?}", gone.elapsed());
+    let found = waits.wait_past_position(key("a"), position, LONG).await;
+    assert_eq!(found, Ok(again));
+    live(&waits).await;
+}
+
+/// Nothing but reads asks for the stream: they make it again as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f2_nats_reads_make_a_lost_stream_again() {
+    let rig = NatsRig::start(10_000).await;
+    let waits = node(&rig.engine());
+    let seen = rig
+        .engine()
+        .commit(&key("a"), b"old")
+        .await
+        .expect("it commits");
+    let wait = waits.wait_past_position(key("a"), seen, LONG);
+    live(&waits).await;
+    let deleted = rig.context().await.delete_stream("PURGATORY").await;
+    assert!(deleted.expect("it is there").success);
+    assert!(matches!(wait.await, Err(WaitError::Reset(_))));
+}
+
+const MAY_NOT_MAKE_STREAMS: &str = r#"
+authorization { users = [
+    { user: admin, password: secret }
+    { user: node, password: secret, permissions: {
+        publish: { deny: ["$JS.API.STREAM.CREATE.>"] }, subscribe: ">" } }
+] }
+"#;
+
+/// The node's user may not make the stream: reads and commits say what to run, and go on when someone has run it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f2_nats_who_may_not_make_the_stream_is_told_what_to_run() {
+    let server = NatsServer::start_with(MAY_NOT_MAKE_STREAMS).await;
+    let config = |user: &str| {
+        let mut config = NatsRig::config(vec![server.url()], 10_000);
+        let options = config.options.clone();
+        config.options = options.user_and_password(user.into(), "secret".into());
+        config
+    };
+    let engine = NatsEngine::new(config("node"));
+    let waits = node(&engine);
+    let wait = waits.wait_past(key("a"), 0, LONG);
+    let refused = engine.commit(&key("a"), b"x").await.expect_err("no stream");
+    assert!(refused.to_string().contains("nats stream add"), "{refused}");
+    eventually("the node says so", async || {
+        let trouble = waits.cluster().stats().store_trouble?;
+        (trouble.cause.contains("nats stream add") && trouble.times > 1).then_some(())
+    })
+    .await;
+    let admin = NatsEngine::connect(config("admin")).await;
+    admin.expect("it makes the stream");
+    let position = engine.commit(&key("a"), b"x").await.expect("it commits");
+    assert_eq!(wait.await, Ok(position.version));
+}
+
+async fn limit(rig: &NatsRig, messages: i64) {
+    let context = rig.context().await;
+    let stream = context.get_stream("PURGATORY").await.expect("it is there");
+    let config = stream::Config {
+        max_messages: messages,
+        ..stream.cached_info().config.clone()
+    };
+    context.update_stream(config).await.expect("it changes");
+}
+
+/// While the node hears and reads nothing, an event of each key comes and is discarded by later ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f3_nats_discarded_events_are_a_reset_and_never_written_keys_stay_quiet() {
+    const KEYS: usize = 40;
+    let rig = NatsRig::start(10_000).await;
+    limit(&rig, 30).await;
+    let waits = node(&rig.engine());
+    let keys = (0..KEYS)
+        .map(|number| key(&number.to_string()))
+        .collect::<Vec<_>>();
+    // Half have seen an event, half nothing.
+    let mut seen = vec![0; KEYS];
+    for number in 0..KEYS / 2 {
+        seen[number] = rig.commit(&keys[number]).await.expect("it commits");
+    }
+    let parked = keys.iter().zip(&seen);
+    let parked = parked.map(|(key, seen)| waits.wait_past(key.clone(), *seen, LONG));
+    let parked = parked.map(tokio::spawn).collect::<Vec<_>>();
+    live(&waits).await;
+    // An audit has covered all of it.
+    sleep(ms(1_500)).await;
+    rig.freeze(true);
+    for key in &keys {
+        rig.commit(key).await.expect("it commits");
+    }
+    for number in 0..60 {
+        rig.commit(&key(&format!("other {number}")))
+            .await
+            .expect("it commits");
+    }
+    rig.cut();
+    rig.freeze(false);
+    let start = Instant::now();
+    let mut position = None;
+    for wait in parked {
+        let told = wait.await.expect("no panic");
+        let Err(WaitError::Reset(head)) = told else {
+            panic!("{told:?}");
+        };
+        assert!(head.version >= 100, "it is the head: {head}");
+        position = Some(head);
+    }
+    print_row("F3 max_msgs", "NATS", KEYS, 0, start.elapsed(), "");
+    assert!(
+        waits.cluster().stats().advice.is_some(),
+        "the limits are told"
+    );
+    // From the head on, waits are quiet again, and end by what comes.
+    let position = position.expect("there were waits");
+    let wait = waits.wait_past_position(keys[0].clone(), position, ms(4_500));
+    let never = waits.wait_past(key("never"), 0, ms(4_500));
+    let (wait, never) = (tokio::spawn(wait), tokio::spawn(never));
+    for number in 0..60 {
+        // The stream is turned over twice, and no audit misses a whole turn.
+        rig.commit(&key(&format!("other {number}")))
+            .await
+            .expect("it commits");
+        sleep(ms(70)).await;
+    }
+    assert_eq!(wait.await.expect("no panic"), Err(WaitError::Expired));
+    assert_eq!(never.await.expect("no panic"), Err(WaitError::Expired));
+    let wait = waits.wait_past(key("never"), 0, LONG);
+    let version = rig.commit(&key("never")).await.expect("it commits");
+    assert_eq!(wait.await, Ok(version));
+}
+
+/// The counter is gone, and the log is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_a_lost_counter_is_one_answer() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = rig.engine();
+    let waits = node(&engine);
+    let mut seen = None;
+    for _ in 0..9 {
+        seen = Some(engine.commit(&key("a"), b"x").await.expect("it commits"));
+    }
+    let seen = seen.expect("it was committed to");
+    let wait = waits.wait_past_position(key("a"), seen, LONG);
+    live(&waits).await;
+    rig.server.query("DEL purgatory:v:a").await;
+    let counter = reset(engine.events(&key("a"), 0, 10).await);
+    assert_eq!((counter.epoch, counter.version), (seen.epoch, 0));
+    let restored = reset(engine.commit(&key("a"), b"x").await);
+    assert_eq!(restored.version, 9);
+    assert_ne!(restored.epoch, seen.epoch);
+    assert_eq!(
+        engine.events(&key("a"), 0, 100).await.expect("whole").len(),
+        9
+    );
+    let again = engine.commit(&key("a"), b"y").await.expect("it recovers");
+    assert_eq!((again.epoch, again.version), (restored.epoch, 10));
+    let told = wait.await;
+    assert!(matches!(told, Err(WaitError::Reset(_))), "{told:?}");
+    let found = waits.wait_past_position(key("a"), restored, LONG).await;
+    assert_eq!(found, Ok(again));
+}
+
+/// Nothing is published of a counter that is lost, nor of an audit for an hour; and it is not committed to either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_a_client_that_obeys_a_reset_is_not_told_it_again_and_again() {
+    let rig = RedisRig::<true>::start(10_000).await;
+    let engine = rig.engine();
+    let waits = ClusterWaits::new(
+        &Cluster::start(
+            engine.clone(),
+            engine.clone(),
+            Config {
+                audit: LONG * 100,
+                ..Config::default()
+            },
+        )
+        .expect("in a runtime"),
+    )
+    .expect("there is a thread");
+    let mut seen = None;
+    for _ in 0..9 {
+        seen = Some(engine.commit(&key("a"), b"x").await.expect("it commits"));
+    }
+    let mut seen = seen.expect("it was committed to");
+    let before = Position { version: 8, ..seen };
+    let found = waits.wait_past_position(key("a"), before, LONG).await;
+    assert_eq!(found, Ok(seen));
+    live(&waits).await;
+    rig.server.query("DEL purgatory:v:a").await;
+    seen.version = 0;
+    let mut answers = 0;
+    let start = Instant::now();
+    while start.elapsed() < ms(2_000) {
+        match waits.wait_past_position(key("a"), seen, ms(500)).await {
+            Err(WaitError::Expired) => continue,
+            Ok(_) => {
+                seen = reset(engine.events(&key("a"), seen.version, 10).await);
+                waits.cluster().read_again(&key("a"));
+            }
+            Err(WaitError::Reset(position)) => seen = position,
+            Err(error) => panic!("{error}"),
+        }
+        answers += 1;
+    }
+    let told = format!("{answers} answers in 2 s");
+    print_row(
+        "F4 obedient client",
+        "Redis, published",
+        1,
+        0,
+        start.elapsed(),
+        told,
+    );
+    assert!((1..200).contains(&answers), "{answers}");
+    let again = waits.wait_past_position(key("a"), seen, ms(200)).await;
+    assert_eq!(again, Err(WaitError::Expired), "it is quiet now");
+}
+
+/// By tracking, the loss is heard at once, with no audit for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_tracking_hears_that_a_counter_is_lost() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = rig.engine();
+    let config = Config {
+        audit: LONG * 100,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).expect("in a runtime");
+    let waits = ClusterWaits::new(&node).expect("there is a thread");
+    engine.commit(&key("a"), b"x").await.expect("it commits");
+    assert_eq!(waits.wait_past(key("a"), 0, LONG).await, Ok(1));
+    let wait = waits.wait_past(key("a"), 1, LONG);
+    live(&waits).await;
+    rig.server.query("DEL purgatory:v:a").await;
+    let told = wait.await;
+    assert!(matches!(told, Err(WaitError::Reset(_))), "{told:?}");
+}
+
+/// The log is gone, and the counter is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_a_lost_log_is_one_answer() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = rig.engine();
+    for _ in 0..9 {
+        engine.commit(&key("a"), b"x").await.expect("it commits");
+    }
+    rig.server.query("DEL purgatory:l:a").await;
+    for seen in [0, 5] {
+        let position = reset(engine.events(&key("a"), seen, 10).await);
+        assert_eq!(position.version, 9);
+    }
+    assert_eq!(engine.events(&key("a"), 9, 10).await.expect("none"), []);
+    let next = engine.commit(&key("a"), b"y").await.expect("it commits");
+    assert_eq!(next.version, 10);
+    assert_eq!(engine.events(&key("a"), 9, 10).await.expect("one").len(), 1);
+}
+
+/// Versions that no Lua number holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_counts_beyond_53_bits() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    for (from, to) in [
+        (9_007_199_254_740_993_u64, 9_007_199_254_740_994),
+        (999, 1_000),
+    ] {
+        let set = format!("SET purgatory:v:{from} {from}");
+        rig.server.query(&set).await;
+        let position = rig.engine().commit(&key(&from.to_string()), b"x").await;
+        assert_eq!(position.expect("it commits").version, to);
+    }
+    rig.server.query("SET purgatory:v:word word").await;
+    let refused = rig.engine().commit(&key("word"), b"x").await;
+    assert!(matches!(refused, Err(EngineError::Store(_))), "{refused:?}");
+    let log = rig.server.query("EXISTS purgatory:l:word").await;
+    assert_eq!(log, client::Value::Int(0), "nothing was written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_another_policy_than_noeviction_is_told() {
+    let policy = ["--maxmemory-policy", "allkeys-lru"];
+    let rig = RedisRig::<false>::start_with(10_000, &policy).await;
+    let waits = node(&rig.engine());
+    live(&waits).await;
+    let advice = waits.cluster().stats().advice.expect("it is told");
+    assert!(advice.contains("noeviction"), "{advice}");
+}
+
+/// A server that accepts and is silent: each caller waits for the timeout, however many there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f5_redis_callers_do_not_wait_for_each_other() {
+    let server = RedisServer::start(&[]).await;
+    let proxy = Proxy::start(Upstream::Unix(server.socket())).await;
+    proxy.freeze(true);
+    let config = RedisConfig {
+        addresses: vec![format!("redis://127.0.0.1:{}", proxy.port)],
+        timeout: ms(700),
+        ..RedisConfig::default()
+    };
+    let engine = RedisEngine::new(config).expect("the address is sound");
+    for callers in [1, 4, 32] {
+        let start = Instant::now();
+        let calls = (0..callers).map(|_| {
+            let engine = engine.clone();
+            tokio::spawn(async move { engine.commit(&key("a"), b"x").await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            call.await.expect("no panic").expect_err("nothing answers");
+        }
+        print_row("F5 silent server", "Redis", callers, 0, start.elapsed(), "");
+        assert!(start.elapsed() < ms(1_400), "{:?}", start.elapsed());
+    }
+    proxy.freeze(false);
+    engine
+        .commit(&key("a"), b"x")
+        .await
+        .expect("it answers again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f6_redis_any_caller_makes_the_connection_again() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = rig.engine();
+    let ping = client::cmd("PING");
+    engine.query(&ping).await.expect("it answers");
+    for _ in 0..3 {
+        rig.cut();
+        // The first call may find out.
+        let first = engine.query(&ping).await;
+        let second = engine.query(&ping).await;
+        assert!(second.is_ok(), "{first:?}, {second:?}");
+    }
+}
+
+/// More keys than the server's table of tracked keys holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
+    const KEYS: usize = 2_000;
+    let rig = RedisRig::<false>::start_with(100_000, &["--tracking-table-max-keys", "1000"]).await;
+    let waits = node(&rig.engine());
+    let keys = (0..KEYS)
+        .map(|number| key(&number.to_string()))
+        .collect::<Vec<_>>();
+    let parked = keys.iter().map(|key| waits.wait_past(key.clone(), 0, LONG));
+    let parked = parked.map(tokio::spawn).collect::<Vec<_>>();
+    eventually("the node has noticed", async || {
+        let stats = waits.cluster().stats();
+        let advice = stats.advice?;
+        (advice.contains("tracking-table-max-keys") && stats.lag.is_zero()).then_some(())
+    })
+    .await;
+    sleep(ms(300)).await;
+    let reads = async || -> u64 {
+        let client::Value::BulkString(info) = rig.server.query("INFO commandstats").await else {
+            return 0;
+        };
+        let info = String::from_utf8(info).expect("it is text");
+        let line = info
+            .lines()
+            .find_map(|it| it.strip_prefix("cmdstat_mget:calls="));
+        let calls = line.and_then(|it| it.split(',').next());
+        calls.map_or(0, |it| it.parse().expect("a number"))
+    };
+    let before = reads().await;
+    let start = Instant::now();
+    for key in &keys[..15] {
+        rig.commit(key).await.expect("it commits");
+    }
+    let mut parked = parked.into_iter();
+    for wait in parked.by_ref().take(15) {
+        assert_eq!(wait.await.expect("no panic"), Ok(1));
+    }
+    let reads_made = format!("{} reads for 15 commits", reads().await - before);
+    let row = "F7 tracking table of 1,000 keys";
+    print_row(row, "Redis, tracking", KEYS, 0, start.elapsed(), reads_made);
+    assert!(reads().await - before < 100, "no circle");
+    assert!(waits.cluster().stats().lag.is_zero());
+    parked.for_each(|wait| wait.abort());
+}

@@ -1,0 +1,296 @@
+//! The rows of the table of faults: what is done, on which engine, how many wait, how many were lost, how late the worst
+//! answer was, and when the node was back in step.
+
+use crate::load::{Deafened, print_row};
+use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
+use crate::support::nats_server::NatsServer;
+use request_purgatory_cluster::model::{Rule, Rules};
+use request_purgatory_cluster::nats::NatsEngine;
+use request_purgatory_cluster::redis::{RedisConfig, RedisEngine};
+use request_purgatory_cluster::{BoxError, Cluster, ClusterWaits, Config, Feed, Source, Stats};
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout_at};
+
+const AUDIT: Duration = Duration::from_millis(1_000);
+/// An audit that comes 20 % late and spreads its slices over half a period, a read, and a busy machine.
+const BOUND: Duration = Duration::from_millis(4_000);
+
+fn config(left_out: &[Rule]) -> Config {
+    Config {
+        audit: AUDIT,
+        ping: Duration::from_millis(500),
+        backoff: (Duration::from_millis(50), Duration::from_millis(500)),
+        rules: left_out
+            .iter()
+            .fold(Rules::default(), |rules, rule| rules.without(*rule)),
+        ..Config::default()
+    }
+}
+
+fn keys(count: usize, length: usize) -> Vec<Key> {
+    let key = |number| format!("{number:0length$}").into_bytes();
+    (0..count).map(key).collect()
+}
+
+/// One node with a wait for each key; a commit of each key ends its wait.
+pub struct Row {
+    pub waits: usize,
+    pub lost: usize,
+    pub worst: Duration,
+    /// Before the first commit.
+    pub before: Stats,
+    pub stats: Stats,
+}
+
+impl Row {
+    fn print(&self, row: &str, engine: &str, left_out: &[Rule]) {
+        let without = match left_out {
+            [] => String::new(),
+            rules => format!(" (without {rules:?})"),
+        };
+        let trouble = self.stats.feed_trouble.as_ref();
+        let then = match trouble {
+            Some(it) => format!("{} x {}: {}", it.times, it.word, it.cause),
+            None => "in step".to_owned(),
+        };
+        let row = format!("{row}{without}");
+        print_row(&row, engine, self.waits, self.lost, self.worst, then);
+    }
+}
+
+async fn row<S: Source<Key>, F: Feed<Key>>(
+    source: S,
+    feed: F,
+    config: Config,
+    keys: Vec<Key>,
+    commit: impl AsyncFn(&Key) -> Result<(), BoxError>,
+) -> Row {
+    let node = Cluster::start(source, feed, config).expect("in a runtime");
+    let waits = ClusterWaits::new(&node).expect("there is a thread");
+    // Each says when its wait ended.
+    let parked = keys.iter().map(|key| {
+        let wait = waits.wait_past(key.clone(), 0, Duration::from_secs(3_600));
+        tokio::spawn(async move { (wait.await, Instant::now()) })
+    });
+    let parked = parked.collect::<Vec<_>>();
+    // Sessions are refused meanwhile, or the feed is live and deaf.
+    sleep(Duration::from_millis(1_500)).await;
+    let before = node.stats();
+    let mut committed = Vec::new();
+    for key in &keys {
+        // A busy machine may be slower than the engine's timeout.
+        crate::support::eventually("it commits", async || commit(key).await.ok()).await;
+        committed.push(Instant::now());
+    }
+    let end = tokio::time::Instant::now() + BOUND;
+    let (mut lost, mut worst) = (0, Duration::ZERO);
+    for (mut wait, at) in parked.into_iter().zip(committed) {
+        let Ok(told) = timeout_at(end, &mut wait).await else {
+            lost += 1;
+            wait.abort();
+            continue;
+        };
+        let (result, ended) = told.expect("no panic");
+        result.expect("it is a version");
+        let late = ended.saturating_duration_since(at);
+        match late <= BOUND {
+            true => worst = worst.max(late),
+            false => lost += 1,
+        }
+    }
+    Row {
+        waits: keys.len(),
+        lost,
+        worst,
+        before,
+        stats: node.stats(),
+    }
+}
+
+/// Nothing is lost with all rules; without the rule, something is. Returns the figures of the first.
+async fn both(
+    name: &str,
+    engine: &str,
+    without: &[Rule],
+    run: impl AsyncFn(&[Rule]) -> Row,
+) -> Row {
+    let whole = run(&[]).await;
+    whole.print(name, engine, &[]);
+    assert_eq!(whole.lost, 0, "{name}: {:?}", whole.stats);
+    if !without.is_empty() {
+        let broken = run(without).await;
+        broken.print(name, engine, without);
+        assert!(broken.lost > 0, "nothing was lost without {without:?}");
+    }
+    whole
+}
+
+fn says(row: &Row, what: &str) {
+    let trouble = row.stats.feed_trouble.as_ref().expect("it is told");
+    assert!(trouble.cause.contains(what), "{trouble:?}");
+    assert!(trouble.times > 1, "{trouble:?}");
+    // It backs off: with pauses of 50 ms there would be dozens.
+    assert!(trouble.times < 25, "{trouble:?}");
+}
+
+async fn redis<const PUBLISHED: bool>(
+    arguments: &[&str],
+    before: &[&str],
+    user: &str,
+    keys: Vec<Key>,
+    config: Config,
+) -> Row {
+    let rig = RedisRig::<PUBLISHED>::start_with(100_000, arguments).await;
+    for command in before {
+        rig.server.query(command).await;
+    }
+    let path = rig.server.socket();
+    let engine = RedisEngine::new(RedisConfig {
+        addresses: vec![format!("redis+unix://{}?{user}", path.display())],
+        ..RedisRig::<PUBLISHED>::config(String::new(), 100_000)
+    });
+    let engine = engine.expect("the address is sound");
+    row(engine.clone(), engine, config, keys, async |key| {
+        rig.commit(key).await.map(drop)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_redis_may_not_track() {
+    let run = async |left_out: &[Rule]| {
+        let user = "ACL SETUSER node on >secret ~* &* +@all -client";
+        let config = config(left_out);
+        redis::<false>(&[], &[user], "user=node&pass=secret", keys(500, 4), config).await
+    };
+    let row = both("may not track", "Redis", &[Rule::ReadWithoutSession], run).await;
+    says(&row, "Redis user");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_redis_may_not_subscribe() {
+    let run = async |left_out: &[Rule]| {
+        let user = "ACL SETUSER node on >secret ~* &* +@all -subscribe";
+        let config = config(left_out);
+        redis::<true>(&[], &[user], "user=node&pass=secret", keys(500, 4), config).await
+    };
+    let row = both(
+        "may not subscribe",
+        "Redis",
+        &[Rule::ReadWithoutSession],
+        run,
+    )
+    .await;
+    says(&row, "Redis user");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_redis_has_a_small_output_buffer() {
+    for length in [40_000, 100] {
+        let run = async |left_out: &[Rule]| {
+            let limit = ["--client-output-buffer-limit", "pubsub 32kb 32kb 60"];
+            redis::<true>(&limit, &[], "", keys(300, length), config(left_out)).await
+        };
+        let name = format!("32 KB output buffer, keys of {length} B");
+        let row = both(&name, "Redis", &[], run).await;
+        assert_eq!(row.before.failed + row.before.gaps, 0, "{:?}", row.before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_redis_long_keys() {
+    let run = async |left_out: &[Rule]| {
+        redis::<true>(&[], &[], "", keys(600, 60_000), config(left_out)).await
+    };
+    let row = both("600 keys of 60,000 B", "Redis", &[], run).await;
+    assert_eq!(row.before.failed + row.before.gaps, 0, "{:?}", row.before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_a_feed_stays_deaf() {
+    async fn run<R: Rig>(left_out: &[Rule]) -> Row {
+        let rig = R::start(100_000).await;
+        let feed = Deafened::new(rig.engine());
+        let config = config(left_out);
+        row(rig.engine(), feed, config, keys(500, 4), async |key| {
+            rig.commit(key).await.map(drop)
+        })
+        .await
+    }
+    let without = &[Rule::Audit];
+    both(
+        "deaf feed",
+        "Redis tracking",
+        without,
+        run::<RedisRig<false>>,
+    )
+    .await;
+    both(
+        "deaf feed",
+        "Redis published",
+        without,
+        run::<RedisRig<true>>,
+    )
+    .await;
+    both("deaf feed", "NATS", without, run::<NatsRig>).await;
+}
+
+async fn nats(lines: &str, user: &str, config: Config) -> Row {
+    let server = NatsServer::start_with(lines).await;
+    let engine = |user: &str| {
+        let mut config = NatsRig::config(vec![server.url()], 100_000);
+        if !user.is_empty() {
+            config.options = config
+                .options
+                .user_and_password(user.into(), "secret".into());
+        }
+        NatsEngine::new(config)
+    };
+    let admin = if user.is_empty() { "" } else { "admin" };
+    let (engine, writer) = (engine(user), engine(admin));
+    row(engine.clone(), engine, config, keys(500, 4), async |key| {
+        writer
+            .commit(key, b"body")
+            .await
+            .map(drop)
+            .map_err(Into::into)
+    })
+    .await
+}
+
+const NODE_MAY_NOT_SUBSCRIBE: &str = r#"
+authorization { users = [
+    { user: admin, password: secret }
+    { user: node, password: secret, permissions: {
+        publish: ">", subscribe: { allow: ["_INBOX.>", "$JS.EVENT.>"] } } }
+] }
+"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_nats_may_not_subscribe() {
+    let run =
+        async |left_out: &[Rule]| nats(NODE_MAY_NOT_SUBSCRIBE, "node", config(left_out)).await;
+    let row = both(
+        "may not subscribe",
+        "NATS",
+        &[Rule::Audit, Rule::ReadAtNewSession],
+        run,
+    )
+    .await;
+    says(&row, "NATS user");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_nats_allows_few_subscriptions() {
+    // Too few for a subscription per key, and too few for anything.
+    let run = async |left_out: &[Rule]| nats("max_subscriptions: 100", "", config(left_out)).await;
+    let row = both("100 subscriptions", "NATS", &[], run).await;
+    assert!(
+        row.stats.lag.is_zero(),
+        "a wildcard serves: {:?}",
+        row.stats
+    );
+    let run = async |left_out: &[Rule]| nats("max_subscriptions: 2", "", config(left_out)).await;
+    let row = both("2 subscriptions", "NATS", &[Rule::ReadWithoutSession], run).await;
+    says(&row, "subscriptions");
+}

@@ -1,0 +1,112 @@
+//! What one client may take of a node.
+
+mod support;
+
+use gateway::gateway::Patience;
+use gateway::store::MemoryStore;
+use std::time::{Duration, Instant};
+use support::{LONG, Node, eventually, get, post, settings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+async fn node(store: &MemoryStore) -> Node {
+    let mut settings = settings();
+    settings.patience = Patience {
+        head: Duration::from_millis(800),
+        unread: Duration::from_millis(800),
+    };
+    Node::start_with(store, settings).await
+}
+
+/// Whether the node has closed the connection, reading what it has sent before.
+async fn is_closed(client: &mut TcpStream) -> bool {
+    let mut bytes = [0; 64 * 1024];
+    let read = async { while client.read(&mut bytes).await.is_ok_and(|count| count > 0) {} };
+    timeout(Duration::from_secs(5), read).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_end_and_an_idle_connection_are_closed() {
+    let node = node(&MemoryStore::new()).await;
+    for sent in ["G", "", "GET /stats HTTP/1.1\r\nhost: x\r\n\r\n"] {
+        let mut client = TcpStream::connect(node.address).await.expect("it listens");
+        client.write_all(sent.as_bytes()).await.expect("it reads");
+        let start = Instant::now();
+        assert!(is_closed(&mut client).await, "{sent:?}");
+        assert!(start.elapsed() >= Duration::from_millis(500), "{sent:?}");
+    }
+    // One that waits for an answer is not idle.
+    let poll = get(node.address, "/topics/a?after=0&wait=2").await;
+    assert_eq!(poll.status, 204);
+}
+
+#[tokio::test]
+async fn a_client_that_pipelines_and_leaves_takes_its_wait_along() {
+    let node = node(&MemoryStore::new()).await;
+    let mut client = TcpStream::connect(node.address).await.expect("it listens");
+    let ask = "GET /topics/a?after=0&wait=60 HTTP/1.1\r\nhost: x\r\n\r\n";
+    client
+        .write_all(ask.repeat(3).as_bytes())
+        .await
+        .expect("it reads");
+    node.parked(1).await;
+    drop(client);
+    node.parked(0).await;
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(node.gateway.stats().parked, 0, "nor the next ones");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let store = MemoryStore::new();
+    let node = node(&store).await;
+    for _ in 0..100 {
+        assert_eq!(
+            post(node.address, "/topics/a", vec![b'x'; 65_536])
+                .await
+                .status,
+            201
+        );
+    }
+    // As many as fit are answered, and the position leads to the rest.
+    let first = get(node.address, "/topics/a?after=0").await;
+    let length = first.json()["events"].as_array().map(Vec::len);
+    assert!(length.is_some_and(|it| (1..=4).contains(&it)), "{length:?}");
+    let mut client = TcpStream::connect(node.address).await.expect("it listens");
+    let ask = "GET /topics/a?after=0 HTTP/1.1\r\nhost: x\r\n\r\n";
+    client
+        .write_all(ask.repeat(200).as_bytes())
+        .await
+        .expect("it reads");
+    // (It answers no more of them than the buffers take.)
+    sleep(Duration::from_secs(2)).await;
+    let mut sent = Vec::new();
+    let read = timeout(LONG, client.read_to_end(&mut sent)).await;
+    drop(read.expect("it was closed"));
+    assert!(sent.len() < 200 * 200_000, "{} bytes", sent.len());
+    assert!(sent.len() < 16 << 20, "{} bytes", sent.len());
+}
+
+#[tokio::test]
+async fn one_connection_more_than_there_is_room_for_waits_its_turn() {
+    let mut settings = settings();
+    settings.max_polls = 1;
+    let node = Node::start_with(&MemoryStore::new(), settings).await;
+    // 65 are served.
+    let mut served = Vec::new();
+    for _ in 0..65 {
+        served.push(TcpStream::connect(node.address).await.expect("it listens"));
+    }
+    let address = node.address;
+    let mut late = tokio::spawn(async move { get(address, "/stats").await });
+    assert!(
+        timeout(Duration::from_millis(500), &mut late)
+            .await
+            .is_err()
+    );
+    served.pop();
+    let answer = timeout(LONG, late).await.expect("there is room now");
+    assert_eq!(answer.expect("no panic").status, 200);
+    eventually("the node serves on", || node.gateway.stats().uptime_ms > 0).await;
+}

@@ -1,0 +1,84 @@
+//! What clients cost a node that is a process of its own: idle ones, slow ones, parked ones, and such as do not read.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::{get, post};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+/// Killed with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// Bytes of memory that it has touched and holds.
+    fn resident(&self) -> u64 {
+        let path = format!("/proc/{}/statm", self.0.id());
+        let text = std::fs::read_to_string(path).expect("it lives, on Linux");
+        let pages = text.split(' ').nth(1).expect("the second figure");
+        pages.parse::<u64>().expect("a number") * 4_096
+    }
+}
+
+/// Connects `count` clients that each send `bytes`, and keeps them. Returns how much memory each takes of the node.
+async fn cost(node: &Process, address: SocketAddr, what: &str, count: usize, bytes: &str) -> u64 {
+    let before = node.resident();
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        // The node may read less than this sends.
+        let _ = tokio::time::timeout(
+            Duration::from_millis(50),
+            client.write_all(bytes.as_bytes()),
+        )
+        .await;
+        clients.push(client);
+    }
+    sleep(Duration::from_secs(2)).await;
+    let each = node.resident().saturating_sub(before) / count as u64;
+    println!("| {what} | {count} | {} KB |", each / 1_000);
+    each
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_client_takes_much_memory() {
+    let child = Command::new(env!("CARGO_BIN_EXE_gateway"))
+        .args(["serve", "--engine", "memory", "--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut node = Process(child.expect("it starts"));
+    let mut line = String::new();
+    let output = node.0.stdout.take().expect("a pipe");
+    BufReader::new(output)
+        .read_line(&mut line)
+        .expect("it speaks");
+    let address = line.trim().strip_prefix("listening on http://");
+    let address = address.expect("it listens").parse().expect("an address");
+    for _ in 0..100 {
+        let posted = post(address, "/topics/full", vec![b'x'; 65_536]).await;
+        assert_eq!(posted.status, 201);
+    }
+    // Fetched and kept once for all.
+    assert_eq!(get(address, "/topics/full?after=0").await.status, 200);
+    let head = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    let idle = cost(&node, address, "idle", 300, "").await;
+    let slow = cost(&node, address, "one byte of a head", 300, "G").await;
+    let poll = head("/topics/empty?after=0&wait=30");
+    let parked = cost(&node, address, "a parked poll", 300, &poll).await;
+    let greedy = head("/topics/full?after=0").repeat(500);
+    let greedy = cost(&node, address, "500 asked, nothing read", 100, &greedy).await;
+    assert!(idle.max(slow).max(parked) < 100_000);
+    assert!(greedy < 500_000, "{greedy}");
+}

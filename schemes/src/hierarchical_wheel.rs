@@ -1,0 +1,197 @@
+//! Scheme 7 of Varghese & Lauck (1987), driven by a queue of bucket deadlines.
+//!
+//! Each level has `slots` slots, and a slot is as wide as the whole level below. Levels are added as deadlines ask for
+//! them. A timer lies in the bucket that [`Geometry::locate`](crate::parts::geometry::Geometry::locate) names. When
+//! time reaches a bucket of a higher level, its timers *cascade*: each is filed again from there, until it lies in a
+//! slot one tick wide. So each timer fires exactly in its tick.
+//!
+//! A binary heap holds the deadlines of the buckets that are not empty. So time jumps from bucket to bucket, and empty
+//! slots cost nothing.
+//!
+//! | | cost |
+//! |---|---|
+//! | start, stop | O(1); O(log buckets) if the bucket was empty |
+//! | tick | O(1) per fired timer and per cascade, with at most one cascade per level and timer; an empty tick costs nothing |
+//! | space | the slots of the levels in use, and the timers |
+//!
+//! *Used by* Kafka's request purgatory, which queues its buckets in a `DelayQueue`. *Choose it* if timeouts are wide or
+//! sparse, if an idle timer must not wake its thread, or when in doubt.
+//!
+//! INVARIANT: a bucket has at most one deadline in the heap, and has one whenever it is not empty. (The deadline of a
+//! bucket that became empty stays in the heap until it comes to the top.)
+//!
+//! INVARIANT: `current` is never past the deadline of a bucket that is not empty. So while a bucket drains, `current`
+//! is the start of its window, and a timer that is started meanwhile cannot be filed in it.
+
+use crate::parts::bucket_pool::Entry;
+use crate::parts::levels::Levels;
+use crate::parts::overdue::Overdue;
+use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
+use crate::scheme::{Scheme, sealed::Sealed};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Scheme 7: a hierarchical timing wheel whose bucket deadlines are queued, as in Kafka.
+#[derive(Debug)]
+pub struct HierarchicalWheel {
+    levels: Levels,
+    /// Buckets below this number have windows in which the low bits that an [`Entry`] keeps identify its deadline.
+    narrow: u32,
+    /// All buckets with a deadline up to here are empty, except the one that is being drained.
+    current: Tick,
+    /// The deadline and the number of every queued bucket.
+    queue: BinaryHeap<Reverse<(Tick, u32)>>,
+    overdue: Overdue,
+    /// Timers in the buckets.
+    len: usize,
+}
+
+impl HierarchicalWheel {
+    #[cold]
+    fn start_overdue(&mut self, id: u32, deadline: Tick) -> Started {
+        let before = self.next_deadline();
+        let position = self.overdue.push(id, deadline);
+        Started::at(position, before, self.next_deadline())
+    }
+
+    /// The earliest deadline of a bucket that is not empty.
+    #[inline(always)]
+    fn next_bucket(&mut self) -> Option<Tick> {
+        while let Some(&Reverse((deadline, number))) = self.queue.peek() {
+            let bucket = self.levels.bucket(number);
+            if !bucket.is_empty() {
+                return Some(deadline);
+            }
+            bucket.queued = false;
+            self.queue.pop();
+        }
+        None
+    }
+
+    /// Files timer `id` in its bucket as seen from `current`, which is before `deadline`.
+    #[inline(always)]
+    fn file(&mut self, id: u32, deadline: Tick) -> Started {
+        let location = self.levels.geometry().locate(self.current, deadline);
+        let number = self.levels.number(location);
+        let (position, bucket) = self.levels.push(number, id, deadline);
+        let earliest = if bucket.queued {
+            None
+        } else {
+            self.enqueue(number, location.start)
+        };
+        Started { position, earliest }
+    }
+
+    /// The deadline of an entry of bucket `number`, whose window starts at `current`. It reads the timer's record only
+    /// if it must: the records of a bucket lie far apart in memory, and each read is a likely cache miss.
+    #[inline]
+    fn deadline_of(&self, entry: Entry, number: u32, records: &impl Records) -> Tick {
+        if number < self.narrow {
+            let deadline = entry.deadline_from(self.current);
+            debug_assert_eq!(deadline, records.deadline(entry.id));
+            deadline
+        } else {
+            records.deadline(entry.id)
+        }
+    }
+
+    /// Queues the deadline of a bucket. Returns it if it is the earliest.
+    #[cold]
+    fn enqueue(&mut self, number: u32, start: Tick) -> Option<Tick> {
+        self.levels.bucket(number).queued = true;
+        let first = self.queue.peek().map(|&Reverse((first, _))| first);
+        let before = self.overdue.earliest_or(first);
+        self.queue.push(Reverse((start, number)));
+        Some(start).filter(|&start| before.is_none_or(|before| start < before))
+    }
+}
+
+impl Sealed for HierarchicalWheel {}
+
+impl Scheme for HierarchicalWheel {
+    fn new(slots: u32, now: Tick) -> Self {
+        let levels = Levels::new(slots);
+        let geometry = levels.geometry();
+        Self {
+            levels,
+            narrow: geometry.levels_within(Entry::WINDOW) * geometry.size(),
+            current: now,
+            queue: BinaryHeap::new(),
+            overdue: Overdue::new(now),
+            len: 0,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.len + self.overdue.len()
+    }
+
+    #[inline(always)]
+    fn start(
+        &mut self,
+        _: &mut impl Records,
+        id: u32,
+        deadline: Tick,
+        now: Tick,
+    ) -> Result<Started, HorizonError> {
+        // A wheel that was idle has fallen behind. From the true present the level is lower, and the cascades are
+        // fewer.
+        let limit = match self.next_bucket() {
+            Some(next) => now.min(next.saturating_sub(1)),
+            None => now,
+        };
+        self.current = self.current.max(limit);
+        if deadline <= self.current.max(self.overdue.present()) {
+            return Ok(self.start_overdue(id, deadline));
+        }
+        self.len += 1;
+        Ok(self.file(id, deadline))
+    }
+
+    #[inline(always)]
+    fn stop(&mut self, records: &mut impl Records, position: Position) {
+        match self.levels.remove(records, position) {
+            Some(_) => self.len -= 1,
+            // Asked last because it is rare: no bucket has the position of an overdue timer.
+            None => self.overdue.remove(records, position),
+        }
+    }
+
+    fn next_deadline(&mut self) -> Option<Tick> {
+        let next = self.next_bucket();
+        self.overdue.earliest_or(next)
+    }
+
+    fn begin_pass(&mut self, now: Tick) {
+        self.overdue.begin_pass(now);
+    }
+
+    fn upcoming(&self) -> impl Iterator<Item = u32> {
+        let next = self.queue.peek().map(|&Reverse((_, number))| number);
+        next.into_iter().flat_map(|number| self.levels.ids(number))
+    }
+
+    fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        let step = self.overdue.step(records, now);
+        if step != Step::Idle {
+            return step;
+        }
+        let due = self.next_bucket().filter(|&deadline| deadline <= now);
+        self.current = self.current.max(due.unwrap_or(now));
+        let (Some(_), Some(&Reverse((_, number)))) = (due, self.queue.peek()) else {
+            return Step::Idle;
+        };
+        let Some(entry) = self.levels.pop(number) else {
+            return Step::Idle;
+        };
+        let deadline = self.deadline_of(entry, number, records);
+        if deadline <= self.current {
+            self.len -= 1;
+            Step::fire(records, entry.id, deadline)
+        } else {
+            let position = self.file(entry.id, deadline).position;
+            records.set_position(entry.id, position);
+            Step::Bookkeeping
+        }
+    }
+}

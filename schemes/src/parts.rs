@@ -1,0 +1,8 @@
+//! The parts that the schemes are made of. None of them knows a scheme.
+
+pub(crate) mod bucket_pool;
+pub(crate) mod geometry;
+pub(crate) mod intrusive_lists;
+pub(crate) mod levels;
+pub(crate) mod overdue;
+pub(crate) mod ring;

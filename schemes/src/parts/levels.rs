@@ -1,0 +1,93 @@
+//! The buckets of a wheel of several levels.
+//!
+//! Each level has `slots` buckets, and a bucket of a level is as wide as the whole level below. Buckets are numbered
+//! level by level. A level exists once a deadline has asked for it.
+
+use super::bucket_pool::{Bucket, BucketPool, Entry};
+use super::geometry::{Geometry, Location};
+use crate::record::{Position, Records, Tick};
+
+/// The buckets and their contents.
+#[derive(Debug)]
+pub(crate) struct Levels {
+    geometry: Geometry,
+    /// Level by level.
+    buckets: Vec<Bucket>,
+    pool: BucketPool,
+}
+
+impl Levels {
+    /// `slots` buckets for each level, at least 2.
+    pub(crate) fn new(slots: u32) -> Self {
+        Self {
+            geometry: Geometry::new(slots.max(2)),
+            buckets: Vec::new(),
+            pool: BucketPool::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The number of the bucket at `location`.
+    #[inline]
+    pub(crate) fn number(&self, location: Location) -> u32 {
+        location.level * self.geometry.size() + location.slot
+    }
+
+    /// The level of bucket `number`.
+    pub(crate) fn level(&self, number: u32) -> usize {
+        (number / self.geometry.size()) as usize
+    }
+
+    /// Bucket `number`, of a level that exists.
+    #[inline]
+    pub(crate) fn bucket(&mut self, number: u32) -> &mut Bucket {
+        &mut self.buckets[number as usize]
+    }
+
+    /// The timers of bucket `number`, in the order in which [`pop`](Self::pop) takes them.
+    pub(crate) fn ids(&self, number: u32) -> impl Iterator<Item = u32> {
+        self.pool.ids(&self.buckets[number as usize])
+    }
+
+    /// Adds a timer to bucket `number`. Returns its position, and the bucket.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, number: u32, id: u32, deadline: Tick) -> (Position, &mut Bucket) {
+        if number as usize >= self.buckets.len() {
+            self.grow(number);
+        }
+        let bucket = &mut self.buckets[number as usize];
+        let position = self.pool.push(bucket, number, Entry::new(id, deadline));
+        (position, bucket)
+    }
+
+    /// Takes the last timer of bucket `number`.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, number: u32) -> Option<Entry> {
+        let popped = self.pool.pop(&mut self.buckets[number as usize]);
+        popped.map(|(entry, _)| entry)
+    }
+
+    /// Removes the timer at `position`. Returns the number of its bucket; `None` if there is no timer.
+    #[inline(always)]
+    pub(crate) fn remove(&mut self, records: &mut impl Records, position: Position) -> Option<u32> {
+        let number = self.pool.bucket_of(position);
+        let bucket = self.buckets.get_mut(number as usize);
+        let bucket = bucket.filter(|bucket| !bucket.is_empty())?;
+        if let Some((other, position)) = self.pool.remove(bucket, position) {
+            records.set_position(other, position);
+        }
+        Some(number)
+    }
+
+    /// Adds levels up to the one of bucket `number`.
+    #[cold]
+    fn grow(&mut self, number: u32) {
+        let levels = self.level(number) + 1;
+        let buckets = levels * self.geometry.size() as usize;
+        self.buckets.resize(buckets, Bucket::EMPTY);
+    }
+}

@@ -1,0 +1,135 @@
+//! The timers whose deadline had passed when they were started.
+//!
+//! Such a timer waits for the next pass. It lies here in an unordered vector, which a pass examines once from end to
+//! end. Scheme 1 is this vector and nothing else.
+//!
+//! The vector has two parts. The first part holds the timers that the pass in progress has not examined yet. The second
+//! part holds the timers that it has examined, and those that were started since the pass began. A removal fills the
+//! hole with the last timer of the same part; if that opens a hole between the parts, the last timer of the vector
+//! fills it. So both parts stay contiguous, and a removal moves at most two other timers.
+//!
+//! A [`Position`] here has its highest bit set, which distinguishes it from the positions of the scheme around it.
+
+use crate::record::{Position, Records, Step, Tick};
+
+/// Set in every position here.
+const OVERDUE: u32 = 1 << 31;
+
+/// Timers in no order, and the present of the last pass.
+#[derive(Debug)]
+pub(crate) struct Overdue {
+    /// The latest tick at which a pass has begun: a timer that is started with a deadline up to here is overdue.
+    present: Tick,
+    timers: Vec<(Tick, u32)>,
+    /// The number of timers, from the first on, that the pass in progress has not examined yet.
+    unexamined: usize,
+    /// A lower bound of the deadlines: the earliest one pushed since the vector was empty.
+    earliest: Tick,
+}
+
+impl Overdue {
+    pub(crate) fn new(now: Tick) -> Self {
+        Self {
+            present: now,
+            timers: Vec::new(),
+            unexamined: 0,
+            earliest: Tick::MAX,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// The latest tick at which a pass has begun.
+    #[inline]
+    pub(crate) fn present(&self) -> Tick {
+        self.present
+    }
+
+    /// Whether `position` is one of an overdue timer. [`Position::NONE`] counts as one.
+    #[inline]
+    pub(crate) fn owns(position: Position) -> bool {
+        position.number() >= OVERDUE
+    }
+
+    /// A tick at or before the earliest deadline here.
+    #[inline]
+    pub(crate) fn earliest(&self) -> Option<Tick> {
+        (!self.timers.is_empty()).then_some(self.earliest)
+    }
+
+    /// The earlier of [`earliest`](Self::earliest) and `other`.
+    #[inline]
+    pub(crate) fn earliest_or(&self, other: Option<Tick>) -> Option<Tick> {
+        self.earliest().into_iter().chain(other).min()
+    }
+
+    /// Makes [`earliest`](Self::earliest) exact. Examines every timer.
+    pub(crate) fn tighten(&mut self) {
+        let deadlines = self.timers.iter().map(|&(deadline, _)| deadline);
+        self.earliest = deadlines.min().unwrap_or(Tick::MAX);
+    }
+
+    pub(crate) fn push(&mut self, id: u32, deadline: Tick) -> Position {
+        self.earliest = self.earliest_or(Some(deadline)).unwrap_or(deadline);
+        self.timers.push((deadline, id));
+        Self::position(self.timers.len() - 1)
+    }
+
+    /// Removes the timer at `position`, if there is one here.
+    #[cold]
+    pub(crate) fn remove(&mut self, records: &mut impl Records, position: Position) {
+        let mut hole = (position.number() & !OVERDUE) as usize;
+        if !Self::owns(position) || hole >= self.timers.len() {
+            return;
+        }
+        if hole < self.unexamined {
+            self.unexamined -= 1;
+            self.fill(records, hole, self.unexamined);
+            hole = self.unexamined;
+        }
+        self.fill(records, hole, self.timers.len() - 1);
+        self.timers.pop();
+    }
+
+    /// Begins a pass at `now`, which has every timer to examine.
+    #[inline]
+    pub(crate) fn begin_pass(&mut self, now: Tick) {
+        self.present = self.present.max(now);
+        self.unexamined = self.timers.len();
+    }
+
+    /// Examines one timer for the pass in progress.
+    #[inline]
+    pub(crate) fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        if self.unexamined == 0 {
+            return Step::Idle;
+        }
+        self.examine(records, now)
+    }
+
+    #[cold]
+    fn examine(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        let last = self.unexamined - 1;
+        let (deadline, id) = self.timers[last];
+        if deadline > now {
+            self.unexamined = last;
+            return Step::Bookkeeping;
+        }
+        self.remove(records, Self::position(last));
+        Step::fire(records, id, deadline)
+    }
+
+    /// Moves the timer at index `from` to index `hole`.
+    fn fill(&mut self, records: &mut impl Records, hole: usize, from: usize) {
+        if hole != from {
+            self.timers[hole] = self.timers[from];
+            records.set_position(self.timers[hole].1, Self::position(hole));
+        }
+    }
+
+    fn position(index: usize) -> Position {
+        Position::new(OVERDUE | index as u32)
+    }
+}

@@ -1,0 +1,141 @@
+//! The slots of a wheel of one level, and the hand that turns through them.
+//!
+//! A timer lies in the slot `deadline % slots`. A pass turns the hand through the slots of the ticks since the last
+//! pass, and through no slot twice: if the pass comes more than one revolution late, the hand starts one revolution
+//! before the present. If all slots are empty, the hand jumps to the present.
+//!
+//! INVARIANT: the deadline of a timer in a slot is past `current`. When the timer is filed, its deadline is also past
+//! the present of the last pass.
+//!
+//! INVARIANT: a timer in a slot whose deadline is at or before the hand lies in the rest of the hand's slot, or in a
+//! slot that the hand still comes to in this pass.
+
+use super::intrusive_lists::{IntrusiveLists, Node};
+use super::overdue::Overdue;
+use crate::record::{Position, Records, Started, Tick};
+
+/// The function that files a timer in a list: [`IntrusiveLists::push`] or [`IntrusiveLists::insert`].
+pub(crate) type File = fn(&mut IntrusiveLists, u32, u32, Tick) -> Position;
+
+/// The slots and the hand.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    slots: Tick,
+    /// All timers in the slots with a deadline up to here have fired.
+    current: Tick,
+    /// The tick whose slot the pass in progress has come to. Between passes it is `current`.
+    hand: Tick,
+    /// One list for each slot.
+    pub(crate) lists: IntrusiveLists,
+    pub(crate) overdue: Overdue,
+}
+
+impl Ring {
+    pub(crate) fn new(slots: u32, now: Tick) -> Self {
+        let slots = slots.max(2);
+        Self {
+            slots: Tick::from(slots),
+            current: now,
+            hand: now,
+            lists: IntrusiveLists::new(slots),
+            overdue: Overdue::new(now),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lists.len() + self.overdue.len()
+    }
+
+    /// The latest deadline within one revolution of `now`.
+    pub(crate) fn latest(&self, now: Tick) -> Tick {
+        self.reached().max(now).saturating_add(self.slots - 1)
+    }
+
+    /// Starts timer `id`: by `file` in the slot of its deadline, unless it is overdue.
+    pub(crate) fn start(&mut self, id: u32, deadline: Tick, now: Tick, file: File) -> Started {
+        self.catch_up(now);
+        let before = self.next_deadline();
+        let position = if deadline <= self.reached() {
+            self.overdue.push(id, deadline)
+        } else {
+            let slot = self.slot(deadline);
+            file(&mut self.lists, slot, id, deadline)
+        };
+        Started::at(position, before, self.next_deadline())
+    }
+
+    /// Stops the timer at `position`. Returns it if it was in a slot.
+    pub(crate) fn stop(&mut self, records: &mut impl Records, position: Position) -> Option<Node> {
+        if Overdue::owns(position) {
+            self.overdue.remove(records, position);
+            return None;
+        }
+        self.lists.unlink(position.number())
+    }
+
+    /// The slot of `tick`.
+    pub(crate) fn slot(&self, tick: Tick) -> u32 {
+        (tick % self.slots) as u32
+    }
+
+    /// The tick of the hand. `None` if that is past `now`, because a later pass has turned it further.
+    pub(crate) fn hand(&self, now: Tick) -> Option<Tick> {
+        (self.hand <= now).then_some(self.hand)
+    }
+
+    /// The next tick, if there is any timer.
+    pub(crate) fn next_deadline(&self) -> Option<Tick> {
+        let next = (!self.lists.is_empty()).then(|| self.current.saturating_add(1));
+        self.overdue.earliest_or(next)
+    }
+
+    /// Turns the hand to the next slot, and returns that slot. `None` if the hand has come to `now`.
+    pub(crate) fn turn(&mut self, now: Tick) -> Option<u32> {
+        self.catch_up(now);
+        if self.hand >= now {
+            if self.hand >= self.overdue.present() {
+                self.current = self.hand;
+            }
+            return None;
+        }
+        let revolution = now.saturating_sub(self.slots - 1);
+        self.hand = revolution.max(self.hand + 1);
+        Some(self.slot(self.hand))
+    }
+
+    /// Moves the hand to `now` if all slots are empty.
+    fn catch_up(&mut self, now: Tick) {
+        if self.lists.is_empty() {
+            self.hand = self.hand.max(self.current).max(now);
+            self.current = self.hand;
+        }
+    }
+
+    /// A timer that is started with a deadline up to this tick is overdue.
+    fn reached(&self) -> Tick {
+        self.current.max(self.overdue.present())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_turns_to_the_present_and_through_no_slot_twice() {
+        for slots in [2_u32, 3, 8] {
+            let size = Tick::from(slots);
+            for ticks in [1, size - 1, size, size + 1, 2 * size, 1_000] {
+                let mut ring = Ring::new(slots, 5);
+                // A timer that does not fire here, so that the hand must turn.
+                ring.start(0, Tick::MAX - 1, 5, IntrusiveLists::push);
+                let now = 5 + ticks;
+                ring.overdue.begin_pass(now);
+                let passed = std::iter::from_fn(|| ring.turn(now)).collect::<Vec<_>>();
+                let last = now + 1 - ticks.min(size)..=now;
+                assert_eq!(passed, last.map(|tick| ring.slot(tick)).collect::<Vec<_>>());
+                assert_eq!(ring.next_deadline(), Some(now + 1), "the next tick");
+            }
+        }
+    }
+}

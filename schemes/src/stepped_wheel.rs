@@ -1,0 +1,170 @@
+//! Scheme 7 of Varghese & Lauck (1987), driven tick by tick.
+//!
+//! The levels, slots and cascades are those of a [`HierarchicalWheel`](crate::HierarchicalWheel), but there is no queue
+//! of buckets. While it holds a timer, the wheel asks for an advance at every tick, and passes its slots one by one. It
+//! counts the timers of each level. So a late pass visits at most one revolution of a level, and then goes from slot to
+//! slot of the next higher one. From each bucket that it reaches, it fires the timers whose deadline is not past the
+//! end of the pass, and moves the others to the slots below.
+//!
+//! A pass fires overdue timers first, in no order, and then the others by deadline. In a late pass the timers of one
+//! bucket of a higher level fire in no particular order.
+//!
+//! | | cost |
+//! |---|---|
+//! | start, stop | O(1) |
+//! | tick | O(1), and O(1) per fired timer and per cascade, with at most one cascade per level and timer; a jump at most O(slots × levels) more |
+//! | space | the slots of the levels in use, and the timers |
+//!
+//! *Used by* Linux until 4.7, and NetBSD's callouts. (tokio's wheel has these levels, and a bitmap of the used slots of
+//! each.) *Choose it* if the program runs at every tick anyway, so that the wheel need not ask for it.
+//!
+//! INVARIANT: `current` is never past the start of a bucket that is not empty. While a bucket drains, `current` is the
+//! start of its window, and a timer that is started meanwhile cannot be filed in it.
+
+use crate::parts::geometry::Location;
+use crate::parts::levels::Levels;
+use crate::parts::overdue::Overdue;
+use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
+use crate::scheme::{Scheme, sealed::Sealed};
+
+/// Scheme 7: a hierarchical timing wheel that is advanced through its empty buckets.
+#[derive(Debug)]
+pub struct SteppedWheel {
+    levels: Levels,
+    /// All buckets that start up to here are empty, except the one that is being drained.
+    current: Tick,
+    /// The bucket that starts at `current`, until it is found empty.
+    draining: Option<u32>,
+    /// The number of timers in each level. (Two slots per level make the most levels.)
+    timers: [usize; Tick::BITS as usize],
+    overdue: Overdue,
+    /// Timers in the buckets.
+    len: usize,
+}
+
+impl SteppedWheel {
+    /// Moves the wheel to `now` if its buckets are all empty: from the true present, the level of a timer is lower.
+    fn catch_up(&mut self, now: Tick) {
+        if self.len == 0 {
+            self.current = self.current.max(now);
+            self.draining = None;
+        }
+    }
+
+    /// The next bucket that `current` comes to, in the lowest level with any timer.
+    fn next_bucket(&self) -> Option<Location> {
+        let level = self.timers.iter().position(|&timers| timers > 0)?;
+        // INVARIANT: a timer of this level lies in a later slot of the same revolution, so its slots do not end here.
+        let geometry = self.levels.geometry();
+        let start = geometry.next_slot(self.current, level as u32);
+        Some(geometry.locate(self.current, start))
+    }
+
+    /// Files timer `id` in its bucket as seen from `current`, which is before `deadline`.
+    fn file(&mut self, id: u32, deadline: Tick) -> Position {
+        let location = self.levels.geometry().locate(self.current, deadline);
+        self.timers[location.level as usize] += 1;
+        self.len += 1;
+        let number = self.levels.number(location);
+        self.levels.push(number, id, deadline).0
+    }
+
+    /// Counts a timer that has left bucket `number`.
+    fn removed(&mut self, number: u32) {
+        self.timers[self.levels.level(number)] -= 1;
+        self.len -= 1;
+    }
+
+    /// Takes a timer out of bucket `number`, which is being drained, and fires it or moves it to a slot below.
+    fn drain(&mut self, records: &mut impl Records, number: u32, now: Tick) -> Option<Step> {
+        let id = self.levels.pop(number)?.id;
+        self.removed(number);
+        let deadline = records.deadline(id);
+        if deadline <= now {
+            return Some(Step::fire(records, id, deadline));
+        }
+        let position = self.file(id, deadline);
+        records.set_position(id, position);
+        Some(Step::Bookkeeping)
+    }
+}
+
+impl Sealed for SteppedWheel {}
+
+impl Scheme for SteppedWheel {
+    fn new(slots: u32, now: Tick) -> Self {
+        Self {
+            levels: Levels::new(slots),
+            current: now,
+            draining: None,
+            timers: [0; Tick::BITS as usize],
+            overdue: Overdue::new(now),
+            len: 0,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.len + self.overdue.len()
+    }
+
+    fn start(
+        &mut self,
+        _: &mut impl Records,
+        id: u32,
+        deadline: Tick,
+        now: Tick,
+    ) -> Result<Started, HorizonError> {
+        self.catch_up(now);
+        let before = self.next_deadline();
+        let position = if deadline <= self.current.max(self.overdue.present()) {
+            self.overdue.push(id, deadline)
+        } else {
+            self.file(id, deadline)
+        };
+        Ok(Started::at(position, before, self.next_deadline()))
+    }
+
+    fn stop(&mut self, records: &mut impl Records, position: Position) {
+        match self.levels.remove(records, position) {
+            Some(number) => self.removed(number),
+            None => self.overdue.remove(records, position),
+        }
+    }
+
+    fn next_deadline(&mut self) -> Option<Tick> {
+        let open = self
+            .draining
+            .is_some_and(|number| !self.levels.bucket(number).is_empty());
+        let tick = self.current.saturating_add(Tick::from(!open));
+        self.overdue.earliest_or((self.len > 0).then_some(tick))
+    }
+
+    fn begin_pass(&mut self, now: Tick) {
+        self.overdue.begin_pass(now);
+    }
+
+    fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        let step = self.overdue.step(records, now);
+        // `current` is past `now` if a later pass has come further.
+        if step != Step::Idle || self.current > now {
+            return step;
+        }
+        if let Some(number) = self.draining {
+            if let Some(step) = self.drain(records, number, now) {
+                return step;
+            }
+            self.draining = None;
+        }
+        match self.next_bucket().filter(|next| next.start <= now) {
+            Some(next) => {
+                self.current = next.start;
+                self.draining = Some(self.levels.number(next));
+                Step::Bookkeeping
+            }
+            None => {
+                self.current = now;
+                Step::Idle
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Each promise of a scheme, tested once and for all schemes.
+
+mod model;
+
+use super::*;
+use model::{CENTURY, Model, Table, When, event, origin, slots};
+use proptest::prelude::*;
+
+/// A scheme, and what distinguishes its promises.
+trait Tested: Scheme {
+    /// The next deadline is the earliest one, unless that has passed.
+    const EXACT: bool;
+    /// Every deadline is accepted.
+    const ENDLESS: bool;
+}
+
+/// The promises of each scheme, in a module of its name.
+macro_rules! schemes {
+    ($($name:ident: $scheme:ty, exact: $exact:literal, endless: $endless:literal;)*) => {$(
+        impl Tested for $scheme {
+            const EXACT: bool = $exact;
+            const ENDLESS: bool = $endless;
+        }
+
+        mod $name {
+            use super::*;
+
+            proptest! {
+                #![proptest_config(ProptestConfig::with_cases(300))]
+
+                #[test]
+                fn agrees_with_the_model(
+                    slots in slots(),
+                    origin in origin(),
+                    events in prop::collection::vec(event(), 1..60),
+                ) {
+                    Model::<$scheme>::run(slots, origin, &events);
+                }
+
+                #[test]
+                fn any_position_may_be_stopped(
+                    deadlines in prop::collection::vec(0..300_u64, 0..200),
+                    positions in prop::collection::vec(
+                        prop_oneof![0..300_u32, any::<u32>(), (0..300_u32).prop_map(|n| 1 << 31 | n)],
+                        0..100,
+                    ),
+                ) {
+                    super::any_position_may_be_stopped::<$scheme>(&deadlines, &positions);
+                }
+            }
+
+            #[test]
+            fn a_jump_costs_entries_not_ticks() {
+                super::a_jump_costs_entries_not_ticks::<$scheme>();
+            }
+
+            #[test]
+            fn fires_at_the_borders_of_levels() {
+                super::fires_at_the_borders_of_levels::<$scheme>();
+            }
+        }
+    )*};
+}
+
+schemes! {
+    unordered_list: UnorderedList, exact: true, endless: true;
+    ordered_list: OrderedList, exact: true, endless: true;
+    heap: Heap, exact: true, endless: true;
+    simple_wheel: SimpleWheel, exact: false, endless: false;
+    sorted_hashed_wheel: SortedHashedWheel, exact: false, endless: true;
+    hashed_wheel: HashedWheel, exact: false, endless: true;
+    stepped_wheel: SteppedWheel, exact: false, endless: true;
+    hierarchical_wheel: HierarchicalWheel, exact: false, endless: true;
+}
+
+/// Starts timers 0, 1, 2 ... with these deadlines, as far as the scheme accepts them.
+fn started<S: Scheme>(slots: u32, now: Tick, deadlines: &[Tick]) -> (S, Table) {
+    let (mut scheme, mut records) = (S::new(slots, now), Table::default());
+    for (id, &deadline) in (0..).zip(deadlines) {
+        if let Ok(started) = scheme.start(&mut records, id, deadline, now) {
+            records.0.insert(id, (deadline, started.position));
+        }
+    }
+    (scheme, records)
+}
+
+/// Whatever position it is told to stop, also by the callback of an advance, a scheme does not panic, removes at most
+/// one timer, and fires the others.
+fn any_position_may_be_stopped<S: Scheme>(deadlines: &[Tick], positions: &[u32]) {
+    let (mut scheme, mut records) = started::<S>(16, 100, deadlines);
+    let mut positions = positions.iter().map(|&number| Position::new(number));
+    let mut left = scheme.len();
+    for position in positions.by_ref().take(50) {
+        scheme.stop(&mut records, position);
+        assert!(left - scheme.len() <= 1);
+        left = scheme.len();
+    }
+    let mut fired = 0;
+    for now in [100, 110, 200, 400] {
+        let steps = scheme.advance(&mut records, now, |scheme, records, _, _| {
+            fired += 1;
+            if let Some(position) = positions.next() {
+                let before = scheme.len();
+                scheme.stop(records, position);
+                left -= before - scheme.len();
+            }
+        });
+        assert!(steps < 1_000);
+    }
+    assert_eq!(fired, left);
+    assert_eq!(scheme.next_deadline(), None);
+}
+
+/// A hundred years at a tick of 1 ms and at one of 1 ns, with eleven timers: near ones, far ones, and one beyond.
+fn a_jump_costs_entries_not_ticks<S: Tested>() {
+    for century in [CENTURY, CENTURY * 1_000_000] {
+        for slots in [2, 20, 64, 1_000] {
+            let mut model = Model::<S>::new(slots, 7);
+            for n in 1..=9 {
+                model.start(7 + century / 9 * n / n.pow(9), 7);
+            }
+            model.start(7 + century * 2, 7);
+            // Even the simple wheel accepts this one.
+            model.start(8, 7);
+            for _ in 0..2 {
+                // `pass` itself bounds the steps by the timers and the levels.
+                let steps = model.pass(When::In(century), &[], None);
+                assert!(steps < 5_000, "{steps} steps with {slots} slots");
+            }
+            assert_eq!(model.scheme.len(), 0);
+            let steps = model.pass(When::In(century), &[], None);
+            assert_eq!(steps, 0, "without timers a jump is free");
+            // A timer that is started long after the last pass is filed from the present, not from that pass.
+            model.present += century;
+            let soon = model.present + 1;
+            model.start(soon, model.present);
+            assert_eq!(model.scheme.next_deadline(), Some(soon));
+            let steps = model.pass(When::In(1), &[], None);
+            assert!(steps <= 2, "{steps} steps after an idle century");
+        }
+    }
+}
+
+/// Timers around each power of the number of slots, each alone and then all at once, by jumps to one tick before the
+/// deadline, to the deadline, and past it.
+fn fires_at_the_borders_of_levels<S: Tested>() {
+    for slots in [2, 3, 10, 64] {
+        for origin in [0, 1, 63, 64, (1 << 30) - 1, (1 << 36) - 1] {
+            let powers = (0..40).map_while(|power| Tick::from(slots).checked_pow(power));
+            let borders = powers.take_while(|&power| power < 1 << 62);
+            let around = borders.flat_map(|border| border - 1..=border + 1);
+            let around = around.collect::<Vec<_>>();
+            for &by in &around {
+                let mut model = Model::<S>::new(slots, origin);
+                model.start(origin + by, origin);
+                let started = model.scheme.len();
+                if by > 1 {
+                    model.pass(When::In(by - 1), &[], None);
+                    assert_eq!(model.scheme.len(), started, "early");
+                }
+                model.pass(When::In(by.min(1)), &[], None);
+                assert_eq!(model.scheme.len(), 0, "late");
+            }
+            let mut model = Model::<S>::new(slots, origin);
+            around
+                .iter()
+                .for_each(|by| model.start(origin + by, origin));
+            for by in around {
+                model.pass(When::At(origin + by), &[], None);
+            }
+            assert_eq!(model.scheme.len(), 0);
+        }
+    }
+}
+
+/// The schemes that promise an order within one revolution keep it.
+#[test]
+fn timers_fire_by_deadline() {
+    fn order<S: Scheme>() -> Vec<(Tick, u32)> {
+        let (mut scheme, mut records) = started::<S>(16, 0, &[5, 3, 9, 3, 7, 5, 1, 3]);
+        let mut fired = Vec::new();
+        scheme.advance(&mut records, 9, |_, _, id, at| fired.push((at, id)));
+        fired
+    }
+    // Those with the same deadline in the order of their starts.
+    let sorted = [
+        (1, 6),
+        (3, 1),
+        (3, 3),
+        (3, 7),
+        (5, 0),
+        (5, 5),
+        (7, 4),
+        (9, 2),
+    ];
+    assert_eq!(order::<OrderedList>(), sorted);
+    assert_eq!(order::<SimpleWheel>(), sorted);
+    assert_eq!(order::<SortedHashedWheel>(), sorted);
+    assert_eq!(order::<HashedWheel>(), sorted);
+    assert!(order::<Heap>().is_sorted_by_key(|&(deadline, _)| deadline));
+}
+
+/// The simple wheel accepts the last tick of its revolution, and no later one.
+#[test]
+fn a_simple_wheel_has_a_horizon_of_one_revolution() {
+    let mut model = Model::<SimpleWheel>::new(8, 100);
+    let refused = |model: &mut Model<SimpleWheel>, deadline, now| {
+        let records = &mut Table::default();
+        let result = model.scheme.start(records, u32::MAX, deadline, now);
+        result.expect_err("past the horizon").latest
+    };
+    assert_eq!(refused(&mut model, 108, 100), 107);
+    assert_eq!(refused(&mut model, Tick::MAX - 1, 100), 107);
+    model.start(107, 100);
+    assert_eq!(model.scheme.len(), 1);
+    // The wheel has fallen behind, but the horizon follows the present.
+    model.present = 105;
+    assert_eq!(refused(&mut model, 113, 105), 112);
+    model.start(112, 105);
+    model.pass(When::At(107), &[], None);
+    assert_eq!(model.scheme.len(), 1);
+    model.pass(When::At(112), &[], None);
+    assert_eq!(model.scheme.len(), 0);
+    let mut last = Model::<SimpleWheel>::new(8, Tick::MAX - 3);
+    last.start(Tick::MAX - 1, Tick::MAX - 3);
+    last.pass(When::At(Tick::MAX - 1), &[], None);
+    assert_eq!(last.scheme.len(), 0);
+}
+
+/// The wheel names the timers that its next steps examine, from the last block of a bucket to the first.
+#[test]
+fn the_wheel_names_the_upcoming_timers() {
+    let (mut wheel, mut records) = started::<HierarchicalWheel>(64, 0, &[10; 300]);
+    let upcoming = wheel.upcoming().collect::<Vec<_>>();
+    let mut fired = Vec::new();
+    wheel.advance(&mut records, 10, |_, _, id, _| fired.push(id));
+    assert_eq!(upcoming, fired);
+    assert_eq!(fired.len(), 300);
+    assert_eq!(wheel.upcoming().next(), None);
+}
+
+/// A thread that sleeps until the next deadline, with a timer of 10 s and a far one, at a tick of 1 ms.
+#[test]
+fn an_idle_scheme_wakes_its_thread_so_often() {
+    fn wake_ups<S: Scheme>(far: Tick) -> u64 {
+        let (mut scheme, mut records) = started::<S>(64, 0, &[10_000, far]);
+        let mut count = 0;
+        while let Some(now) = scheme.next_deadline() {
+            scheme.advance(&mut records, now, |_, _, _, deadline| {
+                assert_eq!(deadline, now)
+            });
+            count += 1;
+        }
+        count
+    }
+    const TEN_HOURS: Tick = 36_000_000;
+    assert_eq!(wake_ups::<UnorderedList>(TEN_HOURS), 2);
+    assert_eq!(wake_ups::<OrderedList>(TEN_HOURS), 2);
+    assert_eq!(wake_ups::<Heap>(TEN_HOURS), 2);
+    assert_eq!(wake_ups::<HierarchicalWheel>(TEN_HOURS), 7);
+    // These are woken by every tick, here for a minute.
+    assert_eq!(wake_ups::<SortedHashedWheel>(60_000), 60_000);
+    assert_eq!(wake_ups::<HashedWheel>(60_000), 60_000);
+    assert_eq!(wake_ups::<SteppedWheel>(60_000), 60_000);
+}
+
+/// A start into an empty bucket is not announced if an overdue timer has the same deadline as the bucket.
+#[test]
+fn the_wheel_announces_only_earlier_deadlines() {
+    let mut model = Model::<HierarchicalWheel>::new(64, 0);
+    model.begin_pass(When::At(70));
+    model.start(64, 0);
+    // In the bucket that starts at 64. (`start` compares the announcement with the deadlines before and after.)
+    model.start(100, 0);
+    assert_eq!(model.scheme.next_deadline(), Some(64));
+}

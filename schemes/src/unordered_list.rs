@@ -1,0 +1,68 @@
+//! Scheme 1 of Varghese & Lauck (1987): timers in no order, all examined in each tick.
+//!
+//! They lie in a vector, and a removal fills the hole with the last timer. The scheme does not keep the earliest
+//! deadline but searches for it on request. Timers fire in no particular order.
+//!
+//! | | cost |
+//! |---|---|
+//! | start, stop | O(1) |
+//! | tick | O(n), of which each step of a pass is O(1); O(n) more to find the next deadline |
+//! | space | the timers |
+//!
+//! *Used by* Contiki's event timers; in the paper, by interfaces that keep one timer for each of a few modules. *Choose
+//! it* for a handful of timers, or if nearly all are stopped before the next tick.
+
+use crate::parts::overdue::Overdue;
+use crate::record::{HorizonError, Position, Records, Started, Step, Tick};
+use crate::scheme::{Scheme, sealed::Sealed};
+
+/// Scheme 1: an unordered list.
+#[derive(Debug)]
+pub struct UnorderedList {
+    /// All timers, overdue or not.
+    timers: Overdue,
+}
+
+impl Sealed for UnorderedList {}
+
+impl Scheme for UnorderedList {
+    fn new(_: u32, now: Tick) -> Self {
+        Self {
+            timers: Overdue::new(now),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.timers.len()
+    }
+
+    fn start(
+        &mut self,
+        _: &mut impl Records,
+        id: u32,
+        deadline: Tick,
+        _: Tick,
+    ) -> Result<Started, HorizonError> {
+        // Not `next_deadline`, which is O(n): the caller knows only the bound that it has left.
+        let before = self.timers.earliest();
+        let position = self.timers.push(id, deadline);
+        Ok(Started::at(position, before, self.timers.earliest()))
+    }
+
+    fn stop(&mut self, records: &mut impl Records, position: Position) {
+        self.timers.remove(records, position);
+    }
+
+    fn next_deadline(&mut self) -> Option<Tick> {
+        self.timers.tighten();
+        self.timers.earliest()
+    }
+
+    fn begin_pass(&mut self, now: Tick) {
+        self.timers.begin_pass(now);
+    }
+
+    fn step(&mut self, records: &mut impl Records, now: Tick) -> Step {
+        self.timers.step(records, now)
+    }
+}
