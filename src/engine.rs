@@ -400,7 +400,7 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Takes a place under the limit, if there is one.
-    #[inline(always)]
+    #[inline]
     fn take_place(&self) -> bool {
         // ORDERING: Relaxed: a count guards no memory.
         let take = |max| {

@@ -24,7 +24,7 @@ pub(crate) struct Ended<L> {
 }
 
 impl<L> Ended<L> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(left: L, ending: Ending) -> Self {
         Self {
             left,

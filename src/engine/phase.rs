@@ -28,7 +28,7 @@ impl Phase {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn now(&self) -> u32 {
         // ORDERING: Acquire pairs with the exchange in `enter`.
         self.now.load(Ordering::Acquire)

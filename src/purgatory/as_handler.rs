@@ -55,7 +55,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     /// The one place that calls `on_complete`.
-    #[inline(always)]
+    #[inline]
     fn complete(&self, op: Op, ending: Ending) {
         match ending.completion() {
             Some(completion) => op.on_complete(completion),

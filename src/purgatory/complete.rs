@@ -181,8 +181,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     pub(crate) fn end_and_reclaim(&self, claim: Claim<'_, Op>, ending: Ending) -> Ended<Op> {
         let (ended, stale) = self.end(claim, ending, false);
-        self.unwatch(&stale);
-        let Stale { taken, keys, .. } = stale;
+        let Stale {
+            taken,
+            watcher,
+            keys,
+        } = stale;
+        self.unwatch(&keys, watcher);
         self.engine.free(taken, ending, keys.len());
         self.discard(keys);
         ended
@@ -237,23 +241,23 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Takes an operation that has ended off the lists of its keys.
     #[inline(always)]
-    fn unwatch(&self, stale: &Stale<Op::Key>) {
+    fn unwatch(&self, keys: &Keys<Op::Key>, watcher: Address) {
         self.for_each_watch(
-            stale,
+            keys,
             #[inline(always)]
-            |target, turn| self.watch.remove(target, turn, stale.watcher),
+            |target, turn| self.watch.remove(target, turn, watcher),
         );
     }
 
     /// The same for several at once.
     pub(crate) fn unwatch_all(&self, batch: &[Stale<Op::Key>]) {
         if let [stale] = batch {
-            return self.unwatch(stale);
+            return self.unwatch(&stale.keys, stale.watcher);
         }
         let watches = batch.iter().map(|stale| stale.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
         for stale in batch {
-            self.for_each_watch(stale, |target, turn| {
+            self.for_each_watch(&stale.keys, |target, turn| {
                 sweep.add(target, turn, stale.watcher);
             });
         }
@@ -269,10 +273,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     fn for_each_watch<'k>(
         &self,
-        stale: &'k Stale<Op::Key>,
+        keys: &'k Keys<Op::Key>,
         mut each: impl FnMut(Target<&'k Op::Key>, Turn<'k>),
     ) {
-        let keys = &stale.keys;
         let mut next = 0;
         while next < keys.len() {
             let _ = self.engine.guarded(|| {
