@@ -2,7 +2,7 @@
 
 use crate::error::RejectReason;
 use crate::promise::Promise;
-use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU32, Mutex, Ordering};
 use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicUsize, fence};
@@ -14,24 +14,17 @@ pub(super) const DRAINING: u32 = 1;
 pub(super) const CLOSED: u32 = 2;
 pub(super) const CLOSED_IN_BACKGROUND: u32 = 3;
 
-pub(crate) struct Phase {
-    now: AtomicU32,
-    /// Whether the shutdown has ended every payload.
-    emptied: AtomicBool,
-}
+pub(crate) struct Phase(AtomicU32);
 
 impl Phase {
     pub(super) fn new() -> Self {
-        Self {
-            now: AtomicU32::new(OPEN),
-            emptied: AtomicBool::new(false),
-        }
+        Self(AtomicU32::new(OPEN))
     }
 
     #[inline]
     pub(super) fn now(&self) -> u32 {
         // ORDERING: Acquire pairs with the exchange in `enter`.
-        self.now.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire)
     }
 
     /// Returns whether this call entered `phase`: phases only follow one another, and of the last two there is one.
@@ -39,7 +32,7 @@ impl Phase {
         // ORDERING: AcqRel pairs with the Acquire in `now`; an exchange, so that one caller does the work.
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
         let enter = |now| (now < phase.min(CLOSED)).then_some(phase);
-        self.now.fetch_update(set, fetch, enter).is_ok()
+        self.0.fetch_update(set, fetch, enter).is_ok()
     }
 
     /// Why no payload is taken. Only a shortcut: what the shards refuse decides.
@@ -55,30 +48,9 @@ impl Phase {
     pub(crate) fn is_closed(&self) -> bool {
         self.now() >= CLOSED
     }
-
-    /// Whether the shutdown has ended every payload.
-    pub(super) fn is_emptied(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `Emptied`.
-        self.emptied.load(Ordering::Acquire)
-    }
-
-    /// Says so when the result is dropped, also by a panic.
-    pub(super) fn emptied_on_drop(&self) -> Emptied<'_> {
-        Emptied(&self.emptied)
-    }
 }
 
-/// While it exists, the shutdown ends payloads.
-pub(super) struct Emptied<'a>(&'a AtomicBool);
-
-impl Drop for Emptied<'_> {
-    fn drop(&mut self) {
-        // ORDERING: Release pairs with the Acquire in `is_emptied`.
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// How many threads expire payloads now.
+/// How many threads expire payloads now, or end them because of the shutdown.
 ///
 /// A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no
 /// payload parked, and waits for the completions, asks first whether every pass is over. A thread that held a payload

@@ -48,7 +48,7 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // A payload that another thread holds is ended by that one, which is a pass meanwhile.
-    engine.phase.is_emptied()
+    engine.phase.is_closed()
         && engine.stats().parked == 0
         && engine.passes.are_over()
         && engine.threads.running().is_empty()
@@ -67,7 +67,7 @@ fn shut_down_in_background<H: Handler>(
             let engine = handler.engine();
             if !close(&handler, CLOSED_IN_BACKGROUND) {
                 // Another thread closes it, and may be at that still.
-                wait(Duration::MAX, || engine.phase.is_emptied());
+                wait(Duration::MAX, || engine.passes.are_over());
             }
             // Also where another thread has closed it: that may have been a callback, which does not wait. If another
             // thread is joining them, this one waits as well.
@@ -112,10 +112,11 @@ pub(crate) fn shut_down_within<H: Handler>(
 /// Ends every payload. Returns whether this call did it.
 fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     let engine = handler.engine();
+    // Before the phase is entered: a thread that finds that it is closed finds this pass, or finds it over.
+    let _pass = engine.passes.begin();
     if !engine.phase.enter(phase) {
         return false;
     }
-    let _emptied = engine.phase.emptied_on_drop();
     let trampoline = Trampoline::enter();
     for shard in engine.shards.settled() {
         // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
