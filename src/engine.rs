@@ -185,37 +185,21 @@ impl<P, W: Scheme> Engine<P, W> {
         timing.deadline != NEVER && !self.threads.are_started()
     }
 
-    /// The calling thread's shard.
-    #[inline]
-    pub(crate) fn my_shard(&self) -> &Shard<P, W> {
-        self.shard(self.shards.wrap(thread_number() as usize))
-    }
-
     #[inline]
     pub(crate) fn now(&self) -> Tick {
         self.scale.floor(self.clock.now())
     }
 
-    /// From now until `timeout` has passed.
+    /// From now, or from a reading of the clock that the caller supplies, until `timeout` has passed.
     #[inline(always)]
-    pub(crate) fn timing(&self, timeout: Duration) -> Timing {
-        let timing = self.timing_from(self.clock.now(), timeout);
-        Timing {
-            present: timing.start,
-            ..timing
-        }
-    }
-
-    /// From a reading of the clock that the caller supplies.
-    #[inline(always)]
-    pub(crate) fn timing_from(&self, reading: Timestamp, timeout: Duration) -> Timing {
-        let (start, deadline) = self
-            .scale
-            .start_and_deadline(reading, timeout.min(self.max_timeout));
+    pub(crate) fn timing(&self, arrival: Option<Timestamp>, timeout: Duration) -> Timing {
+        let reading = arrival.unwrap_or_else(|| self.clock.now());
+        let timeout = timeout.min(self.max_timeout);
+        let (start, deadline) = self.scale.start_and_deadline(reading, timeout);
         Timing {
             start,
             deadline,
-            present: 0,
+            present: arrival.map_or(start, |_| 0),
             since: Since::at(reading),
         }
     }
@@ -272,7 +256,7 @@ impl<P, W: Scheme> Engine<P, W> {
         if !self.take_place() {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
-        let mine = self.my_shard();
+        let mine = self.shard(self.shards.wrap(thread_number() as usize));
         let (shard, mut guard) = match mine.slab.try_lock() {
             Some(guard) => (mine, guard),
             None => self.lock_near(mine),
@@ -422,7 +406,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Gives one payload another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
-        let timing = self.timing(timeout);
+        let timing = self.timing(None, timeout);
         let started = self.start_threads_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
             return Rescheduled::NoThread;

@@ -117,10 +117,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if op.try_complete_for(Cause::PARKING) {
                 return None;
             }
-            Some(match op.arrival() {
-                Some(reading) => self.engine.timing_from(reading, op.timeout()),
-                None => self.engine.timing(op.timeout()),
-            })
+            Some(self.engine.timing(op.arrival(), op.timeout()))
         });
         let timing = match examined {
             Ok(Some(timing)) => timing,

@@ -54,7 +54,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> 
 
     /// Starts a timer, and announces it.
     pub(crate) fn start(&self, timeout: Duration, payload: T) -> Result<Address, Rejected<T>> {
-        let started = match self.engine.guarded(|| self.engine.timing(timeout)) {
+        let started = match self.engine.guarded(|| self.engine.timing(None, timeout)) {
             _ if self.engine.phase.is_closed() => {
                 Err(Rejected::new(RejectReason::ShutDown, payload))
             }

@@ -150,7 +150,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         // `Hash` and `Eq` of keys and the clock are the user's: they come before the value has its slot. If the destructor
         // of a spare key panics, that is counted, and the value is kept.
         let _ = timers.guarded(|| {
-            let timing = timers.timing(timeout);
+            let timing = timers.timing(None, timeout);
             let hash = self.map.hash_of(&key);
             let edit = |occupant: Option<&mut Entry<V>>| {
                 let fresh;
@@ -385,7 +385,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let timing = timers.timing(timeout);
+        let timing = timers.timing(None, timeout);
         let exists = || self.read(timers, key, only, |_| ()).is_some();
         let started = timers.start_threads_to_reschedule(timing, exists);
         if started.is_err() {
@@ -416,7 +416,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         let mut value = Some(value);
         let (mut replaced, mut refused) = (None, false);
         let tried = timers.guarded(|| {
-            let timing = timers.timing(timeout);
+            let timing = timers.timing(None, timeout);
             let hash = self.map.hash_of(&key);
             let exists = || self.read(timers, &key, Some(token), |_| ()).is_some();
             refused = timers.start_threads_to_reschedule(timing, exists).is_err();
