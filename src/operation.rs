@@ -30,7 +30,8 @@ pub trait DelayedOperation: Send + 'static {
 
     /// When the request arrived, if the caller has read the purgatory's clock already: then parking does not read it.
     /// The timeout counts from that reading. If it has passed, the operation expires with the next tick; a reading of the
-    /// future makes the deadline later, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), and changes nothing else.
+    /// future makes the deadline later, also past [`max_timeout`](crate::purgatory::Builder::max_timeout), and
+    /// changes nothing else.
     ///
     /// Read once, on the parking thread.
     fn arrival(&self) -> Option<Timestamp> {

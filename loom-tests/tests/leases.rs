@@ -38,11 +38,11 @@ fn spawn<R: 'static>(
 fn g18_a_stale_touch_races_a_new_lease() {
     bounded(|| {
         let (leases, _, _) = leases();
-        let old = leases.track(1, 1, NEAR).expect("room").token;
+        let old = leases.track(1, 1, NEAR).expect("room").0;
         let renewal = spawn(&leases, move |leases| leases.touch_if(&1, old, NEAR));
         let new = leases.track(1, 2, Duration::MAX).expect("room");
         renewal.join().unwrap();
-        assert!(new.token > old);
+        assert!(new.0 > old);
         assert_eq!((leases.get(&1), leases.remaining(&1)), (Some(2), None));
     });
 }
@@ -53,11 +53,11 @@ fn g18_a_stale_touch_races_a_new_lease() {
 fn g18_a_stale_touch_races_a_replacement_in_place() {
     bounded(|| {
         let (leases, _, _) = leases();
-        let old = leases.track(1, 1, NEAR).expect("room").token;
+        let old = leases.track(1, 1, NEAR).expect("room").0;
         let renewal = spawn(&leases, move |leases| leases.touch_if(&1, old, NEAR));
         let new = leases.replace_if(1, old, 2, Duration::MAX).expect("mine");
         renewal.join().unwrap();
-        assert_eq!(new.replaced, Some(1));
+        assert_eq!(new.1, 1);
         assert_eq!((leases.get(&1), leases.remaining(&1)), (Some(2), None));
         assert!(!leases.touch_if(&1, old, NEAR));
     });
@@ -68,7 +68,7 @@ fn g18_a_stale_touch_races_a_replacement_in_place() {
 fn g18_two_replace_by_one_token_and_a_stale_one_completes() {
     bounded(|| {
         let (leases, _, _) = leases();
-        let token = leases.track(1, 1, Duration::MAX).expect("room").token;
+        let token = leases.track(1, 1, Duration::MAX).expect("room").0;
         let other = spawn(&leases, move |leases| {
             leases.replace_if(1, token, 2, Duration::MAX).is_ok()
         });
@@ -86,7 +86,7 @@ fn g18_two_replace_by_one_token_and_a_stale_one_completes() {
 fn g05_a_replacement_in_place_races_the_expiry() {
     bounded(|| {
         let (leases, clock, expired) = leases();
-        let token = leases.track(1, 1, NEAR).expect("room").token;
+        let token = leases.track(1, 1, NEAR).expect("room").0;
         clock.advance(NEAR);
         let reaper = spawn(&leases, Leases::advance);
         let replaced = leases.replace_if(1, token, 2, Duration::MAX);
@@ -94,7 +94,7 @@ fn g05_a_replacement_in_place_races_the_expiry() {
         let expired = expired.lock().unwrap().clone();
         match replaced {
             Ok(tracked) => {
-                assert_eq!((tracked.replaced, driven), (Some(1), 0));
+                assert_eq!((tracked.1, driven), (1, 0));
                 assert_eq!((leases.get(&1), expired.len()), (Some(2), 0));
             }
             Err(rejected) => {
@@ -117,9 +117,9 @@ fn g18_an_expiry_races_a_new_lease() {
         let new = leases.track(1, 2, Duration::MAX).expect("room");
         assert_eq!(leases.get(&1), Some(2));
         let driven = reaper.join().unwrap();
-        assert_eq!(new.replaced.is_some(), driven == 0);
+        assert_eq!(new.1.is_some(), driven == 0);
         assert_eq!(expired.lock().unwrap().len(), driven);
-        assert_eq!(leases.complete_if(&1, new.token), Some(2));
+        assert_eq!(leases.complete_if(&1, new.0), Some(2));
         assert_eq!(leases.stats().parked, 0);
     });
 }

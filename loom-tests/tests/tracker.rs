@@ -78,7 +78,7 @@ impl World {
             .track(self.key(1), value, timeout)
             .map_err(Rejected::into_parts)
         {
-            Ok(tracked) => self.book(tracked.replaced),
+            Ok(tracked) => self.book(tracked.1),
             Err((RejectReason::ShutDown, value)) => self.book([value]),
             Err(other) => panic!("{other:?}"),
         }

@@ -136,14 +136,12 @@ impl Stage {
     fn meddle(&self) {
         for _ in 0..2 * EACH {
             let handle = self.pick().and_then(|known| known.handle.get().cloned());
-            let key = thread_rng().gen_range(0..KEYS);
             let timeout = Duration::from_millis(thread_rng().gen_range(0..4));
             match (thread_rng().gen_range(0..9), handle) {
                 (0, Some(handle)) => handle.cancel().into_iter().for_each(Operation::out),
                 (1, Some(handle)) => drop(handle.force_complete()),
                 (2 | 3, Some(handle)) => drop(handle.reschedule(timeout)),
-                (4, _) => drop(self.purgatory.reschedule_for_key(&key, timeout)),
-                (5, _) => drop(self.purgatory.snapshot()),
+                (4 | 5, _) => drop(self.purgatory.snapshot()),
                 _ => {
                     self.clock.advance(Duration::from_millis(1));
                     self.purgatory.advance();

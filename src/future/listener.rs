@@ -5,7 +5,7 @@ use super::operation::WaitOperation;
 use super::recheck::{Listening, Recheck};
 use super::signal::{Signal, Wake};
 use super::wait_error::WaitError;
-use crate::engine::shared_handle::WeakRef;
+use crate::error::Rejected;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
@@ -63,11 +63,12 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ) -> Listener<K, S> {
         let timeout = timeout.into().unwrap_or(Duration::MAX);
         Listener {
-            listening: park(self, &Arc::new(Signal::new()), timeout, keys),
+            listening: begin(timeout, &Arc::new(Signal::new()), |operation| {
+                self.try_complete_else_watch(operation, keys)
+            }),
             recheck: None,
             also: Vec::new(),
             known: HashMap::new(),
-            waits: self.downgrade(),
         }
     }
 }
@@ -85,19 +86,18 @@ pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     /// These keys, each with the lowest rank at which it is watched. The operations are not in this map, because a map
     /// does not drop all of its entries if the destructor of a key panics, and these operations would stay parked.
     known: HashMap<K, Option<Rank>>,
-    waits: WeakRef<Purgatory<WaitOperation<K>, S>>,
 }
 
 /// Parks one operation of a listener. It tells `signal` of checks and of its end.
-fn park<'a, K: Key, S: KeyHasher>(
-    waits: &Purgatory<WaitOperation<K>, S>,
-    signal: &Arc<Signal>,
+fn begin<K: Key, S: KeyHasher>(
     timeout: Duration,
-    keys: impl IntoIterator<Item = impl Into<Watch<'a, K>>>,
+    signal: &Arc<Signal>,
+    park: impl FnOnce(
+        WaitOperation<K>,
+    ) -> Result<Admission<WaitOperation<K>, S>, Rejected<WaitOperation<K>>>,
 ) -> Listening<K, S> {
     let operation = WaitOperation::listener(timeout, signal.clone());
-    let parked = waits.try_complete_else_watch(operation, keys);
-    let admission = parked.unwrap_or_else(|rejected| {
+    let admission = park(operation).unwrap_or_else(|rejected| {
         // Before the operation is dropped: its destructor would say that the listener was cancelled.
         signal.end(WaitError::of(&rejected));
         Admission::Ended
@@ -145,10 +145,11 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
             Some(known) => *known = rank,
             None => _ = self.known.insert(watch.name().clone(), rank),
         }
-        // If there is none any more, the listener has ended.
-        if let Some(waits) = self.waits.upgrade() {
+        // Without a handle, the purgatory has refused the listener, which has ended.
+        if let Some(handle) = self.listening.handle() {
+            let park = |operation| handle.park_beside(operation, watch);
             let signal = self.listening.shared();
-            self.also.push(park(&waits, signal, Duration::MAX, [watch]));
+            self.also.push(begin(Duration::MAX, signal, park));
         }
     }
 
@@ -159,9 +160,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread.
     ///
     /// If the condition is true after a recheck, that counts as a
-    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`), unless one of
-    /// the keys is checked within 100 ms: such a check was only late. The waiter does not wait for that, but its
-    /// operation stays parked so long. If the number grows, some code changes the data and does not check the key.
+    /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),
+    /// unless one of the keys is checked within 100 ms: such a check was only late. The waiter does not wait for
+    /// that, but its operation stays parked so long. If the number grows, some code changes the data and does not
+    /// check the key.
     ///
     /// Each listener that has rechecks costs a timer; one that has none costs nothing. They come from the thread that
     /// drives the purgatory (see [`Reaper`](crate::threads::Reaper)). A listener that the purgatory refused has none.

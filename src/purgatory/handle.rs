@@ -38,7 +38,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// `None` once the purgatory has been shut down: every operation has ended then, or is about to.
     #[inline]
-    fn with<R>(&self, use_it: impl FnOnce(&Arc<Inner<Op, S>>) -> R) -> Option<R> {
+    pub(super) fn with<R>(&self, use_it: impl FnOnce(&Arc<Inner<Op, S>>) -> R) -> Option<R> {
         self.weak.with(use_it)
     }
 

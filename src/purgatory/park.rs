@@ -10,6 +10,7 @@ use super::complete::Examined;
 use super::handle::Handle;
 use super::inner::{Claim, Inner, Parked};
 use super::keys::Keys;
+use super::watch::Watch;
 use crate::engine::UserPanic;
 use crate::engine::dispatch::{RunOn, dispatch};
 use crate::engine::handler::Ended;
@@ -58,6 +59,23 @@ impl<Op: DelayedOperation, S> fmt::Debug for Admission<Op, S> {
         match self {
             Self::Ended => f.write_str("Ended"),
             Self::Parked(handle) => f.debug_tuple("Parked").field(handle).finish(),
+        }
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
+    /// Parks another operation in the same purgatory.
+    pub(crate) fn park_beside(
+        &self,
+        op: Op,
+        watch: Watch<'_, Op::Key>,
+    ) -> Result<Admission<Op, S>, Rejected<Op>> {
+        let mut op = Some(op);
+        let parked = self.with(|inner| Some(inner.park(op.take()?, || inner.collect([watch]))));
+        match (parked.flatten(), op) {
+            (Some(parked), _) => parked,
+            (None, Some(op)) => Err(Rejected::new(RejectReason::ShutDown, op)),
+            (None, None) => Ok(Admission::Ended),
         }
     }
 }

@@ -35,6 +35,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             });
         }
+        // Here, because a destructor that panics when a function returns leaks what is returned.
+        drop(all);
         let now = self.engine.now();
         let mut parked = keys
             .into_iter()

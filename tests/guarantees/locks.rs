@@ -71,7 +71,6 @@ fn call_everything(weak: &WeakRef<Purgatory<Op>>, handle: &OnceLock<Handle<Op>>,
     if let Some(handle) = handle.get().filter(|_| put_off) {
         handle.reschedule(NEVER_IN_A_TEST);
     }
-    same.stats().parked;
     same.watched_keys();
     same.stats();
     same.snapshot();

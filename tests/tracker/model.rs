@@ -146,10 +146,7 @@ impl Pair {
         let full = max.is_some_and(|max| self.kept.len() >= max);
         let duplicate = !replace && self.kept.contains_key(&key);
         let result = match replace {
-            true => {
-                let tracked = self.real.track(key, value, timeout);
-                tracked
-            }
+            true => self.real.track(key, value, timeout),
             false => {
                 let tracked = self.real.try_track(key, value, timeout);
                 tracked.map(|token| (token, None))

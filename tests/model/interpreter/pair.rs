@@ -27,18 +27,21 @@ pub(crate) struct Pair {
     pub(crate) clock: ManualClock,
     /// By number. None for those that never parked, or whose handle was dropped.
     pub(crate) handles: Vec<Option<Handle<Awaited<Op>>>>,
-    futures: BTreeMap<usize, WaitFuture<Awaited<Op>, (Op, Completion)>>,
+    futures: BTreeMap<usize, EndFuture>,
     says: Vec<Says>,
     /// Each key as often as it is resolved.
     resolved: BTreeMap<u8, Vec<ResolvedKey<Awaited<Op>>>>,
     pub(crate) log: Log,
 }
 
+/// The future of an end.
+type EndFuture = WaitFuture<Awaited<Op>, (Op, Completion)>;
+
 /// Answer of a park, whatever kind it was of.
 enum Arrived {
     Ended,
     Parked(Handle<Awaited<Op>>),
-    Awaited(WaitFuture<Awaited<Op>, (Op, Completion)>),
+    Awaited(EndFuture),
 }
 
 impl From<Admission<Awaited<Op>>> for Arrived {
@@ -520,9 +523,7 @@ fn plain(
         .map_err(|rejected| refusal(rejected, Awaited::into_operation))
 }
 
-fn awaited(
-    result: Result<WaitFuture<Awaited<Op>, (Op, Completion)>, Rejected<Op>>,
-) -> Result<Arrived, (Refusal, usize)> {
+fn awaited(result: Result<EndFuture, Rejected<Op>>) -> Result<Arrived, (Refusal, usize)> {
     result
         .map(Arrived::Awaited)
         .map_err(|rejected| refusal(rejected, |op| op))
