@@ -63,7 +63,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     ) -> Listener<K, S> {
         let timeout = timeout.into().unwrap_or(Duration::MAX);
         Listener {
-            listening: begin(timeout, &Arc::new(Signal::new()), |operation| {
+            listening: begin(timeout, Arc::new(Signal::new()), |operation| {
                 self.try_complete_else_watch(operation, keys)
             }),
             recheck: None,
@@ -91,7 +91,7 @@ pub struct Listener<K: Key, S: KeyHasher = RandomState> {
 /// Parks one operation of a listener. It tells `signal` of checks and of its end.
 fn begin<K: Key, S: KeyHasher>(
     timeout: Duration,
-    signal: &Arc<Signal>,
+    signal: Arc<Signal>,
     park: impl FnOnce(
         WaitOperation<K>,
     ) -> Result<Admission<WaitOperation<K>, S>, Rejected<WaitOperation<K>>>,
@@ -102,7 +102,7 @@ fn begin<K: Key, S: KeyHasher>(
         signal.end(WaitError::of(&rejected));
         Admission::Ended
     });
-    Listening::new(signal.clone(), admission)
+    Listening::new(signal, admission)
 }
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
@@ -148,7 +148,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         // Without a handle, the purgatory has refused the listener, which has ended.
         if let Some(handle) = self.listening.handle() {
             let park = |operation| handle.park_beside(operation, watch);
-            let signal = self.listening.shared();
+            let signal = self.listening.shared().clone();
             self.also.push(begin(Duration::MAX, signal, park));
         }
     }
