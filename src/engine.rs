@@ -6,25 +6,20 @@
 //! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`dispatch`] runs the user's
 //! code for payloads that have ended.
 
-pub(crate) mod background;
 pub(crate) mod companion;
 pub(crate) mod dispatch;
 pub(crate) mod drive;
-pub(crate) mod endings;
 pub(crate) mod expire;
 pub(crate) mod handler;
-mod limit;
-pub(crate) mod passes;
-pub(crate) mod reclaim;
+pub(crate) mod phase;
 pub(crate) mod settings;
 pub(crate) mod shard;
 pub(crate) mod shards;
 pub(crate) mod shared_handle;
-mod tally;
+pub(crate) mod shutdown;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod thread_set;
-pub(crate) mod timing;
 
 use crate::address::{Address, SLOTS};
 use crate::alarm::Alarm;
@@ -35,28 +30,23 @@ use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
-use crate::stats::{Count, Ending, Events, Stats};
-use crate::sync::{
-    Arc, AtomicBool, AtomicU32, Mutex, Ordering, SLICE, thread_number, timer_shards,
-};
+use crate::stats::{Count, Ending, Events, Stats, Tally};
+use crate::sync::{Arc, Mutex, Ordering, SLICE, thread_number, timer_shards};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Examinee, Trampoline, drop_user_value};
 use crate::worker::Worker;
-use background::Background;
 use companion::CompanionCell;
-use limit::Limit;
-use passes::Passes;
+use phase::{Background, DRAINING, Passes, Phase};
 use settings::Settings;
-use shard::{Guard, Refusal, Rescheduled, Shard};
+use shard::{Guard, Rescheduled, Shard, Timing};
 use shards::Shards;
 use std::io;
 use std::sync::LazyLock;
+use std::sync::atomic::AtomicUsize;
 use std::thread::available_parallelism;
 use std::time::Duration;
-use tally::Tally;
 use thread_set::ThreadSet;
-use timing::Timing;
 
 pub(crate) struct Engine<P, W> {
     pub(crate) name: String,
@@ -67,35 +57,20 @@ pub(crate) struct Engine<P, W> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) scale: TickScale,
     max_timeout: Duration,
-    limit: Option<Limit>,
-    reclaim_first: bool,
+    /// The bound on payloads that are parked, or whose completion has not run yet; and how many there are, counted only
+    /// if there is a bound: every park writes it.
+    max_parked: Option<usize>,
+    places: AtomicUsize,
+    /// Whether slots and watch entries of ended payloads are reclaimed before their completions run.
+    pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
     pub(crate) companion: CompanionCell,
     pub(crate) passes: Passes,
     pub(crate) background: Background,
     observer: Observer,
-    phase: AtomicU32,
-    /// Whether the shutdown has ended every payload.
-    emptied: AtomicBool,
+    pub(crate) phase: Phase,
 }
-
-/// While it exists, the shutdown ends payloads.
-struct Emptied<'a>(&'a AtomicBool);
-
-impl Drop for Emptied<'_> {
-    fn drop(&mut self) {
-        // ORDERING: Release pairs with the Acquire in `is_emptied`.
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// The phases of an engine: it takes payloads; it refuses payloads and lets the parked ones end by themselves; it is
-/// shut down, by the calling thread or by one in the background.
-const OPEN: u32 = 0;
-const DRAINING: u32 = 1;
-const CLOSED: u32 = 2;
-const CLOSED_IN_BACKGROUND: u32 = 3;
 
 /// A payload that this thread holds, with its timer shard.
 pub(crate) struct Claim<'a, P, W> {
@@ -139,7 +114,8 @@ impl<P, W: Scheme> Engine<P, W> {
             clock: settings.clock,
             scale,
             max_timeout: settings.max_timeout,
-            limit: settings.max_parked.map(Limit::new),
+            max_parked: settings.max_parked,
+            places: AtomicUsize::new(0),
             reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
@@ -147,8 +123,7 @@ impl<P, W: Scheme> Engine<P, W> {
             passes: Passes::default(),
             background: Background::new(),
             observer: Observer::default(),
-            phase: AtomicU32::new(OPEN),
-            emptied: AtomicBool::new(false),
+            phase: Phase::new(),
         };
         if settings.threads_at_once {
             engine.start_threads().map_err(BuildError::Thread)?;
@@ -166,11 +141,9 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        self.shards.at(number, || match self.phase() {
-            OPEN if self.threads.are_started() => None,
-            OPEN => Some(Refusal::Idle),
-            DRAINING => Some(Refusal::Draining),
-            _ => Some(Refusal::Closed),
+        self.shards.at(number, || {
+            let idle = || (!self.threads.are_started()).then_some(RejectReason::Thread);
+            self.phase.refusal().or_else(idle)
         })
     }
 
@@ -178,7 +151,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// refuses a thread, a later call tries again.
     fn start_threads(&self) -> io::Result<()> {
         self.shards.open(|| {
-            if self.threads.are_started() || self.is_closed() {
+            if self.threads.are_started() || self.phase.is_closed() {
                 return Ok(false);
             }
             self.threads.start(&self.name)?;
@@ -212,43 +185,23 @@ impl<P, W: Scheme> Engine<P, W> {
         timing.deadline != NEVER && !self.threads.are_started()
     }
 
-    /// The calling thread's shard.
-    #[inline]
-    pub(crate) fn my_shard(&self) -> &Shard<P, W> {
-        self.shard(self.shards.wrap(thread_number() as usize))
-    }
-
     #[inline]
     pub(crate) fn now(&self) -> Tick {
         self.scale.floor(self.clock.now())
     }
 
-    /// From now until `timeout` has passed.
+    /// From now, or from a reading of the clock that the caller supplies, until `timeout` has passed.
     #[inline(always)]
-    pub(crate) fn timing(&self, timeout: Duration) -> Timing {
-        let timing = self.timing_from(self.clock.now(), timeout);
-        Timing {
-            present: timing.start,
-            ..timing
-        }
-    }
-
-    /// From a reading of the clock that the caller supplies.
-    #[inline(always)]
-    pub(crate) fn timing_from(&self, reading: Timestamp, timeout: Duration) -> Timing {
-        let (start, deadline) = self
-            .scale
-            .start_and_deadline(reading, timeout.min(self.max_timeout));
+    pub(crate) fn timing(&self, arrival: Option<Timestamp>, timeout: Duration) -> Timing {
+        let reading = arrival.unwrap_or_else(|| self.clock.now());
+        let timeout = timeout.min(self.max_timeout);
+        let (start, deadline) = self.scale.start_and_deadline(reading, timeout);
         Timing {
             start,
             deadline,
-            present: 0,
+            present: arrival.map_or(start, |_| 0),
             since: Since::at(reading),
         }
-    }
-
-    pub(crate) fn timestamp(&self, tick: Tick) -> Timestamp {
-        self.scale.timestamp(tick)
     }
 
     /// Gives `payload` a slot and a timer, and tells the reaper. The caller holds it, and so decides when other threads
@@ -300,11 +253,11 @@ impl<P, W: Scheme> Engine<P, W> {
         watches: usize,
         timing: Timing,
     ) -> Result<(Guard<'a, P, W>, Claim<'a, P, W>, Option<Tick>), Rejected<P>> {
-        if self.limit.as_ref().is_some_and(|limit| !limit.take()) {
+        if !self.take_place() {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
-        let mine = self.my_shard();
-        let (shard, mut guard) = match mine.try_lock() {
+        let mine = self.shard(self.shards.wrap(thread_number() as usize));
+        let (shard, mut guard) = match mine.slab.try_lock() {
             Some(guard) => (mine, guard),
             None => self.lock_near(mine),
         };
@@ -327,39 +280,32 @@ impl<P, W: Scheme> Engine<P, W> {
     #[cold]
     fn overcome<'a>(
         &self,
-        refusal: Refusal,
+        refusal: RejectReason,
         shard: &'a Shard<P, W>,
         guard: Guard<'a, P, W>,
         timing: Timing,
-    ) -> Result<Guard<'a, P, W>, Refusal> {
-        if refusal != Refusal::Idle {
+    ) -> Result<Guard<'a, P, W>, RejectReason> {
+        if refusal != RejectReason::Thread {
             return Err(refusal);
         }
         if timing.deadline == NEVER {
             return Ok(guard);
         }
         drop(guard);
-        self.start_threads().map_err(|_| Refusal::Idle)?;
-        let mut guard = shard.lock();
+        self.start_threads().map_err(|_| RejectReason::Thread)?;
+        let mut guard = shard.slab.lock();
         match Shard::refusal(&mut guard) {
             None => Ok(guard),
             // A shutdown has begun, and has not come to this shard.
-            Some(Refusal::Idle) => Err(Refusal::Closed),
+            Some(RejectReason::Thread) => Err(RejectReason::ShutDown),
             Some(refusal) => Err(refusal),
         }
     }
 
-    /// Returns a payload.
+    /// Returns a payload, whose place under the limit is free again.
     #[cold]
-    fn refused(&self, refusal: Refusal, payload: P) -> Rejected<P> {
+    fn refused(&self, reason: RejectReason, payload: P) -> Rejected<P> {
         self.free_place();
-        let reason = match refusal {
-            Refusal::Idle => RejectReason::Thread,
-            Refusal::Full => RejectReason::Full,
-            Refusal::Closed => RejectReason::ShutDown,
-            Refusal::Draining => RejectReason::Draining,
-            Refusal::TooLong => RejectReason::TooLong,
-        };
         Rejected::new(reason, payload)
     }
 
@@ -368,21 +314,21 @@ impl<P, W: Scheme> Engine<P, W> {
     fn lock_near<'a>(&'a self, mine: &'a Shard<P, W>) -> (&'a Shard<P, W>, Guard<'a, P, W>) {
         (1..self.shards.count().min(3))
             .map(|step| self.shard(self.shards.wrap(mine.number + step)))
-            .find_map(|shard| Some((shard, shard.try_lock()?)))
-            .unwrap_or_else(|| (mine, mine.lock()))
+            .find_map(|shard| Some((shard, shard.slab.try_lock()?)))
+            .unwrap_or_else(|| (mine, mine.slab.lock()))
     }
 
     /// Takes hold of the payload at `address`, or leaves `mark` for the thread that holds it.
     #[inline(always)]
     pub(crate) fn claim(&self, address: Address, mark: Mark) -> Option<Claim<'_, P, W>> {
         let shard = self.shard(address.shard());
-        let held = shard.claim(slot_of(address), mark)?;
+        let held = shard.slab.claim(slot_of(address), mark)?;
         Some(Claim { shard, held })
     }
 
     #[inline]
     pub(crate) fn is_parked(&self, address: Address) -> bool {
-        self.shard(address.shard()).is_parked(slot_of(address))
+        self.shard(address.shard()).slab.is_parked(slot_of(address))
     }
 
     /// Moves a payload out, and makes every reference to it stale. Its slot has no other occupant before the caller
@@ -437,23 +383,30 @@ impl<P, W: Scheme> Engine<P, W> {
         payload
     }
 
-    /// Whether a bound is set, so that slots and watch entries of ended payloads are reclaimed before their completions
-    /// run.
-    pub(crate) fn reclaims_first(&self) -> bool {
-        self.reclaim_first
+    /// Takes a place under the limit, if there is one.
+    #[inline]
+    fn take_place(&self) -> bool {
+        // ORDERING: Relaxed: a count guards no memory.
+        let take = |max| {
+            let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+            let next = |taken| (taken < max).then_some(taken + 1);
+            self.places.fetch_update(set, fetch, next).is_ok()
+        };
+        self.max_parked.is_none_or(take)
     }
 
     /// Frees a place under the limit: the user's code for the payload has run, or the payload went back to the caller.
     #[inline]
     pub(crate) fn free_place(&self) {
-        if let Some(limit) = &self.limit {
-            limit.free();
+        if self.max_parked.is_some() {
+            // ORDERING: Relaxed, as in `take_place`.
+            self.places.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Gives one payload another deadline, `timeout` from now.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
-        let timing = self.timing(timeout);
+        let timing = self.timing(None, timeout);
         let started = self.start_threads_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
             return Rescheduled::NoThread;
@@ -505,7 +458,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// The deadline of the payload at `address`, rounded up to the tick. `None` if it has ended or never expires.
     pub(crate) fn deadline(&self, address: Address) -> Option<Timestamp> {
         let (_, deadline) = self.times(address)?;
-        (deadline != NEVER).then(|| self.timestamp(deadline))
+        (deadline != NEVER).then(|| self.scale.timestamp(deadline))
     }
 
     /// The time until the deadline, zero if that has passed.
@@ -514,56 +467,12 @@ impl<P, W: Scheme> Engine<P, W> {
         Some(deadline.saturating_since(self.clock.now()))
     }
 
-    /// Why no payload is taken. Only a shortcut: what the shards refuse decides.
-    #[inline(always)]
-    pub(crate) fn refusal(&self) -> Option<RejectReason> {
-        match self.phase() {
-            OPEN => None,
-            DRAINING => Some(RejectReason::Draining),
-            _ => Some(RejectReason::ShutDown),
-        }
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.phase() >= CLOSED
-    }
-
-    /// Whether it was shut down by a thread in the background, which joins the threads.
-    pub(crate) fn is_closed_in_background(&self) -> bool {
-        self.phase() == CLOSED_IN_BACKGROUND
-    }
-
-    /// Whether the shutdown has ended every payload.
-    pub(crate) fn is_emptied(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `Emptied`.
-        self.emptied.load(Ordering::Acquire)
-    }
-
-    /// Says so when the result is dropped, also by a panic.
-    fn emptied_on_drop(&self) -> Emptied<'_> {
-        Emptied(&self.emptied)
-    }
-
-    #[inline]
-    fn phase(&self) -> u32 {
-        // ORDERING: Acquire pairs with the exchange in `enter_phase`.
-        self.phase.load(Ordering::Acquire)
-    }
-
-    /// Returns whether this call entered `phase`: phases only follow one another, and of the last two there is one.
-    fn enter_phase(&self, phase: u32) -> bool {
-        // ORDERING: AcqRel pairs with the Acquire in `phase`; an exchange, so that one caller does the work.
-        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
-        let enter = |now| (now < phase.min(CLOSED)).then_some(phase);
-        self.phase.fetch_update(set, fetch, enter).is_ok()
-    }
-
     /// Takes no payload from now on.
     fn begin_drain(&self) {
-        self.enter_phase(DRAINING);
+        self.phase.enter(DRAINING);
         // Also where another drain has entered the phase: that one may not have reached every shard yet.
         for shard in self.shards.settled() {
-            shard.refuse(Refusal::Draining);
+            shard.refuse(RejectReason::Draining);
         }
     }
 
@@ -593,31 +502,13 @@ impl<P, W: Scheme> Engine<P, W> {
         self.count(|tally| &tally.counters.watches_removed, watches);
     }
 
-    fn tallies(&self) -> impl Iterator<Item = &Tally> {
-        self.shards.iter().flat_map(|shard| shard.tallies.all())
-    }
-
     /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         stats.add_counters(self.shards.iter().flat_map(|shard| shard.counters()));
-        self.tallies()
-            .for_each(|tally| stats.add_events(&tally.events));
-        stats.completions_pending = self.completions_pending();
+        let tallies = self.shards.iter().flat_map(|shard| shard.tallies.all());
+        stats.add_events(tallies.map(|tally| &tally.events));
         stats
-    }
-
-    /// Completions that were handed to another thread, or to the end of an outermost call, and have not run yet.
-    fn completions_pending(&self) -> usize {
-        // Departures are read before arrivals.
-        let sum = |count: fn(&Events) -> &Count| -> u64 {
-            self.tallies()
-                .map(|tally| count(&tally.events).read())
-                .sum()
-        };
-        let delivered = sum(|events| &events.delivered);
-        let handed_over = sum(|events| &events.handed_over);
-        handed_over.saturating_sub(delivered) as usize
     }
 
     /// Runs user code; a panic is caught, counted and reported to the observer.

@@ -10,8 +10,7 @@
 use crate::address::Address;
 use crate::cell::slab::{self, SlotRef};
 use crate::cell::state;
-use crate::engine::shard;
-use crate::engine::timing::Timing;
+use crate::engine::shard::{self, Timing};
 use crate::hash::RandomState;
 use crate::observe::Since;
 use crate::promise;
@@ -79,7 +78,7 @@ impl<P: Send> Shard<P> {
             since: Since::default(),
         };
         let shard = &self.0;
-        let Ok((held, _)) = shard.park(&mut shard.lock(), payload, 0, never, u32::MAX) else {
+        let Ok((held, _)) = shard.park(&mut shard.slab.lock(), payload, 0, never, u32::MAX) else {
             unreachable!("there is no limit")
         };
         (At(held.at()), Held { shard, held })
@@ -87,27 +86,27 @@ impl<P: Send> Shard<P> {
 
     pub fn claim(&self, at: At, mark: Mark) -> Option<Held<'_, P>> {
         let shard = &self.0;
-        let held = shard.claim(at.0, mark.into())?;
+        let held = shard.slab.claim(at.0, mark.into())?;
         Some(Held { shard, held })
     }
 
     pub fn is_parked(&self, at: At) -> bool {
-        self.0.is_parked(at.0)
+        self.0.slab.is_parked(at.0)
     }
 
     /// How many slots were ever needed.
     pub fn slots(&self) -> u32 {
-        self.0.slots()
+        self.0.slab.used()
     }
 
     /// How many slots wait for the next thread that gets the lock.
     pub fn waiting(&self) -> u32 {
-        self.0.waiting()
+        self.0.slab.waiting()
     }
 
     /// Has the lock while `with_lock` runs, and does nothing with it.
     pub fn hold_lock(&self, with_lock: impl FnOnce()) {
-        let guard = self.0.lock();
+        let guard = self.0.slab.lock();
         with_lock();
         drop(guard);
     }

@@ -5,8 +5,6 @@
 // keeps the slots.
 
 mod as_handler;
-mod builder;
-mod causes;
 mod check;
 mod checked_key;
 mod complete;
@@ -37,14 +35,16 @@ pub use snapshot::ParkedOperation;
 pub use watch::Watch;
 
 use crate::engine::dispatch::RunOn;
+use crate::engine::settings::{Built, sound};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
+use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_within};
+use crate::engine::{Engine, cores};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, UserValues};
-use causes::ForceCause;
 use deferred::Deferred;
-use inner::Inner;
+use inner::{ForceCause, Inner};
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
@@ -180,8 +180,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
     /// Defers a check of `key` to the reaper (with [`Reaper::Manual`](crate::threads::Reaper::Manual): to the next
     /// [`advance`](Self::advance)), which runs `try_complete`; the completions run where
-    /// [`Builder::dispatch`](crate::purgatory::Builder::dispatch) says. Deferred checks of one key are merged until
-    /// one is made.
+    /// [`Builder::dispatch`] says. Deferred checks of one key are merged until one is made.
     ///
     /// Takes one internal lock for an instant, under which it hashes and compares keys. Of your code it runs only that,
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
@@ -280,7 +279,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// May be called more than once (later calls return at once) and from any callback. In a callback it does not wait
     /// for the threads, which end as soon as the callbacks that they run have returned.
     pub fn shutdown(&self) {
-        self.shared.shutdown();
+        shut_down(&self.shared.inner);
     }
 
     /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
@@ -296,7 +295,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
     /// is that of the system, not of the [`clock`](crate::purgatory::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
-        self.shared.drain(limit)
+        drain(&self.shared.inner, limit)
     }
 
     /// As [`shutdown`](Self::shutdown), on a thread of its own; waits at most `limit` for the end of it, and for the
@@ -307,7 +306,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// # Errors
     /// [`ShutdownError`], with what was still running when `limit` had passed. It goes on in the background.
     pub fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
-        self.shared.shutdown_timeout(limit)
+        shut_down_within(&self.shared.inner, limit)
     }
 
     /// As [`shutdown`](Self::shutdown), on a thread of its own, so that no thread of an async runtime is blocked. It
@@ -319,7 +318,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     pub fn shutdown_async(
         &self,
     ) -> io::Result<impl Future<Output = ()> + Send + Unpin + use<Op, S>> {
-        self.shared.shutdown_async()
+        shut_down_async(&self.shared.inner)
     }
 
     /// The number of operations that watch `key`. Exact when no call is in progress. After a storm of expiries they
@@ -335,3 +334,86 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 }
 
 shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>);
+
+/// The settings of a purgatory alone.
+pub(crate) struct Own<S> {
+    hasher: S,
+    map_shards: usize,
+    max_watchers: usize,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Built for Purgatory<Op, S> {
+    type Own = Own<S>;
+}
+
+impl<Op: DelayedOperation> Purgatory<Op> {
+    /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
+    /// The threads start when they are first needed.
+    pub fn new(name: impl Into<String>) -> Self {
+        sound(Self::builder(name).build())
+    }
+
+    /// Begins to build a purgatory with other choices.
+    pub fn builder(name: impl Into<String>) -> Builder<Self> {
+        let own = Own {
+            hasher: RandomState::default(),
+            map_shards: (64 * cores()).clamp(1024, 4096),
+            max_watchers: usize::MAX,
+        };
+        Builder::new(name, own)
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
+    /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of
+    /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 1,024 and
+    /// at most 4,096. Choose fewer if a process has hundreds of purgatories.
+    pub fn map_shards(mut self, shards: usize) -> Self {
+        self.own.map_shards = shards;
+        self
+    }
+
+    /// The most operations that may watch one key at a time: beyond, a park on it is refused
+    /// ([`KeyFull`](RejectReason::KeyFull)). So no client can make the checks of one key long. The bound is exact; a
+    /// refused operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until the
+    /// watches of what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
+    pub fn max_watchers_per_key(mut self, count: usize) -> Self {
+        self.own.max_watchers = count;
+        self.settings.reclaim_first = true;
+        self
+    }
+
+    /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
+    /// keys.
+    pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
+        Builder {
+            settings: self.settings,
+            own: Own {
+                hasher,
+                map_shards: self.own.map_shards,
+                max_watchers: self.own.max_watchers,
+            },
+        }
+    }
+
+    /// Builds the purgatory. With the feature `metrics`, it reports to the recorder that is
+    /// installed now.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread that is to [start at once](Self::threads_at_once).
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
+        let inner = Inner::new(
+            Engine::new(self.settings)?.observed(),
+            self.own.hasher,
+            self.own.map_shards,
+            self.own.max_watchers,
+        );
+        Ok(Purgatory {
+            shared: SharedHandle::start(inner),
+        })
+    }
+}

@@ -4,6 +4,7 @@
 // under the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both),
 // and one by all other threads, by atomic addition. Readers add up all of them.
 
+use crate::sync::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -108,6 +109,43 @@ pub(crate) struct Events {
     pub(crate) delivered: Count,
 }
 
+/// The counters of one thread, or of several that share them.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) counters: Counters,
+    pub(crate) events: Events,
+}
+
+/// What threads count without a lock, in a timer shard.
+///
+/// A thread whose number is that of the shard is the only one that writes to the shard's own counters, so it needs no
+/// locked instruction. Threads with higher numbers, of which several may come to one shard, share counters.
+#[derive(Debug, Default)]
+pub(crate) struct Tallies {
+    own: CachePadded<Tally>,
+    /// Also for counters that several threads write in any case.
+    pub(crate) shared: CachePadded<Tally>,
+}
+
+impl Tallies {
+    /// `is_owner` tells whether the calling thread has the number of the shard.
+    ///
+    /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of one that has
+    /// ended sees all that the other counted (`src/sync/thread_numbers.rs`).
+    #[inline]
+    pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Tally) -> &Count, n: u64) {
+        if is_owner {
+            which(&self.own).add_exclusively(n);
+        } else {
+            which(&self.shared).add(n);
+        }
+    }
+
+    pub(crate) fn all(&self) -> [&Tally; 2] {
+        [&self.own, &self.shared]
+    }
+}
+
 /// Counts of a purgatory, timer or tracker, since it was built. Exact when no call is in progress; an event during the
 /// reading may be counted in one field and not yet in another.
 ///
@@ -190,14 +228,22 @@ impl Stats {
         self.watched = self.watched.saturating_sub(unwatched as usize);
     }
 
-    pub(crate) fn add_events(&mut self, events: &Events) {
-        self.completed_at_once += events.completed_at_once.read();
-        self.rejected += events.rejected.read();
-        self.checks += events.vain_checks.read();
-        self.missed_checks += events.missed_checks.read();
-        self.panicked += events.panics.read();
-        self.lateness_total += Duration::from_nanos(events.lateness_total.read());
-        let max = Duration::from_nanos(events.lateness_max.read());
-        self.lateness_max = self.lateness_max.max(max);
+    /// Adds up `all`.
+    pub(crate) fn add_events<'a>(&mut self, all: impl Iterator<Item = &'a Events> + Clone) {
+        // As above.
+        let delivered: u64 = all.clone().map(|events| events.delivered.read()).sum();
+        let mut handed_over = 0;
+        for events in all {
+            handed_over += events.handed_over.read();
+            self.completed_at_once += events.completed_at_once.read();
+            self.rejected += events.rejected.read();
+            self.checks += events.vain_checks.read();
+            self.missed_checks += events.missed_checks.read();
+            self.panicked += events.panics.read();
+            self.lateness_total += Duration::from_nanos(events.lateness_total.read());
+            let max = Duration::from_nanos(events.lateness_max.read());
+            self.lateness_max = self.lateness_max.max(max);
+        }
+        self.completions_pending = handed_over.saturating_sub(delivered) as usize;
     }
 }

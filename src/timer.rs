@@ -1,16 +1,20 @@
 //! Timers without keys.
 
-mod builder;
 pub(crate) mod inner;
 
 use crate::address::Address;
+use crate::dispatch::Dispatch;
+use crate::engine::Engine;
+use crate::engine::settings::{Builder, Built, sound};
 use crate::engine::shard::Rescheduled;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
-use crate::error::Rejected;
+use crate::error::{BuildError, Rejected};
 use crate::scheme::{HierarchicalWheel, Scheme};
 use crate::stats::Ending;
 use crate::time::Timestamp;
+use crate::trampoline::drop_user_value;
 use inner::Inner;
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Passes each payload to a callback, or to a channel, when its timeout has passed. For use by any number of threads.
@@ -128,12 +132,90 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<T> {
-        // A second caller must not take what the first one is still collecting.
-        if !self.shared.shutdown() {
-            return Vec::new();
-        }
-        self.shared.inner.take_remains()
+        self.shared.inner.shut_down()
     }
 }
 
 shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>);
+
+impl<T: Send + 'static, W: Scheme> Built for Timer<T, W> {
+    type Own = ();
+}
+
+impl<T: Send + 'static> Timer<T> {
+    /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
+    /// The threads start when they are first needed.
+    pub fn new(name: impl Into<String>, on_expiry: impl Fn(T) + Send + Sync + 'static) -> Self {
+        sound(Self::builder(name).build(on_expiry))
+    }
+
+    /// Begins to build a timer with other choices.
+    pub fn builder(name: impl Into<String>) -> Builder<Self> {
+        Builder::new(name, ())
+    }
+}
+
+impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
+    /// How deadlines are kept; see [`scheme`](crate::scheme) for what each is good for. Default:
+    /// [`HierarchicalWheel`](crate::scheme::HierarchicalWheel).
+    ///
+    /// ```
+    /// use request_purgatory::{Timer, scheme::HashedWheel};
+    ///
+    /// // Timeouts of up to 4 s fit one revolution: 4,096 slots of 1 ms.
+    /// let timer = Timer::builder("connections")
+    ///     .scheme::<HashedWheel>()
+    ///     .wheel_size(4096)
+    ///     .build(|connection: u64| println!("connection {connection} is idle"))?;
+    /// # Ok::<(), request_purgatory::purgatory::BuildError>(())
+    /// ```
+    pub fn scheme<V: Scheme>(self) -> Builder<Timer<T, V>> {
+        Builder {
+            settings: self.settings,
+            own: (),
+        }
+    }
+
+    /// Builds the timer. `on_expiry` is called with each payload whose timeout has passed, on
+    /// the thread that [`dispatch`](Self::dispatch) says.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread that is to [start at once](Self::threads_at_once).
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(
+        self,
+        on_expiry: impl Fn(T) + Send + Sync + 'static,
+    ) -> Result<Timer<T, W>, BuildError> {
+        let on_end = move |payload, ending| match ending {
+            Ending::Expired => on_expiry(payload),
+            _ => drop_user_value(payload),
+        };
+        let inner = Inner::new(Engine::new(self.settings)?, (), |(), _, it| it, on_end);
+        Ok(Timer {
+            shared: SharedHandle::start(inner),
+        })
+    }
+
+    /// Builds it with a channel in place of a callback: the receiver gets expired payloads, which are dropped if the
+    /// receiver was dropped. There is no completion thread unless [`dispatch`](Self::dispatch) asks for one. The
+    /// channel ends when the timer is shut down and its last clone is dropped.
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build).
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build_with_channel(mut self) -> Result<(Timer<T, W>, mpsc::Receiver<T>), BuildError> {
+        // Sending does not block.
+        self.settings.dispatch.get_or_insert(Dispatch::Inline);
+        let (sender, receiver) = mpsc::channel();
+        let timer = self.build(move |payload| {
+            // Without a receiver, the payload is dropped.
+            let _ = sender.send(payload);
+        })?;
+        Ok((timer, receiver))
+    }
+}

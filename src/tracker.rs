@@ -1,6 +1,5 @@
 //! One timer for each key: heartbeats, sessions, leases, and the calls that a client waits for.
 
-mod builder;
 mod entries;
 mod fencing;
 mod requests;
@@ -8,12 +7,17 @@ mod requests;
 pub use fencing::FencingToken;
 pub use requests::{Requests, Responded, ResponseFuture};
 
+use crate::engine::Engine;
+use crate::engine::settings::{Builder, Built, sound};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
-use crate::error::Rejected;
+use crate::error::{BuildError, Rejected};
 use crate::hash::{Key, KeyHasher, RandomState};
+use crate::panics::Panics;
 use crate::scheme::HierarchicalWheel;
+use crate::stats::Ending;
 use crate::timer;
-use entries::{Entries, Timers, Which};
+use crate::trampoline::drop_user_value;
+use entries::{Entries, Timers};
 use equivalent::Equivalent;
 use std::hash::Hash;
 use std::time::Duration;
@@ -107,15 +111,15 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Puts `value` in place of the one for `key`, to expire `timeout` from now, if that still has `token`. Returns the
     /// token of the new value, which `token` is not, and the value before.
     ///
-    /// The new value takes the place of the old one under [`max_parked`](crate::purgatory::Builder::max_parked), so a
-    /// full tracker does not refuse it. In the statistics the two count as one.
+    /// The new value takes the place of the old one under [`max_parked`](Builder::max_parked), so a full tracker does
+    /// not refuse it. In the statistics the two count as one.
     ///
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the value with this token is not kept any more
-    /// ([`StaleToken`](crate::purgatory::RejectReason::StaleToken)), the tracker is shut down, or `Hash` or `Eq` of a
-    /// key or the clock panicked.
+    /// ([`StaleToken`](crate::purgatory::RejectReason::StaleToken)), the tracker is shut down, or `Hash` or `Eq` of a key
+    /// or the clock panicked.
     pub fn replace_if(
         &self,
         key: K,
@@ -135,7 +139,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().complete(self.timers(), key, Which::Any)
+        self.entries().complete(self.timers(), key, None)
     }
 
     /// [Completes](Self::complete) only if the value still has `token`: a holder that has lost its lease does not end the
@@ -144,8 +148,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries()
-            .complete(self.timers(), key, Which::Only(token))
+        self.entries().complete(self.timers(), key, Some(token))
     }
 
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is
@@ -159,8 +162,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries()
-            .touch(self.timers(), key, Which::Any, timeout)
+        self.entries().touch(self.timers(), key, None, timeout)
     }
 
     /// [Touches](Self::touch) only if the value still has `token`: a renewal that comes late does not extend the next lease.
@@ -169,7 +171,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         self.entries()
-            .touch(self.timers(), key, Which::Only(token), timeout)
+            .touch(self.timers(), key, Some(token), timeout)
     }
 
     /// A clone of the value for `key`. `None` if no value is kept for it, or it is expiring at this moment.
@@ -244,11 +246,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// May be called from a callback: then it does not wait for the threads, which end as soon as the callbacks that
     /// they run have returned.
     pub fn shutdown(&self) -> Vec<(K, V)> {
-        // A second caller must not take what the first one is still collecting.
-        if !self.shared.shutdown() {
-            return Vec::new();
-        }
-        let remains = self.shared.inner.take_remains().into_iter();
+        let remains = self.shared.inner.shut_down().into_iter();
         remains.map(|(key, value, _)| (key, value)).collect()
     }
 
@@ -262,3 +260,90 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
 }
 
 shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, Tracker<K, V, S>, Inner<K, V, S>);
+
+/// The settings of a tracker alone.
+pub(crate) struct Own<S> {
+    hasher: S,
+    first_token: u64,
+}
+
+impl<K: Key, V: Send + 'static, S: KeyHasher> Built for Tracker<K, V, S> {
+    type Own = Own<S>;
+}
+
+impl<K: Key, V: Send + 'static> Tracker<K, V> {
+    /// A tracker with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.
+    /// The threads start when they are first needed.
+    pub fn new(
+        name: impl Into<String>,
+        on_expiry: impl Fn(K, V, FencingToken) + Send + Sync + 'static,
+    ) -> Self {
+        sound(Self::builder(name).build(on_expiry))
+    }
+
+    /// Begins to build a tracker with other choices.
+    pub fn builder(name: impl Into<String>) -> Builder<Self> {
+        let own = Own {
+            hasher: RandomState::default(),
+            first_token: 1,
+        };
+        Builder::new(name, own)
+    }
+}
+
+impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
+    /// How keys are hashed. Default: [`RandomState`], a fast hash with a random seed, because clients often choose
+    /// keys.
+    pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Tracker<K, V, H>> {
+        Builder {
+            settings: self.settings,
+            own: Own {
+                hasher,
+                first_token: self.own.first_token,
+            },
+        }
+    }
+
+    /// The number of the first [`FencingToken`], from 1 to 2^63. Default: 1.
+    ///
+    /// A tracker forgets its tokens with the process. Where they must grow across restarts, give each start a number
+    /// above all that the starts before can have reached: a count of the starts, from a store, in the upper 32 bits; or
+    /// the time in microseconds since 1970, where the clock is never set back and there are fewer values than
+    /// microseconds.
+    pub fn first_token(mut self, number: u64) -> Self {
+        self.own.first_token = number;
+        self
+    }
+
+    /// Builds the tracker. `on_expiry` gets each value whose timeout has passed, with its key and
+    /// its token, on the thread that [`dispatch`](Self::dispatch) says.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick), [`wheel_size`](Self::wheel_size) or [`first_token`](Self::first_token)
+    /// is out of range, or the system refuses a thread that is to [start at once](Self::threads_at_once).
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(
+        self,
+        on_expiry: impl Fn(K, V, FencingToken) + Send + Sync + 'static,
+    ) -> Result<Tracker<K, V, S>, BuildError> {
+        if !(1..=1 << 63).contains(&self.own.first_token) {
+            return Err(BuildError::FirstToken);
+        }
+        let entries = Entries::new(self.own.hasher, self.own.first_token - 1);
+        let on_end = move |(key, value, token), ending| {
+            if ending == Ending::Expired {
+                return on_expiry(key, value, token);
+            }
+            let mut panics = Panics::default();
+            panics.catch(|| drop_user_value(value));
+            panics.catch(|| drop_user_value(key));
+            panics.resume();
+        };
+        let inner = Inner::new(Engine::new(self.settings)?, entries, Entries::take, on_end);
+        Ok(Tracker {
+            shared: SharedHandle::start(inner),
+        })
+    }
+}

@@ -1,7 +1,8 @@
 //! On which thread the user's code runs for a payload that has ended.
 
-use super::handler::Handler;
+use super::handler::{Ended, Handler};
 use crate::dispatch::{Dispatch, Job};
+use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::trampoline::{Trampoline, run_later};
 
@@ -14,12 +15,65 @@ pub(crate) enum RunOn {
     Executor,
 }
 
+/// Collects payloads that have ended, and dispatches them when it is dropped: a panic on the way (of a key's `Hash`,
+/// say) loses none of them.
+pub(crate) struct Endings<'a, H: Handler> {
+    handler: &'a Arc<H>,
+    trampoline: &'a Trampoline,
+    run_on: RunOn,
+    /// Most calls end one payload, or none.
+    only: Option<Ended<H::Left>>,
+    /// All of them, if there are several.
+    several: Vec<Ended<H::Left>>,
+}
+
+impl<'a, H: Handler> Endings<'a, H> {
+    #[inline(always)]
+    pub(crate) fn new(handler: &'a Arc<H>, trampoline: &'a Trampoline, run_on: RunOn) -> Self {
+        Self {
+            handler,
+            trampoline,
+            run_on,
+            only: None,
+            several: Vec::new(),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, ended: Ended<H::Left>) {
+        if self.only.is_none() && self.several.is_empty() {
+            self.only = Some(ended);
+        } else {
+            self.several.extend(self.only.take());
+            self.several.push(ended);
+        }
+    }
+
+    /// Takes them back: none of them is dispatched.
+    pub(crate) fn into_all(mut self) -> impl Iterator<Item = Ended<H::Left>> {
+        let several = std::mem::take(&mut self.several);
+        self.only.take().into_iter().chain(several)
+    }
+}
+
+impl<H: Handler> Drop for Endings<'_, H> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(only) = self.only.take() {
+            dispatch(self.handler, self.trampoline, only, self.run_on);
+        } else if !self.several.is_empty() {
+            let several = std::mem::take(&mut self.several);
+            dispatch_all(self.handler, self.trampoline, several, self.run_on);
+        }
+    }
+}
+
 /// Runs the user's code for one payload where it belongs. No lock is held.
 #[inline(always)]
 pub(crate) fn dispatch<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    ended: H::Ended,
+    ended: Ended<H::Left>,
     run_on: RunOn,
 ) {
     if goes_to_executor::<H>(handler, &ended, run_on) {
@@ -33,7 +87,7 @@ pub(crate) fn dispatch<H: Handler>(
 pub(crate) fn dispatch_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    all: Vec<H::Ended>,
+    all: Vec<Ended<H::Left>>,
     run_on: RunOn,
 ) {
     let mut here = |ended| run_here(handler, trampoline, ended);
@@ -72,34 +126,46 @@ pub(crate) fn dispatch_all<H: Handler>(
 }
 
 #[inline]
-fn goes_to_executor<H: Handler>(handler: &H, ended: &H::Ended, run_on: RunOn) -> bool {
-    (run_on == RunOn::Executor || H::has_expired(ended))
+fn goes_to_executor<H: Handler>(handler: &H, ended: &Ended<H::Left>, run_on: RunOn) -> bool {
+    (run_on == RunOn::Executor || ended.ending == Ending::Expired)
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
 /// Runs the user's code for one payload on this thread, outside every callback.
 #[inline(always)]
-fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: H::Ended) {
+fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: Ended<H::Left>) {
     if trampoline.is_outermost() {
-        handler.complete(ended);
+        complete(&**handler, ended);
     } else {
         trampoline.run(Delivery::new(handler, vec![ended], false).into_job());
     }
 }
 
+/// Runs the user's code for one payload; the one place that does. Then its place under the limit is free.
+#[inline(always)]
+fn complete<H: Handler>(handler: &H, ended: Ended<H::Left>) {
+    // A panic is counted, and concerns this payload only.
+    let engine = handler.engine();
+    let _ = engine.guarded(|| handler.complete(ended.left, ended.ending));
+    if ended.was_parked {
+        engine.free_place();
+    }
+    drop(ended.pass);
+}
+
 /// Runs the user's code when it is dropped, wherever that is: an executor that loses the job cannot lose the ending.
 struct Delivery<H: Handler> {
     handler: Arc<H>,
-    ended: Vec<H::Ended>,
+    ended: Vec<Ended<H::Left>>,
     /// An executor of the user's runs it, perhaps at once.
     by_executor: bool,
 }
 
 impl<H: Handler> Delivery<H> {
-    fn new(handler: &Arc<H>, mut ended: Vec<H::Ended>, by_executor: bool) -> Self {
+    fn new(handler: &Arc<H>, mut ended: Vec<Ended<H::Left>>, by_executor: bool) -> Self {
         let engine = handler.engine();
         engine.count_event(|events| &events.handed_over, ended.len());
-        ended.iter_mut().for_each(H::on_hand_over);
+        ended.iter_mut().for_each(|ended| ended.pass = None);
         Self {
             handler: handler.clone(),
             ended,
@@ -127,7 +193,7 @@ impl<H: Handler> Drop for Delivery<H> {
         // On a thread of the user's: what this causes must not nest in it.
         let _trampoline = Trampoline::enter();
         for ended in ended {
-            self.handler.complete(ended);
+            complete(&*self.handler, ended);
             let engine = self.handler.engine();
             engine.count_event(|events| &events.delivered, 1);
         }

@@ -10,8 +10,7 @@
 
 use super::Engine;
 use super::dispatch::{RunOn, dispatch_all};
-use super::handler::Handler;
-use super::reclaim::Unreclaimed;
+use super::handler::{Ended, Handler};
 use super::shard::Shard;
 use crate::cell::slab::SlotRef;
 use crate::cell::state::Mark;
@@ -105,8 +104,8 @@ fn expire_in<H: Handler>(
 
 /// Payloads that have expired together.
 struct Batch<H: Handler> {
-    ended: Vec<H::Ended>,
-    unreclaimed: Vec<Unreclaimed<H::Stale>>,
+    ended: Vec<Ended<H::Left>>,
+    unreclaimed: Vec<H::Stale>,
     /// Of those that have expired.
     deadlines: Vec<Tick>,
 }
@@ -135,7 +134,7 @@ impl<H: Handler> Batch<H> {
                 continue;
             };
             let (ended, unreclaimed) = handler.expire(claim);
-            if H::has_expired(&ended) {
+            if ended.ending == Ending::Expired {
                 self.deadlines.push(deadline);
             }
             self.ended.push(ended);
@@ -158,11 +157,11 @@ impl<H: Handler> Batch<H> {
         engine.count_ended(Ending::Aborted, ended - expired);
         count_lateness(engine, shard, &self.deadlines);
         // A limit bounds memory: what ended payloads leave is reclaimed before their places are free.
-        let storm = !engine.reclaims_first() && (more || ended >= SLICE);
+        let storm = !engine.reclaim_first && (more || ended >= SLICE);
         if ended > 0 && (storm || !handler.reclaim_queue().is_empty()) {
             handler.reclaim_queue().add(self.unreclaimed);
         } else {
-            reclaim_batch(handler, self.unreclaimed);
+            handler.reclaim(self.unreclaimed);
         }
         dispatch_all(handler, trampoline, self.ended, RunOn::Caller);
     }
@@ -174,26 +173,9 @@ pub(super) fn reclaim<H: Handler>(handler: &Arc<H>) -> bool {
     let batch = handler.reclaim_queue().take();
     let some = !batch.is_empty();
     if some {
-        reclaim_batch(handler, batch);
+        handler.reclaim(batch);
     }
     some
-}
-
-/// Watch entries first: the entries are counted as gone together with the slots.
-fn reclaim_batch<H: Handler>(handler: &Arc<H>, batch: Vec<Unreclaimed<H::Stale>>) {
-    let engine = handler.engine();
-    handler.reclaim(&batch);
-    let mut stale = Vec::new();
-    engine.free_counted(batch.into_iter().map(|unreclaimed| {
-        if std::mem::needs_drop::<H::Stale>() {
-            stale.push(unreclaimed.stale);
-        }
-        (unreclaimed.taken, unreclaimed.watches)
-    }));
-    for stale in stale {
-        // The user's destructors in it may panic, and may drive the timer again.
-        let _ = engine.guarded(|| H::drop_stale(stale));
-    }
 }
 
 /// Counts how late payloads with these deadlines have expired: all of them by now.
@@ -203,7 +185,7 @@ fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, dead
         let (mut total, mut max) = (0_u64, 0);
         // Most deadlines of a bucket are equal.
         for same in deadlines.chunk_by(|one, next| one == next) {
-            let late = now.saturating_since(engine.timestamp(same[0]));
+            let late = now.saturating_since(engine.scale.timestamp(same[0]));
             let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
             total = total.saturating_add(late.saturating_mul(same.len() as u64));
             max = late.max(max);
@@ -211,7 +193,7 @@ fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, dead
                 engine.observe(|observer| observer.late(Duration::from_nanos(late)));
             }
         }
-        let events = &shard.tallies.shared().events;
+        let events = &shard.tallies.shared.events;
         events.lateness_total.add_saturating(total);
         events.lateness_max.raise_to(max);
     }

@@ -1,10 +1,40 @@
-//! The trait of the purgatory and of the timer: what the engine calls for its payloads.
+//! The trait of the purgatory and of the timer, and what they and the engine hand each other: payloads that have ended,
+//! and what these leave behind.
 
-use super::reclaim::{ReclaimQueue, Unreclaimed};
+use super::phase::Pass;
 use super::{Claim, Engine};
 use crate::scheme::Scheme;
-use crate::sync::Arc;
-use crate::trampoline::drop_user_value;
+use crate::stats::Ending;
+use crate::sync::{Arc, Mutex};
+
+/// A reclaim queue of this many batches is reclaimed twice as fast.
+const LONG: usize = 256;
+
+/// A payload that has ended, on its way to the user's code.
+pub(crate) struct Ended<L> {
+    /// What the user's code gets.
+    pub(crate) left: L,
+    pub(crate) ending: Ending,
+    /// Whether it was parked, and so has a place under the limit.
+    pub(crate) was_parked: bool,
+    /// Whether it said yes when it was asked for the key that is checked.
+    pub(crate) for_its_key: bool,
+    /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
+    pub(crate) pass: Option<Pass>,
+}
+
+impl<L> Ended<L> {
+    #[inline]
+    pub(crate) fn new(left: L, ending: Ending) -> Self {
+        Self {
+            left,
+            ending,
+            was_parked: true,
+            for_its_key: false,
+            pass: None,
+        }
+    }
+}
 
 /// Ends payloads when the engine says so, and runs the user's code for them. Implemented by the purgatory and by the
 /// timer.
@@ -13,9 +43,9 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     type Payload: Send + 'static;
     /// How deadlines are kept.
     type Scheme: Scheme;
-    /// A payload that has ended, on its way to the user's code.
-    type Ended: Send + 'static;
-    /// Data that an expired payload leaves behind outside the engine, to be reclaimed.
+    /// What the user's code gets of a payload that has ended.
+    type Left: Send + 'static;
+    /// What an expired payload leaves behind, its slot at least.
     type Stale: Send + 'static;
 
     fn engine(&self) -> &Engine<Self::Payload, Self::Scheme>;
@@ -26,30 +56,19 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn expire(
         self: &Arc<Self>,
         claim: Claim<'_, Self::Payload, Self::Scheme>,
-    ) -> (Self::Ended, Unreclaimed<Self::Stale>);
+    ) -> (Ended<Self::Left>, Self::Stale);
 
-    /// Reclaims the data that expired payloads left behind outside the engine.
-    fn reclaim(&self, _batch: &[Unreclaimed<Self::Stale>]) {}
-
-    /// Drops that data; the caller catches its panics.
-    fn drop_stale(stale: Self::Stale) {
-        drop_user_value(stale);
-    }
+    /// Frees the slots of payloads that have expired and been counted, and reclaims what else they left behind.
+    fn reclaim(&self, batch: Vec<Self::Stale>);
 
     /// Ends a payload because of the shutdown. `None` if it is not for the user's code.
     fn on_shutdown(
         self: &Arc<Self>,
         claim: Claim<'_, Self::Payload, Self::Scheme>,
-    ) -> Option<Self::Ended>;
+    ) -> Option<Ended<Self::Left>>;
 
-    /// Whether the payload expired (and was not aborted by a panic).
-    fn has_expired(ended: &Self::Ended) -> bool;
-
-    /// The payload is counted among those whose completion is pending.
-    fn on_hand_over(_ended: &mut Self::Ended) {}
-
-    /// Runs the user's code for a payload that has ended.
-    fn complete(&self, ended: Self::Ended);
+    /// Runs the user's code for a payload that has ended; the caller catches its panics.
+    fn complete(&self, left: Self::Left, ending: Ending);
 
     /// How many calls were deferred until the timer is driven.
     fn deferred(&self) -> usize {
@@ -65,4 +84,41 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// The shutdown has ended every payload, or left that to the thread that holds it. Drops all deferred calls, and
     /// takes no more.
     fn on_closed(&self) {}
+}
+
+/// The reclaim queue: slots, timers and watch entries of expired payloads, which no thread needs any more, in batches.
+///
+/// Reclaiming takes longer than expiring the payloads. So if many expire at once, what they leave is queued, and
+/// reclaimed while no timer is due.
+pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<T>>>);
+
+impl<T> ReclaimQueue<T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    pub(crate) fn add(&self, batch: Vec<T>) {
+        self.0.lock().push(batch);
+    }
+
+    /// The batches to reclaim next, more of them from a longer queue. So the queue stops growing even if payloads
+    /// expire faster than they are reclaimed.
+    pub(crate) fn take(&self) -> Vec<T> {
+        let mut queue = self.0.lock();
+        let part = 1 + queue.len() / LONG;
+        let rest = queue.len().saturating_sub(part);
+        let mut part = queue.split_off(rest);
+        if queue.is_empty() {
+            // A storm's memory is not kept.
+            *queue = Vec::new();
+        }
+        drop(queue);
+        let mut all = part.pop().unwrap_or_default();
+        all.extend(part.into_iter().flatten());
+        all
+    }
 }

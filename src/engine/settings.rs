@@ -54,19 +54,9 @@ impl Settings {
     }
 }
 
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("name", &self.name)
-            .field("tick", &self.tick)
-            .field("wheel_size", &self.wheel_size)
-            .field("max_parked", &self.max_parked)
-            .field("max_timeout", &self.max_timeout)
-            .field("dispatch", &self.dispatch)
-            .field("reaper", &self.reaper)
-            .field("threads_at_once", &self.threads_at_once)
-            .finish_non_exhaustive()
-    }
+/// What was built with the default settings.
+pub(crate) fn sound<T>(built: Result<T, BuildError>) -> T {
+    built.unwrap_or_else(|error| unreachable!("the default settings are sound: {error}"))
 }
 
 /// A type that has a [`Builder`].
@@ -157,6 +147,8 @@ impl<T: Built> Builder<T> {
 
 impl<T: Built> fmt::Debug for Builder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Builder").field(&self.settings).finish()
+        f.debug_struct("Builder")
+            .field("name", &self.settings.name)
+            .finish_non_exhaustive()
     }
 }

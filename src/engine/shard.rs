@@ -3,21 +3,34 @@
 //! Each thread parks in the shard that its number names, so threads rarely meet at a lock, with any keys and
 //! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
-use super::tally::Tallies;
-use super::timing::Timing;
 use crate::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef, Vacant};
-use crate::cell::state::Mark;
+use crate::error::RejectReason;
+use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
-use crate::stats::{Counters, Ending};
+use crate::stats::{Counters, Ending, Tallies};
 use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
 use crate::time::ticks::NEVER;
+
+/// The arrival and the deadline of a payload, in ticks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// When it arrived.
+    pub(crate) start: Tick,
+    pub(crate) deadline: Tick,
+    /// A tick that has certainly passed: a wheel that lags behind may go on to it. (A reading that a caller supplies
+    /// may be of the future, and lead past deadlines.)
+    pub(crate) present: Tick,
+    /// The reading of the clock behind it.
+    pub(crate) since: Since,
+}
 
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
-    /// Set before the threads are started, by a drain and by the shutdown: the shard takes no more payloads.
-    refuses: Option<Refusal>,
+    /// Set by a drain and by the shutdown: the shard takes no more payloads. [`RejectReason::Thread`] until the threads
+    /// are started: payloads that never expire are taken all the same.
+    refuses: Option<RejectReason>,
     /// How many parks until one looks for slots that other threads have freed.
     parks_to_look: u32,
 }
@@ -47,22 +60,11 @@ pub(crate) type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
 
 pub(crate) struct Shard<P, W> {
     pub(crate) number: usize,
-    slab: Slab<P, Schedule<W>>,
+    pub(crate) slab: Slab<P, Schedule<W>>,
     /// Written under the slab's lock.
     locked_counters: CachePadded<Counters>,
     /// Written without a lock.
     pub(super) tallies: Tallies,
-}
-
-/// Why a shard did not take a payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// The engine's threads are not started yet. Payloads that never expire are taken all the same.
-    Idle,
-    Full,
-    Draining,
-    Closed,
-    TooLong,
 }
 
 /// Answer of [`Shard::reschedule`].
@@ -91,7 +93,7 @@ impl<P, G> Records for FieldsView<'_, P, G> {
 }
 
 impl<P, W: Scheme> Shard<P, W> {
-    pub(crate) fn new(number: usize, slots: u32, refuses: Option<Refusal>) -> Self {
+    pub(crate) fn new(number: usize, slots: u32, refuses: Option<RejectReason>) -> Self {
         Self {
             number,
             slab: Slab::new(Schedule {
@@ -110,18 +112,9 @@ impl<P, W: Scheme> Shard<P, W> {
         Address::new(self.number, at.index(), at.generation())
     }
 
-    #[inline]
-    pub(crate) fn try_lock(&self) -> Option<Guard<'_, P, W>> {
-        self.slab.try_lock()
-    }
-
-    pub(crate) fn lock(&self) -> Guard<'_, P, W> {
-        self.slab.lock()
-    }
-
     /// Why the shard takes no payload, if so. `guard` is its lock.
     #[inline(always)]
-    pub(crate) fn refusal(guard: &mut Guard<'_, P, W>) -> Option<Refusal> {
+    pub(crate) fn refusal(guard: &mut Guard<'_, P, W>) -> Option<RejectReason> {
         guard.split().0.refuses
     }
 
@@ -137,9 +130,9 @@ impl<P, W: Scheme> Shard<P, W> {
         watches: usize,
         timing: Timing,
         limit: u32,
-    ) -> Result<(Held<'a, P>, Option<Tick>), (Refusal, P)> {
+    ) -> Result<(Held<'a, P>, Option<Tick>), (RejectReason, P)> {
         let Some(vacant) = self.take_vacant(guard, limit) else {
-            return Err((Refusal::Full, payload));
+            return Err((RejectReason::Full, payload));
         };
         let (schedule, mut records) = guard.split();
         match schedule.start(&mut records, vacant.index(), timing) {
@@ -158,7 +151,7 @@ impl<P, W: Scheme> Shard<P, W> {
             }
             Err(HorizonError { .. }) => {
                 guard.put_back(vacant);
-                Err((Refusal::TooLong, payload))
+                Err((RejectReason::TooLong, payload))
             }
         }
     }
@@ -357,11 +350,11 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// From now on the shard takes no payload, for this reason.
-    pub(crate) fn refuse(&self, refusal: Refusal) {
+    pub(crate) fn refuse(&self, refusal: RejectReason) {
         let mut guard = self.slab.lock();
         let refuses = &mut guard.split().0.refuses;
         // A drain may come late, and does not hide a shutdown.
-        if *refuses != Some(Refusal::Closed) {
+        if *refuses != Some(RejectReason::ShutDown) {
             *refuses = Some(refusal);
         }
     }
@@ -370,34 +363,12 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn open(&self) {
         let mut guard = self.slab.lock();
         let refuses = &mut guard.split().0.refuses;
-        refuses.take_if(|refusal| *refusal == Refusal::Idle);
+        refuses.take_if(|refusal| *refusal == RejectReason::Thread);
     }
 
     /// The payloads that are here now.
     pub(crate) fn occupants(&self) -> impl Iterator<Item = SlotRef> + '_ {
         (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
-    }
-
-    #[inline]
-    pub(crate) fn claim(&self, at: SlotRef, mark: Mark) -> Option<Held<'_, P>> {
-        self.slab.claim(at, mark)
-    }
-
-    #[inline]
-    pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
-        self.slab.is_parked(at)
-    }
-
-    /// Slots that wait for the next thread that gets the lock.
-    #[cfg(loom)]
-    pub(crate) fn waiting(&self) -> u32 {
-        self.slab.waiting()
-    }
-
-    /// Slots that were ever needed.
-    #[cfg(loom)]
-    pub(crate) fn slots(&self) -> u32 {
-        self.slab.used()
     }
 
     /// An ending may be counted in another shard than the arrival.

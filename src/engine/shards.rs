@@ -4,8 +4,9 @@
 //! two enter their phase before they take the lock. So what comes after them finds the phase, and they find what came
 //! before.
 
-use super::shard::{Refusal, Shard};
+use super::shard::Shard;
 use crate::address::SHARD_BITS;
+use crate::error::RejectReason;
 use crate::scheme::Scheme;
 use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
 use std::io;
@@ -49,7 +50,7 @@ impl<P, W: Scheme> Shards<P, W> {
     pub(crate) fn at(
         &self,
         number: usize,
-        refuses: impl FnOnce() -> Option<Refusal>,
+        refuses: impl FnOnce() -> Option<RejectReason>,
     ) -> &Shard<P, W> {
         let number = number % MAX_TIMER_SHARDS;
         match self.places[number].get() {
@@ -60,7 +61,7 @@ impl<P, W: Scheme> Shards<P, W> {
 
     #[cold]
     #[inline(never)]
-    fn make(&self, number: usize, refuses: impl FnOnce() -> Option<Refusal>) -> &Shard<P, W> {
+    fn make(&self, number: usize, refuses: impl FnOnce() -> Option<RejectReason>) -> &Shard<P, W> {
         let _opening = self.opening.lock();
         let make = || Box::new(Shard::new(number, self.slots, refuses()));
         self.places[number].get_or_init(make)

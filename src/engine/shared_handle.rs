@@ -1,22 +1,12 @@
 //! Shared handles: a handler is shut down when its last strong handle is dropped.
 
-use super::drive::{
-    advance, completions_have_run, drain, is_over, rearm_for_caller, shut_down,
-    shut_down_in_background, shut_down_on_drop, start, wait,
-};
 use super::handler::Handler;
-use crate::error::ShutdownError;
-use crate::promise::Promise;
-use crate::stats::Stats;
+use super::shutdown::shut_down_on_drop;
+use crate::reaper::Driven;
 use crate::sync::{Arc, Weak};
-use crate::time::Timestamp;
-use crate::time::ticks::NEVER;
 use std::any::Any;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::io;
 use std::marker::PhantomData;
-use std::time::Duration;
 
 /// Exists as long as some [`SharedHandle`] does.
 struct ShutdownOnDrop<H: Handler> {
@@ -37,63 +27,16 @@ pub(crate) struct SharedHandle<H: Handler> {
 }
 
 impl<H: Handler> SharedHandle<H> {
-    /// Sets a handler going.
+    /// Lets the handler's reaper drive it from now on, and its clock wake the thread that does.
     pub(crate) fn start(inner: Arc<H>) -> Self {
         let shutdown = Arc::new(ShutdownOnDrop {
             inner: inner.clone(),
         });
+        let driven: Weak<dyn Driven> = Arc::<H>::downgrade(&inner);
+        let engine = inner.engine();
         // If the clock panics in here, the threads end.
-        start(&inner);
+        engine.threads.drive(driven, &*engine.clock);
         Self { inner, shutdown }
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        self.inner.engine().stats()
-    }
-
-    pub(crate) fn advance(&self) -> usize {
-        advance(&self.inner)
-    }
-
-    pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        let next = rearm_for_caller(&*self.inner);
-        (next != NEVER).then(|| self.inner.engine().timestamp(next))
-    }
-
-    /// Returns whether this call did it.
-    pub(crate) fn shutdown(&self) -> bool {
-        shut_down(&self.inner)
-    }
-
-    /// As [`shutdown`](Self::shutdown), on a thread of its own.
-    pub(crate) fn shutdown_async(&self) -> io::Result<impl Future<Output = ()> + Unpin + use<H>> {
-        let done = Arc::new(Promise::new());
-        shut_down_in_background(&self.inner, Some(&done))?;
-        Ok(poll_fn(move |cx| done.poll(cx)))
-    }
-
-    /// As [`shutdown_async`](Self::shutdown_async), and waits for the thread for at most `limit`.
-    pub(crate) fn shutdown_timeout(&self, limit: Duration) -> Result<(), ShutdownError> {
-        let engine = self.inner.engine();
-        shut_down_in_background(&self.inner, None).map_err(ShutdownError::Thread)?;
-        let is_done = || is_over(&self.inner) && completions_have_run(&self.inner);
-        if wait(limit, is_done) {
-            return Ok(());
-        }
-        let stats = engine.stats();
-        Err(ShutdownError::TimedOut {
-            parked: stats.parked,
-            completions_pending: stats.completions_pending,
-            threads: engine.threads.running(),
-        })
-    }
-
-    pub(crate) fn drain(&self, limit: Duration) -> usize {
-        drain(&self.inner, limit)
-    }
-
-    pub(crate) fn is_shut_down(&self) -> bool {
-        self.inner.engine().is_closed()
     }
 }
 
@@ -169,7 +112,7 @@ macro_rules! shared_methods {
 
         #[doc = concat!("The counts so far, and how many ", $what, " there are now. Takes no lock.")]
         pub fn stats(&self) -> crate::stats::Stats {
-            self.shared.stats()
+            self.shared.inner.engine.stats()
         }
 
         #[doc = concat!("Expires ", $what, " whose deadline has passed, and makes deferred checks.")]
@@ -183,7 +126,7 @@ macro_rules! shared_methods {
         /// Takes the lock of every timer shard in turn, for 64 timers at a time, and for each ended operation those of
         /// the map shards of its keys. Reads the clock; if that panics, so does this call.
         pub fn advance(&self) -> usize {
-            self.shared.advance()
+            crate::engine::drive::advance(&self.shared.inner)
         }
 
         /// The time of the next call of [`advance`](Self::advance), on the clock in use: at or before the earliest
@@ -191,12 +134,12 @@ macro_rules! shared_methods {
         ///
         /// Takes the lock of every timer shard in turn, and may wake the reaper.
         pub fn next_deadline(&self) -> Option<crate::time::Timestamp> {
-            self.shared.next_deadline()
+            crate::engine::drive::next_deadline(&*self.shared.inner)
         }
 
         /// Whether it has been shut down. Takes no lock.
         pub fn is_shut_down(&self) -> bool {
-            self.shared.is_shut_down()
+            self.shared.inner.engine.phase.is_closed()
         }
 
         /// A reference that does not keep it running, for callbacks.

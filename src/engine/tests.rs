@@ -1,9 +1,8 @@
 //! How long the lock of a timer shard is held, which timers a pass that has begun fires, and when a drain has begun.
 
-use super::reclaim::{ReclaimQueue, Unreclaimed};
+use super::handler::ReclaimQueue;
 use super::settings::Settings;
-use super::shard::{Refusal, Rescheduled, Shard};
-use super::timing::Timing;
+use super::shard::{Rescheduled, Shard, Timing};
 use super::{Engine, Taken};
 use crate::Purgatory;
 use crate::address::SLOTS;
@@ -35,7 +34,7 @@ fn timing(deadline: Tick, present: Tick) -> Timing {
 /// Parks `count` payloads, and holds them.
 fn parked<W: Scheme>(shard: &Shard<(), W>, count: usize, timing: Timing) -> Vec<Held<'_, ()>> {
     let held = (0..count).map(
-        |_| match shard.park(&mut shard.lock(), (), 0, timing, SLOTS) {
+        |_| match shard.park(&mut shard.slab.lock(), (), 0, timing, SLOTS) {
             Ok((held, _)) => held,
             Err((refusal, ())) => panic!("{refusal:?}"),
         },
@@ -59,7 +58,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
         let mut due = Vec::new();
         let more = shard.drain(DEADLINE + 1, &mut due);
         assert!(due.len() <= SLICE, "{} in one hold", due.len());
-        assert!(shard.try_lock().is_some());
+        assert!(shard.slab.try_lock().is_some());
         holds += 1;
         fired += due.len();
         if !more {
@@ -115,7 +114,7 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
 #[test]
 fn g06_parks_take_slots_that_other_threads_have_freed() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
-    let park = |limit| match shard.park(&mut shard.lock(), (), 0, timing(1_000, 0), limit) {
+    let park = |limit| match shard.park(&mut shard.slab.lock(), (), 0, timing(1_000, 0), limit) {
         Ok((held, _)) => Ok(held.end().1),
         Err((refusal, ())) => Err(refusal),
     };
@@ -132,7 +131,7 @@ fn g06_parks_take_slots_that_other_threads_have_freed() {
     let mut ended: VecDeque<_> = (0..few)
         .map(|_| park(few).expect("there is room"))
         .collect();
-    assert!(matches!(park(few), Err(Refusal::Full)));
+    assert!(matches!(park(few), Err(RejectReason::Full)));
     for _ in 0..3 {
         if let Some(ended) = ended.pop_front() {
             shard.free_from_other_shard(ended);
@@ -152,7 +151,7 @@ fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let held = parked(&shard, SLICE, timing(1_000, 0)).into_iter();
     let mut ended = held.map(|held| held.end().1).collect();
-    let locked = shard.lock();
+    let locked = shard.slab.lock();
     shard.free_counted(&mut ended);
     drop(locked);
     assert!(ended.is_empty());
@@ -166,7 +165,7 @@ fn g06_a_slice_of_slots_whose_shard_is_locked_comes_back() {
 fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
     let held = parked(&shard, 4 * SLICE, timing(1_000, 0));
-    let locked = shard.lock();
+    let locked = shard.slab.lock();
     for held in held {
         shard.free(held.end().1, Ending::Cancelled, 0, || ());
     }
@@ -186,12 +185,12 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
 fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 20;
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
-    let queue = ReclaimQueue::<()>::new();
+    let queue = ReclaimQueue::<Taken>::new();
     let (mut added, mut taken) = (0, 0);
     let take = || {
         let part = queue.take();
         let count = part.len();
-        let mut slots = part.into_iter().map(|left| left.taken.slot).collect();
+        let mut slots = part.into_iter().map(|taken| taken.slot).collect();
         shard.free_counted(&mut slots);
         count
     };
@@ -201,11 +200,7 @@ fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
                 shard: 0,
                 slot: held.end().1,
             };
-            queue.add(vec![Unreclaimed {
-                taken,
-                watches: 0,
-                stale: (),
-            }]);
+            queue.add(vec![taken]);
         }
         added += EACH_PASS;
         taken += take();
@@ -231,7 +226,7 @@ fn g15_a_second_drain_reaches_every_shard_itself() {
         .last();
     let last = last.expect("there are some");
     std::thread::scope(|scope| {
-        let locked = last.lock();
+        let locked = last.slab.lock();
         let drains = [(); 2].map(|()| scope.spawn(|| engine.begin_drain()));
         std::thread::sleep(std::time::Duration::from_millis(50));
         let begun = drains.iter().any(|drain| drain.is_finished());

@@ -1,39 +1,33 @@
 //! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
-use super::complete::Ended;
 use super::deferred::Deferred;
-use super::inner::{Claim, Inner, Parked, StaleWatches, Wheel};
+use super::inner::{Claim, Inner, Parked, Stale, Wheel};
 use crate::engine::Engine;
 use crate::engine::dispatch::RunOn;
-use crate::engine::handler::Handler;
-use crate::engine::reclaim::{ReclaimQueue, Unreclaimed};
+use crate::engine::handler::{Ended, Handler, ReclaimQueue};
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::trampoline::{Why, drop_user_value};
-use crate::watch::sweep::Sweep;
 
 impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Payload = Parked<Op>;
     type Scheme = Wheel;
-    type Ended = Ended<Op>;
-    type Stale = StaleWatches<Op::Key>;
+    type Left = Op;
+    type Stale = Stale<Op::Key>;
 
     #[inline]
     fn engine(&self) -> &Engine<Parked<Op>, Wheel> {
         &self.engine
     }
 
-    fn reclaim_queue(&self) -> &ReclaimQueue<StaleWatches<Op::Key>> {
+    fn reclaim_queue(&self) -> &ReclaimQueue<Stale<Op::Key>> {
         &self.unreclaimed
     }
 
     /// The operation is examined once more. The answer decides nothing, but shows a check that was not made.
-    fn expire(
-        self: &Arc<Self>,
-        mut claim: Claim<'_, Op>,
-    ) -> (Ended<Op>, Unreclaimed<StaleWatches<Op::Key>>) {
+    fn expire(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> (Ended<Op>, Stale<Op::Key>) {
         let answer = self.ask_for(&mut claim, Cause::DEADLINE, Why::Deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
@@ -43,45 +37,30 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self.end(claim, ending, missed_check)
     }
 
-    /// Takes expired operations off the watch lists.
-    fn reclaim(&self, batch: &[Unreclaimed<StaleWatches<Op::Key>>]) {
-        if let [Unreclaimed { stale, .. }] = batch {
-            return self.unwatch(stale);
-        }
-        let watches = batch.iter().map(|left| left.watches).sum();
-        let mut sweep = Sweep::of(&self.watch, watches);
-        for Unreclaimed { stale, .. } in batch {
-            self.for_each_watch(stale, |target, turn| {
-                sweep.add(target, turn, stale.watcher);
-            });
-        }
-        sweep.sort();
-        while !sweep.is_done() {
-            // `Eq` of a key may panic.
-            let _ = self.engine.guarded(|| sweep.step());
-        }
-    }
-
-    fn drop_stale(stale: StaleWatches<Op::Key>) {
-        stale.keys.drop_each();
+    /// Watch entries first: they are counted as gone together with the slots.
+    fn reclaim(&self, batch: Vec<Stale<Op::Key>>) {
+        self.unwatch_all(&batch);
+        let mut all_keys = Vec::with_capacity(batch.len());
+        self.engine.free_counted(batch.into_iter().map(|stale| {
+            let watches = stale.keys.len();
+            all_keys.push(stale.keys);
+            (stale.taken, watches)
+        }));
+        // The user's destructors may drive the timer again.
+        all_keys.into_iter().for_each(|keys| self.discard(keys));
     }
 
     fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, Op>) -> Option<Ended<Op>> {
         Some(self.end_and_reclaim(claim, Ending::ShutDown))
     }
 
+    /// The one place that calls `on_complete`.
     #[inline]
-    fn has_expired(ended: &Ended<Op>) -> bool {
-        ended.ending == Ending::Expired
-    }
-
-    fn on_hand_over(ended: &mut Ended<Op>) {
-        ended.pass = None;
-    }
-
-    #[inline]
-    fn complete(&self, ended: Ended<Op>) {
-        self.run_on_complete(ended);
+    fn complete(&self, op: Op, ending: Ending) {
+        match ending.completion() {
+            Some(completion) => op.on_complete(completion),
+            None => drop(op),
+        }
     }
 
     fn deferred(&self) -> usize {

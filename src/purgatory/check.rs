@@ -1,14 +1,15 @@
 //! Checks: examining the operations on a key, or behind a handle.
 
 use super::checked_key::{ByKey, ByNumber, Checked};
-use super::complete::{Ended, Examined};
+use super::complete::Examined;
 use super::deferred::Deferred;
 use super::inner::Inner;
 use crate::address::Address;
-use crate::engine::dispatch::{RunOn, dispatch};
-use crate::engine::endings::Endings;
+use crate::engine::dispatch::{Endings, RunOn, dispatch};
+use crate::engine::handler::Ended;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
+use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, Trampoline};
 use crate::watch::bound::Bound;
@@ -58,11 +59,11 @@ impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
     ) -> ControlFlow<()> {
         match self.inner.examine(address, checked) {
             Some(Examined::Ended(ended)) => {
-                self.completed += usize::from(ended.is_satisfied());
+                self.completed += usize::from(ended.ending == Ending::Satisfied);
                 self.counted += usize::from(ended.for_its_key);
                 self.endings.push(ended);
             }
-            Some(Examined::Parked) => {
+            Some(Examined::Parked(_)) => {
                 self.in_vain += 1;
                 if self.bound.until_refused {
                     return ControlFlow::Break(());
@@ -199,7 +200,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
         let trampoline = Trampoline::enter();
         if let Some(ended) = self.examine_and_count(only, Some(&checked)) {
-            let satisfied = usize::from(ended.is_satisfied());
+            let satisfied = usize::from(ended.ending == Ending::Satisfied);
             // Before `on_complete`, which may park others: they are not for this check.
             let others = list.peek();
             if others.is_empty() {
@@ -226,7 +227,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     ) -> Option<Ended<Op>> {
         match self.examine(address, checked)? {
             Examined::Ended(ended) => Some(ended),
-            Examined::Parked => {
+            Examined::Parked(_) => {
                 self.engine.count_event(|events| &events.vain_checks, 1);
                 None
             }
@@ -269,7 +270,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let Some(ended) = self.examine_and_count(address, checked) else {
             return false;
         };
-        let satisfied = ended.is_satisfied();
+        let satisfied = ended.ending == Ending::Satisfied;
         dispatch(self, &trampoline, ended, run_on);
         satisfied
     }

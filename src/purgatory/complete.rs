@@ -2,14 +2,13 @@
 
 use super::checked_key::{Asked, Checked};
 use super::deferred::Deferred;
-use super::inner::{Claim, Inner, Parked, StaleWatches};
+use super::inner::{Claim, Inner, Parked, Stale};
 use super::keys::Keys;
 use crate::address::Address;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
-use crate::engine::passes::Pass;
-use crate::engine::reclaim::Unreclaimed;
+use crate::engine::handler::Ended;
 use crate::hash::KeyHasher;
 use crate::observe::End;
 use crate::operation::{Cause, Completion, DelayedOperation};
@@ -18,38 +17,20 @@ use crate::sync::{Arc, MAX_EXAMINATIONS};
 use crate::trampoline::{Examining, Why, drop_user_value};
 use crate::watch::Target;
 use crate::watch::bound::Bound;
+use crate::watch::sweep::Sweep;
 use crate::watch::turn::Turn;
-
-/// An operation that has ended, on its way to [`run_on_complete`](Inner::run_on_complete).
-pub(crate) struct Ended<Op> {
-    pub(crate) op: Op,
-    pub(crate) ending: Ending,
-    /// Whether it was parked, and so has a place under the limit.
-    pub(crate) was_parked: bool,
-    /// Whether it said yes when it was asked for the key that is checked.
-    pub(crate) for_its_key: bool,
-    /// If another thread has left this ending to the holder: lasts until the completion is handed over or has run.
-    pub(crate) pass: Option<Pass>,
-}
-
-impl<Op> Ended<Op> {
-    /// Whether an examination ended it, by its yes.
-    pub(crate) fn is_satisfied(&self) -> bool {
-        self.ending == Ending::Satisfied
-    }
-}
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
-    /// It is parked, and no thread holds it.
-    Parked,
+    /// It is parked here, and no thread holds it.
+    Parked(Address),
     /// This thread has ended it.
     Ended(Ended<Op>),
 }
 
 impl Ending {
     /// What the operation is told. (After a panic, nothing.)
-    fn completion(self) -> Option<Completion> {
+    pub(super) fn completion(self) -> Option<Completion> {
         match self {
             Self::Satisfied | Self::Forced => Some(Completion::Satisfied),
             Self::Expired => Some(Completion::Expired),
@@ -85,13 +66,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut claim = self.engine.claim(address, Mark::Recheck)?;
         let answer = self.ask(&mut claim, checked);
         let for_its_key = checked.is_some() && matches!(answer, Ok(true));
-        Some(match self.release_or_end(claim, answer) {
-            Examined::Ended(ended) => Examined::Ended(Ended {
-                for_its_key,
-                ..ended
-            }),
-            Examined::Parked => Examined::Parked,
-        })
+        let mut examined = self.release_or_end(claim, answer);
+        if let Examined::Ended(ended) = &mut examined {
+            ended.for_its_key = for_its_key;
+        }
+        Some(examined)
     }
 
     /// Asks a held operation whether it can complete.
@@ -165,7 +144,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     if unexamined {
                         self.defer(Deferred::Operation(address), Bound::all());
                     }
-                    return Examined::Parked;
+                    return Examined::Parked(address);
                 }
                 Released::Recheck(held) => {
                     claim = Claim { shard, held };
@@ -201,15 +180,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Ends an operation, and takes it off its watch lists and out of the timer.
     #[inline(always)]
     pub(crate) fn end_and_reclaim(&self, claim: Claim<'_, Op>, ending: Ending) -> Ended<Op> {
-        let (ended, left) = self.end(claim, ending, false);
-        let Unreclaimed {
+        let (ended, stale) = self.end(claim, ending, false);
+        let Stale {
             taken,
-            watches,
-            stale,
-        } = left;
-        self.unwatch(&stale);
-        self.engine.free(taken, ending, watches);
-        self.discard(stale.keys);
+            watcher,
+            keys,
+        } = stale;
+        self.unwatch(&keys, watcher);
+        self.engine.free(taken, ending, keys.len());
+        self.discard(keys);
         ended
     }
 
@@ -235,7 +214,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         claim: Claim<'_, Op>,
         ending: Ending,
         missed_check: bool,
-    ) -> (Ended<Op>, Unreclaimed<StaleWatches<Op::Key>>) {
+    ) -> (Ended<Op>, Stale<Op::Key>) {
         let watcher = claim.address();
         let wanted = self
             .engine
@@ -251,40 +230,52 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.observe(|observer| {
             observer.ended(span, end, watches, || self.engine.clock.now());
         });
-        let ended = Ended {
-            op,
-            ending,
-            was_parked: true,
-            for_its_key: false,
-            pass: None,
-        };
-        let left = Unreclaimed {
+        let ended = Ended::new(op, ending);
+        let stale = Stale {
             taken,
-            watches,
-            stale: StaleWatches { watcher, keys },
+            watcher,
+            keys,
         };
-        (ended, left)
+        (ended, stale)
     }
 
     /// Takes an operation that has ended off the lists of its keys.
     #[inline(always)]
-    pub(crate) fn unwatch(&self, stale: &StaleWatches<Op::Key>) {
+    fn unwatch(&self, keys: &Keys<Op::Key>, watcher: Address) {
         self.for_each_watch(
-            stale,
+            keys,
             #[inline(always)]
-            |target, turn| self.watch.remove(target, turn, stale.watcher),
+            |target, turn| self.watch.remove(target, turn, watcher),
         );
+    }
+
+    /// Takes several operations off the lists of their keys, list by list.
+    pub(crate) fn unwatch_all(&self, batch: &[Stale<Op::Key>]) {
+        if let [stale] = batch {
+            return self.unwatch(&stale.keys, stale.watcher);
+        }
+        let watches = batch.iter().map(|stale| stale.keys.len()).sum();
+        let mut sweep = Sweep::of(&self.watch, watches);
+        for stale in batch {
+            self.for_each_watch(&stale.keys, |target, turn| {
+                sweep.add(target, turn, stale.watcher);
+            });
+        }
+        sweep.sort();
+        while !sweep.is_done() {
+            // `Eq` of a key may panic.
+            let _ = self.engine.guarded(|| sweep.step());
+        }
     }
 
     /// Calls `each` for every watch. If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others
     /// follow.
     #[inline(always)]
-    pub(crate) fn for_each_watch<'k>(
+    fn for_each_watch<'k>(
         &self,
-        stale: &'k StaleWatches<Op::Key>,
+        keys: &'k Keys<Op::Key>,
         mut each: impl FnMut(Target<&'k Op::Key>, Turn<'k>),
     ) {
-        let keys = &stale.keys;
         let mut next = 0;
         while next < keys.len() {
             let _ = self.engine.guarded(|| {
@@ -300,31 +291,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         }
     }
 
-    /// Runs the user's code for an operation that has ended. The one place that calls `on_complete`.
-    #[inline(always)]
-    pub(crate) fn run_on_complete(&self, ended: Ended<Op>) {
-        let Ended {
-            op,
-            ending,
-            was_parked,
-            pass,
-            ..
-        } = ended;
-        // A panic is counted, and concerns this operation only.
-        let _ = self.engine.guarded(|| match ending.completion() {
-            Some(completion) => op.on_complete(completion),
-            None => drop(op),
-        });
-        if was_parked {
-            self.engine.free_place();
-        }
-        drop(pass);
-    }
-
     /// Gives an ended operation to the caller: no user code runs for it.
     #[inline]
     pub(crate) fn give_back(&self, ended: Ended<Op>) -> Op {
         self.engine.free_place();
-        ended.op
+        ended.left
     }
 }

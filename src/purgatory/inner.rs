@@ -1,19 +1,20 @@
 //! The state that all handles of one purgatory share.
 
-use super::causes::ForceCauses;
 use super::deferred::{Deferred, DeferredChecks};
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
-use crate::engine::reclaim::ReclaimQueue;
-use crate::engine::{self, Engine};
+use crate::engine::handler::ReclaimQueue;
+use crate::engine::{self, Engine, Taken};
 use crate::hash::KeyHasher;
 use crate::observe::OperationSpan;
 use crate::operation::DelayedOperation;
 use crate::scheme::HierarchicalWheel;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
+use crate::trampoline::drop_user_values;
 use crate::watch::WatchMap;
 use crate::watch::bound::Bound;
+use std::collections::HashMap;
 
 /// The timer scheme of a purgatory.
 pub(crate) type Wheel = HierarchicalWheel;
@@ -28,8 +29,9 @@ pub(crate) struct Parked<Op: DelayedOperation> {
 /// A parked operation that this thread holds.
 pub(crate) type Claim<'a, Op> = engine::Claim<'a, Parked<Op>, Wheel>;
 
-/// Watch entries of an operation that has ended.
-pub(crate) struct StaleWatches<K> {
+/// What an operation that has ended leaves behind: its slot, its timer and its watch entries.
+pub(crate) struct Stale<K> {
+    pub(crate) taken: Taken,
     pub(crate) watcher: Address,
     pub(crate) keys: Keys<K>,
 }
@@ -43,7 +45,7 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
     /// For operations that other threads hold.
     pub(crate) causes: ForceCauses<Op>,
-    pub(crate) unreclaimed: ReclaimQueue<StaleWatches<Op::Key>>,
+    pub(crate) unreclaimed: ReclaimQueue<Stale<Op::Key>>,
     pub(crate) hasher: S,
 }
 
@@ -81,5 +83,46 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.engine.start_threads_to_check();
             self.engine.announce(Some(0));
         }
+    }
+}
+
+/// Changes an operation that is about to be forced to complete: sets the error that it answers with, for instance.
+pub(crate) type ForceCause<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
+
+/// Causes that wait for the thread that holds an operation, by the address of the operation.
+///
+/// A call that forces operations to complete with a cause hands the cause to each before it ends. An operation that
+/// another thread holds is ended by that thread, which finds the cause here.
+///
+/// INVARIANT: a cause is left before the mark. A holder that finds the mark therefore finds the cause.
+pub(crate) struct ForceCauses<Op>(Mutex<HashMap<Address, ForceCause<Op>>>);
+
+impl<Op: 'static> ForceCauses<Op> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+
+    /// For an operation that will be marked next.
+    pub(crate) fn leave(&self, address: Address, cause: &ForceCause<Op>) {
+        // A cause that stood there is dropped without the lock: its destructor is the user's.
+        let _before = self.0.lock().insert(address, cause.clone());
+    }
+
+    pub(crate) fn take(&self, address: Address) -> Option<ForceCause<Op>> {
+        self.0.lock().remove(&address)
+    }
+
+    /// Forgets the causes of operations that have ended otherwise.
+    pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
+        let mut causes = self.0.lock();
+        let ended = causes
+            .keys()
+            .copied()
+            .filter(|address| !is_parked(*address));
+        let ended = ended.collect::<Vec<_>>();
+        let ended = ended.iter().filter_map(|address| causes.remove(address));
+        let ended = ended.collect::<Vec<_>>();
+        drop(causes);
+        drop_user_values(ended);
     }
 }

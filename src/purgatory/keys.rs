@@ -69,20 +69,8 @@ impl<K> Keys<K> {
     }
 
     /// Different plain keys, any number of them.
-    pub(crate) fn plain(keys: Vec<K>) -> Self {
-        match <[K; 1]>::try_from(keys) {
-            Ok([only]) => Self::one(only),
-            Err(keys) => match <[K; 2]>::try_from(keys) {
-                Ok(two) => Self::two(two),
-                Err(keys) => match <[K; 3]>::try_from(keys) {
-                    Ok(three) => Self::three(three),
-                    Err(keys) => {
-                        let keys = keys.into_iter().map(|key| (key, Cell::default()));
-                        Self::More(Box::new(keys.collect()))
-                    }
-                },
-            },
-        }
+    pub(crate) fn plain(keys: impl Iterator<Item = K>) -> Self {
+        Self::More(Box::new(keys.map(|key| (key, Cell::default())).collect()))
     }
 
     #[inline]

@@ -6,14 +6,14 @@
 //! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
 //! 5. It is released, which fails while there is a mark.
 
-use super::complete::{Ended, Examined};
+use super::complete::Examined;
 use super::handle::Handle;
 use super::inner::{Claim, Inner, Parked};
 use super::keys::Keys;
 use super::watch::Watch;
-use crate::address::Address;
 use crate::engine::UserPanic;
 use crate::engine::dispatch::{RunOn, dispatch};
+use crate::engine::handler::Ended;
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::{Observer, OperationSpan};
@@ -77,12 +77,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 }
 
-/// An operation that is parked, or has ended instead.
-enum Outcome<Op> {
-    Parked(Address),
-    Ended(Ended<Op>),
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Parks `op` on the keys that `collect` returns.
     #[inline(always)]
@@ -104,8 +98,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             },
         };
         match parked {
-            Ok(Outcome::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
-            Ok(Outcome::Ended(ended)) => {
+            Ok(Examined::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
+            Ok(Examined::Ended(ended)) => {
                 dispatch(self, &trampoline, ended, RunOn::Caller);
                 Ok(Admission::Ended)
             }
@@ -125,8 +119,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         mut op: Op,
         keys: Option<Keys<Op::Key>>,
         span: &OperationSpan,
-    ) -> Result<Outcome<Op>, Rejected<Op>> {
-        if let Some(reason) = self.engine.refusal() {
+    ) -> Result<Examined<Op>, Rejected<Op>> {
+        if let Some(reason) = self.engine.phase.refusal() {
             return Err(self.refuse(reason, op, keys));
         }
         let Some(keys) = keys else {
@@ -138,10 +132,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             if op.try_complete_for(Cause::PARKING) {
                 return None;
             }
-            Some(match op.arrival() {
-                Some(reading) => self.engine.timing_from(reading, op.timeout()),
-                None => self.engine.timing(op.timeout()),
-            })
+            Some(self.engine.timing(op.arrival(), op.timeout()))
         });
         let timing = match examined {
             Ok(Some(timing)) => timing,
@@ -151,12 +142,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.engine
                     .observe(|observer| observer.completed_at_once(span));
                 self.discard(keys);
-                return Ok(Outcome::Ended(Ended {
-                    op,
-                    ending: Ending::Satisfied,
+                return Ok(Examined::Ended(Ended {
                     was_parked: false,
-                    for_its_key: false,
-                    pass: None,
+                    ..Ended::new(op, Ending::Satisfied)
                 }));
             }
             Err(UserPanic) => return Err(self.refuse(RejectReason::Panicked, op, Some(keys))),
@@ -191,7 +179,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
-    fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Outcome<Op>, Rejected<Op>> {
+    fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Examined<Op>, Rejected<Op>> {
         let address = claim.address();
         let (mut watched, mut full) = (0, false);
         let examinee = claim.examinee();
@@ -223,13 +211,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return Err(Rejected::new(reason, self.give_back(ended)));
         }
         match self.release_or_end(claim, answer) {
-            Examined::Parked => Ok(Outcome::Parked(address)),
             // It panicked when it was examined once more, for a check that came meanwhile.
             Examined::Ended(ended) if ended.ending == Ending::Aborted => {
                 let op = self.give_back(ended);
                 Err(Rejected::new(RejectReason::Panicked, op))
             }
-            Examined::Ended(ended) => Ok(Outcome::Ended(ended)),
+            examined => Ok(examined),
         }
     }
 

@@ -1,11 +1,9 @@
 //! Force, cancel and reschedule, by key and by handle.
 
-use super::causes::ForceCause;
-use super::inner::Inner;
+use super::inner::{ForceCause, Inner};
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::dispatch::{RunOn, dispatch};
-use crate::engine::endings::Endings;
+use crate::engine::dispatch::{Endings, RunOn, dispatch};
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::Ending;

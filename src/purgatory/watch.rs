@@ -186,11 +186,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if !plain {
             return Keys::mixed(targets);
         }
-        let keys = targets.filter_map(|(target, _)| match target {
+        Keys::plain(targets.filter_map(|(target, _)| match target {
             Target::Key(key) => Some(key),
             Target::Resolved(_) => None,
-        });
-        Keys::plain(keys.collect())
+        }))
     }
 
     #[inline(always)]

@@ -2,64 +2,51 @@
 
 use crate::address::Address;
 use crate::cell::state::Mark;
-use crate::engine::handler::Handler;
-use crate::engine::reclaim::{ReclaimQueue, Unreclaimed};
-use crate::engine::{Claim, Engine};
+use crate::engine::handler::{Ended, Handler, ReclaimQueue};
+use crate::engine::shutdown::shut_down;
+use crate::engine::{Claim, Engine, Taken};
 use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::trampoline::drop_user_value;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// (What has left, `L`, is a parameter and no type of [`Extra`]: so a key may have the tracker that it is in, and the
-/// compiler need not know of the one whether it is [`Send`] to know it of the other.)
+/// What has left, `L`, is a payload with data of `extra`.
 pub(crate) struct Inner<T, W, X = (), L = T> {
     pub(crate) engine: Engine<T, W>,
     /// Tells the ids of this timer from those of others.
     pub(super) number: u64,
-    on_expiry: Box<dyn Fn(L) + Send + Sync>,
     /// Data beside the payloads.
     pub(crate) extra: X,
-    unreclaimed: ReclaimQueue<()>,
+    leave: Leave<T, X, L>,
+    on_end: Box<dyn Fn(L, Ending) + Send + Sync>,
+    unreclaimed: ReclaimQueue<Taken>,
     /// Payloads that had not expired at the shutdown.
     remains: Mutex<Vec<L>>,
 }
 
-/// Data beside the payloads `T`.
-pub(crate) trait Extra<T, L>: Send + Sync + 'static {
-    /// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
-    fn leave(&self, address: Address, payload: T) -> L;
+/// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
+type Leave<T, X, L> = fn(&X, Address, T) -> L;
 
-    /// Drops a payload that no caller has asked for. May panic.
-    fn discard(&self, left: L);
-}
-
-impl<T: 'static> Extra<T, T> for () {
-    fn leave(&self, _: Address, payload: T) -> T {
-        payload
-    }
-
-    fn discard(&self, payload: T) {
-        drop_user_value(payload);
-    }
-}
-
-impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W, X, L> {
+impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> Inner<T, W, X, L> {
+    /// `on_end` runs the user's code for a payload that has expired, and drops one that the shutdown has left. It may
+    /// panic.
     pub(crate) fn new(
         engine: Engine<T, W>,
         extra: X,
-        on_expiry: impl Fn(L) + Send + Sync + 'static,
+        leave: Leave<T, X, L>,
+        on_end: impl Fn(L, Ending) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             engine,
             // ORDERING: Relaxed: a number guards no memory.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            on_expiry: Box::new(on_expiry),
             extra,
+            leave,
+            on_end: Box::new(on_end),
             unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
         })
@@ -67,8 +54,10 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
 
     /// Starts a timer, and announces it.
     pub(crate) fn start(&self, timeout: Duration, payload: T) -> Result<Address, Rejected<T>> {
-        let started = match self.engine.guarded(|| self.engine.timing(timeout)) {
-            _ if self.engine.is_closed() => Err(Rejected::new(RejectReason::ShutDown, payload)),
+        let started = match self.engine.guarded(|| self.engine.timing(None, timeout)) {
+            _ if self.engine.phase.is_closed() => {
+                Err(Rejected::new(RejectReason::ShutDown, payload))
+            }
             Err(_) => Err(Rejected::new(RejectReason::Panicked, payload)),
             Ok(timing) => self.engine.admit_released(payload, timing),
         };
@@ -88,67 +77,72 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
     pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<L> {
         let claim = self.engine.claim(address, Mark::Cancel)?;
         let payload = self.engine.withdraw(claim, ending);
-        Some(self.extra.leave(address, payload))
+        Some((self.leave)(&self.extra, address, payload))
     }
 
-    /// Payloads that had not expired at the shutdown; empty at the second call.
-    pub(crate) fn take_remains(&self) -> Vec<L> {
-        std::mem::take(&mut *self.remains.lock())
+    /// Shuts it down. The first call returns the payloads that had not expired.
+    pub(crate) fn shut_down(self: &Arc<Self>) -> Vec<L> {
+        // A second caller must not take what the first one is still collecting.
+        match shut_down(self) {
+            true => std::mem::take(&mut *self.remains.lock()),
+            false => Vec::new(),
+        }
+    }
+
+    /// Drops payloads that the shutdown has left. The caller is inside a call of the library.
+    pub(crate) fn discard_all(&self, remains: Vec<L>) {
+        for left in remains {
+            // Of destructors that panic together the process would die.
+            let discard = || (self.on_end)(left, Ending::ShutDown);
+            let _ = self.engine.guarded(discard);
+        }
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
+impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> Handler
     for Inner<T, W, X, L>
 {
     type Payload = T;
     type Scheme = W;
-    type Ended = L;
-    type Stale = ();
+    type Left = L;
+    type Stale = Taken;
 
     #[inline]
     fn engine(&self) -> &Engine<T, W> {
         &self.engine
     }
 
-    fn reclaim_queue(&self) -> &ReclaimQueue<()> {
+    fn reclaim_queue(&self) -> &ReclaimQueue<Taken> {
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (L, Unreclaimed<()>) {
+    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (Ended<L>, Taken) {
         let address = claim.address();
         let (payload, taken) = self.engine.take(claim);
-        let unreclaimed = Unreclaimed {
-            taken,
-            watches: 0,
-            stale: (),
-        };
-        (self.extra.leave(address, payload), unreclaimed)
+        let left = (self.leave)(&self.extra, address, payload);
+        (Ended::new(left, Ending::Expired), taken)
     }
 
-    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<L> {
+    fn reclaim(&self, batch: Vec<Taken>) {
+        self.engine
+            .free_counted(batch.into_iter().map(|taken| (taken, 0)));
+    }
+
+    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Ended<L>> {
         let address = claim.address();
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
-        let left = self.extra.leave(address, payload);
+        let left = (self.leave)(&self.extra, address, payload);
         self.remains.lock().push(left);
         None
     }
 
     fn discard(&self) {
-        for left in self.take_remains() {
-            // Of destructors that panic together the process would die.
-            let _ = self.engine.guarded(|| self.extra.discard(left));
-        }
+        let remains = std::mem::take(&mut *self.remains.lock());
+        self.discard_all(remains);
     }
 
-    fn has_expired(_: &L) -> bool {
-        true
-    }
-
-    /// The one place that calls the callback.
-    fn complete(&self, left: L) {
-        // A panic is counted, and concerns this payload only.
-        let _ = self.engine.guarded(|| (self.on_expiry)(left));
-        self.engine.free_place();
+    fn complete(&self, left: L, ending: Ending) {
+        (self.on_end)(left, ending);
     }
 }
 

@@ -17,7 +17,7 @@ use super::fencing::FencingToken;
 use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::engine::shard::Rescheduled;
-use crate::engine::timing::Timing;
+use crate::engine::shard::Timing;
 use crate::engine::{self, Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher};
@@ -85,23 +85,6 @@ struct Entered<'a, V> {
     earlier: Option<Tick>,
 }
 
-/// Which of a key's values a call is about.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Which {
-    Any,
-    /// The one with this token.
-    Only(FencingToken),
-}
-
-impl Which {
-    fn matches(self, token: u64) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Only(only) => only.get() == token,
-        }
-    }
-}
-
 impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// The first token is one above `before`.
     pub(super) fn new(hasher: S, before: u64) -> Self {
@@ -158,35 +141,33 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         timeout: Duration,
         replace: bool,
     ) -> Result<Entered<'a, V>, Rejected<V>> {
-        if timers.is_closed() {
+        if timers.phase.is_closed() {
             let _ = timers.guarded(|| timers.drop_spare(Some(key)));
             return Err(Rejected::new(RejectReason::ShutDown, value));
         }
         let mut value = Some(value);
-        let mut entered = None;
-        // `Hash` and `Eq` of keys and the clock are the user's: they come before the value has its slot.
-        let tried = timers.guarded(|| {
-            let timing = timers.timing(timeout);
+        let mut entered = Err(RejectReason::Panicked);
+        // `Hash` and `Eq` of keys and the clock are the user's: they come before the value has its slot. If the destructor
+        // of a spare key panics, that is counted, and the value is kept.
+        let _ = timers.guarded(|| {
+            let timing = timers.timing(None, timeout);
             let hash = self.map.hash_of(&key);
             let edit = |occupant: Option<&mut Entry<V>>| {
-                entered = Some(self.admit(timers, hash, timing, occupant, &mut value, replace));
-                match &mut entered {
-                    Some(Ok((_, fresh))) => fresh.take(),
-                    _ => None,
-                }
+                let fresh;
+                (entered, fresh) =
+                    match self.admit(timers, hash, timing, occupant, &mut value, replace) {
+                        Ok((it, fresh)) => (Ok(it), fresh),
+                        Err(reason) => (Err(reason), None),
+                    };
+                fresh
             };
             let is_current = |entry: &Entry<V>| entry.is_current(timers);
             self.edit(timers, (hash, key), is_current, edit);
         });
         match (entered, value) {
-            // If the destructor of a spare key panicked, that is counted, and the value is kept.
-            (Some(Ok((entered, _))), _) => Ok(entered),
-            (Some(Err(reason)), Some(value)) => Err(Rejected::new(reason, value)),
-            (None, Some(value)) => {
-                debug_assert!(tried.is_err());
-                Err(Rejected::new(RejectReason::Panicked, value))
-            }
-            (_, None) => unreachable!("a value is taken only to be entered"),
+            (Ok(entered), _) => Ok(entered),
+            (Err(reason), Some(value)) => Err(Rejected::new(reason, value)),
+            (Err(_), None) => unreachable!("a value is taken only to be entered"),
         }
     }
 
@@ -249,12 +230,18 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         Ok((entered, Some(fresh)))
     }
 
-    /// Ends the value for `key`, and returns it.
-    pub(super) fn complete<Q>(&self, timers: &Timers, key: &Q, which: Which) -> Option<V>
+    /// Ends the value for `key`, with `only` this token if one is given, and returns it.
+    pub(super) fn complete<Q>(
+        &self,
+        timers: &Timers,
+        key: &Q,
+        only: Option<FencingToken>,
+    ) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let is_it = |other: &K, token| key.equivalent(other) && which.matches(token);
+        let is_it =
+            |other: &K, token| key.equivalent(other) && only.is_none_or(|only| only.get() == token);
         let (stored, value) = self.end(timers, self.hash_of(key), Ending::Forced, is_it)?;
         if std::mem::needs_drop::<K>() {
             // A destructor that completes the next key does not nest, and one that panics does not cost the value.
@@ -353,14 +340,16 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         &self,
         timers: &Timers,
         key: &Q,
-        which: Which,
+        only: Option<FencingToken>,
         read: impl FnOnce(&Entry<V>) -> R,
     ) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let is_it = |other: &K, entry: &Entry<V>| {
-            key.equivalent(other) && which.matches(entry.token) && entry.is_current(timers)
+            key.equivalent(other)
+                && only.is_none_or(|only| only.get() == entry.token)
+                && entry.is_current(timers)
         };
         self.map.read_where(self.map.hash_of(key), is_it, read)
     }
@@ -370,7 +359,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.read(timers, key, Which::Any, Entry::place)
+        self.read(timers, key, None, Entry::place)
     }
 
     /// A clone of the value for `key`.
@@ -379,24 +368,30 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         V: Clone,
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.read(timers, key, Which::Any, |entry| entry.value.lock().clone())
+        self.read(timers, key, None, |entry| entry.value.lock().clone())
     }
 
     /// Gives the value for `key` another deadline. Returns whether it has it.
     ///
     /// The lock of the map shard is held until the deadline is set: else a value that has got into the same slot and
     /// entry meanwhile would have the deadline of the one before.
-    pub(super) fn touch<Q>(&self, timers: &Timers, key: &Q, which: Which, timeout: Duration) -> bool
+    pub(super) fn touch<Q>(
+        &self,
+        timers: &Timers,
+        key: &Q,
+        only: Option<FencingToken>,
+        timeout: Duration,
+    ) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let timing = timers.timing(timeout);
-        let exists = || self.read(timers, key, which, |_| ()).is_some();
+        let timing = timers.timing(None, timeout);
+        let exists = || self.read(timers, key, only, |_| ()).is_some();
         let started = timers.start_threads_to_reschedule(timing, exists);
         if started.is_err() {
             return false;
         }
-        let rescheduled = self.read(timers, key, which, |entry| {
+        let rescheduled = self.read(timers, key, only, |entry| {
             timers.reschedule_to(entry.address, timing)
         });
         match rescheduled {
@@ -421,12 +416,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         let mut value = Some(value);
         let (mut replaced, mut refused) = (None, false);
         let tried = timers.guarded(|| {
-            let timing = timers.timing(timeout);
+            let timing = timers.timing(None, timeout);
             let hash = self.map.hash_of(&key);
-            let exists = || {
-                self.read(timers, &key, Which::Only(token), |_| ())
-                    .is_some()
-            };
+            let exists = || self.read(timers, &key, Some(token), |_| ()).is_some();
             refused = timers.start_threads_to_reschedule(timing, exists).is_err();
             if refused {
                 return timers.drop_spare(Some(key));
@@ -454,7 +446,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
                 let reason = match tried {
                     _ if refused => RejectReason::Thread,
                     Err(_) => RejectReason::Panicked,
-                    Ok(()) if timers.is_closed() => RejectReason::ShutDown,
+                    Ok(()) if timers.phase.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,
                 };
                 timers.count_event(|events| &events.rejected, 1);

@@ -1,12 +1,12 @@
 //! Calls that wait for their responses: a tracker of promises.
 
-mod builder;
 mod pending;
 
-use super::entries::Which;
 use crate::address::Address;
+use crate::engine::Engine;
+use crate::engine::settings::{Builder, Built, sound};
 use crate::engine::shared_handle::{SharedHandle, WeakRef, shared_methods, shared_type};
-use crate::error::{RejectReason, Rejected};
+use crate::error::{BuildError, RejectReason, Rejected};
 use crate::future::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::panics::Panics;
@@ -115,8 +115,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending ([`Duplicate`](RejectReason::Duplicate)),
-    /// [`max_parked`](crate::purgatory::Builder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq`
-    /// or `Clone` of an id or the clock panicked.
+    /// [`max_parked`](Builder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone` of an id
+    /// or the clock panicked.
     pub fn request(
         &self,
         id: K,
@@ -153,7 +153,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     {
         let trampoline = Trampoline::enter();
         let Inner { engine, extra, .. } = &*self.shared.inner;
-        match extra.entries.complete(engine, id, Which::Any) {
+        match extra.entries.complete(engine, id, None) {
             // A waker that responds to the next request does not nest.
             Some(caller) if trampoline.is_outermost() => {
                 caller.answer(Ok(response));
@@ -229,7 +229,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let Inner { engine, extra, .. } = &*self.shared.inner;
-        extra.entries.touch(engine, id, Which::Any, timeout)
+        extra.entries.touch(engine, id, None, timeout)
     }
 
     /// The number of responses so far that were [late](Responded::Late).
@@ -245,16 +245,9 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Refuses requests from now on, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
     /// this thread. Then joins the threads; see [`Tracker::shutdown`](crate::Tracker::shutdown).
     pub fn shutdown(&self) {
-        // A second caller must not take what the first one is still collecting.
-        if !self.shared.shutdown() {
-            return;
-        }
+        let remains = self.shared.inner.shut_down();
         let _trampoline = Trampoline::enter();
-        let inner = &self.shared.inner;
-        for failed in inner.take_remains() {
-            let tell = || failed.answer(|_| Err(WaitError::ShutDown));
-            let _ = inner.engine.guarded(tell);
-        }
+        self.shared.inner.discard_all(remains);
     }
 }
 
@@ -327,5 +320,76 @@ impl<K: Key + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug for Respon
             .field("id", &self.id)
             .field("answered", &self.answered)
             .finish_non_exhaustive()
+    }
+}
+
+/// The settings of requests alone.
+pub(crate) struct Own<S> {
+    hasher: S,
+    remembered: usize,
+}
+
+impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
+    type Own = Own<S>;
+}
+
+impl<K: Key, R: Send + 'static> Requests<K, R> {
+    /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures that time out are woken.
+    /// The threads start when they are first needed.
+    pub fn new(name: impl Into<String>) -> Self {
+        sound(Self::builder(name).build())
+    }
+
+    /// Begins to build them with other choices.
+    pub fn builder(name: impl Into<String>) -> Builder<Self> {
+        let own = Own {
+            hasher: RandomState::default(),
+            remembered: 8_192,
+        };
+        Builder::new(name, own)
+    }
+}
+
+impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
+    /// How ids are hashed. Default: [`RandomState`], a fast hash with a random seed.
+    pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Requests<K, R, H>> {
+        Builder {
+            settings: self.settings,
+            own: Own {
+                hasher,
+                remembered: self.own.remembered,
+            },
+        }
+    }
+
+    /// How many ids of requests that ended without a response are remembered, the most recent ones, so that a response
+    /// that comes for one of them is [`Late`](super::Responded::Late) and not [`Unknown`](super::Responded::Unknown).
+    /// Let it be as many as may time out while one response is on its way. Each takes about 100 bytes beside the id,
+    /// once it has ended. Default: 8,192.
+    pub fn remembered_ids(mut self, count: usize) -> Self {
+        self.own.remembered = count;
+        self
+    }
+
+    /// Builds them.
+    ///
+    /// # Errors
+    /// [`BuildError`], if [`tick`](Self::tick) or [`wheel_size`](Self::wheel_size) is out of range, or the system
+    /// refuses a thread that is to [start at once](Self::threads_at_once).
+    ///
+    /// # Panics
+    /// If the clock does.
+    pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
+        let pending = Pending::new(self.own.hasher, self.own.remembered);
+        let on_end = |failed: Failed<K, R>, ending| {
+            failed.answer(|_| match ending {
+                Ending::Expired => Err(WaitError::Expired),
+                _ => Err(WaitError::ShutDown),
+            });
+        };
+        let inner = Inner::new(Engine::new(self.settings)?, pending, Pending::take, on_end);
+        Ok(Requests {
+            shared: SharedHandle::start(inner),
+        })
     }
 }

@@ -486,7 +486,7 @@ fn g15_a_clock_that_panics_in_a_build_leaves_no_thread() {
     within(PATIENCE, || {
         for _ in 0..5 {
             let builder = Purgatory::<Op>::builder("g15-build");
-            let builder = builder.clock(Refusing(Instant::now()));
+            let builder = builder.clock(Refusing(Instant::now())).threads_at_once();
             assert!(catch_unwind(AssertUnwindSafe(|| builder.build())).is_err());
         }
         eventually("the end of the threads", || {

@@ -1,0 +1,154 @@
+//! The phases of an engine, and what a drain and a shutdown wait for.
+
+use crate::error::RejectReason;
+use crate::promise::Promise;
+use crate::sync::{Arc, AtomicU32, Mutex, Ordering};
+use std::io;
+use std::mem;
+use std::sync::atomic::{AtomicUsize, fence};
+
+/// It takes payloads; it refuses payloads and lets the parked ones end by themselves; it is shut down, by the calling
+/// thread or by one in the background.
+pub(super) const OPEN: u32 = 0;
+pub(super) const DRAINING: u32 = 1;
+pub(super) const CLOSED: u32 = 2;
+pub(super) const CLOSED_IN_BACKGROUND: u32 = 3;
+
+pub(crate) struct Phase(AtomicU32);
+
+impl Phase {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(OPEN))
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> u32 {
+        // ORDERING: Acquire pairs with the exchange in `enter`.
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Returns whether this call entered `phase`: phases only follow one another, and of the last two there is one.
+    pub(super) fn enter(&self, phase: u32) -> bool {
+        // ORDERING: AcqRel pairs with the Acquire in `now`; an exchange, so that one caller does the work.
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let enter = |now| (now < phase.min(CLOSED)).then_some(phase);
+        self.0.fetch_update(set, fetch, enter).is_ok()
+    }
+
+    /// Why no payload is taken. Only a shortcut: what the shards refuse decides.
+    #[inline(always)]
+    pub(crate) fn refusal(&self) -> Option<RejectReason> {
+        match self.now() {
+            OPEN => None,
+            DRAINING => Some(RejectReason::Draining),
+            _ => Some(RejectReason::ShutDown),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.now() >= CLOSED
+    }
+}
+
+/// How many threads expire payloads now, or end them because of the shutdown.
+///
+/// A pass ends payloads and counts them, and runs or hands over their completions only then. A thread that finds no
+/// payload parked, and waits for the completions, asks first whether every pass is over. A thread that held a payload
+/// when its deadline passed, or at the shutdown, ends that payload in the place of the pass: that is a pass of its own,
+/// until the completion is handed over or has run.
+#[derive(Debug, Default)]
+pub(crate) struct Passes(std::sync::Arc<AtomicUsize>);
+
+/// A pass in progress.
+pub(crate) struct Pass(std::sync::Arc<AtomicUsize>);
+
+impl Passes {
+    /// Begins a pass, which lasts until the result is dropped.
+    pub(crate) fn begin(&self) -> Pass {
+        // ORDERING: Relaxed, then a Release fence, which pairs with the Acquire fence in `are_over`: a thread that has
+        // read a count that this pass has made also finds the pass here, or finds it over.
+        self.0.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        Pass(self.0.clone())
+    }
+
+    /// Whether each pass is over whose counts this thread has read.
+    pub(crate) fn are_over(&self) -> bool {
+        // ORDERING: see `begin`; the load is Acquire and pairs with the Release in `drop`: what a pass has handed over
+        // is seen to be so.
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        // ORDERING: Release, see `are_over`.
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The shutdown on a thread of its own, of which an engine has one at most: whether the thread was started, and the
+/// promises to be kept when the shutdown is over.
+pub(crate) struct Background(Mutex<State>);
+
+enum State {
+    NotBegun,
+    Running(Vec<Arc<Promise<()>>>),
+    Over,
+}
+
+impl Background {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(State::NotBegun))
+    }
+
+    /// Starts the thread by `spawn`, unless it was started before. `done`, if given, is kept when the shutdown is over.
+    pub(crate) fn begin(
+        &self,
+        done: Option<&Arc<Promise<()>>>,
+        spawn: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut state = self.0.lock();
+        match &mut *state {
+            State::NotBegun => {
+                spawn()?;
+                *state = State::Running(done.cloned().into_iter().collect());
+            }
+            State::Running(waiting) => waiting.extend(done.cloned()),
+            State::Over => {
+                drop(state);
+                if let Some(done) = done {
+                    // No other thread knows of it.
+                    let _ = done.keep(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The shutdown is over. Returns the promises to be kept.
+    pub(crate) fn end(&self) -> Vec<Arc<Promise<()>>> {
+        match mem::replace(&mut *self.0.lock(), State::Over) {
+            State::Running(waiting) => waiting,
+            State::NotBegun | State::Over => Vec::new(),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g15_passes_are_over_when_all_are() {
+        let passes = Passes::default();
+        assert!(passes.are_over());
+        let first = passes.begin();
+        let second = passes.begin();
+        drop(first);
+        assert!(!passes.are_over());
+        drop(second);
+        assert!(passes.are_over());
+    }
+}

@@ -1,0 +1,178 @@
+//! The end of a handler: drain and shutdown.
+
+use super::dispatch::{Endings, RunOn};
+use super::drive::advance;
+use super::expire::reclaim;
+use super::handler::Handler;
+use super::phase::{CLOSED, CLOSED_IN_BACKGROUND};
+use crate::cell::state::Mark;
+use crate::error::{RejectReason, ShutdownError};
+use crate::promise::Promise;
+use crate::sync::Arc;
+use crate::trampoline::Trampoline;
+use crate::worker::{GRACE, Worker};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The first and the longest pause between two evaluations of a thread that [waits](wait).
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LAST_PAUSE: Duration = Duration::from_millis(5);
+
+/// Ends every payload and the threads, once, and waits for the threads unless this is called from a callback. Returns
+/// whether this call did it.
+pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
+    let closed = close(handler, CLOSED);
+    if closed {
+        handler.engine().stop_threads(Worker::join);
+    }
+    closed
+}
+
+/// [Shuts down](shut_down) for the drop of the last handle, which waits for the threads for a moment only.
+pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
+    close(handler, CLOSED);
+    {
+        let _trampoline = Trampoline::enter();
+        handler.discard();
+    }
+    let engine = handler.engine();
+    // Where the shutdown came from a callback, no thread has joined the threads yet. One in the background joins them.
+    if engine.phase.now() != CLOSED_IN_BACKGROUND {
+        engine.stop_threads(|thread| thread.join_within(GRACE));
+    }
+}
+
+/// Whether every payload has ended because of the shutdown and, but for jobs of an executor, been completed; and whether
+/// the threads have ended.
+fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
+    let engine = handler.engine();
+    // A payload that another thread holds is ended by that one, which is a pass meanwhile.
+    engine.phase.is_closed()
+        && engine.stats().parked == 0
+        && engine.passes.are_over()
+        && engine.threads.running().is_empty()
+}
+
+/// Lets a thread of its own shut the handler down, the same one whatever number of calls asks for it. `done`, if given,
+/// is kept when the shutdown is over.
+fn shut_down_in_background<H: Handler>(
+    handler: &Arc<H>,
+    done: Option<&Arc<Promise<()>>>,
+) -> io::Result<()> {
+    let engine = handler.engine();
+    engine.background.begin(done, || {
+        let handler = handler.clone();
+        Worker::spawn(&engine.name, "shutdown", move || {
+            let engine = handler.engine();
+            if !close(&handler, CLOSED_IN_BACKGROUND) {
+                // Another thread closes it, and may be at that still.
+                wait(Duration::MAX, || engine.passes.are_over());
+            }
+            // Also where another thread has closed it: that may have been a callback, which does not wait. If another
+            // thread is joining them, this one waits as well.
+            engine.stop_threads(Worker::join);
+            wait(Duration::MAX, || is_over(&handler));
+            for done in engine.background.end() {
+                // A waker is the user's code.
+                let _ = engine.guarded(|| done.keep(()));
+            }
+        })?;
+        Ok(())
+    })
+}
+
+/// As [`shut_down`], on a thread of its own.
+pub(crate) fn shut_down_async<H: Handler>(
+    handler: &Arc<H>,
+) -> io::Result<impl Future<Output = ()> + Unpin + use<H>> {
+    let done = Arc::new(Promise::new());
+    shut_down_in_background(handler, Some(&done))?;
+    Ok(poll_fn(move |cx| done.poll(cx)))
+}
+
+/// Shuts down on a thread of its own, and waits for that thread for at most `limit`.
+pub(crate) fn shut_down_within<H: Handler>(
+    handler: &Arc<H>,
+    limit: Duration,
+) -> Result<(), ShutdownError> {
+    shut_down_in_background(handler, None).map_err(ShutdownError::Thread)?;
+    if wait(limit, || is_over(handler) && completions_have_run(handler)) {
+        return Ok(());
+    }
+    let engine = handler.engine();
+    let stats = engine.stats();
+    Err(ShutdownError::TimedOut {
+        parked: stats.parked,
+        completions_pending: stats.completions_pending,
+        threads: engine.threads.running(),
+    })
+}
+
+/// Ends every payload. Returns whether this call did it.
+fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
+    let engine = handler.engine();
+    // Before the phase is entered: a thread that finds that it is closed finds this pass, or finds it over.
+    let _pass = engine.passes.begin();
+    if !engine.phase.enter(phase) {
+        return false;
+    }
+    let trampoline = Trampoline::enter();
+    for shard in engine.shards.settled() {
+        // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
+        // holder will find the mark.
+        shard.refuse(RejectReason::ShutDown);
+        let mut endings = Endings::new(handler, &trampoline, RunOn::Caller);
+        for at in shard.occupants() {
+            if let Some(claim) = engine.claim(shard.address(at), Mark::ShutDown) {
+                if let Some(ended) = handler.on_shutdown(claim) {
+                    endings.push(ended);
+                }
+            }
+        }
+    }
+    handler.on_closed();
+    while reclaim(handler) {}
+    // What a destructor's panic would keep from being stopped are the threads.
+    engine.leave(trampoline);
+    true
+}
+
+/// Refuses every payload from now on, and waits for at most `limit` until all parked ones have ended and been
+/// completed. Returns how many are parked.
+pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
+    let engine = handler.engine();
+    engine.begin_drain();
+    wait(limit, || {
+        // Where no thread of the library drives the timer, this one does.
+        if !engine.threads.is_driving() {
+            advance(handler);
+        }
+        // In this order: what is found to have ended is handed over by now, or its pass is in progress.
+        engine.phase.is_closed() || (engine.stats().parked == 0 && completions_have_run(handler))
+    });
+    engine.stats().parked
+}
+
+/// Whether the completions of payloads have run that were found to have ended: of the expired ones all; of the others
+/// those that do not run in the call that ended the payload.
+fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
+    let engine = handler.engine();
+    engine.passes.are_over() && engine.stats().completions_pending == 0
+}
+
+/// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is
+/// asked once: what it waits for may have to be done by this very thread.
+fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    while !is_done() {
+        let left = limit.saturating_sub(begun.elapsed());
+        if left.is_zero() || Trampoline::in_progress() {
+            return is_done();
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (2 * pause).min(LAST_PAUSE);
+    }
+    true
+}
