@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a thread does between two looks at how many requests are parked.
-const BATCH: usize = 32;
+const BATCH: usize = 128;
 /// A fetch waits for at most so many records.
 const MOST_RECORDS: u64 = 4;
 /// One of so many requests waits for what never comes, and one of so many has a client that may leave.
@@ -68,6 +68,10 @@ impl Load {
             let stats = purgatory.stats();
             stats.parked == 0 && stats.watched == 0 && stats.completions_pending == 0
         })
+    }
+
+    fn partition(&self) -> Partition {
+        Partition(fastrand::u32(..self.broker.logs.len() as u32))
     }
 
     /// Three different ones.
@@ -126,25 +130,29 @@ impl Load {
         self.produces.check_and_complete(&partition);
     }
 
-    /// Parks as many as are missing, or answers some.
+    /// How many are missing of this kind, and at most a batch.
+    fn missing(&self, kind: Kind) -> usize {
+        let parked = self.purgatory(kind).stats().parked;
+        self.each.saturating_sub(parked).min(BATCH)
+    }
+
+    /// Parks the fetches that are missing, and some of the produces; if none is, the followers answer some.
     fn step(&self, clients: &mut Vec<(Kind, Handle<Request>)>) {
-        let mut park = |kind: Kind, request: &dyn Fn() -> Option<Handle<Request>>| {
-            let handles = repeat_with(request).take(BATCH).flatten();
-            clients.extend(
-                handles
-                    .filter(|_| fastrand::u32(..LEAVING) == 0)
-                    .map(|handle| (kind, handle)),
-            );
+        let mut keep = |kind: Kind, handle: Option<Handle<Request>>| {
+            let leaving = handle.filter(|_| fastrand::u32(..LEAVING) == 0);
+            clients.extend(leaving.map(|handle| (kind, handle)));
         };
-        if self.fetches.stats().parked < self.each {
-            park(Kind::Fetch, &|| self.fetch());
+        for _ in 0..self.missing(Kind::Fetch) {
+            keep(Kind::Fetch, self.fetch());
         }
-        if self.produces.stats().parked < self.each {
-            park(Kind::Produce, &|| self.produce());
-        } else {
-            for _ in 0..BATCH {
-                self.replicate(Partition(fastrand::u32(..self.broker.logs.len() as u32)));
-            }
+        match self.missing(Kind::Produce) {
+            0 => repeat_with(|| self.partition())
+                .take(BATCH)
+                .for_each(|partition| self.replicate(partition)),
+            // Each answers several fetches.
+            missing => repeat_with(|| self.produce())
+                .take(missing.min(BATCH / 4))
+                .for_each(|handle| keep(Kind::Produce, handle)),
         }
         while clients.len() > CLIENTS {
             let (kind, leaving) = clients.swap_remove(fastrand::usize(..clients.len()));
@@ -156,9 +164,11 @@ impl Load {
     }
 
     pub(crate) fn fill(&self) {
-        let mut clients = Vec::new();
-        while self.parked() < 2 * self.each {
-            self.step(&mut clients);
+        while self.missing(Kind::Produce) > 0 {
+            self.produce();
+        }
+        while self.missing(Kind::Fetch) > 0 {
+            self.fetch();
         }
     }
 
