@@ -9,7 +9,7 @@ pub(crate) mod partition;
 pub(crate) mod produce;
 pub(crate) mod topics;
 
-use crate::broker::delayed::{DelayedFetch, DelayedProduce, Purgatories, park};
+use crate::broker::delayed::{Purgatories, Request as _, park};
 use crate::broker::fetch::Fetch;
 use crate::broker::follower::Follower;
 use crate::broker::produce::{Acks, Produced};
@@ -22,10 +22,8 @@ use crate::storage::folder::Folder;
 use crate::wire::request::Request;
 use anyhow::Context;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::{
-    FetchRequest, InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProducerId,
-    RequestKind,
-};
+use kafka_protocol::messages::*;
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,8 +69,8 @@ impl Broker {
         };
         let topics = Topics::open(purgatories.clone(), folder, settings.partitions)?;
         let producer_ids = Counter::default();
-        // A new producer must not be taken for one that came before.
-        producer_ids.add(topics.greatest_producer().map_or(0, |id| id as u64 + 1));
+        // A new producer must not be taken for one that came before the restart: so they begin anywhere below 2^62.
+        producer_ids.add(RandomState::new().hash_one(()) >> 2);
         Ok(Self {
             follower: Follower::start(settings.replica_lag),
             connection: Arc::default(),
@@ -128,17 +126,13 @@ impl Broker {
             return refused.into();
         }
         let max_wait = milliseconds(request.max_wait_ms);
-        let fetch = Fetch::new(request, &self.topics);
+        let fetch = Box::new(Fetch::new(request, &self.topics));
         if max_wait.is_zero() || !caller.may_wait {
-            return Reply::Now(fetch.into());
+            return Reply::Now(fetch.answer());
         }
         let partitions = fetch.known_partitions();
         let watches = partitions.iter().map(|partition| partition.for_fetches());
-        park(&self.purgatories.fetch, watches, |answer| DelayedFetch {
-            fetch,
-            max_wait,
-            answer,
-        })
+        park(&self.purgatories.fetch, watches, fetch, max_wait)
     }
 
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
@@ -157,13 +151,8 @@ impl Broker {
                 let required = produced.required();
                 let required = required.iter();
                 let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
-                park(&self.purgatories.produce, watches, |answer| {
-                    DelayedProduce {
-                        produced,
-                        timeout,
-                        answer,
-                    }
-                })
+                let produced = Box::new(produced);
+                park(&self.purgatories.produce, watches, produced, timeout)
             }
             // With acks of all and no memory to wait in, what is not replicated yet has timed out.
             Acks::Leader | Acks::All => produced.response().into(),

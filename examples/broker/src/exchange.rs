@@ -1,7 +1,6 @@
 //! A request and its answer, as the layers hand them to each other: who asks, and how the answer comes.
 
 use kafka_protocol::messages::{BrokerId, ResponseKind};
-use std::fmt;
 use std::net::SocketAddr;
 use tokio::sync::oneshot;
 
@@ -24,18 +23,10 @@ pub(crate) struct Caller {
 }
 
 /// An answer.
-#[derive(Debug)]
 pub(crate) enum Answer {
     Response(Box<ResponseKind>),
-    /// Much data, which is read only when the client can be sent it.
-    Unread(Box<dyn Unread>),
-}
-
-pub(crate) trait Unread: fmt::Debug + Send {
-    /// About how many bytes it has.
-    fn size(&self) -> usize;
-
-    fn read(self: Box<Self>) -> ResponseKind;
+    /// Much data, about as many bytes, which is read only when the client can be sent it.
+    Unread(usize, Box<dyn FnOnce() -> ResponseKind + Send>),
 }
 
 impl<R: Into<ResponseKind>> From<R> for Answer {

@@ -7,21 +7,12 @@ use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
 use crate::wire::frame::MAX_FRAME;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::create_topics_request::{
-    CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
-};
-use kafka_protocol::messages::create_topics_response::{
-    CreatableTopicResult, CreateTopicsResponse,
-};
+use kafka_protocol::messages::create_topics_request::*;
+use kafka_protocol::messages::create_topics_response::*;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
-use kafka_protocol::messages::describe_configs_response::{
-    DescribeConfigsResourceResult, DescribeConfigsResult,
-};
-use kafka_protocol::messages::{
-    DeleteTopicsRequest, DeleteTopicsResponse, DescribeConfigsRequest, DescribeConfigsResponse,
-    TopicName,
-};
+use kafka_protocol::messages::describe_configs_response::*;
+use kafka_protocol::messages::*;
 use kafka_protocol::protocol::StrBytes;
 use std::collections::HashMap;
 

@@ -1,14 +1,13 @@
 //! Fetch requests: what is asked of which partitions, whether enough of it is there, and the answer.
 
+use crate::broker::delayed::Request;
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
 use crate::console::log;
-use crate::exchange::{Answer, Unread};
+use crate::exchange::Answer;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::fetch_response::{
-    FetchResponse, FetchableTopicResponse, PartitionData,
-};
+use kafka_protocol::messages::fetch_response::*;
 use kafka_protocol::messages::{FetchRequest, ResponseKind, TopicName};
 use std::io;
 use std::sync::Arc;
@@ -84,8 +83,14 @@ impl Fetch {
             .collect()
     }
 
+    fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
+        self.topics.iter().flat_map(|topic| &topic.partitions)
+    }
+}
+
+impl Request for Fetch {
     /// Whether there is something to answer with: `min_bytes` over all partitions, or an error.
-    pub(crate) fn is_satisfied(&self) -> bool {
+    fn is_satisfied(&self) -> bool {
         let mut readable = 0;
         for asked in self.partitions() {
             match asked.readable_bytes() {
@@ -96,18 +101,12 @@ impl Fetch {
         readable >= self.min_bytes
     }
 
-    fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
-        self.topics.iter().flat_map(|topic| &topic.partitions)
+    fn answer(self: Box<Self>) -> Answer {
+        Answer::Unread(self.size(), Box::new(|| self.read()))
     }
 }
 
-impl From<Fetch> for Answer {
-    fn from(fetch: Fetch) -> Self {
-        Self::Unread(Box::new(fetch))
-    }
-}
-
-impl Unread for Fetch {
+impl Fetch {
     fn size(&self) -> usize {
         let mut limits = Limits(self.max_bytes, true);
         let size = |asked: &PartitionFetch| {
@@ -118,7 +117,7 @@ impl Unread for Fetch {
     }
 
     /// Reads what is there now.
-    fn read(self: Box<Self>) -> ResponseKind {
+    fn read(self) -> ResponseKind {
         let mut limits = Limits(self.max_bytes, true);
         let mut partition = |asked: PartitionFetch| {
             let data = PartitionData::default().with_partition_index(asked.index);

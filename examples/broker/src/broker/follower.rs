@@ -15,25 +15,21 @@ pub(crate) struct Follower {
     appended: mpsc::UnboundedSender<Appended>,
 }
 
-#[derive(Debug)]
-struct Appended {
-    partition: Arc<Partition>,
-    end_offset: i64,
-    /// When the follower will have it. The lag is the same for all, so the queue is in order of this.
-    due: Instant,
-}
+/// How far a partition reaches, and when the follower will have that. The lag is the same for all, so the queue is in
+/// order of it.
+type Appended = (Arc<Partition>, i64, Instant);
 
 impl Follower {
     /// Starts a follower on the current tokio runtime.
     pub(crate) fn start(lag: Duration) -> Self {
         let (appended, mut queue) = mpsc::unbounded_channel::<Appended>();
         tokio::spawn(async move {
-            while let Some(appended) = queue.recv().await {
-                if appended.due > Instant::now() {
-                    tokio::time::sleep_until(appended.due).await;
+            while let Some((partition, end_offset, due)) = queue.recv().await {
+                if due > Instant::now() {
+                    tokio::time::sleep_until(due).await;
                 }
                 // No lock is held here: the checks below run other requests' code.
-                appended.partition.replicated_up_to(appended.end_offset);
+                partition.replicated_up_to(end_offset);
             }
         });
         Self { lag, appended }
@@ -43,10 +39,6 @@ impl Follower {
     pub(crate) fn replicate(&self, partition: Arc<Partition>, end_offset: i64) {
         let due = Instant::now() + self.lag;
         // Fails only when the runtime is gone, and the follower's task with it.
-        let _ = self.appended.send(Appended {
-            partition,
-            end_offset,
-            due,
-        });
+        let _ = self.appended.send((partition, end_offset, due));
     }
 }

@@ -1,6 +1,6 @@
 //! One partition: its log, and how far of it consumers may see.
 
-use crate::broker::delayed::{DelayedFetch, DelayedProduce, Purgatories};
+use crate::broker::delayed::{Delayed, Purgatories, TopicPartition};
 use crate::console::log;
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
@@ -10,14 +10,6 @@ use parking_lot::Mutex;
 use request_purgatory::{Bound, ResolvedKey, Watch};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-
-/// What delayed requests are keyed by.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TopicPartition {
-    pub(crate) topic: Arc<str>,
-    pub(crate) partition: i32,
-}
 
 /// A partition as its leader keeps it.
 ///
@@ -28,9 +20,9 @@ pub(crate) struct Partition {
     key: TopicPartition,
     state: Mutex<State>,
     /// The fetches that wait for this partition.
-    fetches: ResolvedKey<DelayedFetch>,
+    fetches: ResolvedKey<Delayed>,
     /// The produces that wait for it, each at the offset that it needs.
-    produces: ResolvedKey<DelayedProduce>,
+    produces: ResolvedKey<Delayed>,
 }
 
 #[derive(Debug, Default)]
@@ -78,11 +70,6 @@ impl Partition {
             produces: purgatories.produce.resolve(key.clone()),
             key,
         })
-    }
-
-    /// The greatest id of a producer whose batches are remembered.
-    pub(crate) fn greatest_producer(&self) -> Option<i64> {
-        self.state.lock().producers.greatest_id()
     }
 
     /// Sees to it that everything appended outlives the machine.

@@ -1,8 +1,10 @@
 //! Produce requests: the append, and the answer.
 
+use crate::broker::delayed::Request;
 use crate::broker::follower::Follower;
 use crate::broker::partition::{Appended, Partition};
 use crate::broker::topics::Topics;
+use crate::exchange::Answer;
 use crate::storage::batch::Batch;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -94,12 +96,6 @@ impl Produced {
         required.collect()
     }
 
-    /// Whether they have, or never will.
-    pub(crate) fn is_replicated(&self) -> bool {
-        let mut appended = self.outcomes().flatten();
-        appended.all(|(to, partition)| partition.has_replicated(to.end_offset).is_some())
-    }
-
     /// The answer as of now.
     pub(crate) fn response(self) -> ProduceResponse {
         let acks = self.acks;
@@ -111,6 +107,20 @@ impl Produced {
                 .with_partition_responses(responses.collect())
         };
         ProduceResponse::default().with_responses(self.topics.into_iter().map(topic).collect())
+    }
+}
+
+impl Request for Produced {
+    /// Whether every high watermark has reached what was appended, or never will.
+    fn is_satisfied(&self) -> bool {
+        let mut appended = self.outcomes().flatten();
+        appended.all(|(to, partition)| partition.has_replicated(to.end_offset).is_some())
+    }
+
+    /// The offsets. Partitions whose replicas did not make it in time get REQUEST_TIMED_OUT, and their records stay in the
+    /// log: the producer cannot know whether they will be replicated, and is told so.
+    fn answer(self: Box<Self>) -> Answer {
+        self.response().into()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The topics of the broker.
 
-use crate::broker::delayed::Purgatories;
-use crate::broker::partition::{Partition, TopicPartition};
+use crate::broker::delayed::{Purgatories, TopicPartition};
+use crate::broker::partition::Partition;
 use crate::console::log;
 use crate::storage::folder::Folder;
 use kafka_protocol::ResponseError;
@@ -81,15 +81,6 @@ impl Topics {
             folder,
             default_partitions,
         })
-    }
-
-    /// The greatest id of a producer that is remembered.
-    pub(crate) fn greatest_producer(&self) -> Option<i64> {
-        let topics = self.all();
-        let partitions = topics.iter().flat_map(|topic| &topic.partitions);
-        partitions
-            .filter_map(|partition| partition.greatest_producer())
-            .max()
     }
 
     /// Sees to it that everything appended outlives the machine.

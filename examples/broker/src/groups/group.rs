@@ -13,14 +13,15 @@
 //!
 //! and `Dead` once the group has been deleted.
 
-use super::delayed::{DelayedPhase, Kind};
+use super::journal::Offsets;
 use super::member::{Id, Member};
-use super::offsets::Offsets;
 use super::{Charge, Coordinator};
 use kafka_protocol::ResponseError;
+use kafka_protocol::messages::OffsetCommitRequest;
 use parking_lot::{Mutex, MutexGuard};
-use request_purgatory::ResolvedKey;
+use request_purgatory::{Completion, DelayedOperation, ResolvedKey};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// A group. Its lock is never held across a check of a purgatory, nor while an operation is being parked: both run
@@ -34,7 +35,7 @@ pub(crate) struct Group {
 }
 
 /// What the lock of a group guards.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct State {
     pub(super) id: Id,
     pub(super) phase: Phase,
@@ -97,6 +98,72 @@ impl Group {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+}
+
+/// Kafka's `DelayedJoin` and `DelayedSync`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Waits until all members have joined, or for the rebalance timeout. Then those that have joined are a generation.
+    Join,
+    /// Waits until all members of a generation have asked for their assignments, or for the rebalance timeout: then the
+    /// group goes on without those that have not.
+    Sync,
+}
+
+/// It is parked under the group's id, in the purgatory of its kind, and whatever takes a member in or out, or ends the
+/// phase, checks that key. The answers to the members lie with the members: this is the one operation that ends all
+/// their waits.
+pub(crate) struct DelayedPhase {
+    pub(super) coordinator: Weak<Coordinator>,
+    pub(super) group: Arc<Group>,
+    pub(super) kind: Kind,
+    /// The rebalance that is meant, as [`State::round`](State::round) counts them.
+    pub(super) round: u64,
+    pub(super) timeout: Duration,
+}
+
+impl DelayedOperation for DelayedPhase {
+    type Key = Id;
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Takes the lock of the group. So no thread checks or parks while it has that lock.
+    fn try_complete(&mut self) -> bool {
+        let state = self.group.lock();
+        match self.kind {
+            Kind::Join => !state.is_joining(self.round) || state.all_have_joined(),
+            Kind::Sync => !state.is_syncing(self.round),
+        }
+    }
+
+    fn on_complete(self, completion: Completion) {
+        match completion {
+            Completion::Satisfied | Completion::Expired => self.end(),
+            _ => self.refuse(),
+        }
+    }
+}
+
+impl DelayedPhase {
+    /// Ends the phase, if it goes on still.
+    pub(super) fn end(self) {
+        if let Some(coordinator) = self.coordinator.upgrade() {
+            coordinator.change(&self.group, |state| match self.kind {
+                Kind::Join => state.end_join_phase(&coordinator, self.round),
+                Kind::Sync => state.end_sync_phase(&coordinator, self.round),
+            });
+        }
+    }
+
+    /// The broker shuts down.
+    pub(super) fn refuse(self) {
+        let mut state = self.group.lock();
+        if state.round == self.round {
+            state.refuse_waiters(ResponseError::NotCoordinator);
+        }
     }
 }
 
@@ -168,6 +235,43 @@ impl State {
         match self.phase {
             Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether the sender of `request` may commit now. A member that does is alive.
+    pub(super) fn check_commit(
+        &mut self,
+        coordinator: &Coordinator,
+        request: &OffsetCommitRequest,
+    ) -> Result<(), ResponseError> {
+        let (member, generation) = (&*request.member_id, request.generation_id_or_member_epoch);
+        let instance = request.group_instance_id.as_deref();
+        if generation < 0 && member.is_empty() && instance.is_none() {
+            // A client that assigns its partitions itself, or an administrator: not beside members.
+            return match self.phase {
+                Phase::Empty => Ok(()),
+                Phase::Dead => Err(ResponseError::CoordinatorNotAvailable),
+                _ => Err(ResponseError::UnknownMemberId),
+            };
+        }
+        self.check_member(member, instance, generation)?;
+        self.touch(coordinator, member);
+        match self.phase {
+            Phase::CompletingRebalance => Err(ResponseError::RebalanceInProgress),
+            // What it has read until it joins, it may still commit.
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a member out, and ends its waits.
+    pub(super) fn remove_member(&mut self, coordinator: &Coordinator, id: &Id) {
+        coordinator.sessions.complete(&self.session(id));
+        if let Some(mut member) = self.members.remove(id) {
+            member.fail(id, ResponseError::UnknownMemberId);
+        }
+        self.unsynced.remove(id);
+        if self.leader.as_ref() == Some(id) {
+            self.leader = None;
         }
     }
 

@@ -1,9 +1,10 @@
 //! Who comes into a group, comes back, and goes.
 
+use super::Coordinator;
 use super::group::{Phase, State};
-use super::member::{Id, Member, Protocols, Waiter};
+use super::member::{Id, Member, Protocols, Waiter, join_failed};
+use super::rebalance::joined;
 use super::settings::{MAX_ID, MAX_REBALANCE, SESSION};
-use super::{Coordinator, answers};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::JoinGroupRequest;
@@ -77,7 +78,7 @@ impl State {
             }
             Ok((id, false)) => {
                 self.touch(coordinator, &id);
-                waiter.answer(answers::joined(self, &id));
+                waiter.answer(joined(self, &id));
                 None
             }
             Err(error) => {
@@ -85,7 +86,7 @@ impl State {
                     ResponseError::MemberIdRequired => &join.fresh_id,
                     _ => join.request.member_id.as_str(),
                 };
-                waiter.answer(answers::join_failed(given, error));
+                waiter.answer(join_failed(given, error));
                 None
             }
         }
@@ -271,18 +272,6 @@ impl State {
         if self.members.contains_key(id) {
             self.remove_member(coordinator, id);
             self.rebalance(coordinator);
-        }
-    }
-
-    /// Takes a member out, and ends its waits.
-    pub(super) fn remove_member(&mut self, coordinator: &Coordinator, id: &Id) {
-        coordinator.sessions.complete(&self.session(id));
-        if let Some(mut member) = self.members.remove(id) {
-            member.fail(id, ResponseError::UnknownMemberId);
-        }
-        self.unsynced.remove(id);
-        if self.leader.as_ref() == Some(id) {
-            self.leader = None;
         }
     }
 }

@@ -1,8 +1,7 @@
 //! The requests of members.
 
-use super::answers::{self, code, text};
 use super::group::Group;
-use super::member::{Id, Waiter};
+use super::member::{Id, Waiter, code, join_failed, sync_failed, text};
 use super::membership::Join;
 use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
@@ -11,11 +10,7 @@ use crate::exchange::{Caller, NODE, Reply, Waiting};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
-use kafka_protocol::messages::{
-    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, FindCoordinatorResponse,
-    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse,
-    RequestKind, SyncGroupRequest,
-};
+use kafka_protocol::messages::*;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -68,7 +63,7 @@ impl Coordinator {
             Err(error) => Err(error),
         };
         match group {
-            Err(error) => answers::join_failed(&join.request.member_id, error).into(),
+            Err(error) => join_failed(&join.request.member_id, error).into(),
             Ok(group) => self.waiting(group, |coordinator, group, waiter| {
                 coordinator.change(group, |state| state.join(coordinator, &join, waiter))
             }),
@@ -77,8 +72,8 @@ impl Coordinator {
 
     fn sync(self: &Arc<Self>, request: &SyncGroupRequest, caller: &Caller) -> Reply {
         match self.group(&request.group_id) {
-            None => answers::sync_failed(ResponseError::UnknownMemberId).into(),
-            Some(_) if !caller.may_wait => answers::sync_failed(NO_ROOM).into(),
+            None => sync_failed(ResponseError::UnknownMemberId).into(),
+            Some(_) if !caller.may_wait => sync_failed(NO_ROOM).into(),
             Some(group) => self.waiting(group, |coordinator, group, waiter| {
                 let sync = |state: &mut super::State| state.sync(coordinator, request, waiter);
                 let waits = coordinator.change(group, sync);

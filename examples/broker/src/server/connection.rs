@@ -3,35 +3,18 @@
 use crate::broker::Broker;
 use crate::console::log;
 use crate::exchange::{Answer, Caller, Reply};
-use crate::server::incoming::{Incoming, Sent};
+use crate::server::incoming::{End, Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
 use crate::wire::frame::encode;
 use crate::wire::request::Envelope;
 use bytes::BytesMut;
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
 use tokio::sync::watch;
 use tokio::time::timeout;
-
-/// How a connection came to its end.
-#[derive(Debug)]
-pub(crate) enum End {
-    /// The client closed it, or had no use for it any more; or the server shuts down.
-    Closed,
-    /// The broker closed it, for this reason.
-    Dropped(String),
-}
-
-impl End {
-    pub(crate) fn because(reason: impl Display) -> Self {
-        Self::Dropped(reason.to_string())
-    }
-}
 
 /// What all connections share.
 #[derive(Clone)]
@@ -94,8 +77,7 @@ impl Connection<'_> {
             }
         };
         let envelope = Envelope::open(&frame).map_err(|malformed| End::because(malformed.0))?;
-        mention_left_over(&envelope);
-        let elements = PER_ELEMENT * envelope.extent().elements;
+        let elements = PER_ELEMENT * envelope.elements();
         let weight = frame.len() + elements;
         drop(frame);
         let decoded = self.limits.memory(elements).await.map_err(End::Dropped)?;
@@ -148,11 +130,10 @@ impl Connection<'_> {
             Answer::Response(response) => {
                 encode(&response, correlation_id, version, 0).map(|bytes| (bytes, None))
             }
-            Answer::Unread(unread) => {
-                let size = unread.size();
+            Answer::Unread(size, read) => {
                 // As read, and as encoded.
                 let memory = self.limits.memory(2 * size).await.map_err(End::Dropped)?;
-                let encoding = || encode(&unread.read(), correlation_id, version, size);
+                let encoding = || encode(&read(), correlation_id, version, size);
                 let bytes = self.limits.work(size, encoding).await;
                 bytes.map(|bytes| (bytes, Some(memory)))
             }
@@ -165,18 +146,5 @@ impl Connection<'_> {
             Ok(written) => written.map_err(End::because),
             Err(_) => Err(End::because("the client takes too long to read its answer")),
         }
-    }
-}
-
-/// Says once, for all connections, that a client sends more than its request has fields.
-fn mention_left_over(envelope: &Envelope) {
-    static MENTIONED: AtomicBool = AtomicBool::new(false);
-    let left_over = envelope.extent().left_over;
-    // ORDERING: Relaxed: only which thread comes first counts.
-    if left_over > 0 && !MENTIONED.swap(true, Ordering::Relaxed) {
-        let (api, version) = envelope.api();
-        log!(
-            "{left_over} bytes after the last field of {api:?} v{version}: let pass, and not mentioned again"
-        );
     }
 }

@@ -1,11 +1,11 @@
 //! The requests of one client, frame by frame, within its limits.
 
-use crate::server::connection::End;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
 use crate::wire::too_long::{self, LONGEST, Refusal, START};
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::ApiKey;
+use std::fmt::Display;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::tcp::ReadHalf;
@@ -17,6 +17,21 @@ const GROWTH: usize = 64 * 1024;
 
 /// How often a client is looked after of which nothing more can be read now.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How a connection came to its end.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The client closed it, or had no use for it any more; or the server shuts down.
+    Closed,
+    /// The broker closed it, for this reason.
+    Dropped(String),
+}
+
+impl End {
+    pub(crate) fn because(reason: impl Display) -> Self {
+        Self::Dropped(reason.to_string())
+    }
+}
 
 /// The reading half of a connection.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Record batches, format version 2. A batch is stored and handed out as the bytes that came, with two header fields of
 //! its own filled in; of the records inside, which may be compressed, the broker knows only how many there are.
 
-use crate::storage::producers::Sequence;
 use crate::storage::records;
 use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::ResponseError;
@@ -19,6 +18,15 @@ const ATTRIBUTES: usize = 21;
 const COMPRESSION_MASK: i16 = 0b111;
 const TRANSACTIONAL: i16 = 1 << 4;
 const CONTROL: i16 = 1 << 5;
+
+/// Which batch of which idempotent producer this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sequence {
+    pub producer_id: i64,
+    pub producer_epoch: i16,
+    /// Number of the first record, counted by the producer for this partition.
+    pub base_sequence: i32,
+}
 
 /// A batch whose header was found in order.
 #[derive(Debug, Clone)]

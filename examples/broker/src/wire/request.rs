@@ -2,7 +2,6 @@
 
 use crate::wire::apis::Api;
 use crate::wire::outline;
-pub use crate::wire::outline::Extent;
 use bytes::Bytes;
 pub use kafka_protocol::messages::RequestKind;
 use kafka_protocol::messages::{ApiKey, RequestHeader};
@@ -42,7 +41,7 @@ pub struct Envelope {
     correlation_id: i32,
     client_id: StrBytes,
     body: Option<Bytes>,
-    extent: Extent,
+    elements: usize,
 }
 
 impl Envelope {
@@ -65,7 +64,7 @@ impl Envelope {
             correlation_id: i32::from_be_bytes([c0, c1, c2, c3]),
             client_id: StrBytes::new(),
             body: None,
-            extent: Extent::default(),
+            elements: 0,
         };
         if !api.versions.contains(&version) {
             envelope.version = 0;
@@ -81,7 +80,7 @@ impl Envelope {
             .map_err(|error| Malformed::new(api.key, version, &error.to_string()))?;
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
-        envelope.extent = outline::check(&body, api.body, version, header_version >= 2)
+        envelope.elements = outline::check(&body, api.body, version, header_version >= 2)
             .ok_or_else(|| {
                 let wrong = "fields end after the frame, or too many";
                 Malformed::new(api.key, version, wrong)
@@ -90,19 +89,14 @@ impl Envelope {
         Ok(envelope)
     }
 
-    /// What was found in the body.
-    pub fn extent(&self) -> Extent {
-        self.extent
-    }
-
-    /// Which request this is.
-    pub(crate) fn api(&self) -> (ApiKey, i16) {
-        (self.api, self.version)
+    /// Array elements and tagged fields in the body.
+    pub fn elements(&self) -> usize {
+        self.elements
     }
 
     /// Decodes the body.
     pub fn decode(self) -> Result<Request, Malformed> {
-        let (api, version) = self.api();
+        let (api, version) = (self.api, self.version);
         let decode = |mut body| RequestKind::decode(api, &mut body, version);
         let body = self.body.map(decode).transpose();
         Ok(Request {

@@ -67,8 +67,6 @@ fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
     if acks_and_timeout[..2] == [0, 0] || topics != 1 || partitions != 1 {
         return None;
     }
-    let index = index
-        .iter()
-        .fold(0, |number, byte| number << 8 | i32::from(*byte));
+    let index = i32::from_be_bytes(index.try_into().ok()?);
     Some((TopicName(StrBytes::from_string(topic)), index))
 }

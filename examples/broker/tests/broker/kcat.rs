@@ -33,23 +33,14 @@ fn kcat_gets_back_what_it_produced_in_any_compression() {
         let arguments = format!("-P -p 1 -t {codec} -z {codec} -H name=value -X acks={acks}");
         let output = produced(&broker, &arguments, &lines);
         assert!(output.status.success(), "{output:?}");
-        let consumed = produced(
-            &broker,
-            &format!("-C -t {codec} -o beginning -e -f %h:%s\\n"),
-            "",
-        );
+        let arguments = format!("-C -t {codec} -o beginning -e -f %h:%s\\n");
+        let consumed = produced(&broker, &arguments, "");
         let expected = lines.replace("line", "name=value:line");
-        assert!(
-            consumed.stdout == expected.as_bytes(),
-            "{codec}: {consumed:?}"
-        );
+        assert!(consumed.stdout == expected.as_bytes(), "{consumed:?}");
     }
     let listing = produced(&broker, "-L", "").stdout;
     let listing = String::from_utf8_lossy(&listing);
-    assert!(
-        listing.contains("topic \"lz4\" with 3 partitions"),
-        "{listing}"
-    );
+    assert!(listing.contains("topic \"lz4\" with 3 partitions"));
     broker.assert_clean(());
 }
 

@@ -90,11 +90,3 @@ pub(crate) fn eventually<T>(what: &str, mut wanted: impl FnMut() -> Option<T>) -
         thread::sleep(Duration::from_millis(2));
     }
 }
-
-/// Asserts that the median of several tries is below `limit`. A single one may be late for reasons of its own.
-pub(crate) fn assert_median_below(limit: Duration, mut run: impl FnMut() -> Duration) {
-    const TRIES: usize = 7;
-    let mut durations = [(); TRIES].map(|()| run());
-    durations.sort();
-    assert!(durations[TRIES / 2] < limit, "{durations:?}");
-}
