@@ -25,8 +25,15 @@ pub(crate) struct Caller {
 /// An answer.
 pub(crate) enum Answer {
     Response(Box<ResponseKind>),
-    /// Much data, about as many bytes, which is read only when the client can be sent it.
-    Unread(usize, Box<dyn FnOnce() -> ResponseKind + Send>),
+    /// Much data, which is read only when the client can be sent it.
+    Unread(Box<dyn Unread>),
+}
+
+pub(crate) trait Unread: Send {
+    /// About how many bytes it has now.
+    fn size(&self) -> usize;
+
+    fn read(self: Box<Self>) -> ResponseKind;
 }
 
 impl<R: Into<ResponseKind>> From<R> for Answer {

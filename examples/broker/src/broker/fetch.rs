@@ -4,7 +4,7 @@ use crate::broker::delayed::Request;
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
 use crate::console::log;
-use crate::exchange::Answer;
+use crate::exchange::{Answer, Unread};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::fetch_response::*;
@@ -102,11 +102,11 @@ impl Request for Fetch {
     }
 
     fn answer(self: Box<Self>) -> Answer {
-        Answer::Unread(self.size(), Box::new(|| self.read()))
+        Answer::Unread(self)
     }
 }
 
-impl Fetch {
+impl Unread for Fetch {
     fn size(&self) -> usize {
         let mut limits = Limits(self.max_bytes, true);
         let size = |asked: &PartitionFetch| {
@@ -117,7 +117,7 @@ impl Fetch {
     }
 
     /// Reads what is there now.
-    fn read(self) -> ResponseKind {
+    fn read(self: Box<Self>) -> ResponseKind {
         let mut limits = Limits(self.max_bytes, true);
         let mut partition = |asked: PartitionFetch| {
             let data = PartitionData::default().with_partition_index(asked.index);

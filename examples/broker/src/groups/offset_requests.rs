@@ -84,10 +84,9 @@ impl Coordinator {
         state.check_commit(self, asked)?;
         note(&mut journal, &changes)?;
         for ((_, topic, index, committed), charge) in changes.into_iter().zip(charges) {
-            let committed = committed.map(|committed| (committed, charge));
-            state
-                .offsets
-                .extend(committed.map(|it| ((topic, index), it)));
+            if let Some(committed) = committed {
+                state.offsets.insert((topic, index), (committed, charge));
+            }
         }
         drop(state);
         if journal.is_long()

@@ -130,10 +130,11 @@ impl Connection<'_> {
             Answer::Response(response) => {
                 encode(&response, correlation_id, version, 0).map(|bytes| (bytes, None))
             }
-            Answer::Unread(size, read) => {
+            Answer::Unread(unread) => {
+                let size = unread.size();
                 // As read, and as encoded.
                 let memory = self.limits.memory(2 * size).await.map_err(End::Dropped)?;
-                let encoding = || encode(&read(), correlation_id, version, size);
+                let encoding = || encode(&unread.read(), correlation_id, version, size);
                 let bytes = self.limits.work(size, encoding).await;
                 bytes.map(|bytes| (bytes, Some(memory)))
             }
