@@ -3,7 +3,6 @@
 pub(crate) mod admin;
 pub(crate) mod delayed;
 pub(crate) mod fetch;
-pub(crate) mod follower;
 pub(crate) mod metadata;
 pub(crate) mod partition;
 pub(crate) mod produce;
@@ -11,15 +10,13 @@ pub(crate) mod topics;
 
 use crate::broker::delayed::{Purgatories, Request as _, park};
 use crate::broker::fetch::Fetch;
-use crate::broker::follower::Follower;
-use crate::broker::produce::{Acks, Produced};
+use crate::broker::produce::{Acks, Follower, Produced};
 use crate::broker::topics::Topics;
 use crate::console::log;
 use crate::exchange::{Caller, Reply};
 use crate::figures::Counter;
 use crate::groups::{self, Coordinator};
 use crate::storage::folder::Folder;
-use crate::wire::request::Request;
 use anyhow::Context;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::*;
@@ -95,9 +92,9 @@ impl Broker {
     }
 
     /// Does what `request` asks, short of waiting.
-    pub(crate) fn handle(&self, request: Request, caller: &Caller) -> Reply {
+    pub(crate) fn handle(&self, request: Option<RequestKind>, caller: &Caller) -> Reply {
         let topics = &self.topics;
-        match request.body {
+        match request {
             None => metadata::api_versions(Some(ResponseError::UnsupportedVersion)).into(),
             Some(RequestKind::ApiVersions(_)) => metadata::api_versions(None).into(),
             Some(RequestKind::Fetch(fetch)) => self.fetch(fetch, caller),
@@ -170,13 +167,10 @@ impl Broker {
             let id = ProducerId(self.producer_ids.increase() as i64);
             return answer.with_producer_id(id).with_producer_epoch(0);
         }
-        log!(
-            "{} (client id {:?}) has a transactional id: refused, there are no transactions here",
-            caller.client,
-            caller.client_id
-        );
+        let (client, id) = (caller.client, &caller.client_id);
+        log!("{client} ({id:?}) has a transactional id: refused, there are no transactions here");
+        let answer = answer.with_error_code(ResponseError::UnsupportedVersion.code());
         answer
-            .with_error_code(ResponseError::UnsupportedVersion.code())
             .with_producer_id(ProducerId(-1))
             .with_producer_epoch(-1)
     }

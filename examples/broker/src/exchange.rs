@@ -1,5 +1,6 @@
 //! A request and its answer, as the layers hand them to each other: who asks, and how the answer comes.
 
+use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{BrokerId, ResponseKind};
 use std::net::SocketAddr;
 use tokio::sync::oneshot;
@@ -21,6 +22,9 @@ pub(crate) struct Caller {
     /// Whether there is memory for the request to be parked. If not, it is answered at once.
     pub(crate) may_wait: bool,
 }
+
+/// What a step of a request comes to: something, or the error that its client is told.
+pub(crate) type Outcome<T = ()> = Result<T, ResponseError>;
 
 /// An answer.
 pub(crate) enum Answer {

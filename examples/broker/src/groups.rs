@@ -40,6 +40,7 @@ pub(crate) mod settings;
 mod tests;
 
 use crate::console::log;
+use crate::exchange::Outcome;
 use crate::figures::Counter;
 use group::{DelayedPhase, Group, Kind, Phase, State};
 use journal::{Change, Journal};
@@ -71,7 +72,6 @@ pub(crate) struct Coordinator {
     numbers: Counter,
     /// Tells the member ids of this process from those of another.
     process: String,
-    rebalances: Counter,
 }
 
 /// The sessions of all members of all groups, by group and member: one timer each, which heartbeats push back.
@@ -113,7 +113,6 @@ impl Coordinator {
             memory: Arc::new(Semaphore::new(settings.max_bytes)),
             numbers: Counter::default(),
             process: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
-            rebalances: Counter::default(),
             settings,
         };
         if let Some(path) = &coordinator.settings.offsets {
@@ -143,18 +142,13 @@ impl Coordinator {
         self.sessions.stats().parked
     }
 
-    /// Rebalances so far.
-    pub(crate) fn rebalances(&self) -> u64 {
-        self.rebalances.value()
-    }
-
     /// Sees to it that every offset that was committed outlives the machine.
     pub(crate) fn sync_offsets(&self) -> std::io::Result<()> {
         self.journal.lock().sync()
     }
 
     /// Does again what was done before the restart.
-    fn restore(&self, (group, topic, partition, committed): Change) -> Result<(), ResponseError> {
+    fn restore(&self, (group, topic, partition, committed): Change) -> Outcome {
         let group = self.group_or_new(&group)?;
         let mut state = group.lock();
         match committed {
@@ -224,11 +218,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// GROUP_MAX_SIZE_REACHED if there are as many sessions as there may be; NOT_COORDINATOR if the broker shuts down.
-    fn begin_session(
-        self: &Arc<Self>,
-        key: (Id, Id),
-        timeout: Duration,
-    ) -> Result<(), ResponseError> {
+    fn begin_session(self: &Arc<Self>, key: (Id, Id), timeout: Duration) -> Outcome {
         let tracked = self.sessions.try_track(key, Arc::downgrade(self), timeout);
         let error = tracked.err().map(|rejected| match rejected.reason() {
             RejectReason::ShutDown => ResponseError::NotCoordinator,
@@ -254,7 +244,7 @@ impl Coordinator {
     /// # Errors
     /// INVALID_GROUP_ID for an empty id and for one that is too long, POLICY_VIOLATION if there are as many groups as
     /// there may be.
-    fn group_or_new(&self, id: &str) -> Result<Arc<Group>, ResponseError> {
+    fn group_or_new(&self, id: &str) -> Outcome<Arc<Group>> {
         if let Some(group) = self.group(id) {
             return Ok(group);
         }
@@ -276,7 +266,7 @@ impl Coordinator {
     }
 
     /// Takes `bytes` of the memory for groups, if as many are left.
-    fn charge(&self, bytes: usize) -> Result<Charge, ResponseError> {
+    fn charge(&self, bytes: usize) -> Outcome<Charge> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let charge = Arc::clone(&self.memory).try_acquire_many_owned(bytes);
         charge.map_err(|_| ResponseError::GroupMaxSizeReached)

@@ -84,7 +84,7 @@ fn parked(broker: &Broker) -> String {
     let groups = &broker.groups;
     format!(
         "parked: fetch={} produce={} watched={} connections={} missed_checks={} \
-         groups: joins={} syncs={} members={} rebalances={}",
+         groups: joins={} syncs={} members={}",
         fetch.stats().parked,
         produce.stats().parked,
         fetch.stats().watched + produce.stats().watched,
@@ -93,6 +93,5 @@ fn parked(broker: &Broker) -> String {
         groups.joins.stats().parked,
         groups.syncs.stats().parked,
         groups.members(),
-        groups.rebalances(),
     )
 }

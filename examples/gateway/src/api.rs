@@ -156,6 +156,9 @@ async fn stats(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
-    let format = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    let format = (
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    );
     ([NO_STORE, format], gateway.metrics()).into_response()
 }

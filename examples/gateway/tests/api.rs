@@ -212,7 +212,11 @@ async fn the_page_and_the_figures_are_there() {
     assert_eq!(stats.json()["name"], "node");
     // For Prometheus: the purgatory's figures and the cluster's by the name of the node, and its own.
     let metrics = get(node.address, "/metrics").await;
-    assert!(metrics.headers["content-type"].to_str().is_ok_and(|it| it.starts_with("text/plain")));
+    assert!(
+        metrics.headers["content-type"]
+            .to_str()
+            .is_ok_and(|it| it.starts_with("text/plain"))
+    );
     for line in [
         "purgatory_num_delayed_operations{purgatory=\"node\"} ",
         "purgatory_cluster_sessions_total{cluster=\"node\"} ",

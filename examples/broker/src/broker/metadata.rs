@@ -1,7 +1,7 @@
 //! Requests about the cluster and its topics: ApiVersions, Metadata, ListOffsets.
 
 use crate::broker::topics::{Topic, Topics};
-use crate::exchange::{Caller, NODE};
+use crate::exchange::{Caller, NODE, Outcome};
 use crate::wire::apis::APIS;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
@@ -99,11 +99,7 @@ pub(crate) fn list_offsets(request: ListOffsetsRequest, topics: &Topics) -> List
     ListOffsetsResponse::default().with_topics(responses.collect())
 }
 
-fn find_offset(
-    topics: &Topics,
-    topic: &str,
-    asked: &ListOffsetsPartition,
-) -> Result<(i64, i64), ResponseError> {
+fn find_offset(topics: &Topics, topic: &str, asked: &ListOffsetsPartition) -> Outcome<(i64, i64)> {
     const LATEST: i64 = -1;
     const EARLIEST: i64 = -2;
     const NONE: (i64, i64) = (-1, -1);

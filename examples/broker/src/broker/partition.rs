@@ -2,6 +2,7 @@
 
 use crate::broker::delayed::{Delayed, Purgatories, TopicPartition};
 use crate::console::log;
+use crate::exchange::Outcome;
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
@@ -100,7 +101,7 @@ impl Partition {
     }
 
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
-    pub(crate) fn has_replicated(&self, offset: i64) -> Option<Result<(), ResponseError>> {
+    pub(crate) fn has_replicated(&self, offset: i64) -> Option<Outcome> {
         let state = self.state.lock();
         match state.check_exists() {
             Ok(()) if state.high_watermark < offset => None,
@@ -117,7 +118,7 @@ impl Partition {
     }
 
     /// Appends a batch, unless it is a repeat: then this tells where the original is.
-    pub(crate) fn append(&self, batch: &Batch) -> Result<Appended, ResponseError> {
+    pub(crate) fn append(&self, batch: &Batch) -> Outcome<Appended> {
         let mut state = self.state.lock();
         state.check_exists()?;
         let base_offset = match state.producers.find(batch)? {
@@ -164,19 +165,14 @@ impl Partition {
     }
 
     /// How many bytes a consumer at `offset` could be given now.
-    pub(crate) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
+    pub(crate) fn readable_bytes(&self, offset: i64) -> Outcome<u64> {
         let state = self.state.lock();
         state.check_offset(offset)?;
         Ok(state.log.bytes_between(offset, state.high_watermark))
     }
 
     /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.
-    pub(crate) fn find(
-        &self,
-        offset: i64,
-        max_bytes: usize,
-        at_least_one: bool,
-    ) -> Result<Slice, ResponseError> {
+    pub(crate) fn find(&self, offset: i64, max_bytes: usize, at_least_one: bool) -> Outcome<Slice> {
         let state = self.state.lock();
         state.check_offset(offset)?;
         let to = state.high_watermark;
@@ -209,7 +205,7 @@ impl State {
         Ok(base_offset)
     }
 
-    fn check_exists(&self) -> Result<(), ResponseError> {
+    fn check_exists(&self) -> Outcome {
         match self.deleted {
             true => Err(ResponseError::UnknownTopicOrPartition),
             false => Ok(()),
@@ -217,7 +213,7 @@ impl State {
     }
 
     /// A consumer may ask for any record that is kept, and for the one that will come next.
-    fn check_offset(&self, offset: i64) -> Result<(), ResponseError> {
+    fn check_offset(&self, offset: i64) -> Outcome {
         self.check_exists()?;
         if (self.log.start_offset()..=self.log.end_offset()).contains(&offset) {
             Ok(())

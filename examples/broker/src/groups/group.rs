@@ -16,6 +16,7 @@
 use super::journal::Offsets;
 use super::member::{Id, Member};
 use super::{Charge, Coordinator};
+use crate::exchange::Outcome;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::OffsetCommitRequest;
 use parking_lot::{Mutex, MutexGuard};
@@ -181,7 +182,7 @@ impl State {
         member: &str,
         instance: Option<&str>,
         generation: i32,
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         self.check_identity(member, instance)?;
         match generation == self.generation {
             true => Ok(()),
@@ -190,11 +191,7 @@ impl State {
     }
 
     /// Checks that a member is who it says it is.
-    pub(super) fn check_identity(
-        &self,
-        member: &str,
-        instance: Option<&str>,
-    ) -> Result<(), ResponseError> {
+    pub(super) fn check_identity(&self, member: &str, instance: Option<&str>) -> Outcome {
         if self.phase == Phase::Dead {
             return Err(ResponseError::CoordinatorNotAvailable);
         }
@@ -229,7 +226,7 @@ impl State {
         member: &str,
         instance: Option<&str>,
         generation: i32,
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         self.check_member(member, instance, generation)?;
         self.touch(coordinator, member);
         match self.phase {
@@ -243,7 +240,7 @@ impl State {
         &mut self,
         coordinator: &Coordinator,
         request: &OffsetCommitRequest,
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         let (member, generation) = (&*request.member_id, request.generation_id_or_member_epoch);
         let instance = request.group_instance_id.as_deref();
         if generation < 0 && member.is_empty() && instance.is_none() {

@@ -2,7 +2,7 @@
 
 use super::settings::MAX_PROTOCOLS;
 use super::{Charge, Coordinator};
-use crate::exchange::Answer;
+use crate::exchange::{Answer, Outcome};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
@@ -92,7 +92,7 @@ impl Protocols {
     pub(super) fn copy(
         offered: &[JoinGroupRequestProtocol],
         coordinator: &Coordinator,
-    ) -> Result<Self, ResponseError> {
+    ) -> Outcome<Self> {
         if offered.is_empty() || offered.len() > MAX_PROTOCOLS {
             return Err(ResponseError::InconsistentGroupProtocol);
         }
@@ -134,7 +134,7 @@ pub(super) fn text(text: &str) -> StrBytes {
 }
 
 /// The code on the wire.
-pub(super) fn code(outcome: Result<(), ResponseError>) -> i16 {
+pub(super) fn code(outcome: Outcome) -> i16 {
     outcome.map_or_else(|error| error.code(), |()| 0)
 }
 

@@ -5,6 +5,7 @@ use super::group::{Phase, State};
 use super::member::{Id, Member, Protocols, Waiter, join_failed};
 use super::rebalance::joined;
 use super::settings::{MAX_ID, MAX_REBALANCE, SESSION};
+use crate::exchange::Outcome;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::JoinGroupRequest;
@@ -39,7 +40,7 @@ impl Join {
     }
 
     /// Checks what can be checked without a group.
-    pub(super) fn check(&self) -> Result<(), ResponseError> {
+    pub(super) fn check(&self) -> Outcome {
         if !SESSION.contains(&self.session_timeout()) {
             return Err(ResponseError::InvalidSessionTimeout);
         }
@@ -94,11 +95,7 @@ impl State {
 
     /// Puts the member into the group, and begins a rebalance if that needs one. Returns its id, and whether it has to
     /// wait: not if it is as it was, in the generation that there is.
-    fn take_in(
-        &mut self,
-        coordinator: &Arc<Coordinator>,
-        join: &Join,
-    ) -> Result<(Id, bool), ResponseError> {
+    fn take_in(&mut self, coordinator: &Arc<Coordinator>, join: &Join) -> Outcome<(Id, bool)> {
         if self.phase == Phase::Dead {
             return Err(ResponseError::CoordinatorNotAvailable);
         }
@@ -124,11 +121,7 @@ impl State {
     }
 
     /// What the member offers, if the others can agree on some of it.
-    fn agreeable_protocols(
-        &self,
-        coordinator: &Coordinator,
-        join: &Join,
-    ) -> Result<Protocols, ResponseError> {
+    fn agreeable_protocols(&self, coordinator: &Coordinator, join: &Join) -> Outcome<Protocols> {
         let protocols = Protocols::copy(&join.request.protocols, coordinator)?;
         let kind = &*join.request.protocol_type;
         let agreeable = match self.members.is_empty() {
@@ -150,7 +143,7 @@ impl State {
         id: &Id,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<(Id, bool), ResponseError> {
+    ) -> Outcome<(Id, bool)> {
         if self.members.len() >= coordinator.settings.max_members {
             return Err(ResponseError::GroupMaxSizeReached);
         }
@@ -186,7 +179,7 @@ impl State {
         before: &Id,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<(Id, bool), ResponseError> {
+    ) -> Outcome<(Id, bool)> {
         let id = &join.fresh_id;
         coordinator.begin_session(self.session(id), join.session_timeout())?;
         coordinator.sessions.complete(&self.session(before));
@@ -213,7 +206,7 @@ impl State {
         coordinator: &Coordinator,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<(Id, bool), ResponseError> {
+    ) -> Outcome<(Id, bool)> {
         let Some((id, found)) = self.members.get_key_value(&*join.request.member_id) else {
             return Err(ResponseError::UnknownMemberId);
         };
@@ -251,7 +244,7 @@ impl State {
         coordinator: &Coordinator,
         member: &str,
         instance: Option<&str>,
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         let id = match (member, instance) {
             // An administrator removes a static member by its name.
             ("", Some(instance)) => {

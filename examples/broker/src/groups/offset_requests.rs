@@ -6,6 +6,7 @@ use super::member::{Id, code, text};
 use super::settings::MAX_OFFSET_METADATA;
 use super::{Charge, Coordinator};
 use crate::console::log;
+use crate::exchange::Outcome;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
@@ -68,7 +69,7 @@ impl Coordinator {
         asked: &OffsetCommitRequest,
         changes: Vec<Change>,
         charges: Vec<Charge>,
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         // No member joins a group of a negative generation: it is there to keep offsets.
         let group = match self.group(&asked.group_id) {
             Some(group) => group,
@@ -188,7 +189,7 @@ impl Coordinator {
         DeleteGroupsResponse::default().with_results(results.collect())
     }
 
-    fn delete_group(&self, id: &str) -> Result<(), ResponseError> {
+    fn delete_group(&self, id: &str) -> Outcome {
         let group = self.group(id).ok_or(ResponseError::GroupIdNotFound)?;
         let mut journal = self.journal.lock();
         {
@@ -208,11 +209,7 @@ impl Coordinator {
 
 impl State {
     /// Deletes what was committed for the topics that `is_meant` names.
-    fn forget(
-        &mut self,
-        journal: &mut Journal,
-        is_meant: impl Fn(&str) -> bool,
-    ) -> Result<(), ResponseError> {
+    fn forget(&mut self, journal: &mut Journal, is_meant: impl Fn(&str) -> bool) -> Outcome {
         let meant = self.offsets.keys().filter(|(name, _)| is_meant(name));
         let delete =
             |(name, index): &(Id, i32)| (Id::clone(&self.id), Id::clone(name), *index, None);
@@ -223,7 +220,7 @@ impl State {
 }
 
 /// Writes changes to the journal. After an error there is nothing of them.
-fn note(journal: &mut Journal, changes: &[Change]) -> Result<(), ResponseError> {
+fn note(journal: &mut Journal, changes: &[Change]) -> Outcome {
     journal.append(changes).map_err(|error| {
         log!("cannot keep offsets: {error}");
         ResponseError::KafkaStorageError

@@ -3,7 +3,7 @@
 use super::Coordinator;
 use super::group::{Kind, Phase, State};
 use super::member::{Id, Member, Waiter, sync_failed, text};
-use crate::exchange::Answer;
+use crate::exchange::{Answer, Outcome};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
@@ -33,7 +33,6 @@ impl State {
         let wait = self.rebalance_timeout().min(longest);
         self.unsynced.clear();
         self.phase = Phase::PreparingRebalance { first };
-        coordinator.rebalances.increase();
         self.await_joins(wait);
         // The sync phase of the generation before is over.
         self.after.check_syncs = true;
@@ -191,7 +190,7 @@ impl State {
         false
     }
 
-    fn check_sync(&self, request: &SyncGroupRequest) -> Result<(), ResponseError> {
+    fn check_sync(&self, request: &SyncGroupRequest) -> Outcome {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
         let differs = |asked: Option<&str>, agreed: &Option<Id>| {
@@ -213,7 +212,7 @@ impl State {
         &mut self,
         coordinator: &Coordinator,
         assignments: &[SyncGroupRequestAssignment],
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         let bytes = assignments.iter().map(|assigned| assigned.assignment.len());
         let charge = coordinator.charge(bytes.sum());
         self.assigned = Some(charge.map_err(|_| ResponseError::UnknownServerError)?);

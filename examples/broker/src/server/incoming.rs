@@ -2,7 +2,7 @@
 
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
-use crate::wire::too_long::{self, LONGEST, Refusal, START};
+use crate::wire::request::{LONGEST, Refusal, START, refuse};
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::ApiKey;
 use std::fmt::Display;
@@ -130,7 +130,7 @@ impl<'a> Incoming<'a> {
         }
         self.read_up_to(size_of::<i32>() + START).await?;
         let start = frame::take(&mut self.buffer, START);
-        let refusal = too_long::refuse(&start).ok_or_else(misfit)?;
+        let refusal = refuse(&start).ok_or_else(misfit)?;
         let mut left = length - START;
         loop {
             let discarded = left.min(self.buffer.len());

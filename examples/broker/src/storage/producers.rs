@@ -1,6 +1,7 @@
 //! Idempotent producers, as far as one partition knows them: a batch sent again after a lost answer is
 //! recognised by its sequence number, and not appended twice. Most clients produce this way unless told not to.
 
+use crate::exchange::Outcome;
 use crate::storage::batch::{Batch, Sequence};
 use kafka_protocol::ResponseError;
 use std::collections::{HashMap, VecDeque};
@@ -26,7 +27,7 @@ struct Seen {
 
 impl Producers {
     /// Whether `batch` is next in its producer's sequence (`None`), or a repeat of what is at some offset already.
-    pub(crate) fn find(&self, batch: &Batch) -> Result<Option<i64>, ResponseError> {
+    pub(crate) fn find(&self, batch: &Batch) -> Outcome<Option<i64>> {
         let Some(sequence) = batch.sequence else {
             return Ok(None);
         };

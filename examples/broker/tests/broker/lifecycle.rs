@@ -28,10 +28,8 @@ fn a_name_is_served_at_all_its_addresses_or_refused() {
         let output = output(&["serve", "--listen", taken]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1));
-        assert!(
-            stderr.contains(&format!("cannot listen on {taken}")),
-            "{stderr}"
-        );
+        let reason = format!("cannot listen on {taken}");
+        assert!(stderr.contains(&reason), "{stderr}");
     }
 }
 

@@ -76,11 +76,8 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     let third = newcomer.joined().member_id.to_string();
     drop((joins, newcomer));
     let [in_progress, before] = [2, 1].map(|it| commit(&world, &ids[0], it, 0, 12));
-    assert_eq!(
-        (in_progress, before),
-        (27, 22),
-        "REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION"
-    );
+    // REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION
+    assert_eq!((in_progress, before), (27, 22));
     assert_eq!(committed(&world), [(0, 11), (1, 20)]);
     assert_eq!(delete(&world), 68, "NON_EMPTY_GROUP");
     for id in ids.iter().chain([&third]) {
@@ -89,11 +86,8 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // Without members, a client that assigns its partitions itself may commit.
     assert_eq!(commit(&world, "", -1, 7, 5), 0);
     assert_eq!(committed(&world), [(0, 11), (1, 20), (7, 5)]);
-    assert_eq!(
-        [delete(&world), delete(&world)],
-        [0, 69],
-        "GROUP_ID_NOT_FOUND"
-    );
+    // GROUP_ID_NOT_FOUND
+    assert_eq!([delete(&world), delete(&world)], [0, 69]);
     assert_eq!(committed(&world), []);
     assert_eq!(world.coordinator.memory.available_permits(), world.bytes);
     world.check();

@@ -131,12 +131,8 @@ fn what_makes_no_sense_is_refused() {
             Code::UnknownMemberId,
         ),
     ] {
-        let asked = format!("{request:?}");
-        assert_eq!(
-            world.ask(request, 9).joined().error_code,
-            error.code(),
-            "{asked}"
-        );
+        let answer = world.ask(request.clone(), 9).joined();
+        assert_eq!(answer.error_code, error.code(), "{request:?}");
     }
     let stranger = sync_request("stranger", 1, &[]);
     let other = sync_request(&ids[0], 1, &[]).with_protocol_name(Some(text("roundrobin")));

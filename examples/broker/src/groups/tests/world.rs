@@ -149,10 +149,8 @@ impl World {
             may_wait: true,
         };
         let is_partition = |topic: &str, index| topic == TOPIC && (0..1_000).contains(&index);
-        let reply = self
-            .coordinator
-            .handle(request.into(), &caller, &is_partition);
-        match reply {
+        let (coordinator, request) = (&self.coordinator, request.into());
+        match coordinator.handle(request, &caller, &is_partition) {
             Reply::Later(waiting) => Asked(Ok(waiting)),
             Reply::Now(answer) => Asked(Err(Some(response(answer)))),
             _ => panic!("no answer is to come"),
@@ -212,9 +210,8 @@ impl World {
             ];
             let next = deadlines.into_iter().flatten().min();
             let next = next.filter(|next| *next <= end);
-            let now = self.clock.now();
-            self.clock
-                .advance(next.unwrap_or(end).saturating_since(now));
+            let passed = next.unwrap_or(end).saturating_since(self.clock.now());
+            self.clock.advance(passed);
             coordinator.joins.advance();
             coordinator.syncs.advance();
             coordinator.sessions.advance();
