@@ -13,7 +13,7 @@ use crate::broker::fetch::Fetch;
 use crate::broker::produce::{Acks, Follower, Produced};
 use crate::broker::topics::Topics;
 use crate::console::log;
-use crate::exchange::{Caller, Reply};
+use crate::exchange::{Caller, Reply, milliseconds};
 use crate::figures::Counter;
 use crate::groups::{self, Coordinator};
 use crate::storage::folder::Folder;
@@ -174,9 +174,4 @@ impl Broker {
             .with_producer_id(ProducerId(-1))
             .with_producer_epoch(-1)
     }
-}
-
-/// How long a request wants to wait. A negative wait is none, as in Kafka.
-fn milliseconds(count: i32) -> Duration {
-    Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }

@@ -125,7 +125,8 @@ impl Coordinator {
             let mut groups = coordinator.groups.write();
             groups.retain(|_, group| !group.lock().offsets.is_empty());
             drop(groups);
-            *coordinator.journal.lock() = Journal::begin(path, &coordinator.committed())?;
+            let kept = coordinator.committed();
+            coordinator.journal.lock().begin(path, &kept)?;
         }
         Ok(Arc::new(coordinator))
     }

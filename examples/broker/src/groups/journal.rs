@@ -77,13 +77,9 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Change>> {
 
 impl Journal {
     /// Begins the file anew with the offsets there are.
-    pub(super) fn begin(path: &Path, offsets: &[Change]) -> io::Result<Self> {
-        let mut journal = Self {
-            path: path.to_owned(),
-            ..Self::default()
-        };
-        journal.rewrite(offsets)?;
-        Ok(journal)
+    pub(super) fn begin(&mut self, path: &Path, offsets: &[Change]) -> io::Result<()> {
+        self.path = path.to_owned();
+        self.rewrite(offsets)
     }
 
     /// Replaces the file by one with these lines: after an error the old one is still there.

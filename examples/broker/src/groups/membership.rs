@@ -5,7 +5,7 @@ use super::group::{Phase, State};
 use super::member::{Id, Member, Protocols, Waiter, join_failed};
 use super::rebalance::joined;
 use super::settings::{MAX_ID, MAX_REBALANCE, SESSION};
-use crate::exchange::Outcome;
+use crate::exchange::{Outcome, milliseconds};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::JoinGroupRequest;
@@ -51,11 +51,6 @@ impl Join {
             _ => Ok(()),
         }
     }
-}
-
-/// A negative time is none.
-fn milliseconds(count: i32) -> Duration {
-    Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
 impl State {

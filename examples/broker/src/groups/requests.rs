@@ -98,24 +98,20 @@ impl Coordinator {
         let coordinator = Arc::downgrade(self);
         Reply::Later(waiting.or_leave(move || {
             if let Some(coordinator) = coordinator.upgrade() {
-                let abandon = |state: &mut super::State| {
-                    state.abandoned(&coordinator, &member, ticket);
-                };
-                coordinator.change(&group, abandon);
+                coordinator.change(&group, |state| {
+                    state.abandoned(&coordinator, &member, ticket)
+                });
             }
         }))
     }
 
     fn heartbeat(&self, asked: &HeartbeatRequest) -> HeartbeatResponse {
-        let beaten = match self.group(&asked.group_id) {
-            Some(group) => {
-                let instance = asked.group_instance_id.as_deref();
-                let mut state = group.lock();
-                state.heartbeat(self, &asked.member_id, instance, asked.generation_id)
-            }
-            None => Err(ResponseError::UnknownMemberId),
-        };
-        HeartbeatResponse::default().with_error_code(code(beaten))
+        let (member, generation) = (&asked.member_id, asked.generation_id);
+        let instance = asked.group_instance_id.as_deref();
+        let group = self.group(&asked.group_id);
+        let group = group.ok_or(ResponseError::UnknownMemberId);
+        let beat = |group: Arc<Group>| group.lock().heartbeat(self, member, instance, generation);
+        HeartbeatResponse::default().with_error_code(code(group.and_then(beat)))
     }
 
     fn leave(self: &Arc<Self>, asked: &LeaveGroupRequest, version: i16) -> LeaveGroupResponse {
@@ -123,9 +119,8 @@ impl Coordinator {
         let leave = |identity: &MemberIdentity| {
             let group = group.as_ref().ok_or(ResponseError::UnknownMemberId)?;
             let instance = identity.group_instance_id.as_deref();
-            self.change(group, |state| {
-                state.leave(self, &identity.member_id, instance)
-            })
+            let member = &identity.member_id;
+            self.change(group, |state| state.leave(self, member, instance))
         };
         let answer = LeaveGroupResponse::default();
         if version < 3 {

@@ -28,10 +28,8 @@ struct Seen {
 impl Producers {
     /// Whether `batch` is next in its producer's sequence (`None`), or a repeat of what is at some offset already.
     pub(crate) fn find(&self, batch: &Batch) -> Outcome<Option<i64>> {
-        let Some(sequence) = batch.sequence else {
-            return Ok(None);
-        };
-        let Some(seen) = self.by_id.get(&sequence.producer_id) else {
+        let known = |it: Sequence| Some((it, self.by_id.get(&it.producer_id)?));
+        let Some((sequence, seen)) = batch.sequence.and_then(known) else {
             return Ok(None);
         };
         let repeat = |seen: &&Seen| seen.sequence == sequence && seen.records == batch.records;

@@ -7,10 +7,7 @@
 use crate::client::{frame, framed};
 use crate::process::Broker;
 use crate::programs::eventually;
-use crate::requests::{
-    FETCH, UNKNOWN_TOPIC_OR_PARTITION, batch, create_topic, fetch, fetch_from, produce, produce_to,
-    receive_fetched, run, text,
-};
+use crate::requests::*;
 use kafka_protocol::messages::fetch_response::PartitionData;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{MetadataRequest, TopicName};

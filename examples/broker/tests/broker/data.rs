@@ -2,10 +2,7 @@
 
 use crate::client::Client;
 use crate::process::{Broker, command, output};
-use crate::requests::{
-    UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_topic, delete_topics, fetch, fetch_from,
-    offset_at, produce, produce_to, records, run, text, topic_name,
-};
+use crate::requests::*;
 use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::*;
 use std::fs::{self, OpenOptions};

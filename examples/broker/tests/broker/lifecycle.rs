@@ -2,10 +2,7 @@
 
 use crate::client::Client;
 use crate::process::{Broker, command, output};
-use crate::requests::{
-    FETCH, PRODUCE, batch, create_topic, fetch, produce_request, produce_to, produced,
-    receive_fetched, records,
-};
+use crate::requests::*;
 use kafka_protocol::messages::ProduceRequest;
 use std::io::{BufRead, BufReader};
 use std::net::ToSocketAddrs;

@@ -1,11 +1,7 @@
 //! Errors and limits, request by request.
 
 use crate::process::Broker;
-use crate::requests::{
-    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_request, fetch,
-    fetch_from, metadata, offset_at, patched, produce, produce_request, produce_to, produced,
-    records, run,
-};
+use crate::requests::*;
 use kafka_protocol::ResponseError as Code;
 use kafka_protocol::messages::CreateTopicsRequest;
 use std::time::{Duration, Instant};

@@ -3,9 +3,7 @@
 
 use crate::client::Client;
 use crate::process::Broker;
-use crate::requests::{
-    batch, create_request, fetch, list_offsets_request, produce_request, text, topic_name,
-};
+use crate::requests::*;
 use bytes::Bytes;
 use kafka_protocol::messages::create_topics_request::CreatableTopicConfig;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource as Resource;

@@ -2,11 +2,7 @@
 
 use crate::client::Client;
 use crate::process::Broker;
-use crate::requests::{
-    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, create_topic, delete_topics, fetch,
-    fetch_from, offset_at, patched, produce, produce_request, produce_to, produced,
-    receive_fetched, records, run,
-};
+use crate::requests::*;
 use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,6 @@
 //! Rebalances, one step after the other.
 
-use super::world::{
-    GROUP, INITIAL_DELAY, REBALANCE, SESSION, World, join_request, protocols, share, sync_request,
-};
+use super::world::*;
 use crate::groups::member::text;
 use kafka_protocol::ResponseError as Code;
 use kafka_protocol::messages::{GroupId, JoinGroupRequest};
@@ -153,16 +151,12 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(third.error_code, Code::GroupMaxSizeReached.code());
 }
 
-/// Two members "a", who leads, and "b".
-fn static_group(world: &World) -> Vec<String> {
-    world.stabilised(["a", "b"].map(|name| world.ask(named(name), 9)).into())
-}
-
 #[test]
 fn a_static_member_that_restarts_disturbs_nobody() {
     for name in ["b", "a"] {
         let world = World::new();
-        let ids = static_group(&world);
+        // "a" leads.
+        let ids = world.stabilised(["a", "b"].map(|name| world.ask(named(name), 9)).into());
         let before = &ids[usize::from(name == "b")];
         let again = world.ask(named(name), 9).joined();
         assert_eq!((again.error_code, again.generation_id), (0, 1));

@@ -1,10 +1,7 @@
 //! Whatever a few clients do, in whatever order: every request is answered once, there is one leader, and all members
 //! of a generation are told the same.
 
-use super::world::{
-    Asked, GROUP, INITIAL_DELAY, REBALANCE, SESSION, World, join_request, protocols, share,
-    sync_request, unwrap,
-};
+use super::world::*;
 use crate::groups::member::text;
 use kafka_protocol::messages::{DeleteGroupsRequest, GroupId, JoinGroupResponse, ResponseKind};
 use proptest::prelude::*;

@@ -47,7 +47,7 @@ impl Asked {
     /// The answer, if it is there.
     pub(super) fn poll(&mut self) -> Option<ResponseKind> {
         match &mut self.0 {
-            Ok(waiting) => match waiting.poll() {
+            Ok(waiting) => match waiting.answer.try_recv() {
                 Ok(answer) => Some(response(answer)),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Closed) => panic!("a request ended without an answer"),
