@@ -38,9 +38,7 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
             let failures = load.finish(DRAIN).await;
             watched?;
             report(&broker, &tally)?;
-            for failure in &failures {
-                log!("a client failed: {failure}");
-            }
+            failures.iter().for_each(|it| log!("a client failed: {it}"));
             Ok(failures.is_empty() && tally.consumed.value() == tally.expected.value())
         };
         server.run(async { loaded = load.await }).await;

@@ -221,11 +221,11 @@ impl Coordinator {
     /// GROUP_MAX_SIZE_REACHED if there are as many sessions as there may be; NOT_COORDINATOR if the broker shuts down.
     fn begin_session(self: &Arc<Self>, key: (Id, Id), timeout: Duration) -> Outcome {
         let tracked = self.sessions.try_track(key, Arc::downgrade(self), timeout);
-        let error = tracked.err().map(|rejected| match rejected.reason() {
-            RejectReason::ShutDown => ResponseError::NotCoordinator,
-            _ => ResponseError::GroupMaxSizeReached,
-        });
-        error.map_or(Ok(()), Err)
+        match tracked.map_err(|rejected| rejected.reason()) {
+            Ok(_) => Ok(()),
+            Err(RejectReason::ShutDown) => Err(ResponseError::NotCoordinator),
+            Err(_) => Err(ResponseError::GroupMaxSizeReached),
+        }
     }
 
     fn session_expired(self: &Arc<Self>, group: &str, member: &Id) {

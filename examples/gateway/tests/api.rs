@@ -206,6 +206,16 @@ async fn the_page_and_the_figures_are_there() {
         assert!(page.body.contains(part));
         assert_eq!(get(node.address, &format!("/{part}")).await.status, 200);
     }
+    // What the script shows, the page explains.
+    let script = include_str!("../src/page/page.js");
+    let shown = script
+        .split_once("const rest = {")
+        .and_then(|(_, rest)| rest.split_once('}'));
+    for figure in shown.expect("its figures").0.split(',') {
+        let (word, _) = figure.split_once(':').expect("a name");
+        let explained = format!("data-word=\"{}\"", word.trim().trim_matches('"'));
+        assert!(page.body.contains(&explained), "{explained}");
+    }
     let stats = get(node.address, "/stats").await;
     assert_eq!(stats.headers["access-control-allow-origin"], "*");
     assert_eq!(stats.json()["peers"][0], "http://10.0.0.2:8080");

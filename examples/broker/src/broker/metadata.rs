@@ -71,13 +71,14 @@ pub(crate) fn metadata(
 fn describe(topic: &Topic) -> MetadataResponseTopic {
     let partitions = topic.partitions.iter().map(|partition| {
         MetadataResponsePartition::default()
-            .with_partition_index(partition.key().partition)
+            .with_partition_index(partition.key.partition)
             .with_leader_id(NODE)
             .with_replica_nodes(vec![NODE])
             .with_isr_nodes(vec![NODE])
     });
+    let name = StrBytes::from_string(topic.name.to_string());
     MetadataResponseTopic::default()
-        .with_name(Some(topic_name(&topic.name)))
+        .with_name(Some(TopicName(name)))
         .with_partitions(partitions.collect())
 }
 
@@ -110,8 +111,4 @@ fn find_offset(topics: &Topics, topic: &str, asked: &ListOffsetsPartition) -> Ou
         0.. => Ok(partition.find_timestamp(asked.timestamp).unwrap_or(NONE)),
         _ => Err(ResponseError::InvalidRequest),
     }
-}
-
-fn topic_name(name: &str) -> TopicName {
-    TopicName(StrBytes::from_string(name.to_owned()))
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 /// other requests, which take the locks of whatever partitions they wait for.
 #[derive(Debug)]
 pub(crate) struct Partition {
-    key: TopicPartition,
+    pub(crate) key: TopicPartition,
     state: Mutex<State>,
     /// The fetches that wait for this partition.
     fetches: ResolvedKey<Delayed>,
@@ -76,10 +76,6 @@ impl Partition {
     /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.state.lock().log.sync()
-    }
-
-    pub(crate) fn key(&self) -> &TopicPartition {
-        &self.key
     }
 
     /// What a fetch waits on.

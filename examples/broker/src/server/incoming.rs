@@ -106,12 +106,8 @@ impl<'a> Incoming<'a> {
     async fn read_up_to(&mut self, length: usize) -> Result<(), End> {
         while self.buffer.len() < length {
             // What comes behind is read along, as far as it costs nothing.
-            if self
-                .fill(length.max(ALLOWANCE))
-                .await
-                .map_err(End::because)?
-                == 0
-            {
+            let read = self.fill(length.max(ALLOWANCE)).await;
+            if read.map_err(End::because)? == 0 {
                 return Err(End::because("connection closed inside a frame"));
             }
         }

@@ -171,8 +171,10 @@ fn a_batch_sent_again_is_not_appended_again() {
         (0, 4, (old.code(), -1), "an old epoch"),
     ] {
         let records = batch_from(7, epoch, sequence, &[b"a", b"b"]);
+        let latest = offset_at(&mut client, "t", -1);
         let answer = produce_to(&mut client, -1, "t", 0, &records);
         assert_eq!(answer, expected, "{what}");
+        assert!(offset_at(&mut client, "t", -1) >= latest, "{what}");
     }
     assert_eq!(offset_at(&mut client, "t", -1), (0, 6));
     // A thousand producers are remembered: then the one goes that has sent nothing for longest.
@@ -186,6 +188,21 @@ fn a_batch_sent_again_is_not_appended_again() {
     assert_eq!(one(8, 0), (0, 6), "a repeat");
     assert_eq!(one(7, 9), (0, 1_006), "a gap of one that is not known");
     broker.assert_clean(client);
+}
+
+/// A producer that wants no answer hears of an error by the end of its connection.
+#[test]
+fn acks_are_none_of_the_leader_or_of_all() {
+    let (broker, mut client) = Broker::with_topic(1, &[]);
+    let one = batch(&[b"value"]);
+    let refused = produce_to(&mut client, 2, "t", 0, &one);
+    assert_eq!(refused, (Code::InvalidRequiredAcks.code(), -1));
+    let unanswered = |partition| produce_request(0, 1_000, "t", &[(partition, Some(&one))]);
+    client.send(PRODUCE, &unanswered(0));
+    assert_eq!(produce(&mut client, "t", b"value"), 1);
+    client.send(PRODUCE, &unanswered(7));
+    client.assert_closed();
+    broker.wait_for_log("produce with acks 0");
 }
 
 #[test]

@@ -3,12 +3,17 @@ const SECONDS = 120;
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const cards = new Map();
 
+/** Names of nodes by their URLs, as far as the browser may keep them. */
+const names = (() => {
+  try { return localStorage; } catch { return { getItem: () => null, setItem: () => {} }; }
+})();
+
 /** The card of the node at a base URL; the first time it is made. */
 function card(base) {
   if (!cards.has(base)) {
     const section = document.querySelector("template").content.cloneNode(true).firstElementChild;
     // (The name that it had when it last answered, be it to an earlier visit.)
-    section.querySelector(".name").textContent = localStorage.getItem(base || location.origin) ?? (base || location.host);
+    section.querySelector(".name").textContent = names.getItem(base || location.origin) ?? (base || location.host);
     document.querySelector("main").append(section);
     cards.set(base, { section, samples: [] });
   }
@@ -41,7 +46,7 @@ function draw(base, stats) {
   section.className = figures.lag_ms ? "behind" : "live";
   const name = `${figures.name} (${figures.engine})`;
   section.querySelector(".name").textContent = name;
-  localStorage.setItem(base || location.origin, name);
+  names.setItem(base || location.origin, name);
   section.querySelector(".live").textContent = figures.lag_ms
     ? `not in step with the store for ${(figures.lag_ms / 1000).toFixed(1)} s` : "in step";
   const show = (figure, text) => { section.querySelector(`[data-figure="${figure}"]`).textContent = text; };
