@@ -220,7 +220,7 @@ async fn the_page_and_the_figures_are_there() {
     assert_eq!(stats.headers["access-control-allow-origin"], "*");
     assert_eq!(stats.json()["peers"][0], "http://10.0.0.2:8080");
     assert_eq!(stats.json()["name"], "node");
-    // For Prometheus: the purgatory's figures and the cluster's by the name of the node, and its own.
+    // For Prometheus: the figures of the purgatory, of the cluster, and its own.
     let metrics = get(node.address, "/metrics").await;
     assert!(
         metrics.headers["content-type"]
@@ -229,7 +229,7 @@ async fn the_page_and_the_figures_are_there() {
     );
     for line in [
         "purgatory_num_delayed_operations{purgatory=\"node\"} ",
-        "purgatory_cluster_sessions_total{cluster=\"node\"} ",
+        "purgatory_cluster_sessions_total{cluster=\"cluster\"} ",
         "gateway_posts_total{node=\"node\"} ",
     ] {
         assert!(metrics.body.contains(line), "{line}: {}", metrics.body);
