@@ -18,6 +18,8 @@ mod recycled_weak;
 mod resolved_key;
 mod revoke;
 mod snapshot;
+#[cfg(debug_assertions)]
+mod stuck;
 mod watch;
 
 pub use crate::engine::settings::Builder;
@@ -135,7 +137,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     {
         self.shared
             .inner
-            .check_key(key, &Bound::all(), RunOn::Caller)
+            .check_key(key, const { &Bound::all() }, RunOn::Caller)
     }
 
     /// Examines operations that watch `key`, as far as `bound` goes: for [at most](Bound::at_most) a number of completions,
