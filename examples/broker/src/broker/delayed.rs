@@ -23,10 +23,10 @@ pub(crate) trait Request: Send {
     fn answer(self: Box<Self>) -> Answer;
 }
 
-/// A request that waits until it is satisfied, or for as long as it wants to: Kafka's `DelayedFetch` and `DelayedProduce`.
+/// A request that waits until it is satisfied, or for as long as it wants: Kafka's `DelayedFetch` and `DelayedProduce`.
 ///
-/// It is parked under every partition that it asks for (a produce at the offset that it needs there), and the thread that
-/// moves the high watermark of one of them checks that key.
+/// It is parked under each of its partitions (a produce at the offset that it needs there), and the thread that moves
+/// the high watermark of one of them checks that key.
 pub(crate) struct Delayed {
     request: Box<dyn Request>,
     timeout: Duration,

@@ -152,8 +152,8 @@ fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Followe
     Ok((appended, partition))
 }
 
-/// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is how far
-/// it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
+/// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is
+/// how far it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
 #[derive(Debug)]
 pub(crate) struct Follower {
     lag: Duration,

@@ -97,7 +97,7 @@ pub(crate) const START: usize = 2 * 1024;
 /// Longest request whose bytes are read to the end, and thrown away.
 pub(crate) const LONGEST: usize = 1 << 30;
 
-/// What the producer is answered whose request is longer than any that is taken. It is told so with a Kafka error, since it
+/// What the producer is answered whose request is longer than any that is taken. It is told so with a Kafka error: it
 /// would send the request again and again if the connection were just closed.
 #[derive(Debug)]
 pub(crate) struct Refusal {

@@ -1,4 +1,4 @@
-//! kcat, and so librdkafka, kafka-python and confluent-kafka against the broker. The scripts in `tests/clients` each know a
+//! kcat, and so librdkafka, kafka-python and confluent-kafka against the broker. Each script in `tests/clients` knows a
 //! number of checks; a check that fails ends its script with an error.
 
 use crate::process::Broker;

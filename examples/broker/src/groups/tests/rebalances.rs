@@ -152,7 +152,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_static_member_that_restarts_disturbs_nobody() {
+fn a_static_member_that_restarts_disturbs_no_other() {
     for name in ["b", "a"] {
         let world = World::new();
         // "a" leads.
