@@ -1,5 +1,5 @@
-//! Debug builds report a call of an operation that does not return: mostly it waits for a lock that its own caller holds,
-//! and the program would hang without a word. (Release builds have none of this.)
+//! Debug builds report a call of an operation that does not return: mostly it waits for a lock that its own caller
+//! holds, and the program would hang without a word. (Release builds have none of this.)
 //!
 //! The thread that calls notes when it began. A thread of its own, one for the process, looks at these notes once a
 //! second; while no operation is called, it sleeps.
