@@ -105,7 +105,8 @@ impl fmt::Display for Report {
             self.threads,
         )?;
         writeln!(f, "{:<24}{:>14}{:>14}", "", "fetch", "produce")?;
-        let rows: [(&str, fn(&Row) -> u64); 5] = [
+        let rows: [(&str, fn(&Row) -> u64); 6] = [
+            ("never parked", |row| row.library.completed_at_once),
             ("parked", |row| row.requests - row.library.completed_at_once),
             ("satisfied", |row| row.satisfied),
             ("expired", |row| row.expired),
