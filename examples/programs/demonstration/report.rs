@@ -94,6 +94,8 @@ impl Report {
     }
 }
 
+type CountOf = fn(&Row) -> u64;
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (fetch, produce) = (&self.fetch, &self.produce);
@@ -105,7 +107,8 @@ impl fmt::Display for Report {
             self.threads,
         )?;
         writeln!(f, "{:<24}{:>14}{:>14}", "", "fetch", "produce")?;
-        let rows: [(&str, fn(&Row) -> u64); 5] = [
+        let rows: [(&str, CountOf); 6] = [
+            ("never parked", |row| row.library.completed_at_once),
             ("parked", |row| row.requests - row.library.completed_at_once),
             ("satisfied", |row| row.satisfied),
             ("expired", |row| row.expired),
