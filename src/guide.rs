@@ -26,7 +26,7 @@
 //!
 //! Some pages are in the repository only, because they show plots or lists that a script generates: how to choose a
 //! timer scheme (`schemes/docs/schemes.md`), the benchmarks (`docs/benchmarks.md`), the soak (`docs/soak.md`), and the
-//! tests and mutants of each promise (`docs/proofs.md`).
+//! tests and mutants of each promise (`docs/generated/proofs.md`).
 
 /// A page of `docs`. Links inside the page lead to other files of the repository. The definitions in front of the page
 /// take precedence, and lead to pages and items of this documentation.
@@ -53,7 +53,7 @@ page!(operations, "guide/operations.md");
 page!(observability, "observability.md");
 page!(design, "design.md");
 page!(guarantees, "guarantees.md");
-page!(orderings, "orderings.md");
+page!(orderings, "generated/orderings.md");
 page!(latency, "latency.md");
 page!(dependencies, "dependencies.md");
 page!(comparison, "comparison.md");
