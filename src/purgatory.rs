@@ -134,7 +134,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     {
         self.shared
             .inner
-            .check_key(key, &Bound::all(), RunOn::Caller)
+            .check_key(key, const { &Bound::all() }, RunOn::Caller)
     }
 
     /// Examines operations that watch `key`, as far as `bound` goes: for [at most](Bound::at_most) a number of completions,

@@ -183,15 +183,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn end_and_reclaim(&self, held: Held<'_, Parked<Op>>, ending: Ending) -> Ended<Op> {
         let (ended, stale) = self.end(held, ending, false);
         self.unwatch(&stale.keys, stale.watcher());
-        self.reclaim_one(stale, ending);
-        ended
-    }
-
-    /// Frees what is left of an operation that is not watched any more.
-    #[inline]
-    pub(super) fn reclaim_one(&self, stale: Stale<Op::Key>, ending: Ending) {
         self.engine.free(stale.slot, ending, stale.keys.len());
         self.discard(stale.keys);
+        ended
     }
 
     /// Drops keys that are not watched, or not any more. A destructor that panics costs the operation neither its

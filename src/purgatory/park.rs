@@ -236,7 +236,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.watch.remove(target, turn, stale.watcher());
             }
         });
-        self.reclaim_one(stale, ending);
+        self.engine.free(stale.slot, ending, stale.keys.len());
+        self.discard(stale.keys);
         ended
     }
 }

@@ -167,11 +167,11 @@ pub(crate) fn map_shards(_asked: usize) -> usize {
     1
 }
 
-impl<K, V> Shards<K, V> {
-    pub(crate) fn with_capacity_and_hasher_and_shard_amount(_: usize, (): (), _: usize) -> Self {
-        Self([Shard(Mutex::new(Table(Vec::new())))])
-    }
+pub(crate) fn make_shards<K, V>(_count: usize) -> Shards<K, V> {
+    Shards([Shard(Mutex::new(Table(Vec::new())))])
+}
 
+impl<K, V> Shards<K, V> {
     pub(crate) fn shards(&self) -> &[Shard<K, V>] {
         &self.0
     }

@@ -49,6 +49,10 @@ pub(crate) fn map_shards(asked: usize) -> usize {
     asked
 }
 
+pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
+    DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), count)
+}
+
 /// Visits every entry, one shard at a time under its shared lock.
 pub(crate) fn for_each_entry<K: Eq + Hash, V>(map: &Shards<K, V>, mut visit: impl FnMut(&K, &V)) {
     for entry in map {

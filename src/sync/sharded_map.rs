@@ -2,7 +2,7 @@
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
-use super::{Entry, Lazy, Shards, for_each_entry, map_shards};
+use super::{Entry, Lazy, Shards, for_each_entry, make_shards, map_shards};
 use dashmap::SharedValue;
 use equivalent::Equivalent;
 use std::hash::{BuildHasher, Hash};
@@ -43,7 +43,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     }
 
     fn make(&self) -> Shards<K, V> {
-        Shards::with_capacity_and_hasher_and_shard_amount(0, Default::default(), self.mask + 1)
+        make_shards(self.mask + 1)
     }
 
     /// By bits that choose no place in a shard's table: those are the lowest and the highest ones.
@@ -119,28 +119,21 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         let map = self.map.get_or_make(|| self.make());
         let mut shard = map.shards()[self.shard_of(hash)].write();
         let hash_of = |(key, value): &(K, SharedValue<V>)| hash_of(key, value.get());
+        // `Hash` of other keys may panic. If it does while a table is hashed anew in place, entries are dropped under the
+        // lock, and their destructors are the user's; a table that moves loses none. So one whose places are taken by
+        // removed entries moves to half its size, if its entries fit there, and to a larger one as soon as that is full.
+        #[cfg(not(any(loom, shuttle)))]
+        if shard.capacity() == shard.len() {
+            let half = shard.buckets() * 7 / 16;
+            if shard.len() < half {
+                shard.shrink_to(half, hash_of);
+            }
+            shard.reserve(1, hash_of);
+        }
         let found = shard.get_mut(hash, |(other, value)| {
             *other == key && is_current(value.get())
         });
-        let added = match found {
-            Some((_, value)) => edit(Some(value.get_mut())),
-            None => {
-                // There is no entry yet: `Hash` of other keys may panic. If it does while a table is hashed anew in
-                // place, entries are dropped under the lock, and their destructors are the user's; a table that moves
-                // loses none. So one whose places are taken by removed entries moves to half its size, if its entries
-                // fit there, and to a larger one as soon as that is full.
-                #[cfg(not(any(loom, shuttle)))]
-                if shard.capacity() == shard.len() {
-                    let half = shard.buckets() * 7 / 16;
-                    if shard.len() < half {
-                        shard.shrink_to(half, hash_of);
-                    }
-                    shard.reserve(1, hash_of);
-                }
-                edit(None)
-            }
-        };
-        match added {
+        match edit(found.map(|(_, value)| value.get_mut())) {
             Some(value) => {
                 shard.insert(hash, (key, SharedValue::new(value)), hash_of);
                 None
