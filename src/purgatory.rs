@@ -17,6 +17,8 @@ mod park;
 mod recycled_weak;
 mod resolved_key;
 mod snapshot;
+#[cfg(debug_assertions)]
+mod stuck;
 mod watch;
 
 pub use crate::engine::settings::Builder;

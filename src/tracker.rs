@@ -323,7 +323,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
             panics.catch(|| drop_user_value(key));
             panics.resume();
         };
-        let inner = Inner::new(Engine::new(self.settings)?, entries, Entries::take, on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, entries, on_end);
         Ok(Tracker {
             shared: SharedHandle::start(inner),
         })

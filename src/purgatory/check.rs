@@ -216,12 +216,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         only: Address,
     ) -> usize {
         if Examining::current().is_some() {
-            return self.check_resolved(
-                checked,
-                list,
-                list.peek_published(),
-                const { &Bound::all() },
-            );
+            return self.check_resolved(checked, list, list.peek_published(), &Bound::all());
         }
         let trampoline = Trampoline::enter();
         if let Some(ended) = self.examine_and_count(only, Some(&checked)) {
@@ -234,12 +229,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
             endings.push(ended);
-            return satisfied + self.check_resolved(checked, list, others, const { &Bound::all() });
+            return satisfied + self.check_resolved(checked, list, others, &Bound::all());
         }
         let others = list.peek_published();
         match others.is_empty() || others.only() == Some(only) {
             true => 0,
-            false => self.check_resolved(checked, list, others, const { &Bound::all() }),
+            false => self.check_resolved(checked, list, others, &Bound::all()),
         }
     }
 

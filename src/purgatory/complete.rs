@@ -4,6 +4,8 @@ use super::checked_key::{Asked, Checked};
 use super::deferred::Deferred;
 use super::inner::{ForceCause, Inner, Parked, Stale};
 use super::keys::Keys;
+#[cfg(debug_assertions)]
+use super::stuck::InProgress;
 use crate::address::Address;
 use crate::cell::slab::{Held, Released};
 use crate::cell::state::Mark;
@@ -83,6 +85,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> Result<bool, UserPanic> {
         let _examining = Examining::enter(held.examinee(), Why::Check);
+        #[cfg(debug_assertions)]
+        let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
         self.engine.guarded(|| {
             held.with(|parked| {
                 let Parked { op, keys, .. } = parked;
@@ -104,6 +108,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         why: Why,
     ) -> Result<bool, UserPanic> {
         let _examining = Examining::enter(held.examinee(), why);
+        #[cfg(debug_assertions)]
+        let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
         self.engine
             .guarded(|| held.with(|parked| parked.op.try_complete_for(cause)))
     }
