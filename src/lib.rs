@@ -16,6 +16,9 @@
 #[macro_use]
 mod debug;
 
+// The first module, so that on the page of `Purgatory` what it has in any case comes before what `Waits` adds.
+pub mod purgatory;
+
 mod address;
 mod alarm;
 mod cell;
@@ -33,7 +36,6 @@ mod observe;
 mod operation;
 mod panics;
 mod promise;
-pub mod purgatory;
 mod reaper;
 mod stats;
 mod sync;
