@@ -1,9 +1,11 @@
 //! The name of one parked payload.
 
+#![allow(unreachable_pub, reason = "the models see it")]
+
 /// Names one payload for as long as it is parked: its timer shard, its slot there, and the slot's generation, in 64
 /// bits. Watch lists and handles keep nothing else of an operation; a stale address names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) struct Address(u64);
+pub struct Address(u64);
 
 /// Bits for the number of the timer shard.
 pub(crate) const SHARD_BITS: u32 = 6;

@@ -7,15 +7,14 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
-use std::sync::OnceLock;
 
 /// The completion of operations that have expired, or that a deferred check has completed. Runs once and never panics:
 /// panics of `on_complete` are caught and counted inside. Dropping a job runs it.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread on which [`on_complete`](crate::DelayedOperation::on_complete) of an expired operation runs, and that of
-/// one that a deferred check has completed ([`check_later`](crate::Purgatory::check_later), or the seventeenth
-/// examination in a row).
+/// one that a deferred check has completed: [`check_later`](crate::Purgatory::check_later), or what a
+/// [check](crate::Purgatory::check_and_complete) leaves.
 #[derive(Clone)]
 #[non_exhaustive]
 #[expect(
@@ -60,7 +59,7 @@ impl fmt::Debug for Dispatch {
 pub(crate) struct CompletionThread {
     jobs: Mutex<Option<Sender<Job>>>,
     received: Receiver<Job>,
-    thread: OnceLock<Worker>,
+    pub(crate) thread: Worker,
 }
 
 impl CompletionThread {
@@ -70,34 +69,26 @@ impl CompletionThread {
         Self {
             jobs: Mutex::new(Some(jobs)),
             received,
-            thread: OnceLock::new(),
+            thread: Worker::default(),
         }
     }
 
     /// Starts the thread, unless it was started before. To be called by one thread at a time.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
-        if self.thread.get().is_some() {
-            return Ok(());
-        }
         let received = self.received.clone();
-        let thread = Worker::spawn(name, "completions", move || {
+        self.thread.start(name, "completions", move || {
             for job in received {
                 // Panics of callbacks are caught and counted inside. What goes through is the panic of a destructor
                 // that waited for the end of the job: the panic hook has reported it, and the jobs behind it still run.
                 Panics::contain(job);
             }
-        })?;
-        // It is empty, by the contract of this function.
-        let _ = self.thread.set(thread);
-        Ok(())
+        })
     }
 
     /// Queues `job`; returns it if the thread takes no more, or was not started.
     pub(crate) fn submit(&self, job: Job) -> Result<(), Job> {
         match &*self.jobs.lock() {
-            Some(jobs) if self.thread.get().is_some() => {
-                jobs.send(job).map_err(|refused| refused.0)
-            }
+            Some(jobs) if self.thread.is_started() => jobs.send(job).map_err(|refused| refused.0),
             _ => Err(job),
         }
     }
@@ -106,17 +97,11 @@ impl CompletionThread {
     pub(crate) fn close(&self) {
         drop(self.jobs.lock().take());
     }
-
-    pub(crate) fn thread(&self) -> Option<&Worker> {
-        self.thread.get()
-    }
 }
 
 impl Drop for CompletionThread {
     fn drop(&mut self) {
         self.close();
-        if let Some(thread) = self.thread.get() {
-            thread.join_within(GRACE);
-        }
+        self.thread.join_within(GRACE);
     }
 }

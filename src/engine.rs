@@ -3,11 +3,11 @@
 //! An engine reads no key; it counts watches and catches panics for its handlers. It parks payloads in [`shard`]s,
 //! whose cells decide which thread may end each of them, and wakes the reaper for an earlier deadline. The purgatory
 //! and the timer stand on it, each as a [`handler`](handler::Handler) of its payloads. [`drive`] is called when time
-//! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`dispatch`] runs the user's
+//! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`deliver`] runs the user's
 //! code for payloads that have ended.
 
 pub(crate) mod companion;
-pub(crate) mod dispatch;
+pub(crate) mod deliver;
 pub(crate) mod drive;
 pub(crate) mod expire;
 pub(crate) mod handler;
@@ -23,7 +23,7 @@ mod thread_set;
 
 use crate::address::{Address, SLOTS};
 use crate::alarm::Alarm;
-use crate::cell::slab::{EndedSlot, Held, Released, SlotRef};
+use crate::cell::slab::{EndedSlot, Held, Released};
 use crate::cell::state::Mark;
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
@@ -34,12 +34,12 @@ use crate::stats::{Count, Ending, Events, Stats, Tally};
 use crate::sync::{Arc, Mutex, Ordering, SLICE, thread_number, timer_shards};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
-use crate::trampoline::{Examinee, Trampoline, drop_user_value};
+use crate::trampoline::{Trampoline, drop_user_value};
 use crate::worker::Worker;
 use companion::CompanionCell;
 use phase::{Background, DRAINING, Passes, Phase};
 use settings::Settings;
-use shard::{Guard, Rescheduled, Shard, Timing};
+use shard::{Guard, Shard, Timing, Unchanged};
 use shards::Shards;
 use std::io;
 use std::sync::LazyLock;
@@ -70,33 +70,6 @@ pub(crate) struct Engine<P, W> {
     pub(crate) background: Background,
     observer: Observer,
     pub(crate) phase: Phase,
-}
-
-/// A payload that this thread holds, with its timer shard.
-pub(crate) struct Claim<'a, P, W> {
-    pub(crate) shard: &'a Shard<P, W>,
-    pub(crate) held: Held<'a, P>,
-}
-
-impl<P, W: Scheme> Claim<'_, P, W> {
-    #[inline]
-    pub(crate) fn address(&self) -> Address {
-        self.shard.address(self.held.at())
-    }
-
-    /// Names the payload among those of all engines.
-    #[inline]
-    pub(crate) fn examinee(&self) -> Examinee {
-        let (slot, generation) = self.held.identity();
-        Examinee { slot, generation }
-    }
-}
-
-/// A slot whose payload was taken out, to be [freed](Engine::free).
-#[must_use]
-pub(crate) struct Taken {
-    shard: usize,
-    slot: EndedSlot,
 }
 
 impl<P, W: Scheme> Engine<P, W> {
@@ -159,13 +132,14 @@ impl<P, W: Scheme> Engine<P, W> {
         })
     }
 
-    /// Starts the threads for a deferred check. Where the system refuses a thread, the check waits for the next one that
-    /// is deferred, or for the first deadline.
-    pub(crate) fn start_threads_to_check(&self) {
+    /// Announces what the thread that drives the timer is to do beside its timers, and starts the threads for it. Where the
+    /// system refuses a thread, that waits for the next announcement, or for the first deadline.
+    pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.are_started() {
             // See above.
             let _ = self.start_threads();
         }
+        self.announce(Some(at));
     }
 
     /// Starts the threads for a payload that `exists` and is about to get its first deadline. Only after this it can be
@@ -212,11 +186,11 @@ impl<P, W: Scheme> Engine<P, W> {
         payload: P,
         watches: usize,
         timing: Timing,
-    ) -> Result<Claim<'_, P, W>, Rejected<P>> {
-        let (guard, claim, earlier) = self.park(payload, watches, timing)?;
+    ) -> Result<Held<'_, P>, Rejected<P>> {
+        let (guard, held, earlier) = self.admit_locked(payload, watches, timing)?;
         drop(guard);
         self.announce(earlier);
-        Ok(claim)
+        Ok(held)
     }
 
     /// Gives `payload`, which is never examined, a slot and a timer. Returns where it is, and a deadline to
@@ -227,12 +201,12 @@ impl<P, W: Scheme> Engine<P, W> {
         payload: P,
         timing: Timing,
     ) -> Result<(Address, Option<Tick>), Rejected<P>> {
-        let (guard, claim, earlier) = self.park(payload, 0, timing)?;
-        let address = claim.address();
+        let (guard, held, earlier) = self.admit_locked(payload, 0, timing)?;
+        let address = held.address();
         // INVARIANT: a mark is left by threads that drive the timer or shut down, after they had the lock that this thread
         // still has, or that have heard of the address. So the thread that starts a payload never ends it: it may have
         // locks of the user's.
-        match claim.held.release(false) {
+        match held.release(false) {
             Released::Parked { .. } => {}
             _ => unreachable!("a mark on a payload that no other thread has heard of"),
         }
@@ -241,18 +215,19 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Gives `payload` a slot and a timer, in the calling thread's shard or in a neighbour of it if that is locked. The
-    /// shard is still locked when this returns. Beside the claim comes a deadline to [announce](Self::announce).
+    /// shard is still locked when this returns. Beside the payload, which this thread holds, comes a deadline to
+    /// [announce](Self::announce).
     #[inline(always)]
     #[expect(
         clippy::type_complexity,
         reason = "three values that every caller takes apart"
     )]
-    fn park<'a>(
+    fn admit_locked<'a>(
         &'a self,
         payload: P,
         watches: usize,
         timing: Timing,
-    ) -> Result<(Guard<'a, P, W>, Claim<'a, P, W>, Option<Tick>), Rejected<P>> {
+    ) -> Result<(Guard<'a, P, W>, Held<'a, P>, Option<Tick>), Rejected<P>> {
         if !self.take_place() {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
@@ -267,8 +242,8 @@ impl<P, W: Scheme> Engine<P, W> {
                 Err(refusal) => return Err(self.refused(refusal, payload)),
             }
         }
-        match shard.park(&mut guard, payload, watches, timing, SLOTS) {
-            Ok((held, earlier)) => Ok((guard, Claim { shard, held }, earlier)),
+        match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
+            Ok((held, earlier)) => Ok((guard, held, earlier)),
             Err((refusal, payload)) => {
                 drop(guard);
                 Err(self.refused(refusal, payload))
@@ -320,32 +295,20 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Takes hold of the payload at `address`, or leaves `mark` for the thread that holds it.
     #[inline(always)]
-    pub(crate) fn claim(&self, address: Address, mark: Mark) -> Option<Claim<'_, P, W>> {
-        let shard = self.shard(address.shard());
-        let held = shard.slab.claim(slot_of(address), mark)?;
-        Some(Claim { shard, held })
+    pub(crate) fn claim(&self, address: Address, mark: Mark) -> Option<Held<'_, P>> {
+        self.shard(address.shard()).slab.claim(address, mark)
     }
 
     #[inline]
     pub(crate) fn is_parked(&self, address: Address) -> bool {
-        self.shard(address.shard()).slab.is_parked(slot_of(address))
-    }
-
-    /// Moves a payload out, and makes every reference to it stale. Its slot has no other occupant before the caller
-    /// [frees](Self::free) it.
-    #[inline(always)]
-    pub(crate) fn take(&self, claim: Claim<'_, P, W>) -> (P, Taken) {
-        let shard = claim.shard.number;
-        let (payload, slot) = claim.held.end();
-        (payload, Taken { shard, slot })
+        self.shard(address.shard()).slab.is_parked(address)
     }
 
     /// Stops the timer, frees the slot and counts the ending. Never waits for a lock.
     #[inline(always)]
-    pub(crate) fn free(&self, taken: Taken, ending: Ending, watches: usize) {
-        let Taken { shard, slot } = taken;
+    pub(crate) fn free(&self, slot: EndedSlot, ending: Ending, watches: usize) {
         let mine = self.shards.wrap(thread_number() as usize);
-        let shard = self.shard(shard);
+        let shard = self.shard(slot.address().shard());
         let count = || {
             self.count_ended(ending, 1);
             self.count_unwatched(watches);
@@ -360,15 +323,16 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Frees several slots whose endings are counted, those of one shard together. With each comes the number of its watch
     /// entries.
-    pub(crate) fn free_counted(&self, all: impl Iterator<Item = (Taken, usize)>) {
+    pub(crate) fn free_counted(&self, all: impl Iterator<Item = (EndedSlot, usize)>) {
         let mut all = all.peekable();
         let mut slice = Vec::with_capacity(SLICE);
-        while let Some(&(Taken { shard, .. }, _)) = all.peek() {
+        let shard_of = |(slot, _): &(EndedSlot, usize)| slot.address().shard();
+        while let Some(shard) = all.peek().map(shard_of) {
             let mut unwatched = 0;
-            let same = std::iter::from_fn(|| all.next_if(|(other, _)| other.shard == shard));
-            slice.extend(same.take(SLICE).map(|(taken, watches)| {
+            let same = std::iter::from_fn(|| all.next_if(|other| shard_of(other) == shard));
+            slice.extend(same.take(SLICE).map(|(slot, watches)| {
                 unwatched += watches;
-                taken.slot
+                slot
             }));
             self.count_unwatched(unwatched);
             self.shard(shard).free_counted(&mut slice);
@@ -376,9 +340,9 @@ impl<P, W: Scheme> Engine<P, W> {
     }
 
     /// Ends a payload that goes back to the caller: no user code runs for it.
-    pub(crate) fn withdraw(&self, claim: Claim<'_, P, W>, ending: Ending) -> P {
-        let (payload, taken) = self.take(claim);
-        self.free(taken, ending, 0);
+    pub(crate) fn withdraw(&self, held: Held<'_, P>, ending: Ending) -> P {
+        let (payload, slot) = held.end();
+        self.free(slot, ending, 0);
         self.free_place();
         payload
     }
@@ -404,29 +368,29 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
-    /// Gives one payload another deadline, `timeout` from now.
-    pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> Rescheduled {
+    /// Gives one payload another deadline, `timeout` from now. Returns whether it has it.
+    pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> bool {
         let timing = self.timing(None, timeout);
         let started = self.start_threads_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
-            return Rescheduled::NoThread;
+            return false;
         }
         let rescheduled = self.reschedule_to(address, timing);
-        if let Rescheduled::Done(earlier) = rescheduled {
-            self.announce(earlier);
-        }
-        rescheduled
+        rescheduled.map(|earlier| self.announce(earlier)).is_ok()
     }
 
     /// [Reschedules](Self::reschedule) without announcing the deadline, reading the clock or starting the threads: for
     /// callers with a lock.
-    pub(crate) fn reschedule_to(&self, address: Address, timing: Timing) -> Rescheduled {
+    pub(crate) fn reschedule_to(
+        &self,
+        address: Address,
+        timing: Timing,
+    ) -> Result<Option<Tick>, Unchanged> {
         // The payload has come since the caller asked for it: the call counts as one from before.
         if self.needs_threads(timing) {
-            return Rescheduled::Ended;
+            return Err(Unchanged);
         }
-        let shard = self.shard(address.shard());
-        shard.reschedule(slot_of(address), timing)
+        self.shard(address.shard()).reschedule(address, timing)
     }
 
     /// Announces a deadline to the reaper.
@@ -452,7 +416,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// When the payload at `address` was parked, and its deadline.
     pub(crate) fn times(&self, address: Address) -> Option<(Tick, Tick)> {
-        self.shard(address.shard()).times(slot_of(address))
+        self.shard(address.shard()).times(address)
     }
 
     /// The deadline of the payload at `address`, rounded up to the tick. `None` if it has ended or never expires.
@@ -563,11 +527,6 @@ impl<P, W: Scheme> Engine<P, W> {
 /// User code panicked. The panic hook has reported it, and it has been counted.
 #[derive(Debug)]
 pub(crate) struct UserPanic;
-
-#[inline]
-fn slot_of(address: Address) -> SlotRef {
-    SlotRef::new(address.index(), address.generation())
-}
 
 /// Processors that this process may use. The system is asked once: it reads files for the answer, for 0.1 ms.
 pub(crate) fn cores() -> usize {

@@ -48,24 +48,6 @@ pub enum RejectReason {
     Thread,
 }
 
-impl RejectReason {
-    pub(crate) fn variant(self) -> &'static str {
-        match self {
-            Self::NoKeys => "NoKeys",
-            Self::Full => "Full",
-            Self::KeyFull => "KeyFull",
-            Self::Draining => "Draining",
-            Self::ShutDown => "ShutDown",
-            Self::TooLong => "TooLong",
-            Self::Panicked => "Panicked",
-            Self::Duplicate => "Duplicate",
-            Self::StaleToken => "StaleToken",
-            Self::Nested => "Nested",
-            Self::Thread => "Thread",
-        }
-    }
-}
-
 impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

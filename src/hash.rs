@@ -1,6 +1,5 @@
 //! Keys, and how they are hashed.
 
-use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 
 /// The name of something that operations wait for or values are kept by. Implemented by every type that meets the
@@ -31,11 +30,7 @@ impl BuildHasher for RandomState {
     }
 }
 
-impl fmt::Debug for RandomState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RandomState").finish_non_exhaustive()
-    }
-}
+debug_fields!([] RandomState, "RandomState", |it|);
 
 /// The hasher that [`RandomState`] makes.
 #[derive(Clone)]
@@ -61,8 +56,4 @@ impl Hasher for DefaultHasher {
     }
 }
 
-impl fmt::Debug for DefaultHasher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DefaultHasher").finish_non_exhaustive()
-    }
-}
+debug_fields!([] DefaultHasher, "DefaultHasher", |it|);

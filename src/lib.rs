@@ -3,6 +3,18 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
+#![cfg_attr(
+    loom,
+    allow(
+        missing_docs,
+        missing_debug_implementations,
+        clippy::new_without_default,
+        reason = "the models see the inside"
+    )
+)]
+
+#[macro_use]
+mod debug;
 
 // The first module, so that on the page of `Purgatory` what it has in any case comes before what `Waits` adds.
 pub mod purgatory;

@@ -1,68 +1,29 @@
-//! Internals for the models in `loom-tests`: thin wrappers of the slots, the watch lists, the promise and the reaper's
-//! loop. Exists under loom only.
-#![allow(
-    missing_docs,
-    missing_debug_implementations,
-    clippy::new_without_default,
-    reason = "only models use it"
-)]
+//! Internals for the models in `loom-tests`: parts as they are, and thin wrappers of the slots, the watch lists and the
+//! reaper's loop. Exists under loom only.
 
-use crate::address::Address;
-use crate::cell::slab::{self, SlotRef};
-use crate::cell::state;
 use crate::engine::shard::{self, Timing};
 use crate::hash::RandomState;
 use crate::observe::Since;
-use crate::promise;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
-use crate::sync::thread_numbers::ThreadNumbers;
 use crate::sync::{Arc, set_timer_shards};
 use crate::time::ticks::NEVER;
-use crate::watch::bound::Bound;
+use crate::watch::bound::{Bound, Ticket, Turn};
 use crate::watch::resolved::{self, Resolved};
-use crate::watch::turn::{Ticket, Turn};
 use crate::watch::{Copied, Target, WatchMap};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::task::{Context, Poll};
+
+pub use crate::address::Address;
+pub use crate::cell::slab::{Held, Released};
+pub use crate::cell::state::{Claimed, Mark, Release, State};
+pub use crate::promise::Promise;
+pub use crate::sync::thread_numbers::ThreadNumbers;
 
 /// A timer shard, without deadlines.
 pub struct Shard<P>(shard::Shard<P, HierarchicalWheel>);
-
-#[derive(Clone, Copy)]
-pub struct At(SlotRef);
-
-#[derive(Clone, Copy)]
-pub enum Mark {
-    Recheck,
-    Cancel,
-    Expire,
-}
-
-impl From<Mark> for state::Mark {
-    fn from(mark: Mark) -> Self {
-        match mark {
-            Mark::Recheck => Self::Recheck,
-            Mark::Cancel => Self::Cancel,
-            Mark::Expire => Self::Expire,
-        }
-    }
-}
-
-#[must_use]
-pub struct Held<'a, P> {
-    shard: &'a shard::Shard<P, HierarchicalWheel>,
-    held: slab::Held<'a, P>,
-}
-
-pub enum Released<'a, P> {
-    Parked,
-    Recheck(Held<'a, P>),
-    End(Held<'a, P>),
-}
 
 impl<P: Send> Shard<P> {
     pub fn new() -> Self {
@@ -70,7 +31,7 @@ impl<P: Send> Shard<P> {
     }
 
     /// Puts `payload` in and holds it.
-    pub fn insert(&self, payload: P) -> (At, Held<'_, P>) {
+    pub fn insert(&self, payload: P) -> (Address, Held<'_, P>) {
         let never = Timing {
             start: 0,
             deadline: NEVER,
@@ -78,20 +39,29 @@ impl<P: Send> Shard<P> {
             since: Since::default(),
         };
         let shard = &self.0;
-        let Ok((held, _)) = shard.park(&mut shard.slab.lock(), payload, 0, never, u32::MAX) else {
+        let Ok((held, _)) = shard.admit(&mut shard.slab.lock(), payload, 0, never, u32::MAX) else {
             unreachable!("there is no limit")
         };
-        (At(held.at()), Held { shard, held })
+        (held.address(), held)
     }
 
-    pub fn claim(&self, at: At, mark: Mark) -> Option<Held<'_, P>> {
-        let shard = &self.0;
-        let held = shard.slab.claim(at.0, mark.into())?;
-        Some(Held { shard, held })
+    pub fn claim(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
+        self.0.slab.claim(at, mark)
     }
 
-    pub fn is_parked(&self, at: At) -> bool {
-        self.0.slab.is_parked(at.0)
+    pub fn is_parked(&self, at: Address) -> bool {
+        self.0.slab.is_parked(at)
+    }
+
+    /// Ends it, and frees the slot as the purgatory does: under the lock, or remotely.
+    pub fn end(&self, held: Held<'_, P>, freed_by: FreedBy) -> P {
+        let (payload, ended) = held.end();
+        match freed_by {
+            FreedBy::SameShard => self.0.free(ended, Ending::Satisfied, 0, || ()),
+            FreedBy::OtherShard => self.0.free_from_other_shard(ended),
+            FreedBy::Batch => self.0.free_counted(&mut vec![ended]),
+        }
+        payload
     }
 
     /// How many slots were ever needed.
@@ -123,106 +93,9 @@ pub enum FreedBy {
     Batch,
 }
 
-/// The numbers that threads have.
-pub struct Numbers(ThreadNumbers);
-
-impl Numbers {
-    pub fn new() -> Self {
-        Self(ThreadNumbers::new())
-    }
-
-    pub fn take(&self) -> u32 {
-        self.0.take()
-    }
-
-    pub fn give_back(&self, number: u32) {
-        self.0.give_back(number);
-    }
-}
-
 /// Sets the number of timer shards of the purgatories that this test builds from now on.
 pub fn use_timer_shards(shards: usize) {
     set_timer_shards(shards);
-}
-
-impl<'a, P> Held<'a, P> {
-    pub fn examine<R>(&mut self, examine: impl FnOnce(&mut P) -> R) -> R {
-        self.held.with(examine)
-    }
-
-    pub fn release(self) -> Released<'a, P> {
-        let shard = self.shard;
-        match self.held.release(true) {
-            slab::Released::Parked { .. } => Released::Parked,
-            slab::Released::Recheck(held) => Released::Recheck(Held { shard, held }),
-            slab::Released::End { held, .. } => Released::End(Held { shard, held }),
-        }
-    }
-
-    /// Ends it, and frees the slot as the purgatory does: under the lock, or remotely.
-    pub fn end(self) -> P {
-        self.end_by(FreedBy::SameShard)
-    }
-
-    pub fn end_by(self, freed_by: FreedBy) -> P {
-        let (payload, ended) = self.held.end();
-        match freed_by {
-            FreedBy::SameShard => self.shard.free(ended, Ending::Satisfied, 0, || ()),
-            FreedBy::OtherShard => self.shard.free_from_other_shard(ended),
-            FreedBy::Batch => self.shard.free_counted(&mut vec![ended]),
-        }
-        payload
-    }
-}
-
-/// The state word alone.
-pub struct State(state::State);
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum Claimed {
-    Held,
-    Marked,
-    Stale,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum Release {
-    Parked,
-    Recheck,
-    End,
-}
-
-impl State {
-    /// Parked, and held by the caller.
-    pub fn new() -> Self {
-        let state = state::State::vacant();
-        assert_eq!(state.occupy(), 0);
-        Self(state)
-    }
-
-    pub fn claim(&self, mark: Mark) -> Claimed {
-        match self.0.claim(0, mark.into()) {
-            state::Claimed::Held => Claimed::Held,
-            state::Claimed::Marked => Claimed::Marked,
-            state::Claimed::Stale => Claimed::Stale,
-        }
-    }
-
-    pub fn is_parked(&self) -> bool {
-        self.0.is_parked(0)
-    }
-
-    pub fn release(&self) -> Release {
-        match self.0.release(0, true) {
-            state::Release::Parked | state::Release::ParkedUnexamined => Release::Parked,
-            state::Release::Recheck => Release::Recheck,
-            state::Release::End { .. } => Release::End,
-        }
-    }
-
-    pub fn end(&self) {
-        self.0.end(0);
-    }
 }
 
 /// The watcher map. It counts its keys, so that a model sees whether any is left behind.
@@ -370,26 +243,6 @@ impl Watchers {
 
 fn watcher(id: u32) -> Address {
     Address::new(0, id, 0)
-}
-
-pub struct Promise<T>(promise::Promise<T>);
-
-impl<T> Promise<T> {
-    pub fn new() -> Self {
-        Self(promise::Promise::new())
-    }
-
-    pub fn keep(&self, value: T) -> Result<(), T> {
-        self.0.keep(value)
-    }
-
-    pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
-        self.0.poll(cx)
-    }
-
-    pub fn forget(&self) {
-        drop(self.0.close());
-    }
 }
 
 /// A reaper whose loop is run by a thread of the model.

@@ -4,14 +4,12 @@
 //! Recorder and subscriber are the user's code. They are called by way of `Engine::observe`, which catches their
 //! panics, and with no lock of the library held; so they may call the library again, as every callback may.
 
-mod end;
 #[cfg(feature = "metrics")]
 mod meters;
 #[cfg(feature = "tracing")]
 mod trace;
 
-pub(crate) use end::End;
-
+use crate::error::RejectReason;
 use crate::stats::Ending;
 use crate::time::Timestamp;
 use std::time::Duration;
@@ -26,6 +24,20 @@ pub(crate) struct Observer {
     meters: Option<meters::Meters>,
     #[cfg(feature = "tracing")]
     tracer: Option<trace::Tracer>,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(all(feature = "metrics", feature = "tracing")),
+    allow(dead_code, reason = "each listener asks for its part")
+)]
+pub(crate) struct End {
+    pub(crate) ending: Ending,
+    /// It expired, and could have completed.
+    pub(crate) missed_check: bool,
+    /// Its deadline, if the report needs it.
+    pub(crate) deadline: Option<Timestamp>,
 }
 
 /// A reading of the clock, if a report needs it.
@@ -99,16 +111,16 @@ impl Observer {
     #[inline]
     pub(crate) fn completed_at_once(&self, span: &OperationSpan) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.completed_at_once());
+        self.meter(|it| it.completed_at_once.increment(1));
         #[cfg(feature = "tracing")]
         span.tracing.completed_at_once();
     }
 
     /// It was refused.
     #[inline]
-    pub(crate) fn rejected(&self, span: &OperationSpan, reason: &'static str) {
+    pub(crate) fn rejected(&self, span: &OperationSpan, reason: RejectReason) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.rejected());
+        self.meter(|it| it.rejected.increment(1));
         #[cfg(feature = "tracing")]
         span.tracing.rejected(reason);
     }
@@ -131,13 +143,6 @@ impl Observer {
         false
     }
 
-    /// It is not watched by all the keys with which it was parked.
-    #[inline]
-    pub(crate) fn unwatched(&self, watches: usize) {
-        #[cfg(feature = "metrics")]
-        self.meter(|it| it.unwatched(watches));
-    }
-
     /// It has ended. `watches` is the number of its watch entries; `now` reads the clock.
     #[inline]
     pub(crate) fn ended(
@@ -148,15 +153,20 @@ impl Observer {
         now: impl FnOnce() -> Timestamp,
     ) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.ended(&end, watches));
+        self.meter(|it| it.ended(end.ending, end.missed_check, watches));
         #[cfg(any(feature = "metrics", feature = "tracing"))]
         if let Some(since) = span.since.reading {
             let now = now();
             let parked_for = now.saturating_since(since);
             #[cfg(feature = "metrics")]
-            self.meter(|it| it.parked_for(parked_for));
+            self.meter(|it| it.park_time.record(parked_for));
             #[cfg(feature = "tracing")]
-            span.tracing.ended(&end, now, parked_for);
+            span.tracing.ended(
+                end.ending,
+                parked_for,
+                end.deadline.map(|deadline| now.saturating_since(deadline)),
+                end.missed_check,
+            );
         }
     }
 
@@ -164,14 +174,14 @@ impl Observer {
     #[inline]
     pub(crate) fn late(&self, by: Duration) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.late(by));
+        self.meter(|it| it.lateness.record(by));
     }
 
     /// A listener's condition was true, and no check had said so: it found out by a recheck, or at the deadline.
     #[inline]
     pub(crate) fn missed_check(&self) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.missed_check());
+        self.meter(|it| it.missed_checks.increment(1));
         #[cfg(feature = "tracing")]
         self.tracer.iter().for_each(trace::Tracer::missed_check);
     }
@@ -180,7 +190,7 @@ impl Observer {
     #[inline]
     pub(crate) fn panicked(&self) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.panicked());
+        self.meter(|it| it.panicked.increment(1));
     }
 
     #[cfg(feature = "metrics")]

@@ -94,11 +94,12 @@ pub trait DelayedOperation: Send + 'static {
 ///
 /// In the last row one examination may stand for several checks, so no key is named: an operation may take from any of
 /// its keys then.
-pub struct Cause<'a, K>(Reason<'a, K>);
+pub struct Cause<'a, K>(Reason<&'a dyn CheckedKey<K>>);
 
-enum Reason<'a, K> {
+#[derive(Clone, Copy)]
+enum Reason<T> {
     Parking,
-    Key(&'a dyn CheckedKey<K>),
+    Key(T),
     Deadline,
     Other,
 }
@@ -155,14 +156,6 @@ impl<K> Clone for Cause<'_, K> {
 }
 
 impl<K> Copy for Cause<'_, K> {}
-
-impl<K> Clone for Reason<'_, K> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<K> Copy for Reason<'_, K> {}
 
 impl<K> fmt::Debug for Cause<'_, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

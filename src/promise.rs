@@ -1,10 +1,7 @@
 //! A value that one side sets once, and that the other side awaits or blocks for. Needs no runtime.
+#![allow(unreachable_pub, reason = "the models see it")]
 
-mod wake_cell;
-
-pub(crate) use wake_cell::{Look, WakeCell};
-
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
 use crate::trampoline::Trampoline;
 use std::future::Future;
 use std::mem;
@@ -12,12 +9,92 @@ use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
+/// A value, and the waker of the task that polled it last.
+pub(crate) struct WakeCell<V>(Mutex<Contents<V>>);
+
+struct Contents<V> {
+    value: V,
+    /// Of a task that found nothing to do yet.
+    waker: Option<Waker>,
+}
+
+/// What a task finds when it reads the value.
+pub(crate) enum Look<R> {
+    Ready(R),
+    /// Not yet.
+    Wait,
+    /// It will never be ready.
+    Never,
+}
+
+impl<V> WakeCell<V> {
+    pub(crate) fn new(value: V) -> Self {
+        Self(Mutex::new(Contents { value, waker: None }))
+    }
+
+    /// Changes the value under the lock, so `change` must run no code of the user's. If it says so, wakes the task that
+    /// waits, with no lock held.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut V) -> (R, bool)) -> R {
+        let (result, waker) = {
+            let mut contents = self.0.lock();
+            let (result, wake) = change(&mut contents.value);
+            (result, contents.waker.take_if(|_| wake))
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        result
+    }
+
+    /// Reads the value under the lock, so `read` must run no code of the user's. If it is not ready, the task of `cx` takes
+    /// the place of the task that waited before.
+    pub(crate) fn poll<R>(
+        &self,
+        cx: &Context<'_>,
+        mut read: impl FnMut(&mut V) -> Look<R>,
+    ) -> Poll<R> {
+        // Cloning or dropping a waker may run code of the user's, which may come back here: no lock is held then. An
+        // unchanged waker need not be cloned again.
+        let mut clone = None;
+        loop {
+            let mut contents = self.0.lock();
+            match read(&mut contents.value) {
+                Look::Ready(result) => return Poll::Ready(result),
+                Look::Never => return Poll::Pending,
+                Look::Wait => {}
+            }
+            match &contents.waker {
+                Some(known) if known.will_wake(cx.waker()) => return Poll::Pending,
+                _ => {}
+            }
+            if let Some(clone) = clone.take() {
+                let old = contents.waker.replace(clone);
+                drop(contents);
+                drop(old);
+                return Poll::Pending;
+            }
+            drop(contents);
+            clone = Some(cx.waker().clone());
+        }
+    }
+
+    /// Sets the value, and forgets the task that waits. Returns the old value and the waker, because the destructors of
+    /// both may be the user's.
+    pub(crate) fn close(&self, value: V) -> (V, Option<Waker>) {
+        let mut contents = self.0.lock();
+        let value = std::mem::replace(&mut contents.value, value);
+        (value, contents.waker.take())
+    }
+}
+
+debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
+
 /// Shared by the two sides.
 #[derive(Debug)]
-pub(crate) struct Promise<T>(WakeCell<State<T>>);
+pub struct Promise<T>(WakeCell<State<T>>);
 
 #[derive(Debug)]
-pub(crate) enum State<T> {
+pub enum State<T> {
     /// There is no value yet.
     Open,
     Kept(T),
@@ -26,13 +103,13 @@ pub(crate) enum State<T> {
 }
 
 impl<T> Promise<T> {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self(WakeCell::new(State::Open))
     }
 
     /// Sets the value and wakes the task that waits for it, with no lock held: a waker may be the user's code. Only the
     /// first value counts; a later one is returned.
-    pub(crate) fn keep(&self, value: T) -> Result<(), T> {
+    pub fn keep(&self, value: T) -> Result<(), T> {
         self.0.change(|state| match state {
             State::Open => {
                 *state = State::Kept(value);
@@ -44,7 +121,7 @@ impl<T> Promise<T> {
 
     /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
     /// pending.
-    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<T> {
+    pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |state| match state {
             State::Open => Look::Wait,
             State::Kept(_) | State::Spent => match mem::replace(state, State::Spent) {
@@ -56,7 +133,7 @@ impl<T> Promise<T> {
 
     /// From now on a value is refused, and no task is woken. Returns the value and the waker that were there: both
     /// destructors may be the user's.
-    pub(crate) fn close(&self) -> (State<T>, Option<Waker>) {
+    pub fn close(&self) -> (State<T>, Option<Waker>) {
         self.0.close(State::Spent)
     }
 }

@@ -1,8 +1,9 @@
 //! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
 
-// The life of an operation, file by file: `park` parks it; `check`, `revoke` and `as_handler` find it again; `complete`
-// examines it, ends it and calls its `on_complete`. `inner` has the state that all of them use, above the engine, which
-// keeps the slots.
+// The life of an operation, file by file: `watch` and `keys` collect the keys; `park` parks it; `check` (by key or
+// handle) and `as_handler` (for the engine: at its deadline, at the shutdown) find it again; `complete` examines it and
+// ends it. All of them are methods of `Inner`, the state that the handles share (`inner`). The watch lists are in
+// `src/watch.rs`, slots and deadlines in `src/engine.rs`.
 
 mod as_handler;
 mod check;
@@ -12,11 +13,9 @@ mod deferred;
 mod handle;
 mod inner;
 mod keys;
-mod nested;
 mod park;
 mod recycled_weak;
 mod resolved_key;
-mod revoke;
 mod snapshot;
 #[cfg(debug_assertions)]
 mod stuck;
@@ -36,7 +35,7 @@ pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 pub use watch::Watch;
 
-use crate::engine::dispatch::RunOn;
+use crate::engine::deliver::RunOn;
 use crate::engine::settings::{Built, sound};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_within};
@@ -103,10 +102,10 @@ use std::time::Duration;
 /// because it may happen in a task of an async runtime. Completions in the queue of a thread still run, on that thread.
 ///
 /// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
-/// keys](DelayedOperation::Key). Only [`shutdown`](Self::shutdown) waits for a thread that runs your code: if another
-/// thread is examining an operation, that thread examines it again. All methods may be called from inside every
-/// callback. A check made inside a `try_complete` returns 0; the library makes it before the outermost call on that
-/// thread returns.
+/// keys](DelayedOperation::Key). Only [`shutdown`](Self::shutdown) waits for a thread that runs your code. Where a
+/// check finds that another thread is examining an operation, that thread examines it once more. All methods may be
+/// called from inside every callback. A check made inside a `try_complete` returns 0; the library makes it before the
+/// outermost call on that thread returns.
 ///
 /// After Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
@@ -132,11 +131,10 @@ impl<Op: DelayedOperation> Purgatory<Op> {
     /// Begins to build a purgatory with other choices.
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
         let own = Own {
-            hasher: RandomState::default(),
             map_shards: (64 * cores()).clamp(1024, 4096),
             max_watchers: usize::MAX,
         };
-        Builder::new(name, own)
+        Builder::new(name, (RandomState::default(), own))
     }
 }
 
@@ -184,8 +182,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Call it after every change that could satisfy an operation on this key, with none of your own locks held that
     /// `try_complete` or `on_complete` of *any* operation take; where that cannot be, use
     /// [`check_later`](Self::check_later). Runs `try_complete` and `on_complete` of those operations on this thread.
-    /// (If other threads keep checking one of them meanwhile, this thread examines it at most 16 times in a row and
-    /// leaves the next examination to the reaper, or to the next [`advance`](Self::advance).)
+    /// If other threads keep checking one of them meanwhile, this thread examines it at most 16 times in a row, and
+    /// defers the next examination to the reaper, or to the next [`advance`](Self::advance).
     ///
     /// Takes the lock of the key's map shard. For each operation that it completes, it takes the locks of the map
     /// shards of the other keys, and that of the operation's timer shard only if it is free. No lock is held while your
@@ -302,8 +300,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, Some(&cause))
     }
 
-    /// Checks `key` for one completion, now; inside an examination, when the timer is driven next. (There the
-    /// operation that is examined may have caused the same check before, and would cause no other one.)
+    /// Checks `key` for one completion: now or, inside an examination, when the timer is driven next. (A nested check
+    /// would be ignored if the operation that is examined had caused it before.)
     pub(crate) fn offer(&self, key: &Op::Key) {
         let bound = Bound::at_most(1);
         let inner = &self.shared.inner;
@@ -401,15 +399,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
 shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>);
 
-/// The settings of a purgatory alone.
-pub(crate) struct Own<S> {
-    hasher: S,
+/// The settings of a purgatory alone, but for its hasher.
+pub(crate) struct Own {
     map_shards: usize,
     max_watchers: usize,
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Built for Purgatory<Op, S> {
-    type Own = Own<S>;
+    type Own = (S, Own);
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
@@ -417,7 +414,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 1,024 and
     /// at most 4,096. Choose fewer if a process has hundreds of purgatories.
     pub fn map_shards(mut self, shards: usize) -> Self {
-        self.own.map_shards = shards;
+        self.own.1.map_shards = shards;
         self
     }
 
@@ -426,7 +423,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     /// refused operation counts as [cancelled](Stats::cancelled). After a storm of expiries, completions wait until the
     /// watches of what has ended are removed, as with [`max_parked`](Self::max_parked). Default: none.
     pub fn max_watchers_per_key(mut self, count: usize) -> Self {
-        self.own.max_watchers = count;
+        self.own.1.max_watchers = count;
         self.settings.reclaim_first = true;
         self
     }
@@ -436,11 +433,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Purgatory<Op, H>> {
         Builder {
             settings: self.settings,
-            own: Own {
-                hasher,
-                map_shards: self.own.map_shards,
-                max_watchers: self.own.max_watchers,
-            },
+            own: (hasher, self.own.1),
         }
     }
 
@@ -454,12 +447,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     /// # Panics
     /// If the clock does.
     pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
-        let inner = Inner::new(
-            Engine::new(self.settings)?.observed(),
-            self.own.hasher,
-            self.own.map_shards,
-            self.own.max_watchers,
-        );
+        let engine = Engine::new(self.settings)?.observed();
+        let (hasher, own) = self.own;
+        let inner = Inner::new(engine, hasher, own.map_shards, own.max_watchers);
         Ok(Purgatory {
             shared: SharedHandle::start(inner),
         })

@@ -10,7 +10,6 @@ use crate::time::WakeFn;
 use crate::worker::{GRACE, Worker};
 use parking_lot::Mutex;
 use std::io;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
@@ -87,7 +86,7 @@ impl ReaperThread {
 pub(crate) struct Sleeper {
     pub(crate) shared: Arc<Shared>,
     unparker: Unparker,
-    thread: OnceLock<Worker>,
+    pub(crate) thread: Worker,
 }
 
 /// The state that the thread and its owner share.
@@ -98,13 +97,7 @@ pub(crate) struct Shared {
     pub(crate) parker: Mutex<Parker>,
 }
 
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared")
-            .field("driven", &self.driven.lock().len())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([] Shared, "Shared", |it| driven: it.driven.lock().len());
 
 impl Sleeper {
     /// All but the thread. A wake-up that comes before it is started is kept.
@@ -117,20 +110,14 @@ impl Sleeper {
                 stopping: AtomicBool::new(false),
                 parker: Mutex::new(parker),
             }),
-            thread: OnceLock::new(),
+            thread: Worker::default(),
         }
     }
 
     /// Starts the thread, unless it was started before. To be called by one thread at a time.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
-        if self.thread.get().is_some() {
-            return Ok(());
-        }
         let shared = self.shared.clone();
-        let thread = Worker::spawn(name, "reaper", move || shared.run())?;
-        // It is empty, by the contract of this function.
-        let _ = self.thread.set(thread);
-        Ok(())
+        self.thread.start(name, "reaper", move || shared.run())
     }
 
     /// Drives `driven` from now on, until it says that it is done or is dropped.
@@ -153,18 +140,12 @@ impl Sleeper {
         self.shared.stopping.store(true, Ordering::Release);
         self.unparker.unpark();
     }
-
-    pub(crate) fn thread(&self) -> Option<&Worker> {
-        self.thread.get()
-    }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
         self.close();
-        if let Some(thread) = self.thread.get() {
-            thread.join_within(GRACE);
-        }
+        self.thread.join_within(GRACE);
     }
 }
 

@@ -20,6 +20,10 @@ pub(crate) enum Ending {
     Aborted,
 }
 
+impl Ending {
+    const COUNT: usize = Self::Aborted as usize + 1;
+}
+
 /// A counter. Not part of any protocol between threads, so it is the same under loom.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
@@ -71,25 +75,14 @@ pub(crate) struct Counters {
     pub(crate) admitted: Count,
     pub(crate) watches_added: Count,
     pub(crate) watches_removed: Count,
-    pub(crate) satisfied: Count,
-    pub(crate) forced: Count,
-    pub(crate) expired: Count,
-    pub(crate) cancelled: Count,
-    pub(crate) shut_down: Count,
-    pub(crate) aborted: Count,
+    /// By [`Ending`].
+    ended: [Count; Ending::COUNT],
 }
 
 impl Counters {
     #[inline(always)]
     pub(crate) fn ended(&self, ending: Ending) -> &Count {
-        match ending {
-            Ending::Satisfied => &self.satisfied,
-            Ending::Forced => &self.forced,
-            Ending::Expired => &self.expired,
-            Ending::Cancelled => &self.cancelled,
-            Ending::ShutDown => &self.shut_down,
-            Ending::Aborted => &self.aborted,
-        }
+        &self.ended[ending as usize]
     }
 }
 
@@ -205,19 +198,15 @@ impl Stats {
         // Departures are read before arrivals, so there are never more departures than arrivals.
         let (mut ended, mut unwatched) = (0, 0);
         for counters in all.clone() {
-            let satisfied = counters.satisfied.read();
-            let completed = satisfied + counters.forced.read();
-            let expired = counters.expired.read();
-            let cancelled = counters.cancelled.read();
-            let shut_down = counters.shut_down.read();
-            let aborted = counters.aborted.read();
+            let read = counters.ended.each_ref().map(Count::read);
+            let [satisfied, forced, expired, cancelled, shut_down, aborted] = read;
             self.checks += satisfied;
-            self.completed += completed;
+            self.completed += satisfied + forced;
             self.expired += expired;
             self.cancelled += cancelled;
             self.shut_down += shut_down;
             self.aborted += aborted;
-            ended += completed + expired + cancelled + shut_down + aborted;
+            ended += read.iter().sum::<u64>();
             unwatched += counters.watches_removed.read();
         }
         for counters in all {

@@ -5,13 +5,12 @@
 //! ([`model`]), so that the models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own
 //! code.
 
-#[cfg(not(loom))]
-mod cell;
 mod lazy;
 #[cfg(any(loom, shuttle))]
 mod model;
 #[cfg(not(any(loom, shuttle)))]
 mod native;
+mod sharded_map;
 #[cfg(not(shuttle))]
 pub(crate) mod thread_numbers;
 
@@ -21,7 +20,25 @@ pub(crate) use model::*;
 pub(crate) use native::*;
 
 pub(crate) use lazy::Lazy;
+pub(crate) use sharded_map::{Edit, ShardedMap};
 pub(crate) use std::sync::{Arc, Weak};
+
+/// `std::cell::UnsafeCell` in the shape of loom's: every access goes through a closure.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+        access(self.0.get())
+    }
+}
 
 /// What becomes of a map entry after an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

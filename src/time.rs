@@ -2,7 +2,6 @@
 
 pub(crate) mod ticks;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -86,11 +85,7 @@ impl WakeFn {
     }
 }
 
-impl fmt::Debug for WakeFn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WakeFn").finish_non_exhaustive()
-    }
-}
+debug_fields!([] WakeFn, "WakeFn", |it|);
 
 /// The system's monotonic clock, counted from this instant: the default, with the moment at which the builder was made.
 impl Clock for Instant {

@@ -6,7 +6,6 @@ use crate::address::Address;
 use crate::dispatch::Dispatch;
 use crate::engine::Engine;
 use crate::engine::settings::{Builder, Built, sound};
-use crate::engine::shard::Rescheduled;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::error::{BuildError, Rejected};
 use crate::scheme::{HierarchicalWheel, Scheme};
@@ -100,10 +99,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     /// simple wheel holds; or if this would be the first deadline of the timer, and the system refuses a thread.
     pub fn reschedule(&self, id: TimerId, timeout: Duration) -> bool {
         let engine = &self.shared.inner.engine;
-        let rescheduled = self
-            .address_of(id)
-            .map(|address| engine.reschedule(address, timeout));
-        matches!(rescheduled, Some(Rescheduled::Done(_)))
+        let address = self.address_of(id);
+        address.is_some_and(|address| engine.reschedule(address, timeout))
     }
 
     /// Whether the timer has neither fired nor been stopped. Takes no lock.

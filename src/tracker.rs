@@ -17,7 +17,7 @@ use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
 use crate::timer;
 use crate::trampoline::drop_user_value;
-use entries::{Entries, Timers};
+use entries::{Entries, Values};
 use equivalent::Equivalent;
 use std::hash::Hash;
 use std::time::Duration;
@@ -86,9 +86,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         value: V,
         timeout: Duration,
     ) -> Result<(FencingToken, Option<V>), Rejected<V>> {
-        let (place, replaced) = self
-            .entries()
-            .track(self.timers(), key, value, timeout, true)?;
+        let (place, replaced) = self.values().track(key, value, timeout, true)?;
         Ok((place.token, replaced))
     }
 
@@ -102,9 +100,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         value: V,
         timeout: Duration,
     ) -> Result<FencingToken, Rejected<V>> {
-        let (place, _) = self
-            .entries()
-            .track(self.timers(), key, value, timeout, false)?;
+        let (place, _) = self.values().track(key, value, timeout, false)?;
         Ok(place.token)
     }
 
@@ -127,8 +123,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         value: V,
         timeout: Duration,
     ) -> Result<(FencingToken, V), Rejected<V>> {
-        self.entries()
-            .replace(self.timers(), key, token, value, timeout)
+        self.values().replace(key, token, value, timeout)
     }
 
     /// Takes the value for `key`: the response has come, the session was closed. `None` if no value is kept for it, or
@@ -139,7 +134,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().complete(self.timers(), key, None)
+        self.values().complete(key, None)
     }
 
     /// [Completes](Self::complete) only if the value still has `token`: a holder that has lost its lease does not end the
@@ -148,7 +143,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().complete(self.timers(), key, Some(token))
+        self.values().complete(key, Some(token))
     }
 
     /// Lets the value for `key` expire `timeout` from now instead ([`Duration::MAX`]: never). `false` if no value is
@@ -162,7 +157,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().touch(self.timers(), key, None, timeout)
+        self.values().touch(key, None, timeout)
     }
 
     /// [Touches](Self::touch) only if the value still has `token`: a renewal that comes late does not extend the next lease.
@@ -170,8 +165,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries()
-            .touch(self.timers(), key, Some(token), timeout)
+        self.values().touch(key, Some(token), timeout)
     }
 
     /// A clone of the value for `key`. `None` if no value is kept for it, or it is expiring at this moment.
@@ -183,7 +177,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         V: Clone,
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().get(self.timers(), key)
+        self.values().get(key)
     }
 
     /// The token of the value for `key`. Takes the shared lock of the key's map shard.
@@ -194,7 +188,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let place = self.entries().find(self.timers(), key)?;
+        let place = self.values().find(key)?;
         Some(place.token)
     }
 
@@ -203,7 +197,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.entries().find(self.timers(), key).is_some()
+        self.values().find(key).is_some()
     }
 
     /// The time until the value for `key` expires, zero if its deadline has passed. `None` if no value is kept for it,
@@ -215,8 +209,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let place = self.entries().find(self.timers(), key)?;
-        self.timers().remaining(place.address)
+        let place = self.values().find(key)?;
+        self.shared.inner.engine.remaining(place.address)
     }
 
     /// The keys of all values, in no order. A value that is tracked or ends meanwhile may be among them or not.
@@ -224,7 +218,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Takes the shared lock of one map shard after the other; the keys of a shard are cloned under its lock, so
     /// `Clone` must not call the tracker.
     pub fn keys(&self) -> Vec<K> {
-        self.entries().keys(self.timers())
+        self.values().keys()
     }
 
     /// Ends every value that `is_wanted` picks, without the callback, and returns those that this call has ended: the
@@ -235,8 +229,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// it, where the value cannot change: let it be short, and not call the tracker. Then takes the lock of each picked
     /// key's map shard, and that of a timer shard only if it is free. If `is_wanted` panics, no value has ended.
     pub fn withdraw_where(&self, is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<(K, V)> {
-        let places = self.entries().places(self.timers(), is_wanted).into_iter();
-        let withdraw = |place| self.entries().withdraw(self.timers(), place);
+        let places = self.values().places(is_wanted).into_iter();
+        let withdraw = |place| self.values().withdraw(place);
         places.filter_map(withdraw).collect()
     }
 
@@ -250,25 +244,19 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
         remains.map(|(key, value, _)| (key, value)).collect()
     }
 
-    fn entries(&self) -> &Entries<K, V, S> {
-        &self.shared.inner.extra
-    }
-
-    fn timers(&self) -> &Timers {
-        &self.shared.inner.engine
+    fn values(&self) -> Values<'_, K, V, S> {
+        Values {
+            entries: &self.shared.inner.extra,
+            timers: &self.shared.inner.engine,
+        }
     }
 }
 
 shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, Tracker<K, V, S>, Inner<K, V, S>);
 
-/// The settings of a tracker alone.
-pub(crate) struct Own<S> {
-    hasher: S,
-    first_token: u64,
-}
-
 impl<K: Key, V: Send + 'static, S: KeyHasher> Built for Tracker<K, V, S> {
-    type Own = Own<S>;
+    /// With the number of the first token.
+    type Own = (S, u64);
 }
 
 impl<K: Key, V: Send + 'static> Tracker<K, V> {
@@ -283,11 +271,7 @@ impl<K: Key, V: Send + 'static> Tracker<K, V> {
 
     /// Begins to build a tracker with other choices.
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
-        let own = Own {
-            hasher: RandomState::default(),
-            first_token: 1,
-        };
-        Builder::new(name, own)
+        Builder::new(name, (RandomState::default(), 1))
     }
 }
 
@@ -297,10 +281,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Tracker<K, V, H>> {
         Builder {
             settings: self.settings,
-            own: Own {
-                hasher,
-                first_token: self.own.first_token,
-            },
+            own: (hasher, self.own.1),
         }
     }
 
@@ -311,7 +292,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
     /// the time in microseconds since 1970, where the clock is never set back and there are fewer values than
     /// microseconds.
     pub fn first_token(mut self, number: u64) -> Self {
-        self.own.first_token = number;
+        self.own.1 = number;
         self
     }
 
@@ -328,10 +309,11 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
         self,
         on_expiry: impl Fn(K, V, FencingToken) + Send + Sync + 'static,
     ) -> Result<Tracker<K, V, S>, BuildError> {
-        if !(1..=1 << 63).contains(&self.own.first_token) {
+        let (hasher, first_token) = self.own;
+        if !(1..=1 << 63).contains(&first_token) {
             return Err(BuildError::FirstToken);
         }
-        let entries = Entries::new(self.own.hasher, self.own.first_token - 1);
+        let entries = Entries::new(hasher, first_token - 1);
         let on_end = move |(key, value, token), ending| {
             if ending == Ending::Expired {
                 return on_expiry(key, value, token);

@@ -5,14 +5,14 @@
 //! run in the middle of another operation's `try_complete`. So calls that are caused by inner calls wait in a queue of
 //! the thread, and the outermost call runs them before it returns.
 //!
-//! Two queues exist. *Deferred calls* run once each: completions, and destructors of what has ended. *Nested checks*
-//! are checks that an operation's `try_complete` makes; they are merged by key, so they have a queue of their own
-//! ([`NestedChecks`]).
+//! Completions, and destructors of what has ended, come before *nested checks*: those that an operation's
+//! `try_complete` makes.
 
 use crate::panics::Panics;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 /// A call that waits for the end of the outermost call.
 pub(crate) type DeferredCall = Box<dyn FnOnce()>;
@@ -68,25 +68,31 @@ impl Examination {
     }
 }
 
-/// Checks that operations of one purgatory make in their `try_complete`, on one thread.
-pub(crate) trait NestedChecks: Any {
-    /// Runs the check that has waited longest. `false` if none waits. (Which operations caused checks is known until no
-    /// check of any purgatory waits: those of another may cause the same ones again.)
-    fn run_next(&self) -> bool;
+/// What waits for the end of the outermost call.
+struct Waiting {
+    calls: VecDeque<DeferredCall>,
+    /// They run when no call waits.
+    checks: VecDeque<DeferredCall>,
+    /// What is known of the checks, by purgatory, until none waits.
+    known: Vec<Rc<dyn Any>>,
+}
 
-    /// A coercion would do from Rust 1.86 on.
-    fn into_any(self: std::rc::Rc<Self>) -> std::rc::Rc<dyn Any>;
+impl Waiting {
+    const NOTHING: Self = Self {
+        calls: VecDeque::new(),
+        checks: VecDeque::new(),
+        known: Vec::new(),
+    };
 }
 
 crate::sync::thread_local! {
     static ACTIVE: Cell<bool> = const { Cell::new(false) };
-    static WAITING: Cell<bool> = const { Cell::new(false) };
+    static SOMETHING_WAITS: Cell<bool> = const { Cell::new(false) };
+    static WAITING: RefCell<Waiting> = const { RefCell::new(Waiting::NOTHING) };
     static EXAMINING: Cell<Examination> = const { Cell::new(Examination::NONE) };
     static IN_NESTED_CHECK: Cell<bool> = const { Cell::new(false) };
     static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
     static NESTED_PARKS: Cell<u32> = const { Cell::new(0) };
-    static CALLS: RefCell<VecDeque<DeferredCall>> = const { RefCell::new(VecDeque::new()) };
-    static CHECKS: RefCell<Vec<std::rc::Rc<dyn NestedChecks>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A call of the library in progress on this thread.
@@ -128,7 +134,7 @@ impl Trampoline {
     /// Ends the call, and returns the panics of the calls that waited: for a caller that has a value to return all the
     /// same.
     pub(crate) fn leave(self) -> Panics {
-        let panics = match self.outermost && WAITING.try_with(Cell::get).unwrap_or(false) {
+        let panics = match self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false) {
             true => run_waiting(),
             false => Panics::default(),
         };
@@ -143,7 +149,7 @@ impl Drop for Trampoline {
         if !self.outermost {
             return;
         }
-        if WAITING.try_with(Cell::get).unwrap_or(false) {
+        if SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false) {
             return leave_after_waiting();
         }
         leave();
@@ -168,13 +174,11 @@ fn leave_after_waiting() {
 /// is just ending.
 pub(crate) fn run_later(call: DeferredCall) {
     let mut call = Some(call);
-    let queued = CALLS.try_with(|calls| {
-        if let Some(call) = call.take() {
-            calls.borrow_mut().push_back(call);
-        }
+    let queued = WAITING.try_with(|waiting| {
+        waiting.borrow_mut().calls.extend(call.take());
     });
     if queued.is_ok() {
-        WAITING.with(|waiting| waiting.set(true));
+        SOMETHING_WAITS.with(|something| something.set(true));
     } else if let Some(call) = call {
         call();
     }
@@ -186,54 +190,28 @@ fn run_waiting() -> Panics {
     let mut panics = Panics::default();
     let run_next = || {
         run_one() || {
-            // What the checks know of this call is forgotten; with it go keys, whose destructors may add calls.
-            let checks = CHECKS.try_with(|checks| std::mem::take(&mut *checks.borrow_mut()));
-            checks.is_ok_and(|checks| !checks.is_empty())
+            // What is known of the checks is forgotten; with it go keys, whose destructors may add calls.
+            let known = WAITING.try_with(|waiting| std::mem::take(&mut waiting.borrow_mut().known));
+            known.is_ok_and(|known| !known.is_empty())
         }
     };
     while panics.catch(run_next).unwrap_or(true) {}
-    WAITING.with(|waiting| waiting.set(false));
+    SOMETHING_WAITS.with(|something| something.set(false));
     panics
 }
 
-/// Runs one deferred call, or else one nested check. `false` if none waits. (Nothing waits in a queue that is gone
-/// because the thread is ending; the other may still be there.)
+/// Runs one deferred call, or else one nested check. `false` if none waits. (Nothing waits if the queues are gone
+/// because the thread is ending.)
 fn run_one() -> bool {
-    let call = CALLS.try_with(|calls| calls.borrow_mut().pop_front());
-    if let Ok(Some(call)) = call {
-        call();
-        return true;
-    }
-    // Purgatories take turns: so the checks that operations of one cause in another are merged there.
-    for _ in 0..CHECKS.try_with(|checks| checks.borrow().len()).unwrap_or(0) {
-        // The list is not borrowed while a check runs: that may add to it.
-        let next = CHECKS.try_with(|checks| {
-            let mut checks = checks.borrow_mut();
-            checks.rotate_left(1);
-            checks.last().cloned()
-        });
-        let _in_check = InNestedCheck::enter();
-        if next.is_ok_and(|next| next.is_some_and(|checks| checks.run_next())) {
-            return true;
-        }
-    }
-    false
-}
-
-/// While it exists, this thread runs a nested check.
-struct InNestedCheck;
-
-impl InNestedCheck {
-    fn enter() -> Self {
-        IN_NESTED_CHECK.with(|inside| inside.set(true));
-        Self
-    }
-}
-
-impl Drop for InNestedCheck {
-    fn drop(&mut self) {
-        IN_NESTED_CHECK.with(|inside| inside.set(false));
-    }
+    let next = WAITING.try_with(|waiting| {
+        let mut waiting = waiting.borrow_mut();
+        let call = waiting.calls.pop_front();
+        let is_check = call.is_none() && !waiting.checks.is_empty();
+        IN_NESTED_CHECK.with(|inside| inside.set(is_check));
+        call.or_else(|| waiting.checks.pop_front())
+    });
+    let next = next.ok().flatten();
+    next.map(|call| call()).is_some()
 }
 
 /// Whether the calling thread runs a nested check.
@@ -291,29 +269,29 @@ impl Drop for Examining {
     }
 }
 
-/// The nested checks of this thread that `is_wanted` picks, or those that `new` makes. `None` if the thread is just
-/// ending and has no queue for them any more.
-pub(crate) fn nested_checks<C: NestedChecks>(
-    is_wanted: impl Fn(&C) -> bool,
-    new: impl FnOnce() -> C,
-) -> Option<std::rc::Rc<C>> {
-    let nested = CHECKS.try_with(|checks| {
-        let mut checks = checks.borrow_mut();
-        let known = checks.iter().find_map(|checks| {
-            let checks = checks.clone().into_any();
-            checks
-                .downcast::<C>()
-                .ok()
-                .filter(|checks| is_wanted(checks))
-        });
-        WAITING.with(|waiting| waiting.set(true));
-        known.unwrap_or_else(|| {
-            let fresh = std::rc::Rc::new(new());
-            checks.push(fresh.clone());
+/// What is known of the nested checks that wait on this thread: that which `is_wanted`, or what `new` makes. `None` if
+/// the thread is just ending and has no queue for checks any more.
+pub(crate) fn known_of_nested_checks<T: 'static>(
+    is_wanted: impl Fn(&T) -> bool,
+    new: impl FnOnce() -> T,
+) -> Option<Rc<T>> {
+    let found = WAITING.try_with(|waiting| {
+        let known = &mut waiting.borrow_mut().known;
+        let mut of_type = known.iter().filter_map(|it| it.clone().downcast().ok());
+        of_type.find(|it| is_wanted(it)).unwrap_or_else(|| {
+            let fresh = Rc::new(new());
+            known.push(fresh.clone());
             fresh
         })
     });
-    nested.ok()
+    SOMETHING_WAITS.with(|something| something.set(true));
+    found.ok()
+}
+
+/// Runs `check` when the outermost call is about to return, and no deferred call waits. The queue is there: it
+/// has just [told](known_of_nested_checks) what it knows.
+pub(crate) fn queue_check(check: DeferredCall) {
+    WAITING.with(|waiting| waiting.borrow_mut().checks.push_back(check));
 }
 
 /// Drops a value whose destructor may be the user's: now or, if this thread is inside another such destructor, when the

@@ -12,18 +12,16 @@ pub(crate) mod bound;
 pub(crate) mod list;
 pub(crate) mod resolved;
 pub(crate) mod sweep;
-pub(crate) mod turn;
 
 use crate::address::Address;
 use crate::sync::{Arc, COPIED, Entry, ShardedMap};
 use crate::trampoline::{drop_user_value, drop_user_values};
-use bound::Bound;
+use bound::{Bound, Turn};
 use equivalent::Equivalent;
 use list::{Walk, WatchList};
-use resolved::{Number, Resolved, ResolvedLists, Unwatched};
+use resolved::{Number, Resolved, ResolvedLists};
 use std::hash::{BuildHasher, Hash};
 use std::ops::ControlFlow;
-use turn::Turn;
 
 /// What an operation watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +101,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         let mut added = true;
         match target {
             Target::Key(key) => {
-                let spare = self.lists.place(
+                let spare = self.place(
                     key.clone(),
                     #[inline(always)]
                     |location| {
@@ -126,6 +124,18 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         }
     }
 
+    /// Shows `edit` where the list of `key` is, and puts it there if it is nowhere yet. Returns `key` if it is not needed.
+    #[inline(always)]
+    fn place(
+        &self,
+        key: K,
+        edit: impl FnOnce(Option<&mut Location>) -> Option<Location>,
+    ) -> Option<K> {
+        let hash = self.lists.hash_of(&key);
+        let hash_of = |key: &K, _: &Location| self.lists.hash_of(key);
+        self.lists.place((hash, key), |_| true, edit, hash_of)
+    }
+
     /// The key of a resolved list.
     pub(crate) fn resolved_key(&self, number: Number) -> Option<Arc<K>> {
         self.resolved.get(number).key()
@@ -137,7 +147,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let mut count = 0;
-        self.lists.read(key, |location| match location {
+        self.lists.read(key, |_, location| match location {
             Location::Here(list) => count = list.count(),
             Location::Resolved(number) => {
                 let list = self.resolved.get(*number);
@@ -185,10 +195,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         turn: Turn<'_>,
         watcher: Address,
     ) -> Option<(Arc<K>, Number)> {
-        match self.resolved.get(number).remove(watcher, turn) {
-            Unwatched::Kept => None,
-            Unwatched::Orphaned(key) => Some((key, number)),
-        }
+        let orphan = self.resolved.get(number).remove(watcher, turn)?;
+        Some((orphan, number))
     }
 
     /// A copy of `key`, if it is watched or resolved.
@@ -196,7 +204,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.lists.read_key(key, K::clone)
+        self.lists.read(key, |stored, _| stored.clone())
     }
 
     /// The watchers of `key`; `None` if there are none. A short list is `copied`. Of a long one, this only says that it
@@ -206,7 +214,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let found = self.lists.read(key, |location| match location {
+        let found = self.lists.read(key, |_, location| match location {
             Location::Here(list) => Some(Found::on(list, copied)),
             Location::Resolved(number) => {
                 let seen = self.resolved.get(*number).peek_published();
@@ -239,7 +247,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                 _ = copied.iter().copied().try_for_each(each);
             }
             Found::Many => Walk::new(bound).visit(each, pause, |read| {
-                self.lists.read(key, |location| match location {
+                self.lists.read(key, |_, location| match location {
                     Location::Here(list) => read(list),
                     Location::Resolved(number) => self.resolved.get(*number).read(read),
                 });
@@ -273,8 +281,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// Gives the list of `key` a place of its own, until every resolution of it has been [released](Self::release).
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (Number, Arc<Resolved<K>>) {
         let mut resolved = None;
-        let spare = self.lists.place(K::clone(key), |location| {
-            let list = match location {
+        let spare = self.place(K::clone(key), |mut location| {
+            let list = match location.as_deref_mut() {
                 Some(Location::Resolved(number)) => {
                     self.resolved.get(*number).pin();
                     resolved = Some(*number);
@@ -285,7 +293,14 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
             };
             let number = self.resolved.occupy(key.clone(), list);
             resolved = Some(number);
-            Some(Location::Resolved(number))
+            let fresh = Location::Resolved(number);
+            match location {
+                Some(here) => {
+                    *here = fresh;
+                    None
+                }
+                None => Some(fresh),
+            }
         });
         drop_user_value(spare);
         let Some(number) = resolved else {

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 #[cfg(debug_assertions)]
 use std::cell::Cell;
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How long the drop of the last handle waits for a thread. (A task of an async runtime may drop it.)
@@ -21,20 +22,28 @@ std::thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
+/// A thread that is started once.
+#[derive(Debug, Default)]
+pub(crate) struct Worker(OnceLock<Started>);
+
 #[derive(Debug)]
-pub(crate) struct Worker {
+struct Started {
     name: String,
     thread: Mutex<Option<JoinHandle<()>>>,
     ended: Receiver<Never>,
 }
 
 impl Worker {
-    /// Starts a thread that works for `owner`.
-    pub(crate) fn spawn(
+    /// Starts the thread, which works for `owner`, unless it was started before. To be called by one thread at a time.
+    pub(crate) fn start(
+        &self,
         owner: &str,
         work: &str,
         run: impl FnOnce() + Send + 'static,
-    ) -> io::Result<Self> {
+    ) -> io::Result<()> {
+        if self.is_started() {
+            return Ok(());
+        }
         // The system cannot have a NUL in the name.
         let name = format!("{owner}-{work}").replace('\0', "?");
         #[cfg(all(test, not(loom)))]
@@ -46,11 +55,17 @@ impl Worker {
             IS_WORKER.set(true);
             run();
         })?;
-        Ok(Self {
+        // It is empty, by the contract of this function.
+        let _ = self.0.set(Started {
             name,
             thread: Mutex::new(Some(thread)),
             ended,
-        })
+        });
+        Ok(())
+    }
+
+    pub(crate) fn is_started(&self) -> bool {
+        self.0.get().is_some()
     }
 
     /// Whether the calling thread is one of the library.
@@ -59,18 +74,16 @@ impl Worker {
         IS_WORKER.get()
     }
 
-    /// Its name, if it has not ended.
+    /// Its name, if it was started and has not ended.
     pub(crate) fn running(&self) -> Option<&str> {
-        let has_ended = self.ended.try_recv() == Err(TryRecvError::Disconnected);
-        (!has_ended).then_some(&self.name)
+        let Started { name, ended, .. } = self.0.get()?;
+        let has_ended = ended.try_recv() == Err(TryRecvError::Disconnected);
+        (!has_ended).then_some(name)
     }
 
     /// Waits for the thread to end, unless this is called from a callback: the callback may run on that thread, or on
     /// one for which that thread waits. The thread then ends by itself, and a later call may still wait for it.
     pub(crate) fn join(&self) {
-        if Trampoline::in_progress() {
-            return;
-        }
         if let Some(handle) = self.take_handle() {
             // Our threads catch every panic. If one ended by a panic all the same, the panic hook has reported it.
             let _ = handle.join();
@@ -80,21 +93,19 @@ impl Worker {
     /// As [`join`](Self::join), for at most `limit`. A thread that needs longer ends by itself, and no later call waits
     /// for it.
     pub(crate) fn join_within(&self, limit: Duration) {
-        if Trampoline::in_progress() {
-            return;
-        }
-        if let Some(handle) = self.take_handle() {
-            if self.ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
+        if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
+            if started.ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
                 // Panics of the thread were caught and counted where they happened.
                 let _ = handle.join();
             }
         }
     }
 
-    /// The handle to join, unless another thread has taken it, or this is the thread itself (which drops the last
-    /// reference to its owner, outside of a callback).
+    /// The handle to join: not in a callback, nor if another thread has taken it, nor if this is the thread itself (which
+    /// drops the last reference to its owner, outside of a callback).
     fn take_handle(&self) -> Option<JoinHandle<()>> {
-        let handle = self.thread.lock().take();
+        let started = self.0.get().filter(|_| !Trampoline::in_progress())?;
+        let handle = started.thread.lock().take();
         handle.filter(|handle| handle.thread().id() != thread::current().id())
     }
 }

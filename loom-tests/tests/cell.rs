@@ -5,7 +5,7 @@
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::{bounded, exhaustive};
-use request_purgatory::model::{At, FreedBy, Held, Mark, Released, Shard};
+use request_purgatory::model::{Address, FreedBy, Held, Mark, Released, Shard};
 use std::sync::Arc;
 
 /// Which events the operation has seen when it was examined.
@@ -27,7 +27,7 @@ impl World {
     }
 
     fn examine(&self, held: &mut Held<'_, Seen>) {
-        held.examine(|seen| {
+        held.with(|seen| {
             for (seen, event) in seen.iter_mut().zip(&self.events) {
                 *seen |= event.load(Ordering::Relaxed);
             }
@@ -38,33 +38,33 @@ impl World {
     fn hold(&self, mut held: Held<'_, Seen>) {
         loop {
             self.examine(&mut held);
-            match held.release() {
-                Released::Parked => return,
+            match held.release(true) {
+                Released::Parked { .. } => return,
                 Released::Recheck(again) => held = again,
-                Released::End(held) => return self.end(held),
+                Released::End { held, .. } => return self.end(held),
             }
         }
     }
 
     fn end(&self, held: Held<'_, Seen>) {
-        held.end();
+        self.shard.end(held, FreedBy::SameShard);
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn check(&self, at: At) {
+    fn check(&self, at: Address) {
         if let Some(held) = self.shard.claim(at, Mark::Recheck) {
             self.hold(held);
         }
     }
 
-    fn end_having_seen_both(&self, at: At) {
+    fn end_having_seen_both(&self, at: Address) {
         let held = self.shard.claim(at, Mark::Recheck);
         let mut held = held.expect("no other thread ended it");
-        assert_eq!(held.examine(|seen| *seen), [true; 2]);
+        assert_eq!(held.with(|seen| *seen), [true; 2]);
         self.end(held);
     }
 
-    fn event(&self, number: usize, at: At) {
+    fn event(&self, number: usize, at: Address) {
         self.events[number].store(true, Ordering::Relaxed);
         self.check(at);
     }
@@ -181,27 +181,27 @@ fn g18_a_stale_reference_never_meets_a_later_occupant() {
     bounded(|| {
         let shard = Arc::new(Shard::<u32>::new());
         let (at, held) = shard.insert(0);
-        assert!(matches!(held.release(), Released::Parked));
+        assert!(matches!(held.release(true), Released::Parked { .. }));
         let stale = {
             let shard = shard.clone();
             thread::spawn(move || {
                 if let Some(mut held) = shard.claim(at, Mark::Cancel) {
-                    assert_eq!(held.examine(|occupant| *occupant), 0);
-                    held.end();
+                    assert_eq!(held.with(|occupant| *occupant), 0);
+                    shard.end(held, FreedBy::SameShard);
                 }
             })
         };
         if let Some(held) = shard.claim(at, Mark::Cancel) {
-            held.end();
+            shard.end(held, FreedBy::SameShard);
         }
         for occupant in 1..4 {
             let (next, held) = shard.insert(occupant);
-            assert!(matches!(held.release(), Released::Parked));
+            assert!(matches!(held.release(true), Released::Parked { .. }));
             let mut held = shard
                 .claim(next, Mark::Cancel)
                 .expect("no other thread knows it");
-            assert_eq!(held.examine(|occupant| *occupant), occupant);
-            held.end();
+            assert_eq!(held.with(|occupant| *occupant), occupant);
+            shard.end(held, FreedBy::SameShard);
         }
         stale.join().unwrap();
         assert!(!shard.is_parked(at));
@@ -215,12 +215,12 @@ fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
         let shard = Arc::new(Shard::<u32>::new());
         let parked = [0, 1, 2].map(|number| {
             let (at, held) = shard.insert(number);
-            assert!(matches!(held.release(), Released::Parked));
+            assert!(matches!(held.release(true), Released::Parked { .. }));
             at
         });
         let end = |shard: &Shard<u32>, at| {
             let held = shard.claim(at, Mark::Cancel).expect("no other thread does");
-            held.end();
+            shard.end(held, FreedBy::SameShard);
         };
         let enders = [parked[0], parked[1]].map(|at| {
             let shard = shard.clone();
@@ -237,9 +237,9 @@ fn g16_slots_that_are_ended_while_the_lock_is_taken_come_back() {
         let rest = rest.collect::<Vec<_>>();
         assert_eq!(shard.slots(), slots, "a slot was lost");
         for held in rest {
-            held.end();
+            shard.end(held, FreedBy::SameShard);
         }
-        meanwhile.end();
+        shard.end(meanwhile, FreedBy::SameShard);
     });
 }
 
@@ -252,12 +252,12 @@ fn comes_back_by_the_second_try(freed_by: FreedBy) {
     bounded(move || {
         let shard = Arc::new(Shard::<u32>::new());
         let (at, held) = shard.insert(0);
-        assert!(matches!(held.release(), Released::Parked));
+        assert!(matches!(held.release(true), Released::Parked { .. }));
         let ender = {
             let shard = shard.clone();
             thread::spawn(move || {
                 let held = shard.claim(at, Mark::Cancel);
-                held.expect("no other thread does").end_by(freed_by);
+                shard.end(held.expect("no other thread does"), freed_by);
             })
         };
         let mut waiting = 0;
@@ -267,7 +267,7 @@ fn comes_back_by_the_second_try(freed_by: FreedBy) {
             count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
         // The next one that parks has the slot in any case.
-        shard.insert(1).1.end();
+        shard.end(shard.insert(1).1, FreedBy::SameShard);
         assert_eq!((shard.slots(), shard.waiting()), (1, 0));
     });
     let came_back = came_back.load(std::sync::atomic::Ordering::Relaxed);

@@ -69,7 +69,7 @@ fn of_two_keepers_one_is_refused() {
             other => panic!("{other:?}"),
         }
         assert!(promise.poll(&cx).is_pending());
-        promise.forget();
+        drop(promise.close());
         assert_eq!(promise.keep(3), Err(3));
     });
 }

@@ -25,7 +25,11 @@ struct World {
 impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            word: State::new(),
+            word: {
+                let word = State::vacant();
+                assert_eq!(word.occupy(), 0);
+                word
+            },
             seen: UnsafeCell::new(false),
             event: AtomicBool::new(false),
             ended: AtomicUsize::new(0),
@@ -39,17 +43,17 @@ impl World {
                 // SAFETY: the caller holds the word; that this excludes others is what the model checks.
                 unsafe { *seen |= happened };
             });
-            match self.word.release() {
-                Release::Parked => return,
+            match self.word.release(0, true) {
+                Release::Parked { .. } => return,
                 Release::Recheck => {}
-                Release::End => return self.end(),
+                Release::End { .. } => return self.end(),
             }
         }
     }
 
     fn end(&self) {
         self.seen.with_mut(|_| {});
-        self.word.end();
+        self.word.end(0);
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -66,7 +70,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
                 if happens {
                     world.event.store(true, Ordering::Relaxed);
                 }
-                if world.word.claim(Mark::Recheck) == Claimed::Held {
+                if world.word.claim(0, Mark::Recheck) == Claimed::Held {
                     world.examine();
                 }
             })
@@ -75,7 +79,7 @@ fn g01_holder_sees_the_event_behind_every_mark() {
         for checker in checkers {
             checker.join().unwrap();
         }
-        assert_eq!(world.word.claim(Mark::Recheck), Claimed::Held);
+        assert_eq!(world.word.claim(0, Mark::Recheck), Claimed::Held);
         // SAFETY: held, and the other threads have ended.
         assert!(world.seen.with(|seen| unsafe { *seen }));
     });
@@ -89,7 +93,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
         let enders = [Mark::Expire, Mark::Cancel].map(|order| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.claim(order) == Claimed::Held {
+                if world.word.claim(0, order) == Claimed::Held {
                     world.end();
                 }
             })
@@ -99,7 +103,7 @@ fn g05_checker_reaper_and_canceller_end_it_once() {
             ender.join().unwrap();
         }
         assert_eq!(world.ended.load(Ordering::Relaxed), 1);
-        assert_eq!(world.word.claim(Mark::Recheck), Claimed::Stale);
+        assert_eq!(world.word.claim(0, Mark::Recheck), Claimed::Stale);
     });
 }
 
@@ -111,7 +115,7 @@ fn g05_two_cancellers_and_the_parker() {
         let cancellers = [(); 2].map(|()| {
             let world = world.clone();
             thread::spawn(move || {
-                if world.word.claim(Mark::Cancel) == Claimed::Held {
+                if world.word.claim(0, Mark::Cancel) == Claimed::Held {
                     world.end();
                 }
             })
@@ -142,7 +146,7 @@ fn the_end_shows_what_came_before(meets: impl Fn(&State) -> bool + Copy + Send +
         // The event is there: what the holder writes is that it has seen it.
         world.event.store(true, Ordering::Relaxed);
         world.examine();
-        if world.word.claim(Mark::Cancel) == Claimed::Held {
+        if world.word.claim(0, Mark::Cancel) == Claimed::Held {
             world.end();
         }
         late.join().unwrap();
@@ -152,11 +156,11 @@ fn the_end_shows_what_came_before(meets: impl Fn(&State) -> bool + Copy + Send +
 /// Catches: an end without Release; a transition whose load is Relaxed, or whose failed exchange is.
 #[test]
 fn g05_a_canceller_that_comes_too_late_sees_what_the_ender_did() {
-    the_end_shows_what_came_before(|word| match word.claim(Mark::Cancel) {
+    the_end_shows_what_came_before(|word| match word.claim(0, Mark::Cancel) {
         Claimed::Stale => true,
         Claimed::Marked => false,
         Claimed::Held => {
-            word.end();
+            word.end(0);
             false
         }
     });
@@ -165,5 +169,5 @@ fn g05_a_canceller_that_comes_too_late_sees_what_the_ender_did() {
 /// Catches: an end without Release; an `is_parked` without Acquire.
 #[test]
 fn g05_a_thread_that_finds_it_ended_sees_what_the_ender_did() {
-    the_end_shows_what_came_before(|word| !word.is_parked());
+    the_end_shows_what_came_before(|word| !word.is_parked(0));
 }

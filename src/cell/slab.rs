@@ -18,44 +18,17 @@
 //! or, when another thread has the lock, by [`Slab::free_remotely`], which pushes it on the [`RemoteList`] for the next
 //! thread that gets the lock. Tokens ([`Vacant`], [`EndedSlot`]) go back to the slab that gave them out.
 #![allow(unsafe_code)]
+#![allow(unreachable_pub, reason = "the models see it")]
 
 use super::chunks::Chunks;
 use super::remote::{NIL, RemoteList};
 use super::state::{Claimed, Mark, Release, State};
+use crate::address::Address;
 use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering, UnsafeCell};
+use crate::trampoline::Examinee;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::AtomicU32 as Link;
-
-/// Names one occupant of one slot. (One word: read back whole, two halves that were written apart are waited for.)
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct SlotRef(u64);
-
-impl SlotRef {
-    #[inline]
-    pub(crate) fn new(index: u32, generation: u32) -> Self {
-        Self(u64::from(generation) << 32 | u64::from(index))
-    }
-
-    #[inline]
-    pub(crate) fn index(self) -> u32 {
-        self.0 as u32
-    }
-
-    #[inline]
-    pub(crate) fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
-
-impl std::fmt::Debug for SlotRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SlotRef")
-            .field("index", &self.index())
-            .field("generation", &self.generation())
-            .finish()
-    }
-}
 
 /// The timer's fields of each slot, under the slab's lock. (Packed, so that no room is lost between it and the link
 /// beside it: with a payload of half a cache line, a slot is one line.)
@@ -82,6 +55,8 @@ struct Slot<P> {
 pub(crate) struct Slab<P, G> {
     /// What every check of an operation reads, and only the growth of the slab writes.
     slots: Chunks<Slot<P>>,
+    /// The number of its timer shard.
+    shard: usize,
     // What every park writes, on cache lines of its own.
     remote: CachePadded<RemoteList>,
     locked: CachePadded<Mutex<Locked<G>>>,
@@ -101,7 +76,7 @@ unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
 unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
 
 /// Answer of [`Held::release`].
-pub(crate) enum Released<'a, P> {
+pub enum Released<'a, P> {
     /// Other threads may hold it now. If it was to be examined again (`unexamined`), the caller must arrange for that.
     Parked { unexamined: bool },
     /// Not released: examine it again.
@@ -115,9 +90,11 @@ pub(crate) enum Released<'a, P> {
 }
 
 impl<P, G> Slab<P, G> {
-    pub(crate) fn new(beside: G) -> Self {
+    /// The slots of the timer shard with this number.
+    pub(crate) fn new(shard: usize, beside: G) -> Self {
         Self {
             slots: Chunks::new(),
+            shard,
             remote: CachePadded::new(RemoteList::new()),
             locked: CachePadded::new(Mutex::new(Locked {
                 free: NIL,
@@ -143,7 +120,7 @@ impl<P, G> Slab<P, G> {
     /// Takes hold of the operation at `at`. `None` if it has ended, or if another thread holds it: that one has `mark`
     /// now, and will act on it.
     #[inline(always)]
-    pub(crate) fn claim(&self, at: SlotRef, mark: Mark) -> Option<Held<'_, P>> {
+    pub(crate) fn claim(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;
         match slot.state.claim(at.generation(), mark) {
             Claimed::Held => Some(Held { slot, at }),
@@ -153,16 +130,16 @@ impl<P, G> Slab<P, G> {
 
     /// Whether the operation that `at` names has not ended.
     #[inline]
-    pub(crate) fn is_parked(&self, at: SlotRef) -> bool {
+    pub(crate) fn is_parked(&self, at: Address) -> bool {
         self.slots
             .get(at.index())
             .is_some_and(|slot| slot.state.is_parked(at.generation()))
     }
 
     /// The operation in the slot at `index`, if it has not ended.
-    pub(crate) fn occupant(&self, index: u32) -> Option<SlotRef> {
+    pub(crate) fn occupant(&self, index: u32) -> Option<Address> {
         let generation = self.slots.get(index)?.state.occupant()?;
-        Some(SlotRef::new(index, generation))
+        Some(Address::new(self.shard, index, generation))
     }
 
     /// Loads the slots at `indices`, which the caller is about to work on one after the other. They lie far apart; in a
@@ -195,10 +172,11 @@ impl<P, G> Slab<P, G> {
 
     /// Leaves an ended slot for the next thread that gets the lock. Returns how many slots wait for that now.
     pub(crate) fn free_remotely(&self, ended: EndedSlot) -> usize {
-        let Some(slot) = self.slots.get(ended.index) else {
+        let index = ended.at.index();
+        let Some(slot) = self.slots.get(index) else {
             return 0;
         };
-        self.remote.push(ended.index, &slot.link)
+        self.remote.push(index, &slot.link)
     }
 
     /// For tests: the memory of the first chunk.
@@ -226,25 +204,29 @@ impl<P, G> Drop for Slab<P, G> {
 /// Must be [released](Held::release) or [ended](Held::end): without, no thread can end the operation any more. In a
 /// build with debug assertions, the destructor panics.
 #[must_use = "an operation that is neither released nor ended stays held"]
-pub(crate) struct Held<'a, P> {
+pub struct Held<'a, P> {
     slot: &'a Slot<P>,
-    at: SlotRef,
+    at: Address,
 }
 
 impl<'a, P> Held<'a, P> {
     /// The operation held.
-    pub(crate) fn at(&self) -> SlotRef {
+    #[inline]
+    pub(crate) fn address(&self) -> Address {
         self.at
     }
 
-    /// The address of the slot in memory, and which occupant this is: no other operation of this process has both.
+    /// Names the operation among those of all slabs.
     #[inline]
-    pub(crate) fn identity(&self) -> (usize, u32) {
-        (ptr::from_ref(self.slot).addr(), self.at.generation())
+    pub(crate) fn examinee(&self) -> Examinee {
+        Examinee {
+            slot: ptr::from_ref(self.slot).addr(),
+            generation: self.at.generation(),
+        }
     }
 
     #[inline]
-    pub(crate) fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
+    pub fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {
             // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
             // initialised from `fill` until `end`, which consumes the proof.
@@ -255,15 +237,11 @@ impl<'a, P> Held<'a, P> {
     /// Releases the operation, unless another thread has left a mark. If the mark only asks for another examination,
     /// releases it as well, unless the caller will `examine_again`.
     #[inline(always)]
-    pub(crate) fn release(self, examine_again: bool) -> Released<'a, P> {
+    pub fn release(self, examine_again: bool) -> Released<'a, P> {
         match self.slot.state.release(self.at.generation(), examine_again) {
-            Release::Parked => {
+            Release::Parked { unexamined } => {
                 self.defuse();
-                Released::Parked { unexamined: false }
-            }
-            Release::ParkedUnexamined => {
-                self.defuse();
-                Released::Parked { unexamined: true }
+                Released::Parked { unexamined }
             }
             Release::Recheck => Released::Recheck(self),
             Release::End { mark, unexamined } => Released::End {
@@ -293,9 +271,9 @@ impl<'a, P> Held<'a, P> {
             unsafe { payload.cast::<P>().read() }
         });
         self.slot.state.end(self.at.generation());
-        let index = self.at.index();
+        let at = self.at;
         self.defuse();
-        (payload, EndedSlot { index })
+        (payload, EndedSlot { at })
     }
 }
 
@@ -328,12 +306,14 @@ impl<P> Vacant<'_, P> {
 #[derive(Debug)]
 #[must_use = "a slot that is not given back is lost"]
 pub(crate) struct EndedSlot {
-    index: u32,
+    at: Address,
 }
 
 impl EndedSlot {
-    pub(crate) fn index(&self) -> u32 {
-        self.index
+    /// The address of the operation that has ended. (Of a slot off the remote free list, only the slot's part is known.)
+    #[inline]
+    pub(crate) fn address(&self) -> Address {
+        self.at
     }
 }
 
@@ -387,7 +367,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
             unsafe { (*place).write(payload) };
         });
         let generation = slot.state.occupy();
-        let at = SlotRef::new(index, generation);
+        let at = Address::new(self.slab.shard, index, generation);
         Held { slot, at }
     }
 
@@ -402,7 +382,7 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     /// The ended slot as a vacant one; `None` after its last generation.
     #[inline(always)]
     pub(crate) fn reuse(&self, ended: EndedSlot) -> Option<Vacant<'a, P>> {
-        let EndedSlot { index } = ended;
+        let index = ended.at.index();
         let slot = self.slab.slots.get(index)?;
         (!slot.state.is_retired()).then_some(Vacant { slot, index })
     }
@@ -419,7 +399,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         let index = self.locked.chain;
         // ORDERING: Relaxed: the whole chain was acquired with its first link, by this holder of the lock or another.
         self.locked.chain = self.slab.slots.get(index)?.link.load(Ordering::Relaxed);
-        Some(EndedSlot { index })
+        let at = Address::new(self.slab.shard, index, 0);
+        Some(EndedSlot { at })
     }
 
     /// Adds one more slot and makes it the free list. There is no free list over a fresh chunk: building one would take
@@ -476,7 +457,7 @@ impl<P, G> FieldsView<'_, P, G> {
 
     /// The operation in the slot at `index`, if it has not ended.
     #[inline]
-    pub(crate) fn occupant(&self, index: u32) -> Option<SlotRef> {
+    pub(crate) fn occupant(&self, index: u32) -> Option<Address> {
         self.slab.occupant(index)
     }
 }

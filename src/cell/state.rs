@@ -5,10 +5,10 @@
 //! | 0 | `PARKED` | occupy | the slot holds an operation |
 //! | 1 | `HELD` | occupy, claim | one thread, the *holder*, has exclusive access |
 //! | 2 | `RECHECK` | claim | an event happened since the holder's examination began: it must examine again |
-//! | 3 | `FORCED` | claim | the holder must end it as satisfied |
-//! | 4 | `CANCELLED` | claim | the holder must end it as cancelled |
-//! | 5 | `EXPIRED` | claim | the deadline has passed: the holder must end it as expired |
-//! | 6 | `SHUT_DOWN` | claim | the holder must end it as shut down |
+//! | 3 | `Mark::Force` | claim | the holder must end it as satisfied |
+//! | 4 | `Mark::Cancel` | claim | the holder must end it as cancelled |
+//! | 5 | `Mark::Expire` | claim | the deadline has passed: the holder must end it as expired |
+//! | 6 | `Mark::ShutDown` | claim | the holder must end it as shut down |
 //! | 32.. | generation | end | which occupant of the slot: a reference with another generation is stale |
 //!
 //! Truth table (`-` is 0):
@@ -26,6 +26,7 @@
 //! INVARIANT: a check is consumed only by an examination that begins after it, or by a mark that forces one. A thread
 //! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
 //! call, see `trampoline`), so a mark is always left by another thread or before the holder lets go.
+#![allow(unreachable_pub, reason = "the models see it")]
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
 
@@ -38,7 +39,7 @@ const RETIRED: u32 = 0;
 
 /// A request to the holder, by a thread that finds the operation held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub enum Mark {
     /// Examine it once more.
     Recheck,
     /// End it as satisfied.
@@ -68,7 +69,7 @@ impl Mark {
 
 /// Answer of [`State::claim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claimed {
+pub enum Claimed {
     /// The caller is the holder now.
     Held,
     /// Another thread is, and will see the mark.
@@ -79,11 +80,10 @@ pub(crate) enum Claimed {
 
 /// Answer of [`State::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Release {
-    /// The operation is parked and free for others.
-    Parked,
-    /// As `Parked`, and another examination was asked for that the caller did not make.
-    ParkedUnexamined,
+pub enum Release {
+    /// The operation is parked and free for others. Another examination may have been asked for that the caller did not
+    /// make (`unexamined`).
+    Parked { unexamined: bool },
     /// The caller still is the holder, and must examine the operation again.
     Recheck,
     /// The caller still is the holder, and must end the operation so; if another examination was asked for
@@ -93,7 +93,7 @@ pub(crate) enum Release {
 
 /// The state word of one slot.
 #[derive(Debug)]
-pub(crate) struct State(AtomicU64);
+pub struct State(AtomicU64);
 
 #[derive(Clone, Copy)]
 struct Snapshot(u64);
@@ -134,7 +134,7 @@ enum Next<A> {
 
 impl State {
     /// The word of a slot that was never used.
-    pub(crate) fn vacant() -> Self {
+    pub fn vacant() -> Self {
         Self(AtomicU64::new(0))
     }
 
@@ -161,7 +161,7 @@ impl State {
     }
 
     /// vacant -> held. The caller has the slot from the free list; returns the occupant's generation.
-    pub(crate) fn occupy(&self) -> u32 {
+    pub fn occupy(&self) -> u32 {
         // ORDERING: Relaxed on both. The free list's lock ordered the last occupant's end before this, and no thread
         // can name the new occupant before its reference is published: under the lock of its timer shard or of a list,
         // or by the compare-and-swap of a resolved list's word (`Resolved::swap`).
@@ -174,7 +174,7 @@ impl State {
 
     /// parked -> held, or held -> held with `mark`: the holder will act on that.
     #[inline(always)]
-    pub(crate) fn claim(&self, generation: u32, mark: Mark) -> Claimed {
+    pub fn claim(&self, generation: u32, mark: Mark) -> Claimed {
         // Most are parked and not held. A load before would bring the line from another processor first to be read, and
         // then once more to be written.
         let parked = Snapshot::of(generation, PARKED);
@@ -209,10 +209,10 @@ impl State {
     /// nothing.
     ///
     /// A holder that will not `examine_again` lets go of an operation with a recheck mark, and the answer says so
-    /// ([`Release::ParkedUnexamined`]): it must arrange for another examination. If there is an ending mark as well, it
+    /// (`unexamined`): it must arrange for another examination. If there is an ending mark as well, it
     /// does not let go: it makes that examination, and ends the operation.
     #[inline(always)]
-    pub(crate) fn release(&self, generation: u32, examine_again: bool) -> Release {
+    pub fn release(&self, generation: u32, examine_again: bool) -> Release {
         // Most have no mark.
         let held = Snapshot::of(generation, PARKED | HELD);
         // ORDERING: as in `transition_from`.
@@ -222,7 +222,7 @@ impl State {
             Ordering::AcqRel,
             Ordering::Acquire,
         ) {
-            Ok(_) => Release::Parked,
+            Ok(_) => Release::Parked { unexamined: false },
             Err(found) => self.release_from(found, examine_again),
         }
     }
@@ -241,15 +241,17 @@ impl State {
                     mark,
                     unexamined: asked,
                 }),
-                None if asked => Next::To(now.without(HELD | RECHECK), Release::ParkedUnexamined),
-                None => Next::To(now.without(HELD), Release::Parked),
+                None => Next::To(
+                    now.without(HELD | RECHECK),
+                    Release::Parked { unexamined: asked },
+                ),
             }
         })
     }
 
     /// held -> vacant, whatever marks there are. Only the holder calls this.
     #[inline(always)]
-    pub(crate) fn end(&self, generation: u32) {
+    pub fn end(&self, generation: u32) {
         // ORDERING: Release pairs with the Acquire in `transition_from` and `is_parked`: a thread that sees the end also
         // sees what the holder did before. A plain store may overwrite a mark just being left; the end answers every
         // mark.
@@ -268,7 +270,7 @@ impl State {
 
     /// Whether the operation that a reference of `generation` means is still parked (or held).
     #[inline]
-    pub(crate) fn is_parked(&self, generation: u32) -> bool {
+    pub fn is_parked(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)
     }

@@ -1,18 +1,19 @@
 //! The slab on one thread: reuse, growth, the end of a slot's generations, and what is dropped when.
 
-use super::slab::{Fields, Held, Released, Slab, SlotRef};
+use super::slab::{Fields, Held, Released, Slab};
 use super::state::Mark;
+use crate::address::Address;
 use crate::sync::LAST_GENERATION;
 use std::sync::Arc;
 
 type Cells = Slab<Arc<u32>, ()>;
 
-fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<SlotRef> {
+fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<Address> {
     let mut guard = cells.lock();
     let vacant = guard.take_vacant(limit)?;
     let held = guard.fill(vacant, payload, Fields::default());
     drop(guard);
-    let at = held.at();
+    let at = held.address();
     assert!(matches!(
         held.release(true),
         Released::Parked { unexamined: false }
@@ -20,11 +21,11 @@ fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<SlotRef> {
     Some(at)
 }
 
-fn hold(cells: &Cells, at: SlotRef) -> Option<Held<'_, Arc<u32>>> {
+fn hold(cells: &Cells, at: Address) -> Option<Held<'_, Arc<u32>>> {
     cells.claim(at, Mark::Cancel)
 }
 
-fn end(cells: &Cells, at: SlotRef) -> Option<Arc<u32>> {
+fn end(cells: &Cells, at: Address) -> Option<Arc<u32>> {
     let (payload, ended) = hold(cells, at)?.end();
     let mut guard = cells.lock();
     if let Some(vacant) = guard.reuse(ended) {
@@ -35,7 +36,7 @@ fn end(cells: &Cells, at: SlotRef) -> Option<Arc<u32>> {
 
 #[test]
 fn slots_are_reused_and_chunks_added() {
-    let cells = Cells::new(());
+    let cells = Cells::new(0, ());
     for round in 0..3 {
         let parked = (0..1_000_u32).map(|number| {
             let at = insert(&cells, Arc::new(number), u32::MAX).expect("no limit");
@@ -53,7 +54,7 @@ fn slots_are_reused_and_chunks_added() {
 
 #[test]
 fn a_full_slab_gives_the_payload_back() {
-    let cells = Cells::new(());
+    let cells = Cells::new(0, ());
     let payload = Arc::new(7);
     let at = insert(&cells, payload.clone(), 1).expect("there is room for one");
     assert!(insert(&cells, payload.clone(), 1).is_none());
@@ -64,7 +65,7 @@ fn a_full_slab_gives_the_payload_back() {
 
 #[test]
 fn a_slot_whose_generations_are_used_up_has_no_other_occupant() {
-    let cells = Cells::new(());
+    let cells = Cells::new(0, ());
     let first = insert(&cells, Arc::new(0), u32::MAX).expect("no limit");
     end(&cells, first);
     cells.age(first.index(), LAST_GENERATION);
@@ -81,7 +82,7 @@ fn a_slot_whose_generations_are_used_up_has_no_other_occupant() {
 
 #[test]
 fn a_dropped_slab_drops_what_is_parked() {
-    let cells = Cells::new(());
+    let cells = Cells::new(0, ());
     let payloads = [(); 100].map(|()| Arc::new(0));
     for payload in &payloads {
         insert(&cells, payload.clone(), u32::MAX);

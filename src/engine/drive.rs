@@ -66,9 +66,8 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
         // One caller at a time, or they would not know whether the reactor knows of each other's alarms.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // Another thread than the reactor may call this, and the reactor knows only the deadlines that this call tells
-        // it. A deadline may be in the wheel and not announced yet: the thread that announces it will find the alarm
-        // set, and wake no thread. So an earlier deadline is told here.
+        // The caller need not be the reactor. It may have found a deadline in the wheel that is not announced yet. The
+        // thread that announces it will find the alarm set, and wake no thread. So the reactor is woken here.
         (next, next < before)
     };
     if tell {

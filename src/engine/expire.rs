@@ -3,16 +3,16 @@
 //! In a storm the order counts. A payload that has expired has ended, and no thread finds it any more; but its entries
 //! in the watch lists and its slot are still there, and to reclaim them takes longer than all the rest. So when a
 //! slice or more expires, completions run first; slots and watches go to the reclaim queue, a batch at a time, while no
-//! timer is due. A few are reclaimed before their completions run: then no watch is left of what these speak of.
+//! timer is due. Fewer are reclaimed first: then their completions find no watch of them.
 //!
 //! The cost of it is that of memory: a million slots and lists lie far apart. They are prefetched by slices, in loops
 //! that only load, so that many loads are under way together; then they are worked on.
 
 use super::Engine;
-use super::dispatch::{RunOn, dispatch_all};
+use super::deliver::{RunOn, deliver_all};
 use super::handler::{Ended, Handler};
 use super::shard::Shard;
-use crate::cell::slab::SlotRef;
+use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
@@ -83,13 +83,13 @@ fn expire_in<H: Handler>(
         let mut batch = Batch::new();
         let begun = engine.guarded(|| engine.now()).ok();
         while more && batch.unreclaimed.len() <= BATCH - SLICE {
-            more = shard.drain(now, &mut fired) && left > fired.len();
+            more = shard.fire(now, &mut fired) && left > fired.len();
             left = left.saturating_sub(fired.len());
             // Timers that only move to a finer level are no reason to let completions wait.
             if fired.is_empty() {
                 break;
             }
-            batch.expire(handler, shard, &mut fired);
+            batch.expire(handler, &mut fired);
             // Where `try_complete` takes its time, the completions of those that have expired do not wait for the
             // others. (The clock may be the user's.)
             if engine.guarded(|| engine.now()).ok() != begun {
@@ -120,20 +120,15 @@ impl<H: Handler> Batch<H> {
     }
 
     /// Expires payloads whose timers have fired.
-    fn expire(
-        &mut self,
-        handler: &Arc<H>,
-        shard: &Shard<H::Payload, H::Scheme>,
-        fired: &mut Vec<(SlotRef, Tick)>,
-    ) {
+    fn expire(&mut self, handler: &Arc<H>, fired: &mut Vec<(Address, Tick)>) {
         self.ended.reserve(fired.len());
         self.unreclaimed.reserve(fired.len());
         for (at, deadline) in fired.drain(..) {
             // A payload that another thread holds is ended by that thread.
-            let Some(claim) = handler.engine().claim(shard.address(at), Mark::Expire) else {
+            let Some(held) = handler.engine().claim(at, Mark::Expire) else {
                 continue;
             };
-            let (ended, unreclaimed) = handler.expire(claim);
+            let (ended, unreclaimed) = handler.expire(held);
             if ended.ending == Ending::Expired {
                 self.deadlines.push(deadline);
             }
@@ -163,7 +158,7 @@ impl<H: Handler> Batch<H> {
         } else {
             handler.reclaim(self.unreclaimed);
         }
-        dispatch_all(handler, trampoline, self.ended, RunOn::Caller);
+        deliver_all(handler, trampoline, self.ended, RunOn::Caller);
     }
 }
 

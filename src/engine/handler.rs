@@ -1,8 +1,9 @@
 //! The trait of the purgatory and of the timer, and what they and the engine hand each other: payloads that have ended,
 //! and what these leave behind.
 
+use super::Engine;
 use super::phase::Pass;
-use super::{Claim, Engine};
+use crate::cell::slab::Held;
 use crate::scheme::Scheme;
 use crate::stats::Ending;
 use crate::sync::{Arc, Mutex};
@@ -53,19 +54,13 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Stale>;
 
     /// Ends a payload whose deadline has passed.
-    fn expire(
-        self: &Arc<Self>,
-        claim: Claim<'_, Self::Payload, Self::Scheme>,
-    ) -> (Ended<Self::Left>, Self::Stale);
+    fn expire(self: &Arc<Self>, held: Held<'_, Self::Payload>) -> (Ended<Self::Left>, Self::Stale);
 
     /// Frees the slots of payloads that have expired and been counted, and reclaims what else they left behind.
     fn reclaim(&self, batch: Vec<Self::Stale>);
 
     /// Ends a payload because of the shutdown. `None` if it is not for the user's code.
-    fn on_shutdown(
-        self: &Arc<Self>,
-        claim: Claim<'_, Self::Payload, Self::Scheme>,
-    ) -> Option<Ended<Self::Left>>;
+    fn on_shutdown(self: &Arc<Self>, held: Held<'_, Self::Payload>) -> Option<Ended<Self::Left>>;
 
     /// Runs the user's code for a payload that has ended; the caller catches its panics.
     fn complete(&self, left: Self::Left, ending: Ending);

@@ -6,7 +6,6 @@ use crate::reaper::Reaper;
 use crate::sync::Arc;
 use crate::time::Clock;
 use crate::time::ticks::TickScale;
-use std::fmt;
 use std::time::{Duration, Instant};
 
 #[derive(Clone)]
@@ -145,10 +144,4 @@ impl<T: Built> Builder<T> {
     }
 }
 
-impl<T: Built> fmt::Debug for Builder<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("name", &self.settings.name)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([T: Built] Builder<T>, "Builder", |it| name: it.settings.name);

@@ -4,7 +4,7 @@
 //! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
 use crate::address::Address;
-use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, SlotRef, Vacant};
+use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Vacant};
 use crate::error::RejectReason;
 use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
@@ -67,18 +67,10 @@ pub(crate) struct Shard<P, W> {
     pub(super) tallies: Tallies,
 }
 
-/// Answer of [`Shard::reschedule`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rescheduled {
-    /// The payload has the new deadline, which may have to be announced.
-    Done(Option<Tick>),
-    /// The payload has ended, or its timer has fired.
-    Ended,
-    /// The scheme cannot hold the new deadline: the payload keeps the old one.
-    TooLong,
-    /// It would be the first deadline, and the system refuses a thread: the payload still never expires.
-    NoThread,
-}
+/// A payload keeps its deadline: it has ended or its timer has fired, the scheme cannot hold the new deadline, or that
+/// would be the first one and the system refuses a thread.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unchanged;
 
 impl<P, G> Records for FieldsView<'_, P, G> {
     #[inline]
@@ -96,20 +88,17 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn new(number: usize, slots: u32, refuses: Option<RejectReason>) -> Self {
         Self {
             number,
-            slab: Slab::new(Schedule {
-                timer: W::new(slots, 0),
-                refuses,
-                parks_to_look: 1,
-            }),
+            slab: Slab::new(
+                number,
+                Schedule {
+                    timer: W::new(slots, 0),
+                    refuses,
+                    parks_to_look: 1,
+                },
+            ),
             locked_counters: CachePadded::default(),
             tallies: Tallies::default(),
         }
-    }
-
-    /// The name of the payload in a slot of this shard.
-    #[inline]
-    pub(crate) fn address(&self, at: SlotRef) -> Address {
-        Address::new(self.number, at.index(), at.generation())
     }
 
     /// Why the shard takes no payload, if so. `guard` is its lock.
@@ -123,7 +112,7 @@ impl<P, W: Scheme> Shard<P, W> {
     /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to
     /// be announced.
     #[inline(always)]
-    pub(crate) fn park<'a>(
+    pub(crate) fn admit<'a>(
         &'a self,
         guard: &mut Guard<'a, P, W>,
         payload: P,
@@ -221,7 +210,8 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// Frees a slice of slots whose endings are counted, in one hold of the lock if that is free.
     pub(crate) fn free_counted(&self, slice: &mut Vec<EndedSlot>) {
-        self.slab.prefetch(slice.iter().map(EndedSlot::index));
+        self.slab
+            .prefetch(slice.iter().map(|ended| ended.address().index()));
         let slots = slice.drain(..);
         match self.slab.try_lock() {
             Some(mut guard) => {
@@ -260,7 +250,7 @@ impl<P, W: Scheme> Shard<P, W> {
     #[inline(always)]
     fn free_locked(guard: &mut Guard<'_, P, W>, ended: EndedSlot) {
         let (schedule, mut fields) = guard.split();
-        let position = Position::new(fields.read(ended.index()).position);
+        let position = Position::new(fields.read(ended.address().index()).position);
         schedule.timer.stop(&mut fields, position);
         if let Some(vacant) = guard.reuse(ended) {
             guard.put_back(vacant);
@@ -277,7 +267,7 @@ impl<P, W: Scheme> Shard<P, W> {
 
     /// Takes timers that are due at `now` out of the wheel: one slice of them, so that no thread waits long for the
     /// lock. Adds them to `fired`, and returns whether more may be due.
-    pub(crate) fn drain(&self, now: Tick, fired: &mut Vec<(SlotRef, Tick)>) -> bool {
+    pub(crate) fn fire(&self, now: Tick, fired: &mut Vec<(Address, Tick)>) -> bool {
         let mut guard = self.slab.lock();
         self.free_remote(&mut guard);
         let (schedule, mut fields) = guard.split();
@@ -309,21 +299,25 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Gives the payload at `at` another deadline.
-    pub(crate) fn reschedule(&self, at: SlotRef, timing: Timing) -> Rescheduled {
+    /// Gives the payload at `at` another deadline, which may have to be announced.
+    pub(crate) fn reschedule(
+        &self,
+        at: Address,
+        timing: Timing,
+    ) -> Result<Option<Tick>, Unchanged> {
         let mut guard = self.slab.lock();
         let (schedule, mut fields) = guard.split();
         if fields.occupant(at.index()) != Some(at) {
-            return Rescheduled::Ended;
+            return Err(Unchanged);
         }
         let before = fields.read(at.index());
         let fired = before.position == Position::NONE.number() && before.deadline != NEVER;
         if fired {
-            return Rescheduled::Ended;
+            return Err(Unchanged);
         }
         // Asked first: a timer that is stopped and started again is for the next pass, even with its old deadline.
         if timing.deadline != NEVER && timing.deadline > schedule.timer.latest(timing.present) {
-            return Rescheduled::TooLong;
+            return Err(Unchanged);
         }
         schedule
             .timer
@@ -336,11 +330,11 @@ impl<P, W: Scheme> Shard<P, W> {
             fields.deadline = timing.deadline;
             fields.position = position.number();
         });
-        Rescheduled::Done(earlier)
+        Ok(earlier)
     }
 
     /// When the payload at `at` was parked, and its deadline.
-    pub(crate) fn times(&self, at: SlotRef) -> Option<(Tick, Tick)> {
+    pub(crate) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let mut guard = self.slab.lock();
         let (_, fields) = guard.split();
         (fields.occupant(at.index()) == Some(at)).then(|| {
@@ -367,7 +361,7 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// The payloads that are here now.
-    pub(crate) fn occupants(&self) -> impl Iterator<Item = SlotRef> + '_ {
+    pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
         (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
     }
 

@@ -1,6 +1,6 @@
 //! The end of a handler: drain and shutdown.
 
-use super::dispatch::{Endings, RunOn};
+use super::deliver::{Endings, RunOn};
 use super::drive::advance;
 use super::expire::reclaim;
 use super::handler::Handler;
@@ -63,7 +63,7 @@ fn shut_down_in_background<H: Handler>(
     let engine = handler.engine();
     engine.background.begin(done, || {
         let handler = handler.clone();
-        Worker::spawn(&engine.name, "shutdown", move || {
+        Worker::default().start(&engine.name, "shutdown", move || {
             let engine = handler.engine();
             if !close(&handler, CLOSED_IN_BACKGROUND) {
                 // Another thread closes it, and may be at that still.
@@ -77,8 +77,7 @@ fn shut_down_in_background<H: Handler>(
                 // A waker is the user's code.
                 let _ = engine.guarded(|| done.keep(()));
             }
-        })?;
-        Ok(())
+        })
     })
 }
 
@@ -124,8 +123,8 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
         shard.refuse(RejectReason::ShutDown);
         let mut endings = Endings::new(handler, &trampoline, RunOn::Caller);
         for at in shard.occupants() {
-            if let Some(claim) = engine.claim(shard.address(at), Mark::ShutDown) {
-                if let Some(ended) = handler.on_shutdown(claim) {
+            if let Some(held) = engine.claim(at, Mark::ShutDown) {
+                if let Some(ended) = handler.on_shutdown(held) {
                     endings.push(ended);
                 }
             }

@@ -1,12 +1,12 @@
 //! How long the lock of a timer shard is held, which timers a pass that has begun fires, and when a drain has begun.
 
+use super::Engine;
 use super::handler::ReclaimQueue;
 use super::settings::Settings;
-use super::shard::{Rescheduled, Shard, Timing};
-use super::{Engine, Taken};
+use super::shard::{Shard, Timing, Unchanged};
 use crate::Purgatory;
 use crate::address::SLOTS;
-use crate::cell::slab::{Held, Released};
+use crate::cell::slab::{EndedSlot, Held, Released};
 use crate::error::{BuildError, RejectReason, ShutdownError};
 use crate::future::{WaitError, Waits, block_on};
 use crate::observe::Since;
@@ -33,12 +33,13 @@ fn timing(deadline: Tick, present: Tick) -> Timing {
 
 /// Parks `count` payloads, and holds them.
 fn parked<W: Scheme>(shard: &Shard<(), W>, count: usize, timing: Timing) -> Vec<Held<'_, ()>> {
-    let held = (0..count).map(
-        |_| match shard.park(&mut shard.slab.lock(), (), 0, timing, SLOTS) {
-            Ok((held, _)) => held,
-            Err((refusal, ())) => panic!("{refusal:?}"),
-        },
-    );
+    let held =
+        (0..count).map(
+            |_| match shard.admit(&mut shard.slab.lock(), (), 0, timing, SLOTS) {
+                Ok((held, _)) => held,
+                Err((refusal, ())) => panic!("{refusal:?}"),
+            },
+        );
     held.collect()
 }
 
@@ -56,7 +57,7 @@ fn g20_one_hold_of_the_lock_drains_one_slice() {
     let (mut holds, mut fired) = (0, 0);
     loop {
         let mut due = Vec::new();
-        let more = shard.drain(DEADLINE + 1, &mut due);
+        let more = shard.fire(DEADLINE + 1, &mut due);
         assert!(due.len() <= SLICE, "{} in one hold", due.len());
         assert!(shard.slab.try_lock().is_some());
         holds += 1;
@@ -78,13 +79,13 @@ fn g10_a_refused_deadline_keeps_the_old_one() {
     const SLOTS_OF_WHEEL: u32 = 10;
     let shard = Shard::<(), SimpleWheel>::new(0, SLOTS_OF_WHEEL, None);
     let held = parked(&shard, 1, timing(1, 0)).remove(0);
-    let at = held.at();
+    let at = held.address();
     assert!(matches!(held.release(false), Released::Parked { .. }));
     shard.begin_pass(20);
     let beyond = timing(20 + u64::from(SLOTS_OF_WHEEL), 20);
-    assert_eq!(shard.reschedule(at, beyond), Rescheduled::TooLong);
+    assert_eq!(shard.reschedule(at, beyond), Err(Unchanged));
     let mut due = Vec::new();
-    shard.drain(20, &mut due);
+    shard.fire(20, &mut due);
     assert_eq!(due, [(at, 1)]);
 }
 
@@ -114,14 +115,18 @@ fn g06_slots_that_are_ended_without_the_lock_come_back() {
 #[test]
 fn g06_parks_take_slots_that_other_threads_have_freed() {
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
-    let park = |limit| match shard.park(&mut shard.slab.lock(), (), 0, timing(1_000, 0), limit) {
+    let park = |limit| match shard.admit(&mut shard.slab.lock(), (), 0, timing(1_000, 0), limit) {
         Ok((held, _)) => Ok(held.end().1),
         Err((refusal, ())) => Err(refusal),
     };
     let few = 2 * PARKS_PER_LOOK;
     for _ in 0..1_000 {
         let ended = park(SLOTS).expect("there is room");
-        assert!(ended.index() < few, "slot {}", ended.index());
+        assert!(
+            ended.address().index() < few,
+            "slot {}",
+            ended.address().index()
+        );
         shard.free_from_other_shard(ended);
         let timers = shard.begin_pass(0);
         assert!(timers <= few as usize, "{timers} timers");
@@ -172,7 +177,7 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
     drop(locked);
     let mut due = Vec::new();
     for left in [3, 2] {
-        assert!(!shard.drain(0, &mut due));
+        assert!(!shard.fire(0, &mut due));
         assert_eq!(shard.begin_pass(0), left * SLICE);
     }
     // One that wants to know of all has the lock several times.
@@ -185,22 +190,17 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
 fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 20;
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
-    let queue = ReclaimQueue::<Taken>::new();
+    let queue = ReclaimQueue::<EndedSlot>::new();
     let (mut added, mut taken) = (0, 0);
     let take = || {
-        let part = queue.take();
+        let mut part = queue.take();
         let count = part.len();
-        let mut slots = part.into_iter().map(|taken| taken.slot).collect();
-        shard.free_counted(&mut slots);
+        shard.free_counted(&mut part);
         count
     };
     for _ in 0..3_000 {
         for held in parked(&shard, EACH_PASS, timing(1_000, 0)) {
-            let taken = Taken {
-                shard: 0,
-                slot: held.end().1,
-            };
-            queue.add(vec![taken]);
+            queue.add(vec![held.end().1]);
         }
         added += EACH_PASS;
         taken += take();

@@ -29,29 +29,18 @@ impl ThreadSet {
         });
         let wants_thread = matches!(dispatch, Dispatch::OwnThread);
         let own_reaper = matches!(reaper, Reaper::Own);
-        let (sleeper, waker, shared_completions) = match reaper {
-            Reaper::Own => {
-                let sleeper = Sleeper::new();
-                let waker = sleeper.waker();
-                (Some(Arc::new(sleeper)), Some(waker), None)
-            }
-            Reaper::Shared(thread) => {
-                let waker = thread.sleeper.waker();
-                (Some(thread.sleeper), Some(waker), Some(thread.completions))
-            }
+        let (reaper, waker, shared) = match reaper {
+            Reaper::Own => (Some(Arc::new(Sleeper::new())), None, None),
+            Reaper::Shared(thread) => (Some(thread.sleeper), None, Some(thread.completions)),
             Reaper::Reactor(waker) => (None, Some(waker), None),
             Reaper::Manual => (None, None, None),
         };
-        let own_completions = wants_thread && shared_completions.is_none();
-        let completion_thread = if own_completions {
-            Some(Arc::new(CompletionThread::new()))
-        } else {
-            shared_completions.filter(|_| wants_thread)
-        };
+        let own_completions = wants_thread && shared.is_none();
+        let own = || own_completions.then(|| Arc::new(CompletionThread::new()));
         let threads = Self {
-            waker,
-            reaper: sleeper,
-            completions: completion_thread,
+            waker: waker.or_else(|| reaper.as_deref().map(Sleeper::waker)),
+            reaper,
+            completions: shared.filter(|_| wants_thread).or_else(own),
             own_reaper,
             own_completions,
             started: AtomicBool::new(!own_reaper && !own_completions),
@@ -126,20 +115,19 @@ impl ThreadSet {
     pub(crate) fn stop(&self, join: impl Fn(&Worker)) {
         if let Some(reaper) = self.own_reaper() {
             reaper.close();
-            reaper.thread().into_iter().for_each(&join);
+            join(&reaper.thread);
         }
         if let Some(completions) = self.own_completions() {
             completions.close();
-            completions.thread().into_iter().for_each(&join);
+            join(&completions.thread);
         }
     }
 
     /// The names of the engine's own threads that have not ended.
     pub(crate) fn running(&self) -> Vec<String> {
-        let reaper = self.own_reaper().and_then(Sleeper::thread);
-        let completions = self.own_completions().and_then(CompletionThread::thread);
+        let reaper = self.own_reaper().map(|it| &it.thread);
+        let completions = self.own_completions().map(|it| &it.thread);
         let own = reaper.into_iter().chain(completions);
-        own.filter_map(|thread| Some(thread.running()?.to_owned()))
-            .collect()
+        own.filter_map(Worker::running).map(str::to_owned).collect()
     }
 }

@@ -10,7 +10,6 @@ use crate::promise::Promise;
 use crate::purgatory::{Purgatory, Watch};
 use crate::sync::Arc;
 use crate::time::Timestamp;
-use std::fmt;
 use std::time::Duration;
 
 /// An operation whose end can be awaited: `Purgatory<Awaited<Op>>` parks it by
@@ -99,13 +98,7 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
     }
 }
 
-impl<Op: fmt::Debug + 'static> fmt::Debug for Awaited<Op> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Awaited")
-            .field("operation", &self.op)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| operation: it.op);
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     /// As [`try_complete_else_watch`](Self::try_complete_else_watch), and gives a future of the operation's end.

@@ -11,7 +11,6 @@ use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
 use crate::watch::bound::Rank;
 use std::collections::HashMap;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -337,10 +336,4 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     }
 }
 
-impl<K: Key, S: KeyHasher> fmt::Debug for Listener<K, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener")
-            .field("handle", &self.handle())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([K: Key, S: KeyHasher] Listener<K, S>, "Listener", |it| handle: it.handle());

@@ -7,7 +7,6 @@ use crate::hash::Key;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::promise::Promise;
 use crate::sync::Arc;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -124,10 +123,4 @@ impl<K: Key> DelayedOperation for WaitOperation<K> {
     }
 }
 
-impl<K> fmt::Debug for WaitOperation<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitOperation")
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([K] WaitOperation<K>, "WaitOperation", |it| timeout: it.timeout);

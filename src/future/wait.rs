@@ -8,7 +8,6 @@ use crate::operation::{Cause, DelayedOperation};
 use crate::promise::Promise;
 use crate::purgatory::{Admission, Handle, Purgatory, Watch};
 use crate::sync::Arc;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -144,10 +143,7 @@ impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Future for WaitFuture<Op, T
 /// Nothing in it is ever pinned.
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> Unpin for WaitFuture<Op, T, S> {}
 
-impl<Op: DelayedOperation, T: 'static, S: KeyHasher> fmt::Debug for WaitFuture<Op, T, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WaitFuture")
-            .field("handle", &self.handle())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    [Op: DelayedOperation, T: 'static, S: KeyHasher] WaitFuture<Op, T, S>, "WaitFuture",
+    |it| handle: it.handle()
+);

@@ -1,12 +1,10 @@
 //! The instruments of one purgatory, for the recorder of the `metrics` facade.
 
-use super::end::End;
 use crate::stats::Ending;
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
     gauge, histogram,
 };
-use std::time::Duration;
 
 /// The one label: which purgatory.
 const LABEL: &str = "purgatory";
@@ -15,17 +13,17 @@ const LABEL: &str = "purgatory";
 pub(super) struct Meters {
     size: Gauge,
     delayed: Gauge,
-    completed_at_once: Counter,
+    pub(super) completed_at_once: Counter,
     completed: Counter,
     expired: Counter,
     cancelled: Counter,
     shut_down: Counter,
     aborted: Counter,
-    panicked: Counter,
-    rejected: Counter,
-    missed_checks: Counter,
-    park_time: Histogram,
-    lateness: Histogram,
+    pub(super) panicked: Counter,
+    pub(super) rejected: Counter,
+    pub(super) missed_checks: Counter,
+    pub(super) park_time: Histogram,
+    pub(super) lateness: Histogram,
 }
 
 impl Meters {
@@ -89,31 +87,15 @@ impl Meters {
         }
     }
 
-    pub(super) fn completed_at_once(&self) {
-        self.completed_at_once.increment(1);
-    }
-
-    pub(super) fn rejected(&self) {
-        self.rejected.increment(1);
-    }
-
-    pub(super) fn panicked(&self) {
-        self.panicked.increment(1);
-    }
-
     pub(super) fn parked(&self, watches: usize) {
         self.delayed.increment(1);
         self.size.increment(watches as f64);
     }
 
-    pub(super) fn unwatched(&self, watches: usize) {
-        self.size.decrement(watches as f64);
-    }
-
-    pub(super) fn ended(&self, end: &End, watches: usize) {
+    pub(super) fn ended(&self, ending: Ending, missed_check: bool, watches: usize) {
         self.delayed.decrement(1);
         self.size.decrement(watches as f64);
-        let counter = match end.ending {
+        let counter = match ending {
             Ending::Satisfied | Ending::Forced => &self.completed,
             Ending::Expired => &self.expired,
             Ending::Cancelled => &self.cancelled,
@@ -121,20 +103,8 @@ impl Meters {
             Ending::Aborted => &self.aborted,
         };
         counter.increment(1);
-        if end.missed_check {
+        if missed_check {
             self.missed_checks.increment(1);
         }
-    }
-
-    pub(super) fn missed_check(&self) {
-        self.missed_checks.increment(1);
-    }
-
-    pub(super) fn parked_for(&self, time: Duration) {
-        self.park_time.record(time);
-    }
-
-    pub(super) fn late(&self, by: Duration) {
-        self.lateness.record(by);
     }
 }

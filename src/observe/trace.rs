@@ -3,10 +3,9 @@
 //!
 //! None of it is inlined: what the macros put on the stack would lie below the user's code.
 
-use super::end::End;
+use crate::error::RejectReason;
 use crate::panics::Panics;
 use crate::stats::Ending;
-use crate::time::Timestamp;
 use std::mem;
 use std::time::Duration;
 use tracing::{Level, Span, field};
@@ -70,8 +69,8 @@ impl TracingSpan {
     }
 
     #[inline(never)]
-    pub(super) fn rejected(&self, reason: &'static str) {
-        event!(self.0, reason, "rejected");
+    pub(super) fn rejected(&self, reason: RejectReason) {
+        event!(self.0, reason = field::debug(reason), "rejected");
     }
 
     #[inline(never)]
@@ -80,15 +79,19 @@ impl TracingSpan {
     }
 
     #[inline(never)]
-    pub(super) fn ended(&self, end: &End, now: Timestamp, parked_for: Duration) {
+    pub(super) fn ended(
+        &self,
+        ending: Ending,
+        parked_for: Duration,
+        late_by: Option<Duration>,
+        missed_check: bool,
+    ) {
         event!(
             self.0,
-            cause = cause(end.ending),
+            cause = cause(ending),
             parked_for = field::debug(parked_for),
-            late_by = end
-                .deadline
-                .map(|due| field::debug(now.saturating_since(due))),
-            missed_check = end.missed_check,
+            late_by = late_by.map(field::debug),
+            missed_check,
             "ended"
         );
     }

@@ -1,11 +1,12 @@
 //! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
 use super::deferred::Deferred;
-use super::inner::{Claim, Inner, Parked, Stale, Wheel};
+use super::inner::{Inner, Parked, Stale, Wheel};
 #[cfg(debug_assertions)]
 use super::stuck::InProgress;
+use crate::cell::slab::Held;
 use crate::engine::Engine;
-use crate::engine::dispatch::RunOn;
+use crate::engine::deliver::RunOn;
 use crate::engine::handler::{Ended, Handler, ReclaimQueue};
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
@@ -29,14 +30,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     /// The operation is examined once more. The answer decides nothing, but shows a check that was not made.
-    fn expire(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> (Ended<Op>, Stale<Op::Key>) {
-        let answer = self.ask_for(&mut claim, Cause::DEADLINE, Why::Deadline);
+    fn expire(self: &Arc<Self>, mut held: Held<'_, Parked<Op>>) -> (Ended<Op>, Stale<Op::Key>) {
+        let answer = self.ask_for(&mut held, Cause::DEADLINE, Why::Deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
             self.engine.count_event(|events| &events.missed_checks, 1);
         }
         let ending = answer.map_or(Ending::Aborted, |_| Ending::Expired);
-        self.end(claim, ending, missed_check)
+        self.end(held, ending, missed_check)
     }
 
     /// Watch entries first: they are counted as gone together with the slots.
@@ -46,14 +47,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         self.engine.free_counted(batch.into_iter().map(|stale| {
             let watches = stale.keys.len();
             all_keys.push(stale.keys);
-            (stale.taken, watches)
+            (stale.slot, watches)
         }));
         // The user's destructors may drive the timer again.
         all_keys.into_iter().for_each(|keys| self.discard(keys));
     }
 
-    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, Op>) -> Option<Ended<Op>> {
-        Some(self.end_and_reclaim(claim, Ending::ShutDown))
+    fn on_shutdown(self: &Arc<Self>, held: Held<'_, Parked<Op>>) -> Option<Ended<Op>> {
+        Some(self.end_and_reclaim(held, Ending::ShutDown))
     }
 
     /// The one place that calls `on_complete`.

@@ -1,24 +1,44 @@
 //! Checks: examining the operations on a key, or behind a handle.
+//!
+//! # Nested checks
+//!
+//! A check that an operation's `try_complete` makes is a nested one. Its thread holds that operation, and cannot examine
+//! it meanwhile. So the check waits on the trampoline for the end of the outermost call, where the thread holds nothing.
+//! Checks of one key are merged.
+//!
+//! A nested check examines operations, which may make the same check in turn, without end. So each operation can cause
+//! one nested check of each key, until no nested check waits any more: when it makes that check again, this is merged if
+//! the first one still waits, and ignored if the first one was made. n operations that check their own key in every
+//! `try_complete` so cost at most 2 n examinations.
+//!
+//! An examination that another thread has asked for may know something new. A check that would be ignored is deferred if
+//! such an examination makes it. (It is not nested: two threads that check the same operations could ask each other
+//! without end.)
 
 use super::checked_key::{ByKey, ByNumber, Checked};
 use super::complete::Examined;
 use super::deferred::Deferred;
 use super::inner::Inner;
 use crate::address::Address;
-use crate::engine::dispatch::{Endings, RunOn, dispatch};
+use crate::engine::deliver::{Endings, RunOn, deliver};
 use crate::engine::handler::Ended;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::Ending;
 use crate::sync::Arc;
-use crate::trampoline::{Examining, Trampoline};
+use crate::trampoline::{
+    Examination, Examinee, Examining, Trampoline, drop_user_values, is_in_nested_check,
+    known_of_nested_checks, queue_check,
+};
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{Resolved, Seen};
 use crate::watch::{Copied, Found};
 use equivalent::Equivalent;
-use std::collections::HashSet;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 
 /// A check of several operations. When it is dropped, the completions run.
 struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
@@ -204,7 +224,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Before `on_complete`, which may park others: they are not for this check.
             let others = list.peek();
             if others.is_empty() {
-                dispatch(self, &trampoline, ended, RunOn::Caller);
+                deliver(self, &trampoline, ended, RunOn::Caller);
                 return satisfied;
             }
             let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
@@ -271,7 +291,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return false;
         };
         let satisfied = ended.ending == Ending::Satisfied;
-        dispatch(self, &trampoline, ended, run_on);
+        deliver(self, &trampoline, ended, run_on);
         satisfied
     }
 
@@ -283,6 +303,74 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 false
             }
             None => self.check_one(address, None, RunOn::Caller),
+        }
+    }
+}
+
+/// What is known of the nested checks of one purgatory on one thread.
+struct Nested<Op: DelayedOperation, S: KeyHasher> {
+    inner: Arc<Inner<Op, S>>,
+    checks: RefCell<HashMap<Deferred<Op::Key>, NestedCheck, S>>,
+}
+
+#[derive(Default)]
+struct NestedCheck {
+    /// How far it goes, if it waits.
+    waiting: Rc<Cell<Option<Bound>>>,
+    /// Operations that have caused it.
+    causes: HashSet<Examinee>,
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Drop for Nested<Op, S> {
+    fn drop(&mut self) {
+        drop_user_values(self.checks.get_mut().drain().map(|(check, _)| check));
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// Has `what` checked when the outermost call of this thread is about to return. `cause` is in progress.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn check_nested(
+        self: &Arc<Self>,
+        what: Deferred<Op::Key>,
+        bound: Bound,
+        cause: Examination,
+    ) {
+        let nested = known_of_nested_checks(
+            |nested: &Nested<Op, S>| Arc::ptr_eq(&nested.inner, self),
+            || Nested {
+                inner: self.clone(),
+                checks: RefCell::new(HashMap::with_hasher(self.hasher.clone())),
+            },
+        );
+        // The thread is ending: it has no place for checks any more.
+        let Some(nested) = nested else {
+            return self.defer(what, bound);
+        };
+        let mut checks = nested.checks.borrow_mut();
+        let check = checks.entry(what.clone()).or_default();
+        let cause_of = cause.examinee();
+        let first = cause_of == Examining::UNPARKED || check.causes.insert(cause_of);
+        if let Some(waiting) = check.waiting.get() {
+            check.waiting.set(Some(waiting.merge(bound)));
+        } else if first || !is_in_nested_check() {
+            check.waiting.set(Some(bound));
+            let (inner, waiting) = (self.clone(), check.waiting.clone());
+            queue_check(Box::new(move || inner.run_nested(&what, &waiting)));
+        } else if cause.is_for_a_mark() {
+            drop(checks);
+            self.defer(what, bound);
+        }
+    }
+
+    fn run_nested(self: &Arc<Self>, what: &Deferred<Op::Key>, waiting: &Cell<Option<Bound>>) {
+        let bound = waiting.take().unwrap_or_default();
+        match what {
+            Deferred::Key(key) => _ = self.check_key(&**key, &bound, RunOn::Caller),
+            Deferred::Operation(address) => {
+                self.check_one(*address, None, RunOn::Caller);
+            }
         }
     }
 }

@@ -1,26 +1,28 @@
-//! Examining an operation, ending it, and completing it.
+//! Examining an operation, and ending it: because it is satisfied, forced or cancelled.
 
 use super::checked_key::{Asked, Checked};
 use super::deferred::Deferred;
-use super::inner::{Claim, Inner, Parked, Stale};
+use super::inner::{ForceCause, Inner, Parked, Stale};
 use super::keys::Keys;
 #[cfg(debug_assertions)]
 use super::stuck::InProgress;
 use crate::address::Address;
-use crate::cell::slab::Released;
+use crate::cell::slab::{Held, Released};
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
+use crate::engine::deliver::{Endings, RunOn, deliver};
 use crate::engine::handler::Ended;
 use crate::hash::KeyHasher;
 use crate::observe::End;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Examining, Why, drop_user_value};
+use crate::trampoline::{Examining, Trampoline, Why, drop_user_value};
 use crate::watch::Target;
-use crate::watch::bound::Bound;
+use crate::watch::bound::{Bound, Turn};
 use crate::watch::sweep::Sweep;
-use crate::watch::turn::Turn;
+use equivalent::Equivalent;
+use std::hash::Hash;
 
 /// What became of an examined operation.
 pub(crate) enum Examined<Op> {
@@ -65,10 +67,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         address: Address,
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> Option<Examined<Op>> {
-        let mut claim = self.engine.claim(address, Mark::Recheck)?;
-        let answer = self.ask(&mut claim, checked);
+        let mut held = self.engine.claim(address, Mark::Recheck)?;
+        let answer = self.ask(&mut held, checked);
         let for_its_key = checked.is_some() && matches!(answer, Ok(true));
-        let mut examined = self.release_or_end(claim, answer);
+        let mut examined = self.release_or_end(held, answer);
         if let Examined::Ended(ended) = &mut examined {
             ended.for_its_key = for_its_key;
         }
@@ -79,14 +81,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     fn ask(
         &self,
-        claim: &mut Claim<'_, Op>,
+        held: &mut Held<'_, Parked<Op>>,
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> Result<bool, UserPanic> {
-        let _examining = Examining::enter(claim.examinee(), Why::Check);
+        let _examining = Examining::enter(held.examinee(), Why::Check);
         #[cfg(debug_assertions)]
         let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
         self.engine.guarded(|| {
-            claim.held.with(|parked| {
+            held.with(|parked| {
                 let Parked { op, keys, .. } = parked;
                 match checked {
                     Some(checked) => op.try_complete_for(Cause::of_key(&Asked { checked, keys })),
@@ -101,26 +103,26 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(never)]
     pub(crate) fn ask_for(
         &self,
-        claim: &mut Claim<'_, Op>,
+        held: &mut Held<'_, Parked<Op>>,
         cause: Cause<'_, Op::Key>,
         why: Why,
     ) -> Result<bool, UserPanic> {
-        let _examining = Examining::enter(claim.examinee(), why);
+        let _examining = Examining::enter(held.examinee(), why);
         #[cfg(debug_assertions)]
         let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
         self.engine
-            .guarded(|| claim.held.with(|parked| parked.op.try_complete_for(cause)))
+            .guarded(|| held.with(|parked| parked.op.try_complete_for(cause)))
     }
 
     /// Hands a held operation that is being forced its cause, if one was left for it.
     #[cold]
-    pub(crate) fn apply_cause(&self, claim: &mut Claim<'_, Op>) {
-        if let Some(cause) = self.causes.take(claim.address()) {
-            let _examining = Examining::enter(claim.examinee(), Why::Check);
+    pub(crate) fn apply_cause(&self, held: &mut Held<'_, Parked<Op>>) {
+        if let Some(cause) = self.causes.take(held.address()) {
+            let _examining = Examining::enter(held.examinee(), Why::Check);
             // A panic is counted, and the operation ends all the same.
             let _ = self
                 .engine
-                .guarded(|| claim.held.with(|parked| cause(&mut parked.op)));
+                .guarded(|| held.with(|parked| cause(&mut parked.op)));
             let _ = self.engine.guarded(|| drop_user_value(cause));
         }
     }
@@ -130,7 +132,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     pub(crate) fn release_or_end(
         self: &Arc<Self>,
-        mut claim: Claim<'_, Op>,
+        mut held: Held<'_, Parked<Op>>,
         mut answer: Result<bool, UserPanic>,
     ) -> Examined<Op> {
         let (mut examinations, mut pass) = (0, None);
@@ -141,8 +143,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 Err(UserPanic) => break Ending::Aborted,
             }
             examinations += 1;
-            let address = claim.address();
-            let Claim { shard, held } = claim;
+            let address = held.address();
             // A holder that other threads keep asking for another examination leaves that to the thread that drives the
             // timer: its own thread has other things to do.
             match held.release(examinations < MAX_EXAMINATIONS) {
@@ -152,25 +153,25 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     }
                     return Examined::Parked(address);
                 }
-                Released::Recheck(held) => {
-                    claim = Claim { shard, held };
-                    answer = self.ask_for(&mut claim, Cause::OTHER, Why::Mark);
+                Released::Recheck(again) => {
+                    held = again;
+                    answer = self.ask_for(&mut held, Cause::OTHER, Why::Mark);
                 }
                 Released::End {
-                    held,
+                    held: marked,
                     mark,
                     unexamined,
                 } => {
-                    claim = Claim { shard, held };
+                    held = marked;
                     // A drain or a shutdown that finds this ending counted waits for its completion as well.
                     if matches!(mark, Mark::Expire | Mark::ShutDown) {
                         pass = Some(self.engine.passes.begin());
                     }
                     if mark == Mark::Force {
-                        self.apply_cause(&mut claim);
+                        self.apply_cause(&mut held);
                     }
                     // The event may have been reported before the ending.
-                    let ask = || self.ask_for(&mut claim, Cause::OTHER, Why::Mark);
+                    let ask = || self.ask_for(&mut held, Cause::OTHER, Why::Mark);
                     break match unexamined.then(ask) {
                         Some(Ok(true)) => Ending::Satisfied,
                         Some(Err(UserPanic)) => Ending::Aborted,
@@ -179,22 +180,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             }
         };
-        let ended = self.end_and_reclaim(claim, ending);
+        let ended = self.end_and_reclaim(held, ending);
         Examined::Ended(Ended { pass, ..ended })
     }
 
     /// Ends an operation, and takes it off its watch lists and out of the timer.
     #[inline(always)]
-    pub(crate) fn end_and_reclaim(&self, claim: Claim<'_, Op>, ending: Ending) -> Ended<Op> {
-        let (ended, stale) = self.end(claim, ending, false);
-        let Stale {
-            taken,
-            watcher,
-            keys,
-        } = stale;
-        self.unwatch(&keys, watcher);
-        self.engine.free(taken, ending, keys.len());
-        self.discard(keys);
+    pub(crate) fn end_and_reclaim(&self, held: Held<'_, Parked<Op>>, ending: Ending) -> Ended<Op> {
+        let (ended, stale) = self.end(held, ending, false);
+        self.unwatch(&stale.keys, stale.watcher());
+        self.engine.free(stale.slot, ending, stale.keys.len());
+        self.discard(stale.keys);
         ended
     }
 
@@ -217,16 +213,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     pub(crate) fn end(
         &self,
-        claim: Claim<'_, Op>,
+        held: Held<'_, Parked<Op>>,
         ending: Ending,
         missed_check: bool,
     ) -> (Ended<Op>, Stale<Op::Key>) {
-        let watcher = claim.address();
         let wanted = self
             .engine
             .observe(|observer| observer.wants_deadline(ending));
-        let deadline = wanted.then(|| self.engine.deadline(watcher)).flatten();
-        let (Parked { op, keys, span }, taken) = self.engine.take(claim);
+        let deadline = wanted
+            .then(|| self.engine.deadline(held.address()))
+            .flatten();
+        let (Parked { op, keys, span }, slot) = held.end();
         let watches = keys.len();
         let end = End {
             ending,
@@ -237,12 +234,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             observer.ended(span, end, watches, || self.engine.clock.now());
         });
         let ended = Ended::new(op, ending);
-        let stale = Stale {
-            taken,
-            watcher,
-            keys,
-        };
-        (ended, stale)
+        (ended, Stale { slot, keys })
     }
 
     /// Takes an operation that has ended off the lists of its keys.
@@ -258,13 +250,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Takes several operations off the lists of their keys, list by list.
     pub(crate) fn unwatch_all(&self, batch: &[Stale<Op::Key>]) {
         if let [stale] = batch {
-            return self.unwatch(&stale.keys, stale.watcher);
+            return self.unwatch(&stale.keys, stale.watcher());
         }
         let watches = batch.iter().map(|stale| stale.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
         for stale in batch {
             self.for_each_watch(&stale.keys, |target, turn| {
-                sweep.add(target, turn, stale.watcher);
+                sweep.add(target, turn, stale.watcher());
             });
         }
         sweep.sort();
@@ -277,7 +269,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Calls `each` for every watch. If `Hash` or `Eq` of a key panics, its list keeps a dead entry, and the others
     /// follow.
     #[inline(always)]
-    fn for_each_watch<'k>(
+    pub(super) fn for_each_watch<'k>(
         &self,
         keys: &'k Keys<Op::Key>,
         mut each: impl FnMut(Target<&'k Op::Key>, Turn<'k>),
@@ -302,5 +294,68 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     pub(crate) fn give_back(&self, ended: Ended<Op>) -> Op {
         self.engine.free_place();
         ended.left
+    }
+
+    /// Completes one operation whether it can or not. Returns whether this call did it.
+    pub(crate) fn force_one(self: &Arc<Self>, address: Address) -> bool {
+        let trampoline = Trampoline::enter();
+        let Some(held) = self.engine.claim(address, Mark::Force) else {
+            return false;
+        };
+        let ended = self.end_and_reclaim(held, Ending::Forced);
+        deliver(self, &trampoline, ended, RunOn::Caller);
+        true
+    }
+
+    /// Completes every operation on `key`, after `cause` has changed it, if there is one. Returns how many this call did.
+    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, cause: Option<&ForceCause<Op>>) -> usize
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        let trampoline = Trampoline::enter();
+        let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+        let mut forced = 0;
+        self.watch.visit_all(key, |watcher| {
+            if let Some(cause) = cause {
+                self.causes.leave(watcher, cause);
+            }
+            if let Some(mut held) = self.engine.claim(watcher, Mark::Force) {
+                self.apply_cause(&mut held);
+                endings.push(self.end_and_reclaim(held, Ending::Forced));
+                forced += 1;
+            }
+        });
+        if cause.is_some() {
+            self.causes.forget(|watcher| self.engine.is_parked(watcher));
+        }
+        forced
+    }
+
+    /// Takes one operation back without a completion.
+    pub(crate) fn cancel_one(self: &Arc<Self>, address: Address) -> Option<Op> {
+        let trampoline = Trampoline::enter();
+        let held = self.engine.claim(address, Mark::Cancel)?;
+        let ended = self.end_and_reclaim(held, Ending::Cancelled);
+        let op = self.give_back(ended);
+        self.engine.leave(trampoline);
+        Some(op)
+    }
+
+    /// Takes every operation on `key` back. If that panics, those that were taken are completed as cancelled instead.
+    pub(crate) fn cancel_key<Q>(self: &Arc<Self>, key: &Q) -> Vec<Op>
+    where
+        Q: Hash + Equivalent<Op::Key> + ?Sized,
+    {
+        let trampoline = Trampoline::enter();
+        let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+        self.watch.visit_all(key, |watcher| {
+            if let Some(held) = self.engine.claim(watcher, Mark::Cancel) {
+                endings.push(self.end_and_reclaim(held, Ending::Cancelled));
+            }
+        });
+        let cancelled = endings.into_all().map(|ended| self.give_back(ended));
+        let cancelled = cancelled.collect();
+        self.engine.leave(trampoline);
+        cancelled
     }
 }

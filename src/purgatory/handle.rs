@@ -4,13 +4,11 @@ use super::inner::Inner;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
 use crate::engine::companion::Companion;
-use crate::engine::shard::Rescheduled;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
 use crate::sync::Arc;
 use crate::time::{Clock, Timestamp};
-use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -57,8 +55,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     pub(crate) fn announce_companion(&self, deadline: Timestamp) {
         self.with(|inner| {
             let engine = &inner.engine;
-            engine.start_threads_to_check();
-            engine.announce(Some(engine.scale.ceil(deadline)));
+            engine.announce_work(engine.scale.ceil(deadline));
         });
     }
 
@@ -128,8 +125,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     ///
     /// Takes the lock of a timer shard and reads the clock; if that panics, so does this call.
     pub fn reschedule(&self, timeout: Duration) -> bool {
-        let rescheduled = self.with(|inner| inner.engine.reschedule(self.address, timeout));
-        matches!(rescheduled, Some(Rescheduled::Done(_)))
+        self.with(|inner| inner.engine.reschedule(self.address, timeout)) == Some(true)
     }
 }
 
@@ -143,12 +139,7 @@ impl<Op: DelayedOperation, S> Clone for Handle<Op, S> {
     }
 }
 
-impl<Op: DelayedOperation, S> fmt::Debug for Handle<Op, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
-            .field("shard", &self.address.shard())
-            .field("slot", &self.address.index())
-            .field("generation", &self.address.generation())
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    [Op: DelayedOperation, S] Handle<Op, S>, "Handle",
+    |it| shard: it.address.shard(), slot: it.address.index(), generation: it.address.generation()
+);

@@ -4,8 +4,9 @@ use super::deferred::{Deferred, DeferredChecks};
 use super::keys::Keys;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
+use crate::cell::slab::EndedSlot;
+use crate::engine::Engine;
 use crate::engine::handler::ReclaimQueue;
-use crate::engine::{self, Engine, Taken};
 use crate::hash::KeyHasher;
 use crate::observe::OperationSpan;
 use crate::operation::DelayedOperation;
@@ -26,14 +27,18 @@ pub(crate) struct Parked<Op: DelayedOperation> {
     pub(crate) span: OperationSpan,
 }
 
-/// A parked operation that this thread holds.
-pub(crate) type Claim<'a, Op> = engine::Claim<'a, Parked<Op>, Wheel>;
-
 /// What an operation that has ended leaves behind: its slot, its timer and its watch entries.
 pub(crate) struct Stale<K> {
-    pub(crate) taken: Taken,
-    pub(crate) watcher: Address,
+    pub(crate) slot: EndedSlot,
     pub(crate) keys: Keys<K>,
+}
+
+impl<K> Stale<K> {
+    /// Its address, which stands on the watch lists.
+    #[inline]
+    pub(crate) fn watcher(&self) -> Address {
+        self.slot.address()
+    }
 }
 
 pub(crate) struct Inner<Op: DelayedOperation, S> {
@@ -80,8 +85,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Leaves a check to the thread that drives the timer.
     pub(crate) fn defer(&self, check: Deferred<Op::Key>, bound: Bound) {
         if self.deferred.add(check, bound) {
-            self.engine.start_threads_to_check();
-            self.engine.announce(Some(0));
+            self.engine.announce_work(0);
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use crate::trampoline::{drop_user_value, drop_user_values};
 use crate::watch::Target;
-use crate::watch::bound::Rank;
+use crate::watch::bound::{Rank, Ticket, Turn};
 use crate::watch::resolved::Number;
-use crate::watch::turn::{Ticket, Turn};
 use std::cell::Cell;
 
 /// What one operation watches, each key once, with the ticket that the watcher draws at its list.
@@ -88,29 +87,6 @@ impl<K> Keys<K> {
         Self::Mixed(Box::new(watches.collect()))
     }
 
-    /// Keeps the first `len` of them, and returns the others.
-    pub(crate) fn split_off(&mut self, len: usize) -> Self {
-        let mut all = match std::mem::replace(self, Self::More(Box::default())) {
-            Self::Mixed(mut watches) => {
-                let others = watches.split_off(len.min(watches.len()));
-                *self = Self::Mixed(watches);
-                return Self::Mixed(Box::new(others));
-            }
-            resolved @ Self::Resolved(..) if len > 0 => {
-                *self = resolved;
-                return Self::More(Box::default());
-            }
-            resolved @ Self::Resolved(..) => return resolved,
-            Self::More(keys) => *keys,
-            Self::One(key, ticket) => vec![(key, ticket)],
-            Self::Two(keys, _) => keys.into_vec(),
-            Self::Three(keys, _) => keys.into_vec(),
-        };
-        let others = all.split_off(len.min(all.len()));
-        *self = Self::More(Box::new(all));
-        Self::More(Box::new(others))
-    }
-
     /// Drops them one by one: see [`drop_user_values`].
     pub(crate) fn drop_each(self)
     where
@@ -182,10 +158,6 @@ impl<K, const N: usize> Several<K, N> {
     fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
         Box::new(Self { keys, tickets })
-    }
-
-    fn into_vec(self) -> Vec<(K, Cell<Ticket>)> {
-        self.keys.into_iter().zip(self.tickets).collect()
     }
 }
 

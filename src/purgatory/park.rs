@@ -8,13 +8,14 @@
 
 use super::complete::Examined;
 use super::handle::Handle;
-use super::inner::{Claim, Inner, Parked};
+use super::inner::{Inner, Parked};
 use super::keys::Keys;
 #[cfg(debug_assertions)]
 use super::stuck::InProgress;
 use super::watch::Watch;
+use crate::cell::slab::Held;
 use crate::engine::UserPanic;
-use crate::engine::dispatch::{RunOn, dispatch};
+use crate::engine::deliver::{RunOn, deliver};
 use crate::engine::handler::Ended;
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
@@ -102,13 +103,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         match parked {
             Ok(Examined::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
             Ok(Examined::Ended(ended)) => {
-                dispatch(self, &trampoline, ended, RunOn::Caller);
+                deliver(self, &trampoline, ended, RunOn::Caller);
                 Ok(Admission::Ended)
             }
             Err(rejected) => {
                 self.engine.count_event(|events| &events.rejected, 1);
                 self.engine
-                    .observe(|observer| observer.rejected(&span, rejected.reason().variant()));
+                    .observe(|observer| observer.rejected(&span, rejected.reason()));
                 self.engine.leave(trampoline);
                 Err(rejected)
             }
@@ -160,11 +161,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             span: self.engine.observe(|_| span.since(timing.since)),
         };
         match self.engine.admit(parked, watches, timing) {
-            Ok(claim) => {
+            Ok(held) => {
                 // While it is held: no thread can report its end before.
                 self.engine
                     .observe(|observer| observer.parked(span, watches));
-                self.register(claim)
+                self.register(held)
             }
             Err(rejected) => Err(rejected.map(|Parked { op, keys, .. }| {
                 self.discard(keys);
@@ -183,12 +184,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Watches the keys of an operation that this thread holds, examines it again, and releases it.
     #[inline(always)]
-    fn register(self: &Arc<Self>, mut claim: Claim<'_, Op>) -> Result<Examined<Op>, Rejected<Op>> {
-        let address = claim.address();
+    fn register(
+        self: &Arc<Self>,
+        mut held: Held<'_, Parked<Op>>,
+    ) -> Result<Examined<Op>, Rejected<Op>> {
+        let address = held.address();
         let (mut watched, mut full) = (0, false);
-        let examinee = claim.examinee();
+        let examinee = held.examinee();
         let answer = self.engine.guarded(|| {
-            claim.held.with(|parked| {
+            held.with(|parked| {
                 parked.keys.for_each(
                     0,
                     #[inline(always)]
@@ -213,10 +217,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 true => (Ending::Cancelled, RejectReason::KeyFull),
                 false => (Ending::Aborted, RejectReason::Panicked),
             };
-            let ended = self.unregister(claim, watched, ending);
+            let ended = self.unregister(held, watched, ending);
             return Err(Rejected::new(reason, self.give_back(ended)));
         }
-        match self.release_or_end(claim, answer) {
+        match self.release_or_end(held, answer) {
             // It panicked when it was examined once more, for a check that came meanwhile.
             Examined::Ended(ended) if ended.ending == Ending::Aborted => {
                 let op = self.give_back(ended);
@@ -229,13 +233,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Ends an operation of which only the first `watched` watches were made. (Marks that other threads have left for
     /// it are void: it was never parked.)
     #[cold]
-    fn unregister(&self, mut claim: Claim<'_, Op>, watched: usize, ending: Ending) -> Ended<Op> {
-        let others = claim.held.with(|parked| parked.keys.split_off(watched));
-        self.engine.count_unwatched(others.len());
-        self.engine
-            .observe(|observer| observer.unwatched(others.len()));
-        let ended = self.end_and_reclaim(claim, ending);
-        self.discard(others);
+    fn unregister(&self, held: Held<'_, Parked<Op>>, watched: usize, ending: Ending) -> Ended<Op> {
+        let (ended, stale) = self.end(held, ending, false);
+        let mut left = watched;
+        self.for_each_watch(&stale.keys, |target, turn| {
+            if left > 0 {
+                left -= 1;
+                self.watch.remove(target, turn, stale.watcher());
+            }
+        });
+        self.engine.free(stale.slot, ending, stale.keys.len());
+        self.discard(stale.keys);
         ended
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
-mod sharded_map;
-
+use dashmap::SharedValue;
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -13,13 +12,10 @@ pub(crate) use loom as checker;
 #[cfg(shuttle)]
 pub(crate) use shuttle as checker;
 
-#[cfg(shuttle)]
-pub(crate) use super::cell::UnsafeCell;
 pub(crate) use checker::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) use checker::thread;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
-pub(crate) use sharded_map::{Edit, ShardedMap};
 
 /// Neither macro knows `const` initialisers.
 macro_rules! const_thread_local {
@@ -156,6 +152,86 @@ pub(crate) fn set_timer_shards(shards: usize) {
 /// How many timer shards an engine has: one, unless the model says otherwise.
 pub(crate) fn timer_shards(_processors: usize) -> usize {
     TIMER_SHARDS.get()
+}
+
+/// The shards of a map: a single one. (A model has a handful of keys: they are searched one after the other.)
+pub(crate) struct Shards<K, V>([Shard<K, V>; 1]);
+
+pub(crate) struct Shard<K, V>(Mutex<Table<K, V>>);
+
+pub(crate) struct Table<K, V>(Vec<Pair<K, V>>);
+
+type Pair<K, V> = (K, SharedValue<V>);
+
+pub(crate) fn map_shards(_asked: usize) -> usize {
+    1
+}
+
+pub(crate) fn make_shards<K, V>(_count: usize) -> Shards<K, V> {
+    Shards([Shard(Mutex::new(Table(Vec::new())))])
+}
+
+impl<K, V> Shards<K, V> {
+    pub(crate) fn shards(&self) -> &[Shard<K, V>] {
+        &self.0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0[0].read().0.len()
+    }
+}
+
+pub(crate) fn for_each_entry<K, V>(map: &Shards<K, V>, mut visit: impl FnMut(&K, &V)) {
+    let entries = &map.0[0].read().0;
+    entries
+        .iter()
+        .for_each(|(key, value)| visit(key, value.get()));
+}
+
+impl<K, V> Shard<K, V> {
+    pub(crate) fn read(&self) -> MutexGuard<'_, Table<K, V>> {
+        self.0.lock()
+    }
+
+    pub(crate) fn write(&self) -> MutexGuard<'_, Table<K, V>> {
+        self.0.lock()
+    }
+}
+
+impl<K, V> Table<K, V> {
+    pub(crate) fn get(
+        &self,
+        _hash: u64,
+        mut is_it: impl FnMut(&Pair<K, V>) -> bool,
+    ) -> Option<&Pair<K, V>> {
+        self.0.iter().find(|entry| is_it(entry))
+    }
+
+    pub(crate) fn get_mut(
+        &mut self,
+        _hash: u64,
+        mut is_it: impl FnMut(&Pair<K, V>) -> bool,
+    ) -> Option<&mut Pair<K, V>> {
+        self.0.iter_mut().find(|entry| is_it(entry))
+    }
+
+    pub(crate) fn remove_entry(
+        &mut self,
+        _hash: u64,
+        is_it: impl FnMut(&Pair<K, V>) -> bool,
+    ) -> Option<Pair<K, V>> {
+        let place = self.0.iter().position(is_it)?;
+        Some(self.0.remove(place))
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        _hash: u64,
+        entry: Pair<K, V>,
+        _hash_of: impl Fn(&Pair<K, V>) -> u64,
+    ) {
+        self.0.push(entry);
+    }
 }
 
 /// A store to a word that other threads change by read-modify-write.

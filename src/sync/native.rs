@@ -1,15 +1,14 @@
 //! The real thing: std atomics, parking_lot locks, crossbeam queues, dashmap.
 
-mod sharded_map;
-
 use std::cell::Cell;
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-pub(crate) use super::cell::UnsafeCell;
 use super::thread_numbers::ThreadNumbers;
 pub(crate) use crossbeam::utils::CachePadded;
+use dashmap::DashMap;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
-pub(crate) use sharded_map::{Edit, ShardedMap};
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::{thread, thread_local};
@@ -26,7 +25,7 @@ pub(crate) const LIST_CHUNK: usize = 32;
 pub(crate) const COPIED: usize = 16;
 /// Watchers examined, and timers drained, per hold of a lock.
 pub(crate) const SLICE: usize = 64;
-/// Of this many parks, one looks for slots that other threads have freed, if there is room without.
+/// One in this many parks looks for slots that other threads have freed, even if another vacant slot is at hand.
 pub(crate) const PARKS_PER_LOOK: u32 = 16;
 /// How often in a row a holder examines its operation.
 pub(crate) const MAX_EXAMINATIONS: u32 = 16;
@@ -39,6 +38,26 @@ pub(crate) const MAX_TIMER_SHARDS: usize = 64;
 /// How many timer shards an engine has on a machine with this many processors.
 pub(crate) fn timer_shards(processors: usize) -> usize {
     processors.clamp(8, MAX_TIMER_SHARDS)
+}
+
+/// The shards of a map from keys to watchers or to values. They hash nothing by themselves, so they have no copy of the
+/// user's hasher, whose `clone` is the user's code.
+pub(crate) type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
+
+/// How many shards a map has for which so many are asked: a power of two.
+pub(crate) fn map_shards(asked: usize) -> usize {
+    asked
+}
+
+pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
+    DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), count)
+}
+
+/// Visits every entry, one shard at a time under its shared lock.
+pub(crate) fn for_each_entry<K: Eq + Hash, V>(map: &Shards<K, V>, mut visit: impl FnMut(&K, &V)) {
+    for entry in map {
+        visit(entry.key(), entry.value());
+    }
 }
 
 /// A store to a word that other threads change by read-modify-write.
@@ -73,7 +92,7 @@ pub(crate) fn thread_number() -> u32 {
 
 #[cold]
 fn take_thread_number() -> u32 {
-    static NUMBERS: ThreadNumbers = ThreadNumbers::new();
+    static NUMBERS: LazyLock<ThreadNumbers> = LazyLock::new(ThreadNumbers::default);
     struct GiveBack(u32);
     impl Drop for GiveBack {
         fn drop(&mut self) {

@@ -1,10 +1,11 @@
 //! The state that all handles of one timer share.
 
 use crate::address::Address;
+use crate::cell::slab::{EndedSlot, Held};
 use crate::cell::state::Mark;
+use crate::engine::Engine;
 use crate::engine::handler::{Ended, Handler, ReclaimQueue};
 use crate::engine::shutdown::shut_down;
-use crate::engine::{Claim, Engine, Taken};
 use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
 use crate::stats::Ending;
@@ -21,7 +22,7 @@ pub(crate) struct Inner<T, W, X = (), L = T> {
     /// Data beside the payloads.
     pub(crate) extra: X,
     on_end: Box<dyn Fn(L, Ending) + Send + Sync>,
-    unreclaimed: ReclaimQueue<Taken>,
+    unreclaimed: ReclaimQueue<EndedSlot>,
     /// Payloads that had not expired at the shutdown.
     remains: Mutex<Vec<L>>,
 }
@@ -81,8 +82,8 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
 
     /// Ends a timer. `None` if it has ended, or is expiring.
     pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<L> {
-        let claim = self.engine.claim(address, Mark::Cancel)?;
-        let payload = self.engine.withdraw(claim, ending);
+        let held = self.engine.claim(address, Mark::Cancel)?;
+        let payload = self.engine.withdraw(held, ending);
         Some(self.extra.leave(address, payload))
     }
 
@@ -111,32 +112,31 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
     type Payload = T;
     type Scheme = W;
     type Left = L;
-    type Stale = Taken;
+    type Stale = EndedSlot;
 
     #[inline]
     fn engine(&self) -> &Engine<T, W> {
         &self.engine
     }
 
-    fn reclaim_queue(&self) -> &ReclaimQueue<Taken> {
+    fn reclaim_queue(&self) -> &ReclaimQueue<EndedSlot> {
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (Ended<L>, Taken) {
-        let address = claim.address();
-        let (payload, taken) = self.engine.take(claim);
-        let left = self.extra.leave(address, payload);
-        (Ended::new(left, Ending::Expired), taken)
+    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (Ended<L>, EndedSlot) {
+        let (payload, slot) = held.end();
+        let left = self.extra.leave(slot.address(), payload);
+        (Ended::new(left, Ending::Expired), slot)
     }
 
-    fn reclaim(&self, batch: Vec<Taken>) {
+    fn reclaim(&self, batch: Vec<EndedSlot>) {
         self.engine
-            .free_counted(batch.into_iter().map(|taken| (taken, 0)));
+            .free_counted(batch.into_iter().map(|slot| (slot, 0)));
     }
 
-    fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Ended<L>> {
-        let address = claim.address();
-        let payload = self.engine.withdraw(claim, Ending::ShutDown);
+    fn on_shutdown(self: &Arc<Self>, held: Held<'_, T>) -> Option<Ended<L>> {
+        let address = held.address();
+        let payload = self.engine.withdraw(held, Ending::ShutDown);
         let left = self.extra.leave(address, payload);
         self.remains.lock().push(left);
         None

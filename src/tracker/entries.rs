@@ -15,10 +15,10 @@
 
 use super::fencing::FencingToken;
 use crate::address::Address;
+use crate::cell::slab::Held;
 use crate::cell::state::Mark;
-use crate::engine::shard::Rescheduled;
 use crate::engine::shard::Timing;
-use crate::engine::{self, Engine, cores};
+use crate::engine::{Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher};
 use crate::scheme::{HierarchicalWheel, Tick};
@@ -33,9 +33,6 @@ use std::time::Duration;
 
 /// The slots and timers of the values. In the slots are the hashes of the keys.
 pub(super) type Timers = Engine<u64, HierarchicalWheel>;
-
-/// The slot of a value that this thread ends.
-type Claim<'a> = engine::Claim<'a, u64, HierarchicalWheel>;
 
 /// The value of each key.
 pub(crate) struct Entries<K, V, S> {
@@ -81,7 +78,7 @@ pub(super) struct Place {
 struct Entered<'a, V> {
     place: Place,
     /// The value that the key had before.
-    replaced: Option<(Claim<'a>, V)>,
+    replaced: Option<(Held<'a, u64>, V)>,
     /// A deadline to announce.
     earlier: Option<Tick>,
 }
@@ -126,62 +123,77 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         self.tokens.add_and_read(1)
     }
 
+    /// Whether the map has an entry for `key`, whatever becomes of its value.
+    pub(super) fn has<Q>(&self, key: &Q) -> bool
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
+        let found = self.map.read_where(self.hash_of(key), is_it, |_| ());
+        found.is_some()
+    }
+}
+
+/// The entries of a tracker, with the timers of their values.
+pub(super) struct Values<'a, K, V, S> {
+    pub(super) entries: &'a Entries<K, V, S>,
+    pub(super) timers: &'a Timers,
+}
+
+impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     /// Keeps a value, perhaps in place of another. Returns where, and the other.
     pub(super) fn track(
         &self,
-        timers: &Timers,
         key: K,
         value: V,
         timeout: Duration,
         replace: bool,
     ) -> Result<(Place, Option<V>), Rejected<V>> {
-        match self.enter(timers, key, value, timeout, replace) {
+        match self.enter(key, value, timeout, replace) {
             Ok(entered) => {
-                timers.announce(entered.earlier);
-                let replaced = entered.replaced.map(|(claim, value)| {
-                    timers.withdraw(claim, Ending::Cancelled);
+                self.timers.announce(entered.earlier);
+                let replaced = entered.replaced.map(|(held, value)| {
+                    self.timers.withdraw(held, Ending::Cancelled);
                     value
                 });
                 Ok((entered.place, replaced))
             }
             Err(rejected) => {
-                timers.count_event(|events| &events.rejected, 1);
+                self.timers.count_event(|events| &events.rejected, 1);
                 Err(rejected)
             }
         }
     }
 
     /// Gives a value a slot, and its key an entry.
-    fn enter<'a>(
+    fn enter(
         &self,
-        timers: &'a Timers,
         key: K,
         value: V,
         timeout: Duration,
         replace: bool,
     ) -> Result<Entered<'a, V>, Rejected<V>> {
-        if timers.phase.is_closed() {
-            let _ = timers.guarded(|| timers.drop_spare(Some(key)));
+        if self.timers.phase.is_closed() {
+            let _ = self.timers.guarded(|| self.timers.drop_spare(Some(key)));
             return Err(Rejected::new(RejectReason::ShutDown, value));
         }
         let mut value = Some(value);
         let mut entered = Err(RejectReason::Panicked);
         // `Hash` and `Eq` of keys and the clock are the user's: they come before the value has its slot. If the destructor
         // of a spare key panics, that is counted, and the value is kept.
-        let _ = timers.guarded(|| {
-            let timing = timers.timing(None, timeout);
-            let hash = self.map.hash_of(&key);
+        let _ = self.timers.guarded(|| {
+            let timing = self.timers.timing(None, timeout);
+            let hash = self.entries.map.hash_of(&key);
             let edit = |occupant: Option<&mut Entry<V>>| {
                 let fresh;
-                (entered, fresh) =
-                    match self.admit(timers, hash, timing, occupant, &mut value, replace) {
-                        Ok((it, fresh)) => (Ok(it), fresh),
-                        Err(reason) => (Err(reason), None),
-                    };
+                (entered, fresh) = match self.admit(hash, timing, occupant, &mut value, replace) {
+                    Ok((it, fresh)) => (Ok(it), fresh),
+                    Err(reason) => (Err(reason), None),
+                };
                 fresh
             };
-            let is_current = |entry: &Entry<V>| entry.is_current(timers);
-            self.edit(timers, (hash, key), is_current, edit);
+            let is_current = |entry: &Entry<V>| entry.is_current(self.timers);
+            self.edit((hash, key), is_current, edit);
         });
         match (entered, value) {
             (Ok(entered), _) => Ok(entered),
@@ -195,21 +207,20 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     #[inline(always)]
     fn edit(
         &self,
-        timers: &Timers,
         (hash, key): (u64, K),
         is_current: impl Fn(&Entry<V>) -> bool,
         edit: impl FnOnce(Option<&mut Entry<V>>) -> Option<Entry<V>>,
     ) {
-        let hash_of = |entry: &Entry<V>| entry.hash;
-        let spare = self.map.edit_current(hash, key, is_current, edit, hash_of);
-        timers.drop_spare(spare);
+        let hash_of = |_: &K, entry: &Entry<V>| entry.hash;
+        let map = &self.entries.map;
+        let spare = map.place((hash, key), is_current, edit, hash_of);
+        self.timers.drop_spare(spare);
     }
 
     /// Gives a value a slot, under the lock of the key's map shard: in the entry of the key's `occupant`, if that can
     /// still be ended, or in a fresh one.
-    fn admit<'a>(
+    fn admit(
         &self,
-        timers: &'a Timers,
         hash: u64,
         timing: Timing,
         occupant: Option<&mut Entry<V>>,
@@ -219,12 +230,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         if occupant.is_some() && !replace {
             return Err(RejectReason::Duplicate);
         }
-        let admitted = timers.admit_released(hash, timing);
+        let admitted = self.timers.admit_released(hash, timing);
         let (address, earlier) = admitted.map_err(|rejected| rejected.reason())?;
         let Some(value) = value.take() else {
             unreachable!("an entry is made once")
         };
-        let token = self.next_token();
+        let token = self.entries.next_token();
         let fresh = Entry {
             value: Mutex::new(value),
             address,
@@ -238,9 +249,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
             earlier,
         };
         if let Some(occupant) = occupant {
-            if let Some(claim) = timers.claim(occupant.address, Mark::Cancel) {
+            if let Some(held) = self.timers.claim(occupant.address, Mark::Cancel) {
                 let old = std::mem::replace(occupant, fresh);
-                entered.replaced = Some((claim, old.value.into_inner()));
+                entered.replaced = Some((held, old.value.into_inner()));
                 return Ok((entered, None));
             }
             // It is just expiring, and keeps its entry for the thread that expires it.
@@ -250,89 +261,64 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     }
 
     /// Ends the value for `key`, with `only` this token if one is given, and returns it.
-    pub(super) fn complete<Q>(
-        &self,
-        timers: &Timers,
-        key: &Q,
-        only: Option<FencingToken>,
-    ) -> Option<V>
+    pub(super) fn complete<Q>(&self, key: &Q, only: Option<FencingToken>) -> Option<V>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let is_it =
             |other: &K, token| key.equivalent(other) && only.is_none_or(|only| only.get() == token);
-        let (stored, value) = self.end(timers, self.hash_of(key), Ending::Forced, is_it)?;
+        let (stored, value) = self.end(self.entries.hash_of(key), Ending::Forced, is_it)?;
         if std::mem::needs_drop::<K>() {
             // A destructor that completes the next key does not nest, and one that panics does not cost the value.
             let trampoline = Trampoline::enter();
-            let _ = timers.guarded(|| drop_user_value(stored));
-            timers.leave(trampoline);
+            let _ = self.timers.guarded(|| drop_user_value(stored));
+            self.timers.leave(trampoline);
         }
         Some(value)
     }
 
     /// Ends the value at `place`, if it is still the one with that token.
-    pub(super) fn withdraw(&self, timers: &Timers, place: Place) -> Option<(K, V)> {
+    pub(super) fn withdraw(&self, place: Place) -> Option<(K, V)> {
         let is_it = |_: &K, token| token == place.token.get();
-        self.end(timers, place.hash, Ending::Cancelled, is_it)
+        self.end(place.hash, Ending::Cancelled, is_it)
     }
 
     /// Ends a value with this hash, which `is_it` knows by its key and its token.
     #[inline(always)]
-    fn end(
-        &self,
-        timers: &Timers,
-        hash: u64,
-        ending: Ending,
-        is_it: impl Fn(&K, u64) -> bool,
-    ) -> Option<(K, V)> {
-        let mut claim = None;
-        let entry = self.map.take_where(hash, |key, entry| {
+    fn end(&self, hash: u64, ending: Ending, is_it: impl Fn(&K, u64) -> bool) -> Option<(K, V)> {
+        let mut held = None;
+        let entry = self.entries.map.take_where(hash, |key, entry| {
             if is_it(key, entry.token) {
-                claim = timers.claim(entry.address, Mark::Cancel);
-                return claim.is_some();
+                held = self.timers.claim(entry.address, Mark::Cancel);
+                return held.is_some();
             }
             false
         });
-        timers.withdraw(claim?, ending);
+        self.timers.withdraw(held?, ending);
         let (key, entry) = entry?;
         Some((key, entry.value.into_inner()))
     }
 
-    /// Whether the map has an entry for `key`, whatever becomes of its value.
-    pub(super) fn has<Q>(&self, key: &Q) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
-        let found = self.map.read_where(self.hash_of(key), is_it, |_| ());
-        found.is_some()
-    }
-
     /// Shows `visit` every value that is kept, under the shared lock of one map shard after the other.
-    fn visit(&self, timers: &Timers, mut visit: impl FnMut(&K, &Entry<V>)) {
-        self.map.for_each(|key, entry| {
-            if entry.is_current(timers) {
+    fn visit(&self, mut visit: impl FnMut(&K, &Entry<V>)) {
+        self.entries.map.for_each(|key, entry| {
+            if entry.is_current(self.timers) {
                 visit(key, entry);
             }
         });
     }
 
     /// The keys of all values.
-    pub(super) fn keys(&self, timers: &Timers) -> Vec<K> {
+    pub(super) fn keys(&self) -> Vec<K> {
         let mut keys = Vec::new();
-        self.visit(timers, |key, _| keys.push(key.clone()));
+        self.visit(|key, _| keys.push(key.clone()));
         keys
     }
 
     /// Where the values are that `is_wanted` picks. If that panics, nothing has happened.
-    pub(super) fn places(
-        &self,
-        timers: &Timers,
-        mut is_wanted: impl FnMut(&K, &V) -> bool,
-    ) -> Vec<Place> {
+    pub(super) fn places(&self, mut is_wanted: impl FnMut(&K, &V) -> bool) -> Vec<Place> {
         let mut places = Vec::new();
-        self.visit(timers, |key, entry| {
+        self.visit(|key, entry| {
             if is_wanted(key, &entry.value.lock()) {
                 places.push(entry.place());
             }
@@ -343,7 +329,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// Reads the entry of the live value for `key`, under the shared lock of the key's map shard.
     fn read<Q, R>(
         &self,
-        timers: &Timers,
         key: &Q,
         only: Option<FencingToken>,
         read: impl FnOnce(&Entry<V>) -> R,
@@ -354,54 +339,50 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         let is_it = |other: &K, entry: &Entry<V>| {
             key.equivalent(other)
                 && only.is_none_or(|only| only.get() == entry.token)
-                && entry.is_current(timers)
+                && entry.is_current(self.timers)
         };
-        self.map.read_where(self.map.hash_of(key), is_it, read)
+        self.entries
+            .map
+            .read_where(self.entries.map.hash_of(key), is_it, read)
     }
 
     /// Where the value for `key` is.
-    pub(super) fn find<Q>(&self, timers: &Timers, key: &Q) -> Option<Place>
+    pub(super) fn find<Q>(&self, key: &Q) -> Option<Place>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.read(timers, key, None, Entry::place)
+        self.read(key, None, Entry::place)
     }
 
     /// A clone of the value for `key`.
-    pub(super) fn get<Q>(&self, timers: &Timers, key: &Q) -> Option<V>
+    pub(super) fn get<Q>(&self, key: &Q) -> Option<V>
     where
         V: Clone,
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        self.read(timers, key, None, |entry| entry.value.lock().clone())
+        self.read(key, None, |entry| entry.value.lock().clone())
     }
 
     /// Gives the value for `key` another deadline. Returns whether it has it.
     ///
     /// The lock of the map shard is held until the deadline is set: else a value that has got into the same slot and
     /// entry meanwhile would have the deadline of the one before.
-    pub(super) fn touch<Q>(
-        &self,
-        timers: &Timers,
-        key: &Q,
-        only: Option<FencingToken>,
-        timeout: Duration,
-    ) -> bool
+    pub(super) fn touch<Q>(&self, key: &Q, only: Option<FencingToken>, timeout: Duration) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let timing = timers.timing(None, timeout);
-        let exists = || self.read(timers, key, only, |_| ()).is_some();
-        let started = timers.start_threads_to_reschedule(timing, exists);
+        let timing = self.timers.timing(None, timeout);
+        let exists = || self.read(key, only, |_| ()).is_some();
+        let started = self.timers.start_threads_to_reschedule(timing, exists);
         if started.is_err() {
             return false;
         }
-        let rescheduled = self.read(timers, key, only, |entry| {
-            timers.reschedule_to(entry.address, timing)
+        let rescheduled = self.read(key, only, |entry| {
+            self.timers.reschedule_to(entry.address, timing)
         });
         match rescheduled {
-            Some(Rescheduled::Done(earlier)) => {
-                timers.announce(earlier);
+            Some(Ok(earlier)) => {
+                self.timers.announce(earlier);
                 true
             }
             _ => false,
@@ -412,7 +393,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// value before.
     pub(super) fn replace(
         &self,
-        timers: &Timers,
         key: K,
         token: FencingToken,
         value: V,
@@ -420,41 +400,42 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     ) -> Result<(FencingToken, V), Rejected<V>> {
         let mut value = Some(value);
         let (mut replaced, mut refused) = (None, false);
-        let tried = timers.guarded(|| {
-            let timing = timers.timing(None, timeout);
-            let hash = self.map.hash_of(&key);
-            let exists = || self.read(timers, &key, Some(token), |_| ()).is_some();
-            refused = timers.start_threads_to_reschedule(timing, exists).is_err();
+        let tried = self.timers.guarded(|| {
+            let timing = self.timers.timing(None, timeout);
+            let hash = self.entries.map.hash_of(&key);
+            let exists = || self.read(&key, Some(token), |_| ()).is_some();
+            refused = self
+                .timers
+                .start_threads_to_reschedule(timing, exists)
+                .is_err();
             if refused {
-                return timers.drop_spare(Some(key));
+                return self.timers.drop_spare(Some(key));
             }
             let edit = |occupant: Option<&mut Entry<V>>| {
                 let occupant = occupant?;
-                let Rescheduled::Done(earlier) = timers.reschedule_to(occupant.address, timing)
-                else {
-                    return None;
-                };
+                let earlier = self.timers.reschedule_to(occupant.address, timing).ok()?;
                 let old = std::mem::replace(occupant.value.get_mut(), value.take()?);
-                occupant.token = self.next_token();
+                occupant.token = self.entries.next_token();
                 replaced = Some((FencingToken::new(occupant.token), old, earlier));
                 None
             };
-            let is_it = |entry: &Entry<V>| entry.token == token.get() && entry.is_current(timers);
-            self.edit(timers, (hash, key), is_it, edit);
+            let is_it =
+                |entry: &Entry<V>| entry.token == token.get() && entry.is_current(self.timers);
+            self.edit((hash, key), is_it, edit);
         });
         match (replaced, value) {
             (Some((token, old, earlier)), _) => {
-                timers.announce(earlier);
+                self.timers.announce(earlier);
                 Ok((token, old))
             }
             (None, Some(value)) => {
                 let reason = match tried {
                     _ if refused => RejectReason::Thread,
                     Err(_) => RejectReason::Panicked,
-                    Ok(()) if timers.phase.is_closed() => RejectReason::ShutDown,
+                    Ok(()) if self.timers.phase.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,
                 };
-                timers.count_event(|events| &events.rejected, 1);
+                self.timers.count_event(|events| &events.rejected, 1);
                 Err(Rejected::new(reason, value))
             }
             (None, None) => unreachable!("a value is taken only to be kept"),

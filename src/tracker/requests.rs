@@ -15,10 +15,10 @@ use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
 use crate::sync::Arc;
 use crate::timer;
+use crate::tracker::entries::Values;
 use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
 use pending::{Caller, Failed, Pending};
-use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
@@ -123,13 +123,13 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         timeout: Duration,
     ) -> Result<ResponseFuture<K, R, S>, Rejected<K>> {
         let promise = Arc::new(Promise::new());
-        let Inner { engine, extra, .. } = &*self.shared.inner;
+        let engine = &self.shared.inner.engine;
         let Ok(copy) = engine.guarded(|| id.clone()) else {
             engine.count_event(|events| &events.rejected, 1);
             return Err(Rejected::new(RejectReason::Panicked, id));
         };
         let caller = Caller::new(promise.clone());
-        match extra.entries.track(engine, copy, caller, timeout, false) {
+        match self.values().track(copy, caller, timeout, false) {
             Ok((place, _)) => Ok(ResponseFuture {
                 promise,
                 requests: self.downgrade(),
@@ -153,7 +153,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     {
         let trampoline = Trampoline::enter();
         let Inner { engine, extra, .. } = &*self.shared.inner;
-        match extra.entries.complete(engine, id, None) {
+        match self.values().complete(id, None) {
             // A waker that responds to the next request does not nest.
             Some(caller) if trampoline.is_outermost() => {
                 caller.answer(Ok(response));
@@ -207,7 +207,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let _trampoline = Trampoline::enter();
         let inner = &self.shared.inner;
         let is_wanted = |id: &K, _: &Caller<R>| is_wanted(id);
-        let places = inner.extra.entries.places(&inner.engine, is_wanted);
+        let places = self.values().places(is_wanted);
         // All requests end before the first future is woken, so a request that its task makes is not ended here.
         let fail = |address| inner.withdraw(address, Ending::Cancelled);
         let failed = places.into_iter().filter_map(|place| fail(place.address));
@@ -228,8 +228,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let Inner { engine, extra, .. } = &*self.shared.inner;
-        extra.entries.touch(engine, id, None, timeout)
+        self.values().touch(id, None, timeout)
     }
 
     /// The number of responses so far that were [late](Responded::Late).
@@ -248,6 +247,13 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let remains = self.shared.inner.shut_down();
         let _trampoline = Trampoline::enter();
         self.shared.inner.discard_all(remains);
+    }
+
+    fn values(&self) -> Values<'_, K, Caller<R>, S> {
+        Values {
+            entries: &self.shared.inner.extra.entries,
+            timers: &self.shared.inner.engine,
+        }
     }
 }
 
@@ -314,23 +320,14 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
     }
 }
 
-impl<K: Key + fmt::Debug, R: Send + 'static, S: KeyHasher> fmt::Debug for ResponseFuture<K, R, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture")
-            .field("id", &self.id)
-            .field("answered", &self.answered)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The settings of requests alone.
-pub(crate) struct Own<S> {
-    hasher: S,
-    remembered: usize,
-}
+debug_fields!(
+    [K: Key + std::fmt::Debug, R: Send + 'static, S: KeyHasher] ResponseFuture<K, R, S>, "ResponseFuture",
+    |it| id: it.id, answered: it.answered
+);
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
-    type Own = Own<S>;
+    /// With the number of ids that are remembered.
+    type Own = (S, usize);
 }
 
 impl<K: Key, R: Send + 'static> Requests<K, R> {
@@ -342,11 +339,7 @@ impl<K: Key, R: Send + 'static> Requests<K, R> {
 
     /// Begins to build them with other choices.
     pub fn builder(name: impl Into<String>) -> Builder<Self> {
-        let own = Own {
-            hasher: RandomState::default(),
-            remembered: 8_192,
-        };
-        Builder::new(name, own)
+        Builder::new(name, (RandomState::default(), 8_192))
     }
 }
 
@@ -355,10 +348,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     pub fn hasher<H: KeyHasher>(self, hasher: H) -> Builder<Requests<K, R, H>> {
         Builder {
             settings: self.settings,
-            own: Own {
-                hasher,
-                remembered: self.own.remembered,
-            },
+            own: (hasher, self.own.1),
         }
     }
 
@@ -367,7 +357,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     /// Let it be as many as may time out while one response is on its way. Each takes about 100 bytes beside the id,
     /// once it has ended. Default: 8,192.
     pub fn remembered_ids(mut self, count: usize) -> Self {
-        self.own.remembered = count;
+        self.own.1 = count;
         self
     }
 
@@ -380,7 +370,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
     /// # Panics
     /// If the clock does.
     pub fn build(self) -> Result<Requests<K, R, S>, BuildError> {
-        let pending = Pending::new(self.own.hasher, self.own.remembered);
+        let (hasher, remembered) = self.own;
+        let pending = Pending::new(hasher, remembered);
         let on_end = |failed: Failed<K, R>, ending| {
             failed.answer(|_| match ending {
                 Ending::Expired => Err(WaitError::Expired),

@@ -8,7 +8,7 @@
 //! watcher takes few cache lines from the other processors, however long the list is. A chunk whose watchers have all
 //! left is removed; one is kept, so that a list of steady length allocates nothing.
 
-use super::turn::Ticket;
+use super::bound::Ticket;
 use crate::address::Address;
 use crate::sync::{LIST_CHUNK, SEVERAL, SLICE};
 use std::collections::VecDeque;

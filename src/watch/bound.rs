@@ -1,4 +1,6 @@
-//! How far a check goes.
+//! How far a check goes, and in which order it examines the watchers of a key.
+
+use std::cell::Cell;
 
 /// The value that a watcher waits for a key to reach: an offset, an epoch, a version.
 pub(crate) type Rank = u64;
@@ -76,5 +78,39 @@ impl Bound {
 impl Default for Bound {
     fn default() -> Self {
         Self::all()
+    }
+}
+
+/// What a watcher without a rank draws when it is added, and is found by when it leaves: the low bits of its number.
+/// (In a short list watchers have no numbers: there the first draws 0, and each later one [`JOINED`].)
+pub(crate) type Ticket = u32;
+
+/// The ticket of a watcher that joined a short list.
+pub(crate) const JOINED: Ticket = 1;
+
+/// The place of a watcher in the order in which a check examines them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Turn<'t> {
+    /// In the order of the ranks.
+    Ranked(Rank),
+    /// In the order of arrival, behind all with a rank.
+    Arrived(&'t Cell<Ticket>),
+}
+
+impl<'t> Turn<'t> {
+    #[inline]
+    pub(crate) fn new(rank: Option<Rank>, ticket: &'t Cell<Ticket>) -> Self {
+        rank.map_or(Self::Arrived(ticket), Self::Ranked)
+    }
+
+    #[inline]
+    pub(crate) fn is_ranked(self) -> bool {
+        matches!(self, Self::Ranked(_))
+    }
+
+    /// Whether the watcher came first. (Others may have come since, so this is a guess that it is alone.)
+    #[inline]
+    pub(crate) fn came_first(self) -> bool {
+        matches!(self, Self::Arrived(ticket) if ticket.get() == 0)
     }
 }

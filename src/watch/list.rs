@@ -5,13 +5,12 @@
 //! are found without a visit to the rest.
 //!
 //! Watchers arrive while a check walks over a list, and a walk that met all of them might never end. So each watcher
-//! has a number, and a walk meets only the watchers that arrived before it began. The numbers start anew with each list
-//! that comes to a key; its identity tells a walk that it is another one: all watchers that the walk had to meet have
-//! left.
+//! has a number, and a walk meets only the watchers that arrived before it began. When the last watcher leaves, the
+//! list is gone, and the numbers of the next list of the key start anew. So each list has an identity: a walk that
+//! finds another one has nothing more to meet.
 
 use super::arrivals::{Arrivals, VACANT};
-use super::bound::{Bound, Rank};
-use super::turn::{JOINED, Turn};
+use super::bound::{Bound, JOINED, Rank, Turn};
 use crate::address::Address;
 use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
 use std::cell::Cell;

@@ -16,9 +16,8 @@
 //! key, another resolution) or from a thread that has the key resolved; so a thread that has that lock and finds
 //! neither retires it.
 
-use super::bound::Bound;
+use super::bound::{Bound, Turn};
 use super::list::{Walk, WatchList};
-use super::turn::Turn;
 use crate::address::Address;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::ops::ControlFlow;
@@ -65,13 +64,6 @@ impl Seen {
     pub(crate) fn only(self) -> Option<Address> {
         (!matches!(self.0, EMPTY | MANY)).then(|| Address::from_bits(self.0))
     }
-}
-
-/// Answer of [`Resolved::remove`].
-pub(crate) enum Unwatched<K> {
-    Kept,
-    /// This key has no watcher and no resolution any more.
-    Orphaned(Arc<K>),
 }
 
 impl<K> Resolved<K> {
@@ -126,27 +118,24 @@ impl<K> Resolved<K> {
         }
     }
 
-    /// Takes `watcher` off, which was added with this turn.
+    /// Takes `watcher` off, which was added with this turn. Returns the key if it has no watcher and no resolution any more.
     #[inline(always)]
-    pub(crate) fn remove(&self, watcher: Address, turn: Turn<'_>) -> Unwatched<K> {
+    pub(crate) fn remove(&self, watcher: Address, turn: Turn<'_>) -> Option<Arc<K>> {
         if !turn.is_ranked() && self.swap(watcher.to_bits(), EMPTY) {
-            return Unwatched::Kept;
+            return None;
         }
         let mut locked = self.locked.lock();
-        let Some(list) = &mut locked.list else {
-            return Unwatched::Kept;
-        };
-        if !list.remove(watcher, turn) {
-            return Unwatched::Kept;
+        if !locked.list.as_mut()?.remove(watcher, turn) {
+            return None;
         }
         locked.list = None;
         match &locked.key {
-            Some(key) if locked.pins == 0 => Unwatched::Orphaned(key.clone()),
+            Some(key) if locked.pins == 0 => Some(key.clone()),
             _ => {
                 // It is a swap, although no other thread replaces it: a store would cut off the event that a
                 // `peek_published` at `MANY` has left here for the next parker.
                 self.swap(MANY, EMPTY);
-                Unwatched::Kept
+                None
             }
         }
     }

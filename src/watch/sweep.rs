@@ -4,8 +4,8 @@
 //! million times. Sorted by shard, the watches of one shard are removed under one hold of its lock, and their entries
 //! are close together.
 
+use super::bound::Turn;
 use super::resolved::Number;
-use super::turn::Turn;
 use super::{Location, Target, WatchMap};
 use crate::address::Address;
 use crate::sync::{Arc, Edit, Entry, SLICE};

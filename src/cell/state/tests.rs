@@ -37,10 +37,7 @@ impl Table {
             };
         }
         self.held = false;
-        match asked {
-            true => Release::ParkedUnexamined,
-            false => Release::Parked,
-        }
+        Release::Parked { unexamined: asked }
     }
 }
 

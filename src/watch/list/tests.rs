@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sync::LIST_CHUNK;
-use crate::watch::turn::Ticket;
+use crate::watch::bound::Ticket;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -15,7 +15,7 @@ pub(crate) enum RunOn {
     Executor,
 }
 
-/// Collects payloads that have ended, and dispatches them when it is dropped: a panic on the way (of a key's `Hash`,
+/// Collects payloads that have ended, and delivers them when it is dropped: a panic on the way (of a key's `Hash`,
 /// say) loses none of them.
 pub(crate) struct Endings<'a, H: Handler> {
     handler: &'a Arc<H>,
@@ -49,7 +49,7 @@ impl<'a, H: Handler> Endings<'a, H> {
         }
     }
 
-    /// Takes them back: none of them is dispatched.
+    /// Takes them back: none of them is delivered.
     pub(crate) fn into_all(mut self) -> impl Iterator<Item = Ended<H::Left>> {
         let several = std::mem::take(&mut self.several);
         self.only.take().into_iter().chain(several)
@@ -60,31 +60,31 @@ impl<H: Handler> Drop for Endings<'_, H> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(only) = self.only.take() {
-            dispatch(self.handler, self.trampoline, only, self.run_on);
+            deliver(self.handler, self.trampoline, only, self.run_on);
         } else if !self.several.is_empty() {
             let several = std::mem::take(&mut self.several);
-            dispatch_all(self.handler, self.trampoline, several, self.run_on);
+            deliver_all(self.handler, self.trampoline, several, self.run_on);
         }
     }
 }
 
 /// Runs the user's code for one payload where it belongs. No lock is held.
 #[inline(always)]
-pub(crate) fn dispatch<H: Handler>(
+pub(crate) fn deliver<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
     ended: Ended<H::Left>,
     run_on: RunOn,
 ) {
     if goes_to_executor::<H>(handler, &ended, run_on) {
-        dispatch_all(handler, trampoline, vec![ended], run_on);
+        deliver_all(handler, trampoline, vec![ended], run_on);
     } else {
         run_here(handler, trampoline, ended);
     }
 }
 
-/// [Dispatches](dispatch) several. Those that other threads complete come first: they need not wait for what runs here.
-pub(crate) fn dispatch_all<H: Handler>(
+/// [Delivers](deliver) several. Those that other threads complete come first: they need not wait for what runs here.
+pub(crate) fn deliver_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
     all: Vec<Ended<H::Left>>,

@@ -2,10 +2,10 @@
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
-use crate::sync::{Entry, Lazy};
-use dashmap::{DashMap, SharedValue};
+use super::{Entry, Lazy, Shards, for_each_entry, make_shards, map_shards};
+use dashmap::SharedValue;
 use equivalent::Equivalent;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+use std::hash::{BuildHasher, Hash};
 
 /// A change to the map's entry of `key`, prepared to be made together with others.
 #[derive(Debug)]
@@ -24,9 +24,6 @@ impl<K, T> Edit<'_, K, T> {
     }
 }
 
-/// The map hashes nothing by itself, so it has no copy of the user's hasher, whose `clone` is the user's code.
-type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
-
 /// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when
 /// the first value comes.
 pub(crate) struct ShardedMap<K, V, S> {
@@ -41,12 +38,12 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         Self {
             map: Lazy::new(),
             hasher,
-            mask: shards - 1,
+            mask: map_shards(shards) - 1,
         }
     }
 
     fn make(&self) -> Shards<K, V> {
-        DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), self.mask + 1)
+        make_shards(self.mask + 1)
     }
 
     /// By bits that choose no place in a shard's table: those are the lowest and the highest ones.
@@ -63,27 +60,15 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// Reads the entry of `key` under the shared lock of its shard.
     #[inline(always)]
-    pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
+    pub(crate) fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&K, &V) -> R) -> Option<R>
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let map = self.made()?;
         let hash = self.hash_of(key);
         let shard = map.shards()[self.shard_of(hash)].read();
-        let (_, value) = shard.get(hash, |(other, _)| key.equivalent(other))?;
-        Some(read(value.get()))
-    }
-
-    /// Reads the stored key that equals `key` under the shared lock of its shard.
-    pub(crate) fn read_key<Q, R>(&self, key: &Q, read: impl FnOnce(&K) -> R) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let map = self.made()?;
-        let hash = self.hash_of(key);
-        let shard = map.shards()[self.shard_of(hash)].read();
-        let (stored, _) = shard.get(hash, |(other, _)| key.equivalent(other))?;
-        Some(read(stored))
+        let (stored, value) = shard.get(hash, |(other, _)| key.equivalent(other))?;
+        Some(read(stored, value.get()))
     }
 
     /// The hash of `key`, for the methods that find an entry by it.
@@ -123,67 +108,38 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// Shows `edit` the entry of `key` that `is_current`, and adds an entry with what `edit` returns, if anything: all
     /// of it under one hold of the exclusive lock of the key's shard. The others of the key stay where they are. `hash`
     /// is the hash of `key`, and `hash_of` that of an entry that is there already. Returns `key` if it is not needed.
-    #[inline]
-    pub(crate) fn edit_current(
-        &self,
-        hash: u64,
-        key: K,
-        is_current: impl Fn(&V) -> bool,
-        edit: impl FnOnce(Option<&mut V>) -> Option<V>,
-        hash_of: impl Fn(&V) -> u64,
-    ) -> Option<K> {
-        let map = self.map.get_or_make(|| self.make());
-        let mut shard = map.shards()[self.shard_of(hash)].write();
-        let found = shard.get_mut(hash, |(other, value)| {
-            *other == key && is_current(value.get())
-        });
-        match edit(found.map(|(_, value)| value.get_mut())) {
-            Some(value) => {
-                let entry = (key, SharedValue::new(value));
-                shard.insert(hash, entry, |(_, other)| hash_of(other.get()));
-                None
-            }
-            None => Some(key),
-        }
-    }
-
-    /// Puts what `place` returns under `key`, if anything, in one hold of the exclusive lock of its shard. `place` is
-    /// told what is there. Returns `key` if it is not needed.
     #[inline(always)]
     pub(crate) fn place(
         &self,
-        key: K,
-        place: impl FnOnce(Option<&mut V>) -> Option<V>,
+        (hash, key): (u64, K),
+        is_current: impl Fn(&V) -> bool,
+        edit: impl FnOnce(Option<&mut V>) -> Option<V>,
+        hash_of: impl Fn(&K, &V) -> u64,
     ) -> Option<K> {
-        let hash = self.hash_of(&key);
         let map = self.map.get_or_make(|| self.make());
         let mut shard = map.shards()[self.shard_of(hash)].write();
-        if let Some((_, value)) = shard.get_mut(hash, |(other, _)| *other == key) {
-            let value = value.get_mut();
-            if let Some(other) = place(Some(value)) {
-                *value = other;
-            }
-            return Some(key);
-        }
-        // There is no entry yet: `Hash` of other keys may panic. If it does while a table is hashed anew in place, entries
-        // are dropped under the lock, and their destructors are the user's; a table that moves loses none. So one whose
-        // places are taken by removed entries moves to half its size, if its entries fit there, and to a larger one as
-        // soon as that is full.
+        let hash_of = |(key, value): &(K, SharedValue<V>)| hash_of(key, value.get());
+        // `Hash` of other keys may panic. If it does while a table is hashed anew in place, entries are dropped under the
+        // lock, and their destructors are the user's; a table that moves loses none. So one whose places are taken by
+        // removed entries moves to half its size, if its entries fit there, and to a larger one as soon as that is full.
+        #[cfg(not(any(loom, shuttle)))]
         if shard.capacity() == shard.len() {
-            let hash_of = |(other, _): &(K, _)| self.hasher.hash_one(other);
             let half = shard.buckets() * 7 / 16;
             if shard.len() < half {
                 shard.shrink_to(half, hash_of);
             }
             shard.reserve(1, hash_of);
         }
-        let value = match place(None) {
-            Some(value) => value,
-            None => return Some(key),
-        };
-        let entry = (key, SharedValue::new(value));
-        shard.insert(hash, entry, |_| unreachable!("there is room"));
-        None
+        let found = shard.get_mut(hash, |(other, value)| {
+            *other == key && is_current(value.get())
+        });
+        match edit(found.map(|(_, value)| value.get_mut())) {
+            Some(value) => {
+                shard.insert(hash, (key, SharedValue::new(value)), hash_of);
+                None
+            }
+            None => Some(key),
+        }
     }
 
     /// Changes the entry of `key`, if there is one, and removes it if so told, under one hold of the exclusive lock of
@@ -267,13 +223,13 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// The number of entries. Takes the shared lock of each shard in turn.
     pub(crate) fn len(&self) -> usize {
-        self.made().map_or(0, DashMap::len)
+        self.made().map_or(0, Shards::len)
     }
 
     /// Visits every entry, one shard at a time under its shared lock.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&K, &V)) {
-        for entry in self.made().into_iter().flatten() {
-            visit(entry.key(), entry.value());
+    pub(crate) fn for_each(&self, visit: impl FnMut(&K, &V)) {
+        if let Some(map) = self.made() {
+            for_each_entry(map, visit);
         }
     }
 }
