@@ -13,7 +13,9 @@ use crate::cell::state;
 use crate::engine::shard::{self, Timing};
 use crate::hash::RandomState;
 use crate::observe::Since;
+use crate::operation::DelayedOperation;
 use crate::promise;
+use crate::purgatory::Purgatory;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
@@ -94,6 +96,11 @@ impl<P: Send> Shard<P> {
         self.0.slab.is_parked(at.0)
     }
 
+    /// How many operations a thread meets that goes through the slots, as the shutdown does, without the lock.
+    pub fn occupants(&self) -> usize {
+        self.0.occupants().count()
+    }
+
     /// How many slots were ever needed.
     pub fn slots(&self) -> u32 {
         self.0.slab.used()
@@ -138,6 +145,11 @@ impl Numbers {
     pub fn give_back(&self, number: u32) {
         self.0.give_back(number);
     }
+}
+
+/// Waits until a shutdown that another thread makes is over, as a call with a bound does.
+pub fn wait_until_over<Op: DelayedOperation>(purgatory: &Purgatory<Op>) {
+    purgatory.wait_until_over();
 }
 
 /// Sets the number of timer shards of the purgatories that this test builds from now on.
