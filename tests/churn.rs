@@ -13,7 +13,6 @@ mod allocated;
 mod support;
 
 use allocated::allocated;
-use request_purgatory::purgatory::Builder;
 use request_purgatory::threads::{Reaper, ReaperThread};
 use request_purgatory::{Handle, Purgatory, ResolvedKey, Timer, Tracker, Watch, time::ManualClock};
 use std::collections::HashSet;
@@ -107,7 +106,7 @@ struct Shape {
 impl Shape {
     fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let driver = match random.below(3) {
+        let driver = match seed % 3 {
             0 => Driver::Test,
             1 => Driver::Own,
             _ => Driver::Shared(ReaperThread::spawn("churn").expect("threads are to be had")),
@@ -126,12 +125,6 @@ impl Shape {
         }
     }
 
-    fn builder<B>(&self, builder: Builder<B>) -> Builder<B> {
-        builder
-            .clock(self.clock.clone())
-            .reaper(self.driver.reaper())
-    }
-
     /// A deadline that it shares with its group. All have passed after [`Shape::over`].
     fn timeout(&self, number: u64) -> Duration {
         TICK * (1 + number / self.group) as u32
@@ -140,6 +133,15 @@ impl Shape {
     fn over(&self) -> Duration {
         self.timeout(self.crowd)
     }
+}
+
+/// A builder of any kind, with the clock and the driver of a shape.
+macro_rules! in_shape {
+    ($shape:expr, $kind:ident) => {
+        $kind::builder("churn")
+            .clock($shape.clock.clone())
+            .reaper($shape.driver.reaper())
+    };
 }
 
 /// What the test has counted of one purgatory.
@@ -169,7 +171,7 @@ struct Comer {
 
 impl Place {
     fn new(shape: &Shape) -> Self {
-        let builder = shape.builder(Operations::builder("churn"));
+        let builder = in_shape!(shape, Operations);
         Self {
             purgatory: builder.build().expect("threads are to be had"),
             survivors: Vec::new(),
@@ -319,10 +321,8 @@ impl World {
     fn new(mut shape: Shape) -> Self {
         let places = 1 + shape.random.below(3);
         let places = (0..places).map(|_| Place::new(&shape)).collect();
-        let timer = shape.builder(Timer::builder("churn")).build(drop);
-        let tracker = shape
-            .builder(Tracker::builder("churn"))
-            .build(|_, value, _| drop(value));
+        let timer = in_shape!(shape, Timer).build(drop);
+        let tracker = in_shape!(shape, Tracker).build(|_, value, _| drop(value));
         Self {
             places,
             timer: timer.expect("threads are to be had"),
@@ -336,18 +336,23 @@ impl World {
     fn round(&mut self) {
         let shape = &mut self.shape;
         self.places.iter_mut().for_each(|place| place.churn(shape));
+        let mut timers = Vec::new();
         for number in 0..shape.crowd {
             let timeout = shape.timeout(number);
-            let token = shape.mint.token(number);
-            let id = self.timer.start(timeout, token).expect("there is room");
-            let token = shape.mint.token(number);
-            let kept = self.tracker.track(number, token, timeout);
-            drop(kept.expect("there is room"));
-            self.expiring += 2;
+            let [timed, kept] = [(); 2].map(|()| shape.mint.token(number));
+            timers.push(self.timer.start(timeout, timed).expect("there is room"));
+            drop(
+                self.tracker
+                    .track(number, kept, timeout)
+                    .expect("there is room"),
+            );
+        }
+        for (number, id) in (0..).zip(timers) {
             if shape.random.below(2) == 0 {
                 drop(self.timer.stop(id).expect("it runs"));
                 drop(self.tracker.complete(&number).expect("it is kept"));
-                self.expiring -= 2;
+            } else {
+                self.expiring += 2;
             }
         }
         shape.clock.advance(shape.over());
@@ -380,9 +385,9 @@ impl World {
             .map(|place| place.survivors.len() as u64)
             .sum::<u64>();
         assert_eq!(self.shape.mint.living(), stay);
-        // One in the operation and one in the map.
+        // For each watch, one in the operation, one in the map, and one in the place of a resolved key.
         eventually("the end of all other keys", || {
-            self.shape.census.count() as u64 <= 4 * stay
+            self.shape.census.count() as u64 <= 6 * stay
         });
     }
 }
@@ -399,9 +404,19 @@ fn g06_churn_of_any_shape_adds_no_memory() {
             }
         }
         let grown = allocated().saturating_sub(settled);
-        eprintln!(
-            "{seed}: grown {grown} of {}",
-            world.shape.crowd * world.places.len() as u64 * 6
+        let churned = (ROUNDS - FIRST_ROUNDS) * world.shape.crowd * world.places.len() as u64;
+        // Where a reaper has the lock of a shard, a thread parks in a neighbour of it, which may grow for that.
+        let noise = match world.shape.driver {
+            Driver::Test => 8,
+            Driver::Own | Driver::Shared(_) => 48,
+        };
+        let allowed = noise * 1_024 + churned as usize / 2;
+        if from_env("CHURN_SHOWS").is_some() {
+            eprintln!("{grown} of {allowed}");
+        }
+        assert!(
+            grown < allowed,
+            "{grown} bytes for {churned} operations that are gone"
         );
         let World {
             shape,
@@ -437,19 +452,19 @@ fn g06_a_storm_that_meets_the_shutdown_leaves_nothing() {
             driver: Driver::Shared(ReaperThread::spawn("churn").expect("threads are to be had")),
             ..Shape::draw(seed)
         };
-        let purgatory = shape.builder(Operations::builder("churn")).build();
+        let purgatory = in_shape!(shape, Operations).build();
         let purgatory = purgatory.expect("no threads to refuse");
         let (ends, stalls) = (Tally::new(), random.below(shape.crowd));
         let ((entered, has_entered), (go_on, told)) = (channel(), channel::<()>());
         let mut stall = Some((entered, told));
         for number in 0..shape.crowd {
             let (token, counted, mut examinations) = (shape.mint.token(number), ends.clone(), 0);
-            let mut stall = (number == stalls).then(|| stall.take()).flatten();
+            let stall = (number == stalls).then(|| stall.take()).flatten();
             let op = Op::new(TICK)
                 .when(move || {
                     examinations += 1;
                     // The third is that at the deadline, between the expiry of those before it and of those behind it.
-                    if let (3, Some((entered, told))) = (examinations, stall.take()) {
+                    if let Some((entered, told)) = stall.as_ref().filter(|_| examinations == 3) {
                         entered.send(()).expect("the test waits");
                         told.recv().expect("the test says so");
                     }

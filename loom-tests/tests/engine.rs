@@ -294,3 +294,23 @@ fn g15_shutdown_races_check_later() {
         drop(purgatory);
     });
 }
+
+/// Catches: a count that two threads make at once, and that counts as one.
+#[test]
+fn g16_threads_that_share_a_counter_race() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        purgatory.drain(Duration::ZERO);
+        let refused = |purgatory: &Purgatory<Probe>| {
+            let admission = purgatory.try_complete_else_watch(Probe::new(&Outcome::new()), [1]);
+            assert!(admission.is_err());
+        };
+        let other = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || refused(&purgatory))
+        };
+        refused(&purgatory);
+        other.join().unwrap();
+        assert_eq!(purgatory.stats().rejected, 2);
+    });
+}
