@@ -13,18 +13,26 @@ mod allocated;
 mod support;
 
 use allocated::allocated;
+use futures::FutureExt;
+use request_purgatory::purgatory::Stats;
 use request_purgatory::threads::{Reaper, ReaperThread};
-use request_purgatory::{Handle, Purgatory, ResolvedKey, Timer, Tracker, Watch, time::ManualClock};
+use request_purgatory::{
+    Handle, Purgatory, Requests, ResolvedKey, Timer, Tracker, Waits, Watch, time::ManualClock,
+};
 use std::collections::HashSet;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
+use support::bell::Bell;
 use support::keys::{Census, Counted};
 use support::{Mint, Op, Random, Tally, eventually, lock};
 
 type Operations = Purgatory<Op<Counted>>;
+type Boxed = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One test at a time counts the memory.
 static MEMORY: Mutex<()> = Mutex::new(());
@@ -150,6 +158,7 @@ struct Expected {
     completed: u64,
     expired: u64,
     cancelled: u64,
+    checks: u64,
 }
 
 /// A purgatory, with what stays in it.
@@ -266,6 +275,7 @@ impl Place {
                 _ => {
                     comer.ready.store(true, Ordering::Relaxed);
                     let key = shape.census.key(comer.key);
+                    self.expected.checks += self.purgatory.watchers(&key) as u64;
                     assert_eq!(self.purgatory.check_and_complete(&key), 1);
                     self.expected.completed += 1;
                 }
@@ -287,10 +297,16 @@ impl Place {
             completed,
             expired,
             cancelled,
+            checks,
         } = self.expected;
         assert_eq!(
-            (stats.completed, stats.expired, stats.cancelled),
-            (completed, expired, cancelled)
+            (
+                stats.completed,
+                stats.expired,
+                stats.cancelled,
+                stats.checks
+            ),
+            (completed, expired, cancelled, checks)
         );
         assert_eq!((stats.aborted, stats.shut_down, stats.panicked), (0, 0, 0));
         assert_eq!(self.ends.count(), completed + expired);
@@ -313,20 +329,33 @@ struct World {
     places: Vec<Place>,
     timer: Timer<support::Token>,
     tracker: Tracker<u64, support::Token>,
+    requests: Requests<u64, support::Token>,
+    waits: Waits<Counted>,
     /// How many timers and values have expired, or will at the end of this round.
     expiring: u64,
 }
 
 impl World {
     fn new(mut shape: Shape) -> Self {
+        // One of those that the clock has to wake is gone.
+        let gone = in_shape!(shape, Operations)
+            .build()
+            .expect("threads are to be had");
+        drop(gone);
         let places = 1 + shape.random.below(3);
         let places = (0..places).map(|_| Place::new(&shape)).collect();
         let timer = in_shape!(shape, Timer).build(drop);
         let tracker = in_shape!(shape, Tracker).build(|_, value, _| drop(value));
+        let (requests, waits) = (
+            in_shape!(shape, Requests).remembered_ids(16).build(),
+            in_shape!(shape, Waits).build(),
+        );
         Self {
             places,
             timer: timer.expect("threads are to be had"),
             tracker: tracker.expect("threads are to be had"),
+            requests: requests.expect("threads are to be had"),
+            waits: waits.expect("threads are to be had"),
             expiring: 0,
             shape,
         }
@@ -355,8 +384,54 @@ impl World {
                 self.expiring += 2;
             }
         }
-        shape.clock.advance(shape.over());
+        let futures = self.wait();
+        self.shape.clock.advance(self.shape.over());
         self.settle();
+        // A future that is left hears of its end once; one that was dropped wakes no task.
+        for (bell, mut future) in futures {
+            assert!(bell.poll(&mut future).is_ready());
+            assert_eq!(bell.rung(), 1);
+        }
+    }
+
+    /// Futures are polled and dropped, but for some that are left to expire.
+    fn wait(&mut self) -> Vec<(Arc<Bell>, Boxed)> {
+        let shape = &mut self.shape;
+        let mut polled = Vec::new();
+        for number in 0..shape.crowd / 4 {
+            let timeout = shape.timeout(number);
+            let key = shape.census.key(number % shape.keys);
+            let mut future: Boxed = match shape.random.below(3) {
+                0 => {
+                    let request = self.requests.request(number, timeout);
+                    Box::pin(request.expect("there is room").map(drop))
+                }
+                1 => Box::pin(self.waits.wait([key], timeout, || None::<()>).map(drop)),
+                _ => {
+                    let listener = self.waits.listen([key], timeout);
+                    Box::pin(listener.until(|| async { None::<()> }).map(drop))
+                }
+            };
+            let bell = Bell::new();
+            assert!(bell.poll(&mut future).is_pending());
+            polled.push((bell, future));
+        }
+        polled.retain_mut(|(bell, future)| {
+            let stays = shape.random.below(3) == 0;
+            if !stays {
+                *future = Box::pin(async {});
+                assert_eq!(bell.rung(), 0, "the task that drops it is woken");
+            }
+            stays
+        });
+        self.expiring += polled.len() as u64;
+        polled
+    }
+
+    /// Of all that are no purgatories of operations.
+    fn stats(&self) -> [Stats; 4] {
+        let (timer, tracker) = (self.timer.stats(), self.tracker.stats());
+        [timer, tracker, self.requests.stats(), self.waits.stats()]
     }
 
     fn settle(&self) {
@@ -366,16 +441,17 @@ impl World {
                 .for_each(|place| _ = place.purgatory.advance());
             self.timer.advance();
             self.tracker.advance();
+            self.requests.advance();
+            self.waits.advance();
         }
         eventually("a quiet point", || {
-            let stats = [self.timer.stats(), self.tracker.stats()];
-            stats
+            self.stats()
                 .iter()
                 .all(|stats| (stats.parked, stats.completions_pending) == (0, 0))
                 && self.places.iter().all(Place::is_quiet)
         });
-        let stats = [self.timer.stats(), self.tracker.stats()];
-        assert_eq!(stats[0].expired + stats[1].expired, self.expiring);
+        let expired = self.stats().iter().map(|stats| stats.expired).sum::<u64>();
+        assert_eq!(expired, self.expiring);
         self.places
             .iter()
             .for_each(|place| place.assert_exact(&self.shape));
@@ -407,7 +483,7 @@ fn g06_churn_of_any_shape_adds_no_memory() {
         let churned = (ROUNDS - FIRST_ROUNDS) * world.shape.crowd * world.places.len() as u64;
         // Where a reaper has the lock of a shard, a thread parks in a neighbour of it, which may grow for that.
         let noise = match world.shape.driver {
-            Driver::Test => 8,
+            Driver::Test => 16,
             Driver::Own | Driver::Shared(_) => 48,
         };
         let allowed = noise * 1_024 + churned as usize / 2;
@@ -423,9 +499,11 @@ fn g06_churn_of_any_shape_adds_no_memory() {
             places,
             timer,
             tracker,
+            requests,
+            waits,
             ..
         } = world;
-        drop((timer, tracker));
+        drop((timer, tracker, requests, waits));
         for Place {
             purgatory,
             survivors,

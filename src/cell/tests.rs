@@ -2,7 +2,7 @@
 
 use super::slab::{Fields, Held, Released, Slab, SlotRef};
 use super::state::Mark;
-use crate::sync::LAST_GENERATION;
+use crate::sync::{FIRST_CHUNK, LAST_GENERATION};
 use std::sync::Arc;
 
 type Cells = Slab<Arc<u32>, ()>;
@@ -31,6 +31,30 @@ fn end(cells: &Cells, at: SlotRef) -> Option<Arc<u32>> {
         guard.put_back(vacant);
     }
     Some(payload)
+}
+
+/// Without the lock, and before anything but the length of the storage has told it of the slots: for Miri, which tries the
+/// orders that a weak memory allows.
+#[test]
+fn a_thread_that_looks_at_all_slots_races_their_growth() {
+    let cells = Arc::new(Cells::new(()));
+    let looker = {
+        let cells = cells.clone();
+        std::thread::spawn(move || {
+            let mut seen = 0;
+            while seen < FIRST_CHUNK + 1 {
+                seen = cells.used();
+                for index in 0..seen {
+                    assert!(cells.occupant(index).is_none_or(|at| at.index() == index));
+                }
+                std::thread::yield_now();
+            }
+        })
+    };
+    for number in 0..=FIRST_CHUNK {
+        assert!(insert(&cells, Arc::new(number), u32::MAX).is_some());
+    }
+    looker.join().expect("it looks without harm");
 }
 
 #[test]
