@@ -96,9 +96,9 @@ impl<P: Send> Shard<P> {
         self.0.slab.is_parked(at.0)
     }
 
-    /// How many operations a thread meets that goes through the slots, as the shutdown does, without the lock.
-    pub fn occupants(&self) -> usize {
-        self.0.occupants().count()
+    /// Whether a slot is there and occupied, for a thread that knows no more of it than its number.
+    pub fn is_occupied(&self, slot: u32) -> bool {
+        self.0.slab.occupant(slot).is_some()
     }
 
     /// How many slots were ever needed.

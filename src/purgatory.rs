@@ -285,7 +285,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// For models: waits until a shutdown that another thread makes is over.
     #[cfg(loom)]
     pub(crate) fn wait_until_over(&self) {
-        crate::engine::shutdown::wait_until_over(&self.shared.inner, Duration::MAX);
+        crate::engine::shutdown::wait_until_over(&self.shared.inner);
     }
 
     /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has

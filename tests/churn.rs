@@ -126,8 +126,8 @@ impl Shape {
             mint: Mint::default(),
             crowd: 200 + random.below(600),
             survivors: random.below(4) as usize,
-            keys: 1 + random.below(50),
-            resolved: random.below(6),
+            keys: 1 + random.below(200),
+            resolved: random.below(100),
             group: 2 + random.below(200),
             random,
         }
@@ -309,6 +309,10 @@ impl Place {
             (completed, expired, cancelled, checks)
         );
         assert_eq!((stats.aborted, stats.shut_down, stats.panicked), (0, 0, 0));
+        // (Counted before they run.)
+        eventually("all completions", || {
+            self.ends.count() >= completed + expired
+        });
         assert_eq!(self.ends.count(), completed + expired);
         assert_eq!(stats.missed_checks, 0);
         let stay = self.survivors.len();
@@ -389,6 +393,7 @@ impl World {
         self.settle();
         // A future that is left hears of its end once; one that was dropped wakes no task.
         for (bell, mut future) in futures {
+            eventually("its end", || bell.rung() == 1);
             assert!(bell.poll(&mut future).is_ready());
             assert_eq!(bell.rung(), 1);
         }
@@ -460,7 +465,9 @@ impl World {
             .iter()
             .map(|place| place.survivors.len() as u64)
             .sum::<u64>();
-        assert_eq!(self.shape.mint.living(), stay);
+        eventually("the end of all payloads", || {
+            self.shape.mint.living() == stay
+        });
         // For each watch, one in the operation, one in the map, and one in the place of a resolved key.
         eventually("the end of all other keys", || {
             self.shape.census.count() as u64 <= 6 * stay

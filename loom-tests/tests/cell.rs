@@ -300,14 +300,14 @@ fn g18_a_look_at_all_slots_races_their_growth() {
         let shard = Arc::new(Shard::<u32>::new());
         let looker = {
             let shard = shard.clone();
-            thread::spawn(move || shard.occupants())
+            thread::spawn(move || [1, 0].map(|slot| shard.is_occupied(slot)))
         };
         let parked = [0, 1].map(|number| {
             let (at, held) = shard.insert(number);
             assert!(matches!(held.release(), Released::Parked));
             at
         });
-        assert!(looker.join().unwrap() <= 2);
+        looker.join().unwrap();
         assert!(parked.iter().all(|at| shard.is_parked(*at)));
     });
 }

@@ -314,3 +314,31 @@ fn g16_threads_that_share_a_counter_race() {
         assert_eq!(purgatory.stats().rejected, 2);
     });
 }
+
+/// Catches: a place that two threads take.
+#[test]
+fn g17_parks_at_the_bound_race() {
+    bounded(|| {
+        let purgatory = Purgatory::<Slow>::builder("model")
+            .clock(ManualClock::new())
+            .reaper(Reaper::Manual)
+            .dispatch(Dispatch::Inline)
+            .max_parked(1)
+            .build()
+            .expect("the settings are sound");
+        let park = |purgatory: &Purgatory<Slow>| {
+            usize::from(
+                purgatory
+                    .try_complete_else_watch(Slow::default(), [1])
+                    .is_ok(),
+            )
+        };
+        let other = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || park(&purgatory))
+        };
+        assert_eq!(park(&purgatory) + other.join().unwrap(), 1);
+        assert_eq!(purgatory.cancel_for_key(&1).len(), 1);
+        assert_empty(&purgatory);
+    });
+}

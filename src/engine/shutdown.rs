@@ -74,7 +74,7 @@ fn shut_down_in_background<H: Handler>(
             // Also where another thread has closed it: that may have been a callback, which does not wait. If another
             // thread is joining them, this one waits as well.
             engine.stop_threads(Worker::join);
-            wait(Duration::MAX, || is_over(&handler));
+            wait_until_over(&handler);
             for done in engine.background.end() {
                 // A waker is the user's code.
                 let _ = engine.guarded(|| done.keep(()));
@@ -99,7 +99,7 @@ pub(crate) fn shut_down_within<H: Handler>(
     limit: Duration,
 ) -> Result<(), ShutdownError> {
     shut_down_in_background(handler, None).map_err(ShutdownError::Thread)?;
-    if wait_until_over(handler, limit) {
+    if wait(limit, || is_over(handler) && completions_have_run(handler)) {
         return Ok(());
     }
     let engine = handler.engine();
@@ -111,9 +111,9 @@ pub(crate) fn shut_down_within<H: Handler>(
     })
 }
 
-/// Waits for at most `limit` until the shutdown is over and all completions have run. Returns whether they have.
-pub(crate) fn wait_until_over<H: Handler>(handler: &Arc<H>, limit: Duration) -> bool {
-    wait(limit, || is_over(handler) && completions_have_run(handler))
+/// Waits until the shutdown [is over](is_over).
+pub(crate) fn wait_until_over<H: Handler>(handler: &Arc<H>) {
+    wait(Duration::MAX, || is_over(handler));
 }
 
 /// Ends every payload. Returns whether this call did it.
