@@ -1,6 +1,6 @@
 //! G6 and G16 under churn whose shape is drawn at random: at each quiet point the counts are exact, no key is kept but
-//! those that are watched, and no memory has been added. A target of its own, because it measures the memory of the whole
-//! process.
+//! those that are watched, and no memory has been added. A target of its own, because it measures the memory of the
+//! whole process.
 //!
 //! A steady size hides leaks. So some operations stay while all around them go, keys are resolved and the resolutions
 //! dropped while operations are parked, operations expire in groups, and several purgatories, timers and trackers stand
@@ -527,8 +527,8 @@ fn g06_churn_of_any_shape_adds_no_memory() {
     });
 }
 
-/// The shutdown comes while the reaper, which goes on with other purgatories, is in the middle of a storm: what the storm
-/// leaves is cleared away all the same.
+/// The shutdown comes while the reaper, which goes on with other purgatories, is in the middle of a storm: what the
+/// storm leaves is cleared away all the same.
 #[test]
 fn g06_a_storm_that_meets_the_shutdown_leaves_nothing() {
     for_each_seed(12, |seed| {

@@ -33,8 +33,8 @@ fn end(cells: &Cells, at: SlotRef) -> Option<Arc<u32>> {
     Some(payload)
 }
 
-/// Without the lock, and before anything but the length of the storage has told it of the slots: for Miri, which tries the
-/// orders that a weak memory allows.
+/// Without the lock: only the length of the storage has told it of the slots. For Miri, which tries the orders that a
+/// weak memory allows.
 #[test]
 fn a_thread_that_looks_at_all_slots_races_their_growth() {
     let cells = Arc::new(Cells::new(()));

@@ -1,9 +1,9 @@
 //! G20: however much is filed again, expired or taken off one key, no other call stands still meanwhile.
 //!
-//! An innocent thread asks for a deadline all the time, under the lock that the work needs. Were the work done in one hold
-//! of that lock, no such call would begin and end meanwhile; so these are counted, and no time is measured, which a loaded
-//! machine prolongs. (That one hold does one slice, the tests of the shards count.) A loaded machine may let the innocent
-//! thread sleep through all of the work: then it is done once more.
+//! An innocent thread asks for a deadline all the time, under the lock that the work needs. Were the work done in one
+//! hold of that lock, no such call would begin and end meanwhile; so these are counted, and no time is measured, which a
+//! loaded machine prolongs. (That one hold does one slice, the tests of the shards count.) A loaded machine may let the
+//! innocent thread sleep through all of the work: then it is done once more.
 
 use crate::support::{NEVER_IN_A_TEST, Op, Tally, eventually, lock, manual};
 use request_purgatory::{Handle, Purgatory, time::ManualClock};

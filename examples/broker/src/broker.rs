@@ -3,29 +3,24 @@
 pub(crate) mod admin;
 pub(crate) mod delayed;
 pub(crate) mod fetch;
-pub(crate) mod follower;
 pub(crate) mod metadata;
 pub(crate) mod partition;
 pub(crate) mod produce;
 pub(crate) mod topics;
 
-use crate::broker::delayed::{DelayedFetch, DelayedProduce, Purgatories, park};
+use crate::broker::delayed::{Purgatories, Request as _, park};
 use crate::broker::fetch::Fetch;
-use crate::broker::follower::Follower;
-use crate::broker::produce::{Acks, Produced};
+use crate::broker::produce::{Acks, Follower, Produced};
 use crate::broker::topics::Topics;
 use crate::console::log;
-use crate::exchange::{Caller, Reply};
+use crate::exchange::{Caller, Reply, milliseconds};
 use crate::figures::Counter;
 use crate::groups::{self, Coordinator};
 use crate::storage::folder::Folder;
-use crate::wire::request::Request;
 use anyhow::Context;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::{
-    FetchRequest, InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProducerId,
-    RequestKind,
-};
+use kafka_protocol::messages::*;
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,8 +66,8 @@ impl Broker {
         };
         let topics = Topics::open(purgatories.clone(), folder, settings.partitions)?;
         let producer_ids = Counter::default();
-        // A new producer must not be taken for one that came before.
-        producer_ids.add(topics.greatest_producer().map_or(0, |id| id as u64 + 1));
+        // A new producer must not be taken for one that came before the restart: so they begin anywhere below 2^62.
+        producer_ids.add(RandomState::new().hash_one(()) >> 2);
         Ok(Self {
             follower: Follower::start(settings.replica_lag),
             connection: Arc::default(),
@@ -97,9 +92,9 @@ impl Broker {
     }
 
     /// Does what `request` asks, short of waiting.
-    pub(crate) fn handle(&self, request: Request, caller: &Caller) -> Reply {
+    pub(crate) fn handle(&self, request: Option<RequestKind>, caller: &Caller) -> Reply {
         let topics = &self.topics;
-        match request.body {
+        match request {
             None => metadata::api_versions(Some(ResponseError::UnsupportedVersion)).into(),
             Some(RequestKind::ApiVersions(_)) => metadata::api_versions(None).into(),
             Some(RequestKind::Fetch(fetch)) => self.fetch(fetch, caller),
@@ -128,17 +123,13 @@ impl Broker {
             return refused.into();
         }
         let max_wait = milliseconds(request.max_wait_ms);
-        let fetch = Fetch::new(request, &self.topics);
+        let fetch = Box::new(Fetch::new(request, &self.topics));
         if max_wait.is_zero() || !caller.may_wait {
-            return Reply::Now(fetch.into());
+            return Reply::Now(fetch.answer());
         }
         let partitions = fetch.known_partitions();
         let watches = partitions.iter().map(|partition| partition.for_fetches());
-        park(&self.purgatories.fetch, watches, |answer| DelayedFetch {
-            fetch,
-            max_wait,
-            answer,
-        })
+        park(&self.purgatories.fetch, watches, fetch, max_wait)
     }
 
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
@@ -157,13 +148,8 @@ impl Broker {
                 let required = produced.required();
                 let required = required.iter();
                 let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
-                park(&self.purgatories.produce, watches, |answer| {
-                    DelayedProduce {
-                        produced,
-                        timeout,
-                        answer,
-                    }
-                })
+                let produced = Box::new(produced);
+                park(&self.purgatories.produce, watches, produced, timeout)
             }
             // With acks of all and no memory to wait in, what is not replicated yet has timed out.
             Acks::Leader | Acks::All => produced.response().into(),
@@ -181,19 +167,11 @@ impl Broker {
             let id = ProducerId(self.producer_ids.increase() as i64);
             return answer.with_producer_id(id).with_producer_epoch(0);
         }
-        log!(
-            "{} (client id {:?}) has a transactional id: refused, there are no transactions here",
-            caller.client,
-            caller.client_id
-        );
+        let (client, id) = (caller.client, &caller.client_id);
+        log!("{client} ({id:?}) has a transactional id: refused, there are no transactions here");
+        let answer = answer.with_error_code(ResponseError::UnsupportedVersion.code());
         answer
-            .with_error_code(ResponseError::UnsupportedVersion.code())
             .with_producer_id(ProducerId(-1))
             .with_producer_epoch(-1)
     }
-}
-
-/// How long a request wants to wait. A negative wait is none, as in Kafka.
-fn milliseconds(count: i32) -> Duration {
-    Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }

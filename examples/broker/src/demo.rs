@@ -5,6 +5,7 @@ mod load;
 use crate::broker::{Broker, Settings};
 use crate::cli::DemoOptions;
 use crate::console::{log, say};
+use crate::figures::Counter;
 use crate::groups::settings::INITIAL_DELAY;
 use crate::serve;
 use load::{Load, Tally};
@@ -12,7 +13,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
-use tokio::sync::oneshot;
 
 /// How long the last requests may take once no new ones are made.
 const DRAIN: Duration = Duration::from_secs(20);
@@ -27,27 +27,22 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
             group_delay: INITIAL_DELAY,
             data: None,
         };
-        let metrics = options.metrics.as_deref();
-        let (broker, server) =
-            serve::start(&settings, "127.0.0.1:0", metrics, load::DESCRIPTION).await?;
+        let (metrics, load) = (options.metrics.as_deref(), load::DESCRIPTION);
+        let (broker, server) = serve::start(&settings, "127.0.0.1:0", metrics, load).await?;
         let address = server.address()?;
-        let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(server.run(async {
-            // Resolves when it is sent, or dropped by an early return.
-            let _ = stopped.await;
-        }));
-        let load = Load::start(address).await?;
-        let tally = Arc::clone(&load.tally);
-        let watched = watch(&broker, &tally, Duration::from_secs(options.seconds)).await;
-        let failures = load.finish(DRAIN).await;
-        let _ = stop.send(());
-        serving.await?;
-        watched?;
-        report(&broker, &tally)?;
-        for failure in &failures {
-            log!("a client failed: {failure}");
-        }
-        Ok(failures.is_empty() && tally.consumed.value() == tally.expected.value())
+        let mut loaded = Ok(false);
+        let load = async {
+            let load = Load::start(address).await?;
+            let tally = Arc::clone(&load.tally);
+            let watched = watch(&broker, &tally, Duration::from_secs(options.seconds)).await;
+            let failures = load.finish(DRAIN).await;
+            watched?;
+            report(&broker, &tally)?;
+            failures.iter().for_each(|it| log!("a client failed: {it}"));
+            Ok(failures.is_empty() && tally.consumed.value() == tally.expected.value())
+        };
+        server.run(async { loaded = load.await }).await;
+        loaded
     })
 }
 
@@ -78,18 +73,18 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
 fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
     let (fetch, produce) = (&broker.purgatories.fetch, &broker.purgatories.produce);
     say!("\n{:24} {:>10} {:>10}", "purgatory", "fetch", "produce")?;
-    let (fetch, produce) = (fetch.stats(), produce.stats());
+    let (a, b) = (fetch.stats(), produce.stats());
     for (name, fetch, produce) in [
         (
             "completed at once",
-            fetch.completed_at_once,
-            produce.completed_at_once,
+            a.completed_at_once,
+            b.completed_at_once,
         ),
-        ("completed by a key", fetch.completed, produce.completed),
-        ("expired", fetch.expired, produce.expired),
-        ("cancelled", fetch.cancelled, produce.cancelled),
-        ("ended by shutdown", fetch.shut_down, produce.shut_down),
-        ("missed checks", fetch.missed_checks, produce.missed_checks),
+        ("completed by a key", a.completed, b.completed),
+        ("expired", a.expired, b.expired),
+        ("cancelled", a.cancelled, b.cancelled),
+        ("ended by shutdown", a.shut_down, b.shut_down),
+        ("missed checks", a.missed_checks, b.missed_checks),
     ] {
         say!("{name:24} {fetch:>10} {produce:>10}")?;
     }
@@ -101,9 +96,7 @@ fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
         let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| histogram.quantile(share));
         say!("{name:24} {p50:>10} {p99:>10} {max:>10}")?;
     }
-    let (consumed, expected) = (tally.consumed.value(), tally.expected.value());
-    say!(
-        "\nanswered {}, consumed {consumed} of {expected}",
-        tally.answered.value()
-    )
+    let counts = [&tally.answered, &tally.consumed, &tally.expected];
+    let [answered, consumed, expected] = counts.map(Counter::value);
+    say!("\nanswered {answered}, consumed {consumed} of {expected}")
 }

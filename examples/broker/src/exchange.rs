@@ -1,8 +1,9 @@
 //! A request and its answer, as the layers hand them to each other: who asks, and how the answer comes.
 
+use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{BrokerId, ResponseKind};
-use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// The one broker of this cluster.
@@ -23,16 +24,23 @@ pub(crate) struct Caller {
     pub(crate) may_wait: bool,
 }
 
+/// What a step of a request comes to: something, or the error that its client is told.
+pub(crate) type Outcome<T = ()> = Result<T, ResponseError>;
+
+/// How long a client wants to wait. A negative wait is none, as in Kafka.
+pub(crate) fn milliseconds(count: i32) -> Duration {
+    Duration::from_millis(u64::try_from(count).unwrap_or(0))
+}
+
 /// An answer.
-#[derive(Debug)]
 pub(crate) enum Answer {
     Response(Box<ResponseKind>),
     /// Much data, which is read only when the client can be sent it.
     Unread(Box<dyn Unread>),
 }
 
-pub(crate) trait Unread: fmt::Debug + Send {
-    /// About how many bytes it has.
+pub(crate) trait Unread: Send {
+    /// About how many bytes it has now.
     fn size(&self) -> usize;
 
     fn read(self: Box<Self>) -> ResponseKind;
@@ -63,7 +71,7 @@ impl<A: Into<Answer>> From<A> for Reply {
 
 /// The receiving end of a delayed operation's answer. Dropping it says that the client has gone.
 pub(crate) struct Waiting {
-    answer: oneshot::Receiver<Answer>,
+    pub(crate) answer: oneshot::Receiver<Answer>,
     /// What takes the client's request out of where it waits. For one that has been answered it does nothing.
     leave: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -84,12 +92,6 @@ impl Waiting {
         let answer = (&mut self.answer).await.ok();
         self.leave = None;
         answer
-    }
-
-    /// The answer, if it is there.
-    #[cfg(test)]
-    pub(crate) fn poll(&mut self) -> Result<Answer, oneshot::error::TryRecvError> {
-        self.answer.try_recv()
     }
 }
 

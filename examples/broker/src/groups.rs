@@ -23,41 +23,37 @@
 //! | layer | modules |
 //! |---|---|
 //! | requests | `requests`, `offset_requests`, `describe`: the protocol's requests and answers |
-//! | the coordinator | this file: finds groups, parks, checks; `delayed`, `sessions` |
-//! | the state of a group | `group`, and what changes it: `membership`, `rebalance`; `offsets`, and `journal` keeps those |
-//! | parts | `member`, `answers`, `settings` |
+//! | the coordinator | this file: finds groups, parks, checks, keeps sessions |
+//! | the state of a group | `group`, and what changes it: `membership`, `rebalance`; `journal` keeps its offsets |
+//! | parts | `member`, `settings` |
 
-mod answers;
-mod delayed;
 mod describe;
 mod group;
 mod journal;
 mod member;
 mod membership;
 mod offset_requests;
-mod offsets;
 mod rebalance;
 mod requests;
-mod sessions;
 pub(crate) mod settings;
 #[cfg(test)]
 mod tests;
 
 use crate::console::log;
+use crate::exchange::Outcome;
 use crate::figures::Counter;
-use delayed::{DelayedPhase, Kind};
-use group::{Group, Phase, State};
+use group::{DelayedPhase, Group, Kind, Phase, State};
 use journal::{Change, Journal};
 use kafka_protocol::ResponseError;
 use member::Id;
-use offsets::Committed;
 use parking_lot::{Mutex, RwLock};
-use request_purgatory::{Purgatory, purgatory::RejectReason};
-use sessions::Sessions;
+use request_purgatory::purgatory::{BuildError, RejectReason};
+use request_purgatory::{Purgatory, Tracker};
 use settings::{MAX_ID, Settings};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The coordinator of all groups: there is one broker.
@@ -76,7 +72,23 @@ pub(crate) struct Coordinator {
     numbers: Counter,
     /// Tells the member ids of this process from those of another.
     process: String,
-    rebalances: Counter,
+}
+
+/// The sessions of all members of all groups, by group and member: one timer each, which heartbeats push back.
+type Sessions = Tracker<(Id, Id), Weak<Coordinator>>;
+
+fn sessions(settings: &Settings) -> Result<Sessions, BuildError> {
+    let expire = |(group, member): (Id, Id), coordinator: Weak<Coordinator>, _| {
+        // Without a coordinator there is no member left either.
+        if let Some(coordinator) = coordinator.upgrade() {
+            coordinator.session_expired(&group, &member);
+        }
+    };
+    let mut builder = Tracker::builder("sessions").max_parked(settings.max_sessions);
+    if let Some(clock) = &settings.clock {
+        builder = builder.clock(clock.clone());
+    }
+    builder.reaper(settings.reaper.clone()).build(expire)
 }
 
 /// Bytes of the coordinator's memory that were taken. Dropping it gives them back.
@@ -95,20 +107,26 @@ impl Coordinator {
         let coordinator = Self {
             joins: purgatory("joins")?,
             syncs: purgatory("syncs")?,
-            sessions: sessions::new(&settings)?,
+            sessions: sessions(&settings)?,
             journal: Mutex::default(),
             groups: RwLock::default(),
             memory: Arc::new(Semaphore::new(settings.max_bytes)),
             numbers: Counter::default(),
             process: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
-            rebalances: Counter::default(),
             settings,
         };
         if let Some(path) = &coordinator.settings.offsets {
             for change in journal::read(path)? {
-                coordinator.restore(change);
+                if let Err(error) = coordinator.restore(change) {
+                    log!("an offset that was kept is left out: {error}");
+                }
             }
-            *coordinator.journal.lock() = Journal::begin(path, &coordinator.committed())?;
+            // All of their offsets were deleted.
+            let mut groups = coordinator.groups.write();
+            groups.retain(|_, group| !group.lock().offsets.is_empty());
+            drop(groups);
+            let kept = coordinator.committed();
+            coordinator.journal.lock().begin(path, &kept)?;
         }
         Ok(Arc::new(coordinator))
     }
@@ -125,48 +143,25 @@ impl Coordinator {
         self.sessions.stats().parked
     }
 
-    /// Rebalances so far.
-    pub(crate) fn rebalances(&self) -> u64 {
-        self.rebalances.value()
-    }
-
     /// Sees to it that every offset that was committed outlives the machine.
     pub(crate) fn sync_offsets(&self) -> std::io::Result<()> {
         self.journal.lock().sync()
     }
 
     /// Does again what was done before the restart.
-    fn restore(&self, change: Change) {
-        let restored = match change {
-            Change::Commit(group, topic, partition, offset, leader_epoch, metadata) => {
-                let committed = Committed {
-                    offset,
-                    leader_epoch,
-                    metadata,
-                };
-                self.group_or_new(&group).and_then(|group| {
-                    let charge = self.charge(committed.size())?;
-                    let mut state = group.lock();
-                    state
-                        .offsets
-                        .insert((topic, partition), (committed, charge));
-                    Ok(())
-                })
+    fn restore(&self, (group, topic, partition, committed): Change) -> Outcome {
+        let group = self.group_or_new(&group)?;
+        let mut state = group.lock();
+        match committed {
+            Some(committed) => {
+                let charge = self.charge(committed.size())?;
+                state
+                    .offsets
+                    .insert((topic, partition), (committed, charge));
             }
-            Change::Delete(group, topic, partition) => {
-                if let Some(group) = self.group(&group) {
-                    group.lock().offsets.remove(&(topic, partition));
-                }
-                Ok(())
-            }
-            Change::DeleteGroup((group,)) => {
-                self.groups.write().remove(&group);
-                Ok(())
-            }
-        };
-        if let Err(error) = restored {
-            log!("an offset that was kept is left out: {error}");
+            None => drop(state.offsets.remove(&(topic, partition))),
         }
+        Ok(())
     }
 
     /// All offsets of all groups.
@@ -174,7 +169,8 @@ impl Coordinator {
         let mut changes = Vec::new();
         for group in self.all() {
             for ((topic, partition), (committed, _)) in &group.lock().offsets {
-                changes.push(Change::commit(&group.id, topic, *partition, committed));
+                let (group, topic) = (Id::clone(&group.id), Id::clone(topic));
+                changes.push((group, topic, *partition, Some(committed.clone())));
             }
         }
         changes
@@ -207,19 +203,28 @@ impl Coordinator {
 
     fn park(&self, delayed: DelayedPhase) {
         let group = Arc::clone(&delayed.group);
-        let parked = match delayed.kind {
-            Kind::Join => self
-                .joins
-                .try_complete_else_watch(delayed, [group.joins.watch()]),
-            Kind::Sync => self
-                .syncs
-                .try_complete_else_watch(delayed, [group.syncs.watch()]),
+        let (purgatory, key) = match delayed.kind {
+            Kind::Join => (&self.joins, &group.joins),
+            Kind::Sync => (&self.syncs, &group.syncs),
         };
-        if let Err(rejected) = parked {
+        if let Err(rejected) = purgatory.try_complete_else_watch(delayed, [key.watch()]) {
             match rejected.into_parts() {
                 (RejectReason::ShutDown, delayed) => delayed.refuse(),
                 (_, delayed) => delayed.end(),
             }
+        }
+    }
+
+    /// Begins the session of a new member, in step with the group: its lock is held.
+    ///
+    /// # Errors
+    /// GROUP_MAX_SIZE_REACHED if there are as many sessions as there may be; NOT_COORDINATOR if the broker shuts down.
+    fn begin_session(self: &Arc<Self>, key: (Id, Id), timeout: Duration) -> Outcome {
+        let tracked = self.sessions.try_track(key, Arc::downgrade(self), timeout);
+        match tracked.map_err(|rejected| rejected.reason()) {
+            Ok(_) => Ok(()),
+            Err(RejectReason::ShutDown) => Err(ResponseError::NotCoordinator),
+            Err(_) => Err(ResponseError::GroupMaxSizeReached),
         }
     }
 
@@ -240,7 +245,7 @@ impl Coordinator {
     /// # Errors
     /// INVALID_GROUP_ID for an empty id and for one that is too long, POLICY_VIOLATION if there are as many groups as
     /// there may be.
-    fn group_or_new(&self, id: &str) -> Result<Arc<Group>, ResponseError> {
+    fn group_or_new(&self, id: &str) -> Outcome<Arc<Group>> {
         if let Some(group) = self.group(id) {
             return Ok(group);
         }
@@ -262,7 +267,7 @@ impl Coordinator {
     }
 
     /// Takes `bytes` of the memory for groups, if as many are left.
-    fn charge(&self, bytes: usize) -> Result<Charge, ResponseError> {
+    fn charge(&self, bytes: usize) -> Outcome<Charge> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let charge = Arc::clone(&self.memory).try_acquire_many_owned(bytes);
         charge.map_err(|_| ResponseError::GroupMaxSizeReached)

@@ -9,8 +9,8 @@
 //!
 //! Stock Kafka clients can talk to it. It keeps one log per partition, in memory or, with `--data DIR`, in segment
 //! files. What clients may take of it, one by one and together, is bounded: `server/limits.rs`. Start reading at
-//! `broker/delayed.rs`, the two delayed operations; `broker.rs` is where they are parked, `broker/follower.rs` where
-//! they are woken; `groups.rs` has those of consumer groups.
+//! `broker/delayed.rs`, the delayed operation of fetches and produces; `broker.rs` is where they are parked,
+//! `broker/partition.rs` where they are woken; `groups.rs` has those of consumer groups.
 //!
 //! | layer | modules |
 //! |---|---|

@@ -2,7 +2,10 @@
 
 use anyhow::Context;
 use std::future::poll_fn;
-use std::io;
+use std::io::{
+    self,
+    ErrorKind::{AddrNotAvailable, Unsupported},
+};
 use std::net::SocketAddr;
 use std::task::Poll;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
@@ -28,7 +31,10 @@ impl Listeners {
             }
             match TcpListener::bind(address).await {
                 Ok(listener) => listeners.push(listener),
-                Err(failed) if is_elsewhere(&failed) => error = failed,
+                // The name has this address, but the machine has not: IPv6 is switched off, say.
+                Err(failed) if matches!(failed.kind(), AddrNotAvailable | Unsupported) => {
+                    error = failed;
+                }
                 Err(failed) => return Err(failed),
             }
         }
@@ -51,12 +57,4 @@ impl Listeners {
         })
         .await
     }
-}
-
-/// The name has this address, but the machine has not: IPv6 is switched off, say.
-fn is_elsewhere(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported
-    )
 }

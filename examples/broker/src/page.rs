@@ -7,24 +7,19 @@
 //! | `/oldest` | the requests that have waited longest, as JSON |
 //! | `/load` | what the demonstration does to the broker; empty for `serve` |
 
-use crate::broker::delayed::Purgatories;
-use crate::broker::partition::TopicPartition;
+use crate::broker::delayed::{Delayed, Purgatories};
 use crate::console::log;
 use crate::listen::Listeners;
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
-use axum::http::uri::Authority;
-use axum::middleware::{self, Next};
-use axum::response::{Html, IntoResponse, Response};
+use axum::extract::State;
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use request_purgatory::{DelayedOperation, Purgatory};
+use request_purgatory::Purgatory;
 use serde_json::{Value, json};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Upper bounds of the histograms, in seconds. Waits are often 100 or 500 ms, or as many seconds, and a little more:
@@ -51,17 +46,7 @@ const NAMED: usize = 20;
 /// A page that listens.
 pub(crate) struct Page {
     listeners: Listeners,
-    /// The name that was given on the command line, beside which addresses and `localhost` are good.
-    name: String,
     figures: PrometheusHandle,
-}
-
-/// What the paths have in common.
-struct Shown {
-    name: String,
-    figures: PrometheusHandle,
-    purgatories: Purgatories,
-    load: &'static str,
 }
 
 impl Page {
@@ -80,11 +65,7 @@ impl Page {
             .build_recorder();
         let figures = recorder.handle();
         metrics::set_global_recorder(recorder)?;
-        Ok(Some(Self {
-            listeners,
-            name: name_of(endpoint).unwrap_or_default(),
-            figures,
-        }))
+        Ok(Some(Self { listeners, figures }))
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -93,13 +74,7 @@ impl Page {
 
     /// Serves on the current tokio runtime, for as long as that runs. `load` says what the broker has to do.
     pub(crate) fn show(self, purgatories: Purgatories, load: &'static str) {
-        let shown = Arc::new(Shown {
-            name: self.name,
-            figures: self.figures,
-            purgatories,
-            load,
-        });
-        let figures = shown.figures.clone();
+        let figures = self.figures.clone();
         tokio::spawn(async move {
             let mut ticks = tokio::time::interval(UPKEEP);
             loop {
@@ -109,17 +84,9 @@ impl Page {
         });
         let router = Router::new()
             .route("/", get(page))
-            .route("/metrics", get(current))
-            .route("/oldest", get(oldest))
-            .route(
-                "/load",
-                get(async |State(shown): State<Arc<Shown>>| shown.load),
-            )
-            .layer(middleware::from_fn_with_state(
-                Arc::clone(&shown),
-                check_host,
-            ))
-            .with_state(shown);
+            .route("/metrics", get(current).with_state(self.figures))
+            .route("/oldest", get(oldest).with_state(purgatories))
+            .route("/load", get(async move || load));
         for listener in self.listeners.0 {
             let serving = axum::serve(listener, router.clone());
             tokio::spawn(async {
@@ -136,13 +103,13 @@ async fn page() -> impl IntoResponse {
     (policy, Html(include_str!("page/page.html")))
 }
 
-async fn current(State(shown): State<Arc<Shown>>) -> impl IntoResponse {
+async fn current(State(figures): State<PrometheusHandle>) -> impl IntoResponse {
     const FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
-    ([(CONTENT_TYPE, FORMAT)], shown.figures.render())
+    ([(CONTENT_TYPE, FORMAT)], figures.render())
 }
 
-async fn oldest(State(shown): State<Arc<Shown>>) -> impl IntoResponse {
-    let (fetch, produce) = (&shown.purgatories.fetch, &shown.purgatories.produce);
+async fn oldest(State(purgatories): State<Purgatories>) -> impl IntoResponse {
+    let (fetch, produce) = (&purgatories.fetch, &purgatories.produce);
     // A snapshot goes over all that is parked: other tasks of this thread go on elsewhere meanwhile.
     let found = tokio::task::block_in_place(
         || json!({ "fetch": oldest_of(fetch), "produce": oldest_of(produce) }),
@@ -150,7 +117,7 @@ async fn oldest(State(shown): State<Arc<Shown>>) -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], found.to_string())
 }
 
-fn oldest_of<Op: DelayedOperation<Key = TopicPartition>>(purgatory: &Purgatory<Op>) -> Value {
+fn oldest_of(purgatory: &Purgatory<Delayed>) -> Value {
     let parked = purgatory.snapshot().into_iter().take(SHOWN);
     let describe = parked.map(|operation| {
         let mut keys = operation.keys;
@@ -165,26 +132,4 @@ fn oldest_of<Op: DelayedOperation<Key = TopicPartition>>(purgatory: &Purgatory<O
         })
     });
     describe.collect()
-}
-
-/// Refuses requests that are meant for another host. A page of another site can have a name of its own resolve to this
-/// machine and then read what is served here (DNS rebinding); but it cannot hide that name.
-async fn check_host(State(shown): State<Arc<Shown>>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(HOST);
-    let name = host.and_then(|host| name_of(host.to_str().ok()?));
-    let admitted = name.is_some_and(|name| {
-        let known = ["localhost", &shown.name];
-        name.parse::<IpAddr>().is_ok() || known.iter().any(|it| name.eq_ignore_ascii_case(it))
-    });
-    if admitted {
-        return next.run(request).await;
-    }
-    let reason = "use an address, localhost, or the name given to --metrics\n";
-    (StatusCode::MISDIRECTED_REQUEST, reason).into_response()
-}
-
-/// A host without its port, and an IPv6 address without its brackets.
-fn name_of(host: &str) -> Option<String> {
-    let host = host.parse::<Authority>().ok()?;
-    Some(host.host().trim_matches(['[', ']']).to_owned())
 }

@@ -9,13 +9,6 @@ use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Prints a line that a program may be reading. If it stopped reading, that is no reason to stop serving.
-macro_rules! tell {
-    ($($words:tt)*) => {
-        let _ = say!($($words)*);
-    };
-}
-
 pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("broker")
@@ -38,7 +31,8 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
         server.run(interrupted).await;
         let synced = broker.sync();
         synced.context("cannot write the last records to disk")?;
-        tell!("stopped; {}", parked(&broker));
+        // (A program may have read what is printed here, and stopped: no reason to fail.)
+        let _ = say!("stopped; {}", parked(&broker));
         Ok(())
     })
 }
@@ -55,16 +49,15 @@ pub(crate) async fn start(
     let broker = Arc::new(Broker::open(settings)?);
     let server = Server::bind(endpoint, Arc::clone(&broker)).await?;
     let separator = if load.is_empty() { "" } else { "; " };
-    tell!("listening on {}{separator}{load}", server.address()?);
+    let _ = say!("listening on {}{separator}{load}", server.address()?);
     if let Some(page) = page {
-        tell!("metrics on http://{}", page.address()?);
+        let _ = say!("metrics on http://{}", page.address()?);
         page.show(broker.purgatories.clone(), load);
     }
     Ok((broker, server))
 }
 
 /// Resolves at the first SIGINT or SIGTERM.
-#[cfg(unix)]
 fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -77,18 +70,12 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Without a handler there is nothing to wait for: the process is ended.
-#[cfg(not(unix))]
-fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
-    Ok(std::future::pending())
-}
-
 async fn report(broker: Arc<Broker>, interval: Duration) {
     // A ticker cannot tick without a pause.
     let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
     loop {
         ticks.tick().await;
-        tell!("{}", parked(&broker));
+        let _ = say!("{}", parked(&broker));
     }
 }
 
@@ -97,7 +84,7 @@ fn parked(broker: &Broker) -> String {
     let groups = &broker.groups;
     format!(
         "parked: fetch={} produce={} watched={} connections={} missed_checks={} \
-         groups: joins={} syncs={} members={} rebalances={}",
+         groups: joins={} syncs={} members={}",
         fetch.stats().parked,
         produce.stats().parked,
         fetch.stats().watched + produce.stats().watched,
@@ -106,6 +93,5 @@ fn parked(broker: &Broker) -> String {
         groups.joins.stats().parked,
         groups.syncs.stats().parked,
         groups.members(),
-        groups.rebalances(),
     )
 }

@@ -7,13 +7,13 @@ mod limits;
 use crate::broker::Broker;
 use crate::console::log;
 use crate::listen::Listeners;
-use connection::{Context, End};
+use connection::Context;
+use incoming::End;
 use limits::Limits;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -56,7 +56,12 @@ impl Server {
                 Some(_) = connections.join_next() => {}
                 accepted = self.listeners.accept() => match accepted {
                     Ok((socket, peer)) => {
-                        connections.spawn(serve(socket, peer, context.clone()));
+                        let serving = connection::serve(socket, peer, context.clone());
+                        connections.spawn(async move {
+                            if let Err(End::Dropped(reason)) = serving.await {
+                                log!("closed the connection of {peer}: {reason}");
+                            }
+                        });
                     }
                     Err(error) => {
                         log!("cannot accept a connection: {error}");
@@ -74,16 +79,4 @@ impl Server {
             log!("some clients did not take their last answers");
         }
     }
-}
-
-async fn serve(socket: TcpStream, peer: SocketAddr, context: Context) {
-    // Answers are written whole, so there is nothing to gather.
-    if let Err(error) = socket.set_nodelay(true) {
-        log!("{peer}: {error}");
-    }
-    let open = Arc::clone(&context.broker.connection);
-    if let Err(End::Dropped(reason)) = connection::serve(socket, context).await {
-        log!("closed the connection of {peer}: {reason}");
-    }
-    drop(open);
 }

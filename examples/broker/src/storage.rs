@@ -3,6 +3,6 @@
 pub mod batch;
 pub(crate) mod folder;
 pub(crate) mod log;
-pub mod producers;
+pub(crate) mod producers;
 mod records;
 mod segments;

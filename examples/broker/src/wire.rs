@@ -4,4 +4,3 @@ pub(crate) mod apis;
 pub mod frame;
 pub(crate) mod outline;
 pub mod request;
-pub(crate) mod too_long;

@@ -5,7 +5,7 @@
 //! GET  /topics/{topic}?after=N&wait=S   200 {"position":"1f-43","skipped":0,"events":[{"version":43,"body":"..."}]}
 //!                                       204 nothing in this time
 //!                                       410 {"position":"2a-7","why":"..."} what was seen, or came after it, is lost
-//! GET  /stats                           200, figures of this node     GET / a page
+//! GET  /stats                           200, figures of this node     GET / a page     GET /metrics for Prometheus
 //! ```
 //!
 //! A refusal is one sentence of plain text: 400 for bad input, 413 for a body that is too large, 503 when this node is
@@ -46,6 +46,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(RequestBodyTimeoutLayer::new(BODY))
         .route("/stats", get(stats))
+        .route("/metrics", get(metrics))
         .merge(page::routes())
         .fallback(async || Refusal::Plain(StatusCode::NOT_FOUND, "there is no such path".into()))
         .method_not_allowed_fallback(async || {
@@ -152,4 +153,12 @@ async fn poll(
 async fn stats(State(gateway): State<Arc<Gateway>>) -> Response {
     let anyone = (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
     ([NO_STORE, anyone], axum::Json(gateway.stats())).into_response()
+}
+
+async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
+    let format = (
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    );
+    ([NO_STORE, format], gateway.metrics()).into_response()
 }

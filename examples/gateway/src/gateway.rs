@@ -3,9 +3,11 @@
 use crate::bodies::{Answer, Bodies, FetchError};
 use crate::cpu::Cpu;
 use crate::deaf_switch::DeafSwitch;
+use crate::prometheus;
 use crate::stats::{Counts, Stats};
 use crate::store::{Store, Topic};
 use anyhow::Result;
+use metrics_exporter_prometheus::PrometheusHandle;
 use request_purgatory_cluster::request_purgatory::Waits;
 use request_purgatory_cluster::{
     BoxError, Cluster, ClusterWaits, Config, EngineError, Epoch, Position, WaitError,
@@ -98,14 +100,17 @@ pub struct Gateway {
     max_polls: usize,
     patience: Patience,
     since: Instant,
+    figures: PrometheusHandle,
 }
 
 impl Gateway {
     /// Starts a node on `store`. It connects in the background.
     ///
     /// # Errors
-    /// The thread is in no tokio runtime, a setting is zero, or the system refused a thread.
+    /// The thread is in no tokio runtime, a setting is zero, the system refused a thread, or the process has a recorder of
+    /// metrics that is not this crate's.
     pub fn start(store: Store, settings: Settings) -> Result<Arc<Self>> {
+        let figures = prometheus::recorder()?;
         let cluster = store.start(settings.cluster, settings.deaf)?;
         let waits = Waits::<Topic>::builder(&settings.name)
             .max_parked(settings.max_polls)
@@ -122,6 +127,7 @@ impl Gateway {
             max_polls: settings.max_polls,
             patience: settings.patience,
             since: Instant::now(),
+            figures,
         }))
     }
 
@@ -258,6 +264,12 @@ impl Gateway {
     pub fn peers(&self) -> Vec<String> {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         peers.clone()
+    }
+
+    /// What Prometheus reads.
+    pub(crate) fn metrics(&self) -> String {
+        prometheus::tell(&self.stats());
+        self.figures.render()
     }
 
     pub fn stats(&self) -> Stats {

@@ -14,6 +14,7 @@ pub mod demo;
 pub mod gateway;
 pub mod node;
 mod page;
+mod prometheus;
 pub mod serve;
 pub mod stats;
 pub mod store;

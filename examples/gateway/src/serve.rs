@@ -25,7 +25,7 @@ pub async fn serve(args: ServeArgs) -> Result<()> {
 /// behind.
 ///
 /// # Errors
-/// The same.
+/// As [`serve`].
 #[tokio::main]
 pub async fn node(args: ServeArgs) -> Result<()> {
     run(args, Some(DeafSwitch::default())).await

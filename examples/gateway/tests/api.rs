@@ -206,8 +206,32 @@ async fn the_page_and_the_figures_are_there() {
         assert!(page.body.contains(part));
         assert_eq!(get(node.address, &format!("/{part}")).await.status, 200);
     }
+    // What the script shows, the page explains.
+    let script = include_str!("../src/page/page.js");
+    let shown = script
+        .split_once("const rest = {")
+        .and_then(|(_, rest)| rest.split_once('}'));
+    for figure in shown.expect("its figures").0.split(',') {
+        let (word, _) = figure.split_once(':').expect("a name");
+        let explained = format!("data-word=\"{}\"", word.trim().trim_matches('"'));
+        assert!(page.body.contains(&explained), "{explained}");
+    }
     let stats = get(node.address, "/stats").await;
     assert_eq!(stats.headers["access-control-allow-origin"], "*");
     assert_eq!(stats.json()["peers"][0], "http://10.0.0.2:8080");
     assert_eq!(stats.json()["name"], "node");
+    // For Prometheus: the figures of the purgatory, of the cluster, and its own.
+    let metrics = get(node.address, "/metrics").await;
+    assert!(
+        metrics.headers["content-type"]
+            .to_str()
+            .is_ok_and(|it| it.starts_with("text/plain"))
+    );
+    for line in [
+        "purgatory_num_delayed_operations{purgatory=\"node\"} ",
+        "purgatory_cluster_sessions_total{cluster=\"cluster\"} ",
+        "gateway_posts_total{node=\"node\"} ",
+    ] {
+        assert!(metrics.body.contains(line), "{line}: {}", metrics.body);
+    }
 }

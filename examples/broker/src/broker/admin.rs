@@ -1,27 +1,18 @@
 //! Requests of administrators: CreateTopics, DeleteTopics, DescribeConfigs.
 
 use crate::broker::topics::Topics;
-use crate::exchange::NODE;
+use crate::exchange::{NODE, Outcome};
 use crate::groups::Coordinator;
 use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
 use crate::wire::frame::MAX_FRAME;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::create_topics_request::{
-    CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
-};
-use kafka_protocol::messages::create_topics_response::{
-    CreatableTopicResult, CreateTopicsResponse,
-};
+use kafka_protocol::messages::create_topics_request::*;
+use kafka_protocol::messages::create_topics_response::*;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
-use kafka_protocol::messages::describe_configs_response::{
-    DescribeConfigsResourceResult, DescribeConfigsResult,
-};
-use kafka_protocol::messages::{
-    DeleteTopicsRequest, DeleteTopicsResponse, DescribeConfigsRequest, DescribeConfigsResponse,
-    TopicName,
-};
+use kafka_protocol::messages::describe_configs_response::*;
+use kafka_protocol::messages::*;
 use kafka_protocol::protocol::StrBytes;
 use std::collections::HashMap;
 
@@ -47,15 +38,12 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
         let result = CreatableTopicResult::default()
             .with_name(topic.name)
             .with_configs(Some(Vec::new()));
-        match created {
-            Ok(()) => result
-                .with_error_message(None)
-                .with_num_partitions(partitions)
-                .with_replication_factor(1),
-            Err(error) => result
-                .with_error_code(error.code())
-                .with_error_message(Some(message(error))),
-        }
+        let error = created.err();
+        result
+            .with_error_code(error.map_or(0, |error| error.code()))
+            .with_error_message(error.map(message))
+            .with_num_partitions(error.map_or(partitions, |_| -1))
+            .with_replication_factor(error.map_or(1, |_| -1))
     };
     CreateTopicsResponse::default().with_topics(request.topics.into_iter().map(create).collect())
 }
@@ -126,26 +114,18 @@ pub(crate) fn describe_configs(
             Some(names) => names.iter().any(|wanted| **wanted == **name),
             None => true,
         };
-        match found {
-            Ok(configs) => {
-                let configs = configs.into_iter().filter(wanted).map(describe_config);
-                result
-                    .with_error_message(None)
-                    .with_configs(configs.collect())
-            }
-            Err(error) => result
-                .with_error_code(error.code())
-                .with_error_message(Some(message(error))),
-        }
+        let error = found.as_ref().err().copied();
+        let configs = found.into_iter().flatten().filter(wanted);
+        result
+            .with_configs(configs.map(describe_config).collect())
+            .with_error_code(error.map_or(0, |error| error.code()))
+            .with_error_message(error.map(message))
     };
     let results = request.resources.into_iter().map(describe);
     DescribeConfigsResponse::default().with_results(results.collect())
 }
 
-fn configs_of(
-    asked: &DescribeConfigsResource,
-    topics: &Topics,
-) -> Result<Vec<Config>, ResponseError> {
+fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Vec<Config>> {
     const TOPIC: i8 = 2;
     const BROKER: i8 = 4;
     match asked.resource_type {

@@ -1,55 +1,39 @@
 //! The requests that wait, and the two purgatories in which they do.
 
-use crate::broker::fetch::Fetch;
-use crate::broker::partition::TopicPartition;
-use crate::broker::produce::Produced;
 use crate::exchange::{Answer, Reply, Waiting};
 use request_purgatory::purgatory::{Admission, BuildError};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Watch};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A fetch request that waits for data: until its partitions have `min_bytes` between them, or for its `max_wait`.
+/// What delayed requests are keyed by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TopicPartition {
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+}
+
+/// A request that may have to wait: a [`Fetch`](super::fetch::Fetch) for data, a [`Produced`](super::produce::Produced)
+/// for its replicas.
+pub(crate) trait Request: Send {
+    fn is_satisfied(&self) -> bool;
+
+    /// The answer as of now, however the wait ended: with all that was waited for, with a part of it, or with none.
+    fn answer(self: Box<Self>) -> Answer;
+}
+
+/// A request that waits until it is satisfied, or for as long as it wants: Kafka's `DelayedFetch` and `DelayedProduce`.
 ///
-/// It is parked under every partition that it asks for, and the thread that moves the high watermark of one of them
-/// checks that key.
-#[derive(Debug)]
-pub(crate) struct DelayedFetch {
-    pub(crate) fetch: Fetch,
-    pub(crate) max_wait: Duration,
-    pub(crate) answer: oneshot::Sender<Answer>,
+/// It is parked under each of its partitions (a produce at the offset that it needs there), and the thread that moves
+/// the high watermark of one of them checks that key.
+pub(crate) struct Delayed {
+    request: Box<dyn Request>,
+    timeout: Duration,
+    answer: oneshot::Sender<Answer>,
 }
 
-impl DelayedOperation for DelayedFetch {
-    type Key = TopicPartition;
-
-    fn timeout(&self) -> Duration {
-        self.max_wait
-    }
-
-    fn try_complete(&mut self) -> bool {
-        self.fetch.is_satisfied()
-    }
-
-    /// Has what is there read, however the wait ended: enough, too little, or nothing.
-    fn on_complete(self, _: Completion) {
-        // The receiver is dropped if the client has left.
-        let _ = self.answer.send(self.fetch.into());
-    }
-}
-
-/// A produce request that waits for its replicas: until they have everything that it appended, or for its timeout.
-///
-/// It is parked under every partition that it wrote to, at the offset that it needs there, and the thread that moves
-/// the high watermark of one of them checks that key up to it.
-#[derive(Debug)]
-pub(crate) struct DelayedProduce {
-    pub(crate) produced: Produced,
-    pub(crate) timeout: Duration,
-    pub(crate) answer: oneshot::Sender<Answer>,
-}
-
-impl DelayedOperation for DelayedProduce {
+impl DelayedOperation for Delayed {
     type Key = TopicPartition;
 
     fn timeout(&self) -> Duration {
@@ -57,14 +41,12 @@ impl DelayedOperation for DelayedProduce {
     }
 
     fn try_complete(&mut self) -> bool {
-        self.produced.is_replicated()
+        self.request.is_satisfied()
     }
 
-    /// Answers with the offsets; partitions whose replicas did not make it in time get REQUEST_TIMED_OUT. Their
-    /// records stay in the log: the producer cannot know whether they will be replicated, and is told so.
     fn on_complete(self, _: Completion) {
         // The receiver is dropped if the client has left.
-        let _ = self.answer.send(self.produced.response().into());
+        let _ = self.answer.send(self.request.answer());
     }
 }
 
@@ -77,38 +59,38 @@ const MAX_PARKED: usize = 1_000_000;
 /// The purgatories of the broker. A clone is another handle on the same two.
 #[derive(Clone)]
 pub(crate) struct Purgatories {
-    pub(crate) fetch: Purgatory<DelayedFetch>,
-    pub(crate) produce: Purgatory<DelayedProduce>,
+    pub(crate) fetch: Purgatory<Delayed>,
+    pub(crate) produce: Purgatory<Delayed>,
 }
 
 impl Purgatories {
     pub(crate) fn new() -> Result<Self, BuildError> {
+        let purgatory = |name: &'static str| {
+            let builder = Purgatory::builder(name).max_timeout(MAX_WAIT);
+            builder.max_parked(MAX_PARKED).build()
+        };
         Ok(Self {
-            fetch: Purgatory::builder("fetch")
-                .max_timeout(MAX_WAIT)
-                .max_parked(MAX_PARKED)
-                .build()?,
-            produce: Purgatory::builder("produce")
-                .max_timeout(MAX_WAIT)
-                .max_parked(MAX_PARKED)
-                .build()?,
+            fetch: purgatory("fetch")?,
+            produce: purgatory("produce")?,
         })
     }
 }
 
-/// Parks the request that `delayed` makes of where its answer goes, until one of `watches` is checked and completes it.
-/// A client that goes away takes it out again.
-pub(crate) fn park<'a, Op>(
-    purgatory: &Purgatory<Op>,
-    watches: impl Iterator<Item = Watch<'a, Op::Key>>,
-    delayed: impl FnOnce(oneshot::Sender<Answer>) -> Op,
-) -> Reply
-where
-    Op: DelayedOperation + Send + 'static,
-{
-    let (sender, receiver) = oneshot::channel();
+/// Parks a request until one of `watches` is checked and completes it. A client that goes away takes it out again.
+pub(crate) fn park<'a>(
+    purgatory: &Purgatory<Delayed>,
+    watches: impl Iterator<Item = Watch<'a, TopicPartition>>,
+    request: Box<dyn Request>,
+    timeout: Duration,
+) -> Reply {
+    let (answer, receiver) = oneshot::channel();
+    let delayed = Delayed {
+        request,
+        timeout,
+        answer,
+    };
     let waiting = Waiting::new(receiver);
-    match purgatory.try_complete_else_watch(delayed(sender), watches) {
+    match purgatory.try_complete_else_watch(delayed, watches) {
         Ok(Admission::Parked(handle)) => {
             return Reply::Later(waiting.or_leave(move || drop(handle.cancel())));
         }

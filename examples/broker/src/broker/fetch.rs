@@ -1,14 +1,13 @@
 //! Fetch requests: what is asked of which partitions, whether enough of it is there, and the answer.
 
+use crate::broker::delayed::Request;
 use crate::broker::partition::{Partition, Slice};
 use crate::broker::topics::Topics;
 use crate::console::log;
-use crate::exchange::{Answer, Unread};
+use crate::exchange::{Answer, Outcome, Unread};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::fetch_response::{
-    FetchResponse, FetchableTopicResponse, PartitionData,
-};
+use kafka_protocol::messages::fetch_response::*;
 use kafka_protocol::messages::{FetchRequest, ResponseKind, TopicName};
 use std::io;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ struct TopicFetch {
 #[derive(Debug)]
 struct PartitionFetch {
     index: i32,
-    partition: Result<Arc<Partition>, ResponseError>,
+    partition: Outcome<Arc<Partition>>,
     offset: i64,
     max_bytes: usize,
 }
@@ -84,8 +83,14 @@ impl Fetch {
             .collect()
     }
 
+    fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
+        self.topics.iter().flat_map(|topic| &topic.partitions)
+    }
+}
+
+impl Request for Fetch {
     /// Whether there is something to answer with: `min_bytes` over all partitions, or an error.
-    pub(crate) fn is_satisfied(&self) -> bool {
+    fn is_satisfied(&self) -> bool {
         let mut readable = 0;
         for asked in self.partitions() {
             match asked.readable_bytes() {
@@ -96,14 +101,8 @@ impl Fetch {
         readable >= self.min_bytes
     }
 
-    fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
-        self.topics.iter().flat_map(|topic| &topic.partitions)
-    }
-}
-
-impl From<Fetch> for Answer {
-    fn from(fetch: Fetch) -> Self {
-        Self::Unread(Box::new(fetch))
+    fn answer(self: Box<Self>) -> Answer {
+        Answer::Unread(self)
     }
 }
 
@@ -123,10 +122,8 @@ impl Unread for Fetch {
         let mut partition = |asked: PartitionFetch| {
             let data = PartitionData::default().with_partition_index(asked.index);
             let read = asked.find(&mut limits).and_then(|slice| {
-                let records = slice
-                    .batches
-                    .read()
-                    .map_err(|error| asked.unreadable(&error))?;
+                let records = slice.batches.read();
+                let records = records.map_err(|error| asked.unreadable(&error))?;
                 Ok((records, slice.high_watermark, slice.log_start_offset))
             });
             match read {
@@ -142,15 +139,13 @@ impl Unread for Fetch {
                     .with_records(Some(Bytes::new())),
             }
         };
-        let responses = self
-            .topics
-            .into_iter()
-            .map(|topic| {
-                FetchableTopicResponse::default()
-                    .with_topic(topic.name)
-                    .with_partitions(topic.partitions.into_iter().map(&mut partition).collect())
-            })
-            .collect();
+        let responses = self.topics.into_iter().map(|topic| {
+            let partitions = topic.partitions.into_iter().map(&mut partition);
+            FetchableTopicResponse::default()
+                .with_topic(topic.name)
+                .with_partitions(partitions.collect())
+        });
+        let responses = responses.collect();
         FetchResponse::default().with_responses(responses).into()
     }
 }
@@ -161,7 +156,7 @@ struct Limits(usize, bool);
 
 impl PartitionFetch {
     /// Finds what there is of this partition within the limits.
-    fn find(&self, limits: &mut Limits) -> Result<Slice, ResponseError> {
+    fn find(&self, limits: &mut Limits) -> Outcome<Slice> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
         // Until something was found, limits give way to a first batch that is longer: see `Log::find`.
         let Limits(bytes_left, nothing_yet) = limits;
@@ -183,7 +178,7 @@ impl PartitionFetch {
         ResponseError::KafkaStorageError
     }
 
-    fn readable_bytes(&self) -> Result<u64, ResponseError> {
+    fn readable_bytes(&self) -> Outcome<u64> {
         let partition = self.partition.as_ref().map_err(|error| *error)?;
         let readable = partition.readable_bytes(self.offset)?;
         Ok(readable.min(self.max_bytes as u64))

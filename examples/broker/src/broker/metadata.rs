@@ -1,17 +1,13 @@
 //! Requests about the cluster and its topics: ApiVersions, Metadata, ListOffsets.
 
 use crate::broker::topics::{Topic, Topics};
-use crate::exchange::{Caller, NODE};
+use crate::exchange::{Caller, NODE, Outcome};
 use crate::wire::apis::APIS;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsRequest};
-use kafka_protocol::messages::list_offsets_response::{
-    ListOffsetsPartitionResponse, ListOffsetsResponse, ListOffsetsTopicResponse,
-};
-use kafka_protocol::messages::metadata_response::{
-    MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
-};
+use kafka_protocol::messages::list_offsets_response::*;
+use kafka_protocol::messages::metadata_response::*;
 use kafka_protocol::messages::{MetadataRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
 
@@ -75,13 +71,14 @@ pub(crate) fn metadata(
 fn describe(topic: &Topic) -> MetadataResponseTopic {
     let partitions = topic.partitions.iter().map(|partition| {
         MetadataResponsePartition::default()
-            .with_partition_index(partition.key().partition)
+            .with_partition_index(partition.key.partition)
             .with_leader_id(NODE)
             .with_replica_nodes(vec![NODE])
             .with_isr_nodes(vec![NODE])
     });
+    let name = StrBytes::from_string(topic.name.to_string());
     MetadataResponseTopic::default()
-        .with_name(Some(topic_name(&topic.name)))
+        .with_name(Some(TopicName(name)))
         .with_partitions(partitions.collect())
 }
 
@@ -103,11 +100,7 @@ pub(crate) fn list_offsets(request: ListOffsetsRequest, topics: &Topics) -> List
     ListOffsetsResponse::default().with_topics(responses.collect())
 }
 
-fn find_offset(
-    topics: &Topics,
-    topic: &str,
-    asked: &ListOffsetsPartition,
-) -> Result<(i64, i64), ResponseError> {
+fn find_offset(topics: &Topics, topic: &str, asked: &ListOffsetsPartition) -> Outcome<(i64, i64)> {
     const LATEST: i64 = -1;
     const EARLIEST: i64 = -2;
     const NONE: (i64, i64) = (-1, -1);
@@ -118,8 +111,4 @@ fn find_offset(
         0.. => Ok(partition.find_timestamp(asked.timestamp).unwrap_or(NONE)),
         _ => Err(ResponseError::InvalidRequest),
     }
-}
-
-fn topic_name(name: &str) -> TopicName {
-    TopicName(StrBytes::from_string(name.to_owned()))
 }

@@ -1,7 +1,8 @@
 //! One partition: its log, and how far of it consumers may see.
 
-use crate::broker::delayed::{DelayedFetch, DelayedProduce, Purgatories};
+use crate::broker::delayed::{Delayed, Purgatories, TopicPartition};
 use crate::console::log;
+use crate::exchange::Outcome;
 use crate::storage::batch::Batch;
 use crate::storage::log::{Batches, Log};
 use crate::storage::producers::Producers;
@@ -10,14 +11,6 @@ use parking_lot::Mutex;
 use request_purgatory::{Bound, ResolvedKey, Watch};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-
-/// What delayed requests are keyed by.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct TopicPartition {
-    pub(crate) topic: Arc<str>,
-    pub(crate) partition: i32,
-}
 
 /// A partition as its leader keeps it.
 ///
@@ -25,12 +18,12 @@ pub(crate) struct TopicPartition {
 /// other requests, which take the locks of whatever partitions they wait for.
 #[derive(Debug)]
 pub(crate) struct Partition {
-    key: TopicPartition,
+    pub(crate) key: TopicPartition,
     state: Mutex<State>,
     /// The fetches that wait for this partition.
-    fetches: ResolvedKey<DelayedFetch>,
+    fetches: ResolvedKey<Delayed>,
     /// The produces that wait for it, each at the offset that it needs.
-    produces: ResolvedKey<DelayedProduce>,
+    produces: ResolvedKey<Delayed>,
 }
 
 #[derive(Debug, Default)]
@@ -80,18 +73,9 @@ impl Partition {
         })
     }
 
-    /// The greatest id of a producer whose batches are remembered.
-    pub(crate) fn greatest_producer(&self) -> Option<i64> {
-        self.state.lock().producers.greatest_id()
-    }
-
     /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.state.lock().log.sync()
-    }
-
-    pub(crate) fn key(&self) -> &TopicPartition {
-        &self.key
     }
 
     /// What a fetch waits on.
@@ -113,7 +97,7 @@ impl Partition {
     }
 
     /// Whether every replica has the log up to `offset`: not yet (`None`), yes, or it never will.
-    pub(crate) fn has_replicated(&self, offset: i64) -> Option<Result<(), ResponseError>> {
+    pub(crate) fn has_replicated(&self, offset: i64) -> Option<Outcome> {
         let state = self.state.lock();
         match state.check_exists() {
             Ok(()) if state.high_watermark < offset => None,
@@ -130,7 +114,7 @@ impl Partition {
     }
 
     /// Appends a batch, unless it is a repeat: then this tells where the original is.
-    pub(crate) fn append(&self, batch: &Batch) -> Result<Appended, ResponseError> {
+    pub(crate) fn append(&self, batch: &Batch) -> Outcome<Appended> {
         let mut state = self.state.lock();
         state.check_exists()?;
         let base_offset = match state.producers.find(batch)? {
@@ -177,19 +161,14 @@ impl Partition {
     }
 
     /// How many bytes a consumer at `offset` could be given now.
-    pub(crate) fn readable_bytes(&self, offset: i64) -> Result<u64, ResponseError> {
+    pub(crate) fn readable_bytes(&self, offset: i64) -> Outcome<u64> {
         let state = self.state.lock();
         state.check_offset(offset)?;
         Ok(state.log.bytes_between(offset, state.high_watermark))
     }
 
     /// Finds what a consumer at `offset` is given; see [`Log::find`] for the limits.
-    pub(crate) fn find(
-        &self,
-        offset: i64,
-        max_bytes: usize,
-        at_least_one: bool,
-    ) -> Result<Slice, ResponseError> {
+    pub(crate) fn find(&self, offset: i64, max_bytes: usize, at_least_one: bool) -> Outcome<Slice> {
         let state = self.state.lock();
         state.check_offset(offset)?;
         let to = state.high_watermark;
@@ -222,7 +201,7 @@ impl State {
         Ok(base_offset)
     }
 
-    fn check_exists(&self) -> Result<(), ResponseError> {
+    fn check_exists(&self) -> Outcome {
         match self.deleted {
             true => Err(ResponseError::UnknownTopicOrPartition),
             false => Ok(()),
@@ -230,7 +209,7 @@ impl State {
     }
 
     /// A consumer may ask for any record that is kept, and for the one that will come next.
-    fn check_offset(&self, offset: i64) -> Result<(), ResponseError> {
+    fn check_offset(&self, offset: i64) -> Outcome {
         self.check_exists()?;
         if (self.log.start_offset()..=self.log.end_offset()).contains(&offset) {
             Ok(())

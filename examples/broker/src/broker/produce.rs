@@ -1,8 +1,9 @@
-//! Produce requests: the append, and the answer.
+//! Produce requests: the append, the follower that gets what was appended, and the answer.
 
-use crate::broker::follower::Follower;
+use crate::broker::delayed::Request;
 use crate::broker::partition::{Appended, Partition};
 use crate::broker::topics::Topics;
+use crate::exchange::{Answer, Outcome};
 use crate::storage::batch::Batch;
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -11,6 +12,9 @@ use kafka_protocol::messages::produce_response::{PartitionProduceResponse, Topic
 use kafka_protocol::messages::{ProduceRequest, ProduceResponse, TopicName};
 use kafka_protocol::protocol::StrBytes;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Whom the producer wants to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +26,7 @@ pub(crate) enum Acks {
 }
 
 impl Acks {
-    pub(crate) fn from_wire(acks: i16) -> Result<Self, ResponseError> {
+    pub(crate) fn from_wire(acks: i16) -> Outcome<Self> {
         match acks {
             0 => Ok(Self::None),
             1 => Ok(Self::Leader),
@@ -36,10 +40,10 @@ impl Acks {
 #[derive(Debug)]
 pub(crate) struct Produced {
     acks: Acks,
-    topics: Vec<(TopicName, Vec<(i32, Outcome)>)>,
+    topics: Vec<(TopicName, Vec<(i32, Part)>)>,
 }
 
-type Outcome = Result<(Appended, Arc<Partition>), ResponseError>;
+type Part = Outcome<(Appended, Arc<Partition>)>;
 
 impl Produced {
     /// Appends everything that `request` brings. Each partition succeeds or fails by itself.
@@ -63,7 +67,7 @@ impl Produced {
     fn each(
         request: ProduceRequest,
         acks: Acks,
-        append: impl Fn(&str, &PartitionProduceData) -> Outcome,
+        append: impl Fn(&str, &PartitionProduceData) -> Part,
     ) -> Self {
         let topics = request.topic_data.into_iter().map(|topic| {
             let partition = |data: &PartitionProduceData| (data.index, append(&topic.name, data));
@@ -76,7 +80,7 @@ impl Produced {
         Self { acks, topics }
     }
 
-    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+    fn outcomes(&self) -> impl Iterator<Item = &Part> {
         let partitions = self.topics.iter().flat_map(|(_, partitions)| partitions);
         partitions.map(|(_, outcome)| outcome)
     }
@@ -94,12 +98,6 @@ impl Produced {
         required.collect()
     }
 
-    /// Whether they have, or never will.
-    pub(crate) fn is_replicated(&self) -> bool {
-        let mut appended = self.outcomes().flatten();
-        appended.all(|(to, partition)| partition.has_replicated(to.end_offset).is_some())
-    }
-
     /// The answer as of now.
     pub(crate) fn response(self) -> ProduceResponse {
         let acks = self.acks;
@@ -114,7 +112,21 @@ impl Produced {
     }
 }
 
-fn response(index: i32, outcome: Outcome, acks: Acks) -> PartitionProduceResponse {
+impl Request for Produced {
+    /// Whether every high watermark has reached what was appended, or never will.
+    fn is_satisfied(&self) -> bool {
+        let mut appended = self.outcomes().flatten();
+        appended.all(|(to, partition)| partition.has_replicated(to.end_offset).is_some())
+    }
+
+    /// The offsets. Partitions whose replicas did not make it in time get REQUEST_TIMED_OUT, and their records stay in the
+    /// log: the producer cannot know whether they will be replicated, and is told so.
+    fn answer(self: Box<Self>) -> Answer {
+        self.response().into()
+    }
+}
+
+fn response(index: i32, outcome: Part, acks: Acks) -> PartitionProduceResponse {
     let outcome = outcome.and_then(|(appended, partition)| match acks {
         Acks::All => {
             let replicated = partition.has_replicated(appended.end_offset);
@@ -133,9 +145,46 @@ fn response(index: i32, outcome: Outcome, acks: Acks) -> PartitionProduceRespons
 }
 
 /// Appends one batch and tells the follower. The high watermark moves, and requests wake up, once it has it.
-fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Follower) -> Outcome {
+fn append(partition: Arc<Partition>, records: Option<&Bytes>, follower: &Follower) -> Part {
     let records = records.ok_or(ResponseError::InvalidRecord)?;
     let appended = partition.append(&Batch::from_producer(records)?)?;
     follower.replicate(Arc::clone(&partition), appended.end_offset);
     Ok((appended, partition))
+}
+
+/// The leader's line to the other replica of every partition. That one lives in this process, so all there is of it is
+/// how far it has come: it "fetches" whatever the leader appended, a fixed lag later. It stops once this is dropped.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    lag: Duration,
+    /// Not bounded, since an entry is smaller than the batch that it stands for.
+    appended: mpsc::UnboundedSender<Queued>,
+}
+
+/// How far a partition reaches, and when the follower will have that. The lag is the same for all, so the queue is in
+/// order of it.
+type Queued = (Arc<Partition>, i64, Instant);
+
+impl Follower {
+    /// Starts a follower on the current tokio runtime.
+    pub(crate) fn start(lag: Duration) -> Self {
+        let (appended, mut queue) = mpsc::unbounded_channel::<Queued>();
+        tokio::spawn(async move {
+            while let Some((partition, end_offset, due)) = queue.recv().await {
+                if due > Instant::now() {
+                    tokio::time::sleep_until(due).await;
+                }
+                // No lock is held here: the checks below run other requests' code.
+                partition.replicated_up_to(end_offset);
+            }
+        });
+        Self { lag, appended }
+    }
+
+    /// Lets the follower know that `partition` now reaches to `end_offset`.
+    pub(crate) fn replicate(&self, partition: Arc<Partition>, end_offset: i64) {
+        let due = Instant::now() + self.lag;
+        // Fails only when the runtime is gone, and the follower's task with it.
+        let _ = self.appended.send((partition, end_offset, due));
+    }
 }

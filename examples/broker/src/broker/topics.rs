@@ -1,8 +1,9 @@
 //! The topics of the broker.
 
-use crate::broker::delayed::Purgatories;
-use crate::broker::partition::{Partition, TopicPartition};
+use crate::broker::delayed::{Purgatories, TopicPartition};
+use crate::broker::partition::Partition;
 use crate::console::log;
+use crate::exchange::Outcome;
 use crate::storage::folder::Folder;
 use kafka_protocol::ResponseError;
 use parking_lot::RwLock;
@@ -83,15 +84,6 @@ impl Topics {
         })
     }
 
-    /// The greatest id of a producer that is remembered.
-    pub(crate) fn greatest_producer(&self) -> Option<i64> {
-        let topics = self.all();
-        let partitions = topics.iter().flat_map(|topic| &topic.partitions);
-        partitions
-            .filter_map(|partition| partition.greatest_producer())
-            .max()
-    }
-
     /// Sees to it that everything appended outlives the machine.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let topics = self.all();
@@ -107,20 +99,14 @@ impl Topics {
         self.by_name.read().get(name).cloned()
     }
 
-    pub(crate) fn partition(
-        &self,
-        topic: &str,
-        index: i32,
-    ) -> Result<Arc<Partition>, ResponseError> {
-        let topic = self.topic(topic);
-        topic
-            .zip(usize::try_from(index).ok())
-            .and_then(|(topic, index)| topic.partitions.get(index).cloned())
-            .ok_or(ResponseError::UnknownTopicOrPartition)
+    pub(crate) fn partition(&self, topic: &str, index: i32) -> Outcome<Arc<Partition>> {
+        let found = self.topic(topic).zip(usize::try_from(index).ok());
+        let found = found.and_then(|(topic, index)| topic.partitions.get(index).cloned());
+        found.ok_or(ResponseError::UnknownTopicOrPartition)
     }
 
     /// Creates a topic.
-    pub(crate) fn create(&self, name: &str, partitions: i32) -> Result<Arc<Topic>, ResponseError> {
+    pub(crate) fn create(&self, name: &str, partitions: i32) -> Outcome<Arc<Topic>> {
         let mut by_name = self.by_name.write();
         let count = check(&by_name, name, partitions)?;
         let created = (|| {
@@ -137,7 +123,7 @@ impl Topics {
     }
 
     /// Deletes a topic. What waits for one of its partitions is answered that it is not there.
-    pub(crate) fn delete(&self, name: &str) -> Result<(), ResponseError> {
+    pub(crate) fn delete(&self, name: &str) -> Outcome {
         let topic = {
             let mut by_name = self.by_name.write();
             if !by_name.contains_key(name) {
@@ -157,12 +143,12 @@ impl Topics {
     }
 
     /// Whether [`create`](Self::create) would.
-    pub(crate) fn check_create(&self, name: &str, partitions: i32) -> Result<(), ResponseError> {
+    pub(crate) fn check_create(&self, name: &str, partitions: i32) -> Outcome {
         check(&self.by_name.read(), name, partitions).map(|_| ())
     }
 
     /// The topic of this name, created if it is missing.
-    pub(crate) fn find_or_create(&self, name: &str) -> Result<Arc<Topic>, ResponseError> {
+    pub(crate) fn find_or_create(&self, name: &str) -> Outcome<Arc<Topic>> {
         if let Some(topic) = self.topic(name) {
             return Ok(topic);
         }
@@ -182,7 +168,7 @@ fn storage_failed(what: &str, topic: &str, error: &io::Error) -> ResponseError {
 }
 
 /// How many partitions a topic of this name may be created with.
-fn check(by_name: &ByName, name: &str, partitions: i32) -> Result<usize, ResponseError> {
+fn check(by_name: &ByName, name: &str, partitions: i32) -> Outcome<usize> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let is_name = (1..=MAX_NAME).contains(&name.len()) && name != "." && name != "..";
     if !is_name || !name.bytes().all(legal) {

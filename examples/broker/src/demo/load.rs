@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// For the page as well.
 pub(crate) const DESCRIPTION: &str = "\
@@ -62,14 +63,9 @@ impl Load {
             controller.create_topic(topic, partitions, 1, 5_000).await?;
             for partition in 0..partitions {
                 let worker = async || {
-                    let client = connect().await?;
-                    let client =
-                        client.partition_client(topic, partition, UnknownTopicHandling::Error);
-                    anyhow::Ok(Worker {
-                        client: client.await?,
-                        tally: Arc::clone(&tally),
-                        epoch,
-                    })
+                    let (client, unknown) = (connect().await?, UnknownTopicHandling::Error);
+                    let client = client.partition_client(topic, partition, unknown).await?;
+                    anyhow::Ok(Worker(client, Arc::clone(&tally), epoch))
                 };
                 // The producer tells its consumers, at the end, how many records there are.
                 let (produced, total) = watch::channel(None);
@@ -99,19 +95,15 @@ impl Load {
                 }
             }
         };
-        if tokio::time::timeout(limit, finishing).await.is_err() {
+        if timeout(limit, finishing).await.is_err() {
             failures.push(format!("{} clients still wait", self.workers.len()));
         }
         failures
     }
 }
 
-/// One client with its own connection.
-struct Worker {
-    client: PartitionClient,
-    tally: Arc<Tally>,
-    epoch: Instant,
-}
+/// One client with its own connection, what all of them saw, and when they began.
+struct Worker(PartitionClient, Arc<Tally>, Instant);
 
 impl Worker {
     async fn produce(
@@ -121,47 +113,42 @@ impl Worker {
         mut stop: watch::Receiver<bool>,
         total: watch::Sender<Option<u64>>,
     ) -> anyhow::Result<()> {
+        let Self(client, tally, epoch) = self;
         let mut number = 0;
         let pause = pause.unwrap_or(Duration::MAX);
-        let stopped = |stopped: &bool| *stopped;
-        while tokio::time::timeout(pause, stop.wait_for(stopped))
-            .await
-            .is_err()
-        {
+        let mut stopped = async || timeout(pause, stop.wait_for(|stop| *stop)).await.is_ok();
+        while !stopped().await {
             let sent = Instant::now();
-            let records = vec![self.record(number)];
-            let offsets = self
-                .client
-                .produce(records, Compression::NoCompression)
-                .await?;
+            let records = vec![record(number, epoch.elapsed())];
+            let offsets = client.produce(records, Compression::NoCompression).await?;
             ensure!(offsets == [number as i64], "record {number} at {offsets:?}");
-            self.tally.answered.increase();
-            self.tally.produce.record(sent.elapsed());
-            self.tally.produced.increase();
+            tally.answered.increase();
+            tally.produce.record(sent.elapsed());
+            tally.produced.increase();
             number += 1;
         }
-        self.tally.expected.add(number * consumers);
+        tally.expected.add(number * consumers);
         total.send_replace(Some(number));
         Ok(())
     }
 
     /// Polls until all records are there, and once more at least: an idle partition is polled all the time.
     async fn consume(self, total: watch::Receiver<Option<u64>>) -> anyhow::Result<()> {
+        let Self(client, tally, epoch) = self;
         let mut next = 0;
         loop {
             let last_turn = total.borrow().is_some_and(|total| next >= total);
-            let fetch = self
-                .client
-                .fetch_records(next as i64, 1..1_000_000, MAX_WAIT_MS);
+            let fetch = client.fetch_records(next as i64, 1..1_000_000, MAX_WAIT_MS);
             let (records, _) = fetch.await?;
-            self.tally.answered.increase();
+            tally.answered.increase();
             for record in records {
                 let (number, sent) = contents(&record.record).context("not one of our records")?;
                 let expected = number == next && record.offset == next as i64;
                 ensure!(expected, "lost {next}");
-                let latency = self.epoch.elapsed().saturating_sub(sent);
-                self.tally.end_to_end.record(latency);
-                self.tally.consumed.increase();
+                tally
+                    .end_to_end
+                    .record(epoch.elapsed().saturating_sub(sent));
+                tally.consumed.increase();
                 next += 1;
             }
             if last_turn {
@@ -169,16 +156,16 @@ impl Worker {
             }
         }
     }
+}
 
-    /// A record that says which one it is and when it was made.
-    fn record(&self, number: u64) -> Record {
-        let sent = self.epoch.elapsed().as_nanos() as u64;
-        Record {
-            key: None,
-            value: Some([number.to_be_bytes(), sent.to_be_bytes()].concat()),
-            headers: BTreeMap::new(),
-            timestamp: DateTime::UNIX_EPOCH,
-        }
+/// A record that says which one it is and when it was made.
+fn record(number: u64, sent: Duration) -> Record {
+    let sent = sent.as_nanos() as u64;
+    Record {
+        key: None,
+        value: Some([number.to_be_bytes(), sent.to_be_bytes()].concat()),
+        headers: BTreeMap::new(),
+        timestamp: DateTime::UNIX_EPOCH,
     }
 }
 

@@ -1,14 +1,11 @@
 //! What administrators ask: which groups there are, and who is in them.
 
 use super::Coordinator;
-use super::answers::text;
 use super::group::{Group, Phase, State};
-use super::member::{Id, Member};
+use super::member::{Id, Member, text};
 use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use kafka_protocol::messages::list_groups_response::ListedGroup;
-use kafka_protocol::messages::{
-    DescribeGroupsRequest, DescribeGroupsResponse, GroupId, ListGroupsRequest, ListGroupsResponse,
-};
+use kafka_protocol::messages::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

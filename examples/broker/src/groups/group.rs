@@ -13,14 +13,16 @@
 //!
 //! and `Dead` once the group has been deleted.
 
-use super::delayed::{DelayedPhase, Kind};
+use super::journal::Offsets;
 use super::member::{Id, Member};
-use super::offsets::Offsets;
 use super::{Charge, Coordinator};
+use crate::exchange::Outcome;
 use kafka_protocol::ResponseError;
+use kafka_protocol::messages::OffsetCommitRequest;
 use parking_lot::{Mutex, MutexGuard};
-use request_purgatory::ResolvedKey;
+use request_purgatory::{Completion, DelayedOperation, ResolvedKey};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// A group. Its lock is never held across a check of a purgatory, nor while an operation is being parked: both run
@@ -34,7 +36,7 @@ pub(crate) struct Group {
 }
 
 /// What the lock of a group guards.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct State {
     pub(super) id: Id,
     pub(super) phase: Phase,
@@ -100,6 +102,72 @@ impl Group {
     }
 }
 
+/// Kafka's `DelayedJoin` and `DelayedSync`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Waits until all members have joined, or for the rebalance timeout. Then those that have joined are a generation.
+    Join,
+    /// Waits until all members of a generation have asked for their assignments, or for the rebalance timeout: then the
+    /// group goes on without those that have not.
+    Sync,
+}
+
+/// It is parked under the group's id, in the purgatory of its kind, and whatever takes a member in or out, or ends the
+/// phase, checks that key. The answers to the members lie with the members: this is the one operation that ends all
+/// their waits.
+pub(crate) struct DelayedPhase {
+    pub(super) coordinator: Weak<Coordinator>,
+    pub(super) group: Arc<Group>,
+    pub(super) kind: Kind,
+    /// The rebalance that is meant, as [`State::round`](State::round) counts them.
+    pub(super) round: u64,
+    pub(super) timeout: Duration,
+}
+
+impl DelayedOperation for DelayedPhase {
+    type Key = Id;
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Takes the lock of the group. So no thread checks or parks while it has that lock.
+    fn try_complete(&mut self) -> bool {
+        let state = self.group.lock();
+        match self.kind {
+            Kind::Join => !state.is_joining(self.round) || state.all_have_joined(),
+            Kind::Sync => !state.is_syncing(self.round),
+        }
+    }
+
+    fn on_complete(self, completion: Completion) {
+        match completion {
+            Completion::Satisfied | Completion::Expired => self.end(),
+            _ => self.refuse(),
+        }
+    }
+}
+
+impl DelayedPhase {
+    /// Ends the phase, if it goes on still.
+    pub(super) fn end(self) {
+        if let Some(coordinator) = self.coordinator.upgrade() {
+            coordinator.change(&self.group, |state| match self.kind {
+                Kind::Join => state.end_join_phase(&coordinator, self.round),
+                Kind::Sync => state.end_sync_phase(&coordinator, self.round),
+            });
+        }
+    }
+
+    /// The broker shuts down.
+    pub(super) fn refuse(self) {
+        let mut state = self.group.lock();
+        if state.round == self.round {
+            state.refuse_waiters(ResponseError::NotCoordinator);
+        }
+    }
+}
+
 impl State {
     /// The member id of a static member.
     pub(super) fn named(&self, instance: &str) -> Option<&Id> {
@@ -114,7 +182,7 @@ impl State {
         member: &str,
         instance: Option<&str>,
         generation: i32,
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         self.check_identity(member, instance)?;
         match generation == self.generation {
             true => Ok(()),
@@ -123,11 +191,7 @@ impl State {
     }
 
     /// Checks that a member is who it says it is.
-    pub(super) fn check_identity(
-        &self,
-        member: &str,
-        instance: Option<&str>,
-    ) -> Result<(), ResponseError> {
+    pub(super) fn check_identity(&self, member: &str, instance: Option<&str>) -> Outcome {
         if self.phase == Phase::Dead {
             return Err(ResponseError::CoordinatorNotAvailable);
         }
@@ -162,12 +226,49 @@ impl State {
         member: &str,
         instance: Option<&str>,
         generation: i32,
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         self.check_member(member, instance, generation)?;
         self.touch(coordinator, member);
         match self.phase {
             Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether the sender of `request` may commit now. A member that does is alive.
+    pub(super) fn check_commit(
+        &mut self,
+        coordinator: &Coordinator,
+        request: &OffsetCommitRequest,
+    ) -> Outcome {
+        let (member, generation) = (&*request.member_id, request.generation_id_or_member_epoch);
+        let instance = request.group_instance_id.as_deref();
+        if generation < 0 && member.is_empty() && instance.is_none() {
+            // A client that assigns its partitions itself, or an administrator: not beside members.
+            return match self.phase {
+                Phase::Empty => Ok(()),
+                Phase::Dead => Err(ResponseError::CoordinatorNotAvailable),
+                _ => Err(ResponseError::UnknownMemberId),
+            };
+        }
+        self.check_member(member, instance, generation)?;
+        self.touch(coordinator, member);
+        match self.phase {
+            Phase::CompletingRebalance => Err(ResponseError::RebalanceInProgress),
+            // What it has read until it joins, it may still commit.
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a member out, and ends its waits.
+    pub(super) fn remove_member(&mut self, coordinator: &Coordinator, id: &Id) {
+        coordinator.sessions.complete(&self.session(id));
+        if let Some(mut member) = self.members.remove(id) {
+            member.fail(id, ResponseError::UnknownMemberId);
+        }
+        self.unsynced.remove(id);
+        if self.leader.as_ref() == Some(id) {
+            self.leader = None;
         }
     }
 

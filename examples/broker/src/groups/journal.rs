@@ -1,15 +1,15 @@
 //! Committed offsets in a file: a line of JSON for each change, the latest last.
 //!
 //! ```text
-//! ["group","topic",partition,offset,leader epoch,"metadata"]    committed
-//! ["group","topic",partition]                                   deleted
-//! ["group"]                                                     all of the group deleted
+//! ["group","topic",partition,{"offset":7,"leader_epoch":-1,"metadata":""}]    committed
+//! ["group","topic",partition,null]                                            deleted
 //! ```
 
+use super::Charge;
 use super::member::Id;
-use super::offsets::Committed;
 use crate::console::log;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -18,26 +18,29 @@ use std::path::{Path, PathBuf};
 const LONG: u64 = 64 * 1024;
 const TIMES: u64 = 4;
 
-/// A line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Change {
-    Commit(Id, Id, i32, i64, i32, Option<Id>),
-    Delete(Id, Id, i32),
-    DeleteGroup((Id,)),
+/// What an entry takes in memory beside its texts, roughly.
+const ENTRY: usize = 128;
+
+/// The committed offsets of one group, by topic and partition.
+pub(super) type Offsets = BTreeMap<(Id, i32), (Committed, Charge)>;
+
+/// What was committed for a partition.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Committed {
+    pub(super) offset: i64,
+    pub(super) leader_epoch: i32,
+    pub(super) metadata: Option<Id>,
 }
 
-impl Change {
-    pub(super) fn commit(group: &Id, topic: &Id, partition: i32, committed: &Committed) -> Self {
-        let Committed {
-            offset,
-            leader_epoch,
-            metadata,
-        } = committed.clone();
-        let (group, topic) = (Id::clone(group), Id::clone(topic));
-        Self::Commit(group, topic, partition, offset, leader_epoch, metadata)
+impl Committed {
+    /// Bytes of memory that it takes.
+    pub(super) fn size(&self) -> usize {
+        ENTRY + self.metadata.as_ref().map_or(0, |text| text.len())
     }
 }
+
+/// A line: group, topic, partition, and what is committed there from then on.
+pub(super) type Change = (Id, Id, i32, Option<Committed>);
 
 /// The file, open for more; or none, and then nothing is kept.
 #[derive(Debug, Default)]
@@ -74,25 +77,17 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<Change>> {
 
 impl Journal {
     /// Begins the file anew with the offsets there are.
-    pub(super) fn begin(path: &Path, offsets: &[Change]) -> io::Result<Self> {
-        let mut journal = Self {
-            path: path.to_owned(),
-            ..Self::default()
-        };
-        journal.rewrite(offsets)?;
-        Ok(journal)
+    pub(super) fn begin(&mut self, path: &Path, offsets: &[Change]) -> io::Result<()> {
+        self.path = path.to_owned();
+        self.rewrite(offsets)
     }
 
     /// Replaces the file by one with these lines: after an error the old one is still there.
     pub(super) fn rewrite(&mut self, changes: &[Change]) -> io::Result<()> {
         let unfinished = self.path.with_extension("new");
-        if unfinished.exists() {
-            fs::remove_file(&unfinished)?;
-        }
-        let mut file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&unfinished)?;
+        let mut options = OpenOptions::new();
+        let mut file = options.create(true).append(true).open(&unfinished)?;
+        file.set_len(0)?;
         file.write_all(lines(changes)?.as_bytes())?;
         file.sync_all()?;
         fs::rename(&unfinished, &self.path)?;
@@ -133,8 +128,6 @@ impl Journal {
 }
 
 fn lines(changes: &[Change]) -> io::Result<String> {
-    let lines = changes
-        .iter()
-        .map(|change| Ok(serde_json::to_string(change)? + "\n"));
-    lines.collect()
+    let lines = changes.iter().map(serde_json::to_string);
+    lines.map(|line| Ok(line? + "\n")).collect()
 }

@@ -1,11 +1,13 @@
-//! One member of a group.
+//! One member of a group, and what it is told when something is wrong.
 
 use super::settings::MAX_PROTOCOLS;
-use super::{Charge, Coordinator, answers};
-use crate::exchange::Answer;
+use super::{Charge, Coordinator};
+use crate::exchange::{Answer, Outcome};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
+use kafka_protocol::messages::{JoinGroupResponse, SyncGroupResponse};
+use kafka_protocol::protocol::StrBytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -14,7 +16,6 @@ use tokio::sync::oneshot;
 pub(crate) type Id = Arc<str>;
 
 /// A member. It is in the group from its first join until it leaves, or its session expires.
-#[derive(Debug)]
 pub(super) struct Member {
     /// Counts up in the order in which members came.
     pub(super) number: u64,
@@ -43,7 +44,6 @@ pub(super) struct Protocols {
 ///
 /// INVARIANT: it is answered exactly once: [`answer`](Self::answer) consumes it. One that is dropped belonged to a
 /// client that has gone.
-#[derive(Debug)]
 pub(super) struct Waiter {
     /// Tells the requests of one member apart.
     pub(super) ticket: u64,
@@ -72,13 +72,13 @@ impl Member {
 
     pub(super) fn fail_join(&mut self, id: &str, error: ResponseError) {
         if let Some(waiter) = self.join.take() {
-            waiter.answer(answers::join_failed(id, error));
+            waiter.answer(join_failed(id, error));
         }
     }
 
     pub(super) fn fail_sync(&mut self, error: ResponseError) {
         if let Some(waiter) = self.sync.take() {
-            waiter.answer(answers::sync_failed(error));
+            waiter.answer(sync_failed(error));
         }
     }
 }
@@ -92,7 +92,7 @@ impl Protocols {
     pub(super) fn copy(
         offered: &[JoinGroupRequestProtocol],
         coordinator: &Coordinator,
-    ) -> Result<Self, ResponseError> {
+    ) -> Outcome<Self> {
         if offered.is_empty() || offered.len() > MAX_PROTOCOLS {
             return Err(ResponseError::InconsistentGroupProtocol);
         }
@@ -121,12 +121,32 @@ impl Protocols {
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
         let mut protocols = self.by_preference.iter();
         let found = protocols.find(|(name, _)| &**name == protocol);
-        found
-            .map(|(_, metadata)| metadata.clone())
-            .unwrap_or_default()
+        found.map_or_else(Bytes::new, |(_, metadata)| metadata.clone())
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.by_preference == other.by_preference
     }
+}
+
+pub(super) fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// The code on the wire.
+pub(super) fn code(outcome: Outcome) -> i16 {
+    outcome.map_or_else(|error| error.code(), |()| 0)
+}
+
+pub(super) fn join_failed(member: &str, error: ResponseError) -> JoinGroupResponse {
+    JoinGroupResponse::default()
+        .with_error_code(error.code())
+        .with_generation_id(-1)
+        // Versions before 7 have no null here.
+        .with_protocol_name(Some(StrBytes::default()))
+        .with_member_id(text(member))
+}
+
+pub(super) fn sync_failed(error: ResponseError) -> SyncGroupResponse {
+    SyncGroupResponse::default().with_error_code(error.code())
 }

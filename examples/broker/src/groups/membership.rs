@@ -1,9 +1,11 @@
 //! Who comes into a group, comes back, and goes.
 
+use super::Coordinator;
 use super::group::{Phase, State};
-use super::member::{Id, Member, Protocols, Waiter};
+use super::member::{Id, Member, Protocols, Waiter, join_failed};
+use super::rebalance::joined;
 use super::settings::{MAX_ID, MAX_REBALANCE, SESSION};
-use super::{Coordinator, answers};
+use crate::exchange::{Outcome, milliseconds};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::JoinGroupRequest;
@@ -38,7 +40,7 @@ impl Join {
     }
 
     /// Checks what can be checked without a group.
-    pub(super) fn check(&self) -> Result<(), ResponseError> {
+    pub(super) fn check(&self) -> Outcome {
         if !SESSION.contains(&self.session_timeout()) {
             return Err(ResponseError::InvalidSessionTimeout);
         }
@@ -49,11 +51,6 @@ impl Join {
             _ => Ok(()),
         }
     }
-}
-
-/// A negative time is none.
-fn milliseconds(count: i32) -> Duration {
-    Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
 impl State {
@@ -77,7 +74,7 @@ impl State {
             }
             Ok((id, false)) => {
                 self.touch(coordinator, &id);
-                waiter.answer(answers::joined(self, &id));
+                waiter.answer(joined(self, &id));
                 None
             }
             Err(error) => {
@@ -85,7 +82,7 @@ impl State {
                     ResponseError::MemberIdRequired => &join.fresh_id,
                     _ => join.request.member_id.as_str(),
                 };
-                waiter.answer(answers::join_failed(given, error));
+                waiter.answer(join_failed(given, error));
                 None
             }
         }
@@ -93,11 +90,7 @@ impl State {
 
     /// Puts the member into the group, and begins a rebalance if that needs one. Returns its id, and whether it has to
     /// wait: not if it is as it was, in the generation that there is.
-    fn take_in(
-        &mut self,
-        coordinator: &Arc<Coordinator>,
-        join: &Join,
-    ) -> Result<(Id, bool), ResponseError> {
+    fn take_in(&mut self, coordinator: &Arc<Coordinator>, join: &Join) -> Outcome<(Id, bool)> {
         if self.phase == Phase::Dead {
             return Err(ResponseError::CoordinatorNotAvailable);
         }
@@ -123,11 +116,7 @@ impl State {
     }
 
     /// What the member offers, if the others can agree on some of it.
-    fn agreeable_protocols(
-        &self,
-        coordinator: &Coordinator,
-        join: &Join,
-    ) -> Result<Protocols, ResponseError> {
+    fn agreeable_protocols(&self, coordinator: &Coordinator, join: &Join) -> Outcome<Protocols> {
         let protocols = Protocols::copy(&join.request.protocols, coordinator)?;
         let kind = &*join.request.protocol_type;
         let agreeable = match self.members.is_empty() {
@@ -149,7 +138,7 @@ impl State {
         id: &Id,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<(Id, bool), ResponseError> {
+    ) -> Outcome<(Id, bool)> {
         if self.members.len() >= coordinator.settings.max_members {
             return Err(ResponseError::GroupMaxSizeReached);
         }
@@ -185,7 +174,7 @@ impl State {
         before: &Id,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<(Id, bool), ResponseError> {
+    ) -> Outcome<(Id, bool)> {
         let id = &join.fresh_id;
         coordinator.begin_session(self.session(id), join.session_timeout())?;
         coordinator.sessions.complete(&self.session(before));
@@ -212,7 +201,7 @@ impl State {
         coordinator: &Coordinator,
         join: &Join,
         protocols: Protocols,
-    ) -> Result<(Id, bool), ResponseError> {
+    ) -> Outcome<(Id, bool)> {
         let Some((id, found)) = self.members.get_key_value(&*join.request.member_id) else {
             return Err(ResponseError::UnknownMemberId);
         };
@@ -250,7 +239,7 @@ impl State {
         coordinator: &Coordinator,
         member: &str,
         instance: Option<&str>,
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         let id = match (member, instance) {
             // An administrator removes a static member by its name.
             ("", Some(instance)) => {
@@ -271,18 +260,6 @@ impl State {
         if self.members.contains_key(id) {
             self.remove_member(coordinator, id);
             self.rebalance(coordinator);
-        }
-    }
-
-    /// Takes a member out, and ends its waits.
-    pub(super) fn remove_member(&mut self, coordinator: &Coordinator, id: &Id) {
-        coordinator.sessions.complete(&self.session(id));
-        if let Some(mut member) = self.members.remove(id) {
-            member.fail(id, ResponseError::UnknownMemberId);
-        }
-        self.unsynced.remove(id);
-        if self.leader.as_ref() == Some(id) {
-            self.leader = None;
         }
     }
 }

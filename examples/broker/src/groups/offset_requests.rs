@@ -1,30 +1,20 @@
 //! Requests about offsets: of consumers, which commit and fetch them, and of administrators, which delete them.
 
-use super::Coordinator;
-use super::answers::{code, text};
-use super::group::Phase;
-use super::journal::{Change, Journal};
-use super::member::Id;
-use super::offsets::{Committed, Offsets};
+use super::group::{Phase, State};
+use super::journal::{Change, Committed, Journal, Offsets};
+use super::member::{Id, code, text};
 use super::settings::MAX_OFFSET_METADATA;
+use super::{Charge, Coordinator};
 use crate::console::log;
+use crate::exchange::Outcome;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
-use kafka_protocol::messages::offset_commit_response::{
-    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
-};
-use kafka_protocol::messages::offset_delete_response::{
-    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
-};
+use kafka_protocol::messages::offset_commit_response::*;
+use kafka_protocol::messages::offset_delete_response::*;
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestTopic;
-use kafka_protocol::messages::offset_fetch_response::{
-    OffsetFetchResponsePartition, OffsetFetchResponseTopic,
-};
-use kafka_protocol::messages::{
-    DeleteGroupsRequest, DeleteGroupsResponse, OffsetCommitRequest, OffsetCommitResponse,
-    OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest, OffsetFetchResponse,
-};
+use kafka_protocol::messages::offset_fetch_response::*;
+use kafka_protocol::messages::*;
 use std::collections::BTreeMap;
 
 impl Coordinator {
@@ -34,16 +24,13 @@ impl Coordinator {
         is_partition: &dyn Fn(&str, i32) -> bool,
     ) -> OffsetCommitResponse {
         let group = Id::from(&**asked.group_id);
-        let (mut changes, mut commits) = (Vec::new(), Vec::new());
+        let (mut changes, mut charges) = (Vec::new(), Vec::new());
         let mut check = |topic: &str, asked_for: &OffsetCommitRequestPartition| {
             let (index, metadata) = (asked_for.partition_index, &asked_for.committed_metadata);
             if !is_partition(topic, index) {
                 return Err(ResponseError::UnknownTopicOrPartition);
             }
-            if metadata
-                .as_ref()
-                .is_some_and(|text| text.len() > MAX_OFFSET_METADATA)
-            {
+            if metadata.as_ref().map_or(0, |text| text.len()) > MAX_OFFSET_METADATA {
                 return Err(ResponseError::OffsetMetadataTooLarge);
             }
             let committed = Committed {
@@ -52,10 +39,8 @@ impl Coordinator {
                 metadata: metadata.as_deref().map(Id::from),
             };
             let charge = self.charge(committed.size());
-            let charge = charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?;
-            let topic = Id::from(topic);
-            changes.push(Change::commit(&group, &topic, index, &committed));
-            commits.push((topic, index, committed, charge));
+            charges.push(charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?);
+            changes.push((Id::clone(&group), Id::from(topic), index, Some(committed)));
             Ok(())
         };
         let topics = asked.topics.iter().map(|topic| {
@@ -69,7 +54,7 @@ impl Coordinator {
                 .with_partitions(partitions.collect())
         });
         let mut answer = OffsetCommitResponse::default().with_topics(topics.collect());
-        if let Err(error) = self.commit_all(asked, &changes, commits) {
+        if let Err(error) = self.commit_all(asked, changes, charges) {
             let topics = answer.topics.iter_mut();
             for partition in topics.flat_map(|topic| &mut topic.partitions) {
                 partition.error_code = error.code();
@@ -82,9 +67,9 @@ impl Coordinator {
     fn commit_all(
         &self,
         asked: &OffsetCommitRequest,
-        changes: &[Change],
-        commits: Vec<(Id, i32, Committed, super::Charge)>,
-    ) -> Result<(), ResponseError> {
+        changes: Vec<Change>,
+        charges: Vec<Charge>,
+    ) -> Outcome {
         // No member joins a group of a negative generation: it is there to keep offsets.
         let group = match self.group(&asked.group_id) {
             Some(group) => group,
@@ -98,24 +83,13 @@ impl Coordinator {
         let mut journal = self.journal.lock();
         let mut state = group.lock();
         state.check_commit(self, asked)?;
-        self.note(&mut journal, changes)?;
-        for (topic, index, committed, charge) in commits {
-            state.offsets.insert((topic, index), (committed, charge));
+        note(&mut journal, &changes)?;
+        for ((_, topic, index, committed), charge) in changes.into_iter().zip(charges) {
+            if let Some(committed) = committed {
+                state.offsets.insert((topic, index), (committed, charge));
+            }
         }
         drop(state);
-        self.shorten(&mut journal)
-    }
-
-    /// Writes changes to the journal. After an error there is nothing of them.
-    fn note(&self, journal: &mut Journal, changes: &[Change]) -> Result<(), ResponseError> {
-        journal.append(changes).map_err(|error| {
-            log!("cannot keep offsets: {error}");
-            ResponseError::KafkaStorageError
-        })
-    }
-
-    /// Has the journal begin anew, if it has become long. To be called without the lock of any group.
-    fn shorten(&self, journal: &mut Journal) -> Result<(), ResponseError> {
         if journal.is_long()
             && let Err(error) = journal.rewrite(&self.committed())
         {
@@ -176,8 +150,8 @@ impl Coordinator {
             let at = (Id::from(topic), index);
             let found = state.offsets.get(&at);
             found.ok_or(ResponseError::UnknownTopicOrPartition)?;
-            let change = Change::Delete(Id::clone(&group.id), Id::clone(&at.0), index);
-            self.note(&mut journal, &[change])?;
+            let change = (Id::clone(&group.id), Id::clone(&at.0), index, None);
+            note(&mut journal, &[change])?;
             state.offsets.remove(&at);
             Ok(())
         };
@@ -201,15 +175,8 @@ impl Coordinator {
     pub(crate) fn forget_topic(&self, topic: &str) {
         let mut journal = self.journal.lock();
         for group in self.all() {
-            let mut state = group.lock();
-            let indexes = state.offsets.keys().filter(|(name, _)| **name == *topic);
-            let delete = |(name, index): &(Id, i32)| {
-                Change::Delete(Id::clone(&group.id), Id::clone(name), *index)
-            };
-            let changes: Vec<_> = indexes.map(delete).collect();
-            if self.note(&mut journal, &changes).is_ok() {
-                state.offsets.retain(|(name, _), _| **name != *topic);
-            }
+            // (Logged where it is noted.)
+            let _ = group.lock().forget(&mut journal, |name| *name == *topic);
         }
     }
 
@@ -222,7 +189,7 @@ impl Coordinator {
         DeleteGroupsResponse::default().with_results(results.collect())
     }
 
-    fn delete_group(&self, id: &str) -> Result<(), ResponseError> {
+    fn delete_group(&self, id: &str) -> Outcome {
         let group = self.group(id).ok_or(ResponseError::GroupIdNotFound)?;
         let mut journal = self.journal.lock();
         {
@@ -232,10 +199,30 @@ impl Coordinator {
                 Phase::Dead => return Err(ResponseError::GroupIdNotFound),
                 _ => return Err(ResponseError::NonEmptyGroup),
             }
-            self.note(&mut journal, &[Change::DeleteGroup((Id::from(id),))])?;
+            state.forget(&mut journal, |_| true)?;
             state.phase = Phase::Dead;
         }
         self.groups.write().remove(id);
         Ok(())
     }
+}
+
+impl State {
+    /// Deletes what was committed for the topics that `is_meant` names.
+    fn forget(&mut self, journal: &mut Journal, is_meant: impl Fn(&str) -> bool) -> Outcome {
+        let meant = self.offsets.keys().filter(|(name, _)| is_meant(name));
+        let delete =
+            |(name, index): &(Id, i32)| (Id::clone(&self.id), Id::clone(name), *index, None);
+        note(journal, &meant.map(delete).collect::<Vec<_>>())?;
+        self.offsets.retain(|(name, _), _| !is_meant(name));
+        Ok(())
+    }
+}
+
+/// Writes changes to the journal. After an error there is nothing of them.
+fn note(journal: &mut Journal, changes: &[Change]) -> Outcome {
+    journal.append(changes).map_err(|error| {
+        log!("cannot keep offsets: {error}");
+        ResponseError::KafkaStorageError
+    })
 }

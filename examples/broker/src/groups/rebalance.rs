@@ -1,14 +1,14 @@
 //! From one generation to the next: who has joined, who leads, who gets what.
 
-use super::delayed::Kind;
-use super::group::{Phase, State};
-use super::member::{Id, Member, Waiter};
-use super::{Coordinator, answers};
-use crate::exchange::Answer;
+use super::Coordinator;
+use super::group::{Kind, Phase, State};
+use super::member::{Id, Member, Waiter, sync_failed, text};
+use crate::exchange::{Answer, Outcome};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
-use kafka_protocol::messages::SyncGroupRequest;
+use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
+use kafka_protocol::messages::{JoinGroupResponse, SyncGroupRequest, SyncGroupResponse};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -26,16 +26,13 @@ impl State {
     fn prepare_rebalance(&mut self, coordinator: &Coordinator) {
         self.fail_syncs(coordinator, ResponseError::RebalanceInProgress);
         let first = self.phase == Phase::Empty;
-        let wait = match first {
-            true => coordinator
-                .settings
-                .initial_delay
-                .min(self.rebalance_timeout()),
-            false => self.rebalance_timeout(),
+        let longest = match first {
+            true => coordinator.settings.initial_delay,
+            false => Duration::MAX,
         };
+        let wait = self.rebalance_timeout().min(longest);
         self.unsynced.clear();
         self.phase = Phase::PreparingRebalance { first };
-        coordinator.rebalances.increase();
         self.await_joins(wait);
         // The sync phase of the generation before is over.
         self.after.check_syncs = true;
@@ -94,7 +91,7 @@ impl State {
         for member in self.members.values_mut() {
             member.assignment = Bytes::new();
         }
-        self.answer_each(coordinator, |member| &mut member.join, answers::joined);
+        self.answer_each(coordinator, |member| &mut member.join, joined);
     }
 
     /// Answers the members of which this waits. Their sessions go on.
@@ -122,10 +119,8 @@ impl State {
 
     /// The leader stays it if it has joined; else the eldest who has.
     fn elect_leader(&self) -> Option<Id> {
-        let joined = self
-            .members
-            .iter()
-            .filter(|(_, member)| member.join.is_some());
+        let members = self.members.iter();
+        let joined = members.filter(|(_, member)| member.join.is_some());
         let leads = |id: &Id| self.leader.as_ref() == Some(id);
         let elected = joined.min_by_key(|(id, member)| (!leads(id), member.number));
         elected.map(|(id, _)| Id::clone(id))
@@ -165,14 +160,14 @@ impl State {
         waiter: Waiter,
     ) -> bool {
         if let Err(error) = self.check_sync(request) {
-            waiter.answer(answers::sync_failed(error));
+            waiter.answer(sync_failed(error));
             return false;
         }
         let id = Id::from(&*request.member_id);
         self.unsynced.remove(&id);
         self.after.check_syncs = true;
         if self.phase == Phase::Stable {
-            waiter.answer(answers::synced(self, &id));
+            waiter.answer(synced(self, &id));
             self.touch(coordinator, &id);
             return false;
         }
@@ -195,7 +190,7 @@ impl State {
         false
     }
 
-    fn check_sync(&self, request: &SyncGroupRequest) -> Result<(), ResponseError> {
+    fn check_sync(&self, request: &SyncGroupRequest) -> Outcome {
         let instance = request.group_instance_id.as_deref();
         self.check_member(&request.member_id, instance, request.generation_id)?;
         let differs = |asked: Option<&str>, agreed: &Option<Id>| {
@@ -217,7 +212,7 @@ impl State {
         &mut self,
         coordinator: &Coordinator,
         assignments: &[SyncGroupRequestAssignment],
-    ) -> Result<(), ResponseError> {
+    ) -> Outcome {
         let bytes = assignments.iter().map(|assigned| assigned.assignment.len());
         let charge = coordinator.charge(bytes.sum());
         self.assigned = Some(charge.map_err(|_| ResponseError::UnknownServerError)?);
@@ -231,11 +226,11 @@ impl State {
 
     fn become_stable(&mut self, coordinator: &Coordinator) {
         self.phase = Phase::Stable;
-        self.answer_each(coordinator, |member| &mut member.sync, answers::synced);
+        self.answer_each(coordinator, |member| &mut member.sync, synced);
     }
 
     fn fail_syncs(&mut self, coordinator: &Coordinator, error: ResponseError) {
-        let failed = |_: &Self, _: &Id| answers::sync_failed(error);
+        let failed = |_: &Self, _: &Id| sync_failed(error);
         self.answer_each(coordinator, |member| &mut member.sync, failed);
     }
 
@@ -255,4 +250,35 @@ impl State {
             self.prepare_rebalance(coordinator);
         }
     }
+}
+
+/// What a member is told of the generation; the leader gets a list of its members.
+pub(super) fn joined(state: &State, member: &Id) -> JoinGroupResponse {
+    let protocol = state.protocol.as_deref().unwrap_or_default();
+    let listed = |(id, member): (&Id, &Member)| {
+        JoinGroupResponseMember::default()
+            .with_member_id(text(id))
+            .with_group_instance_id(member.instance.as_deref().map(text))
+            .with_metadata(member.protocols.metadata(protocol))
+    };
+    let members = match state.leader.as_ref() == Some(member) {
+        true => state.members.iter().map(listed).collect(),
+        false => Vec::new(),
+    };
+    JoinGroupResponse::default()
+        .with_generation_id(state.generation)
+        .with_protocol_type(state.protocol_type.as_deref().map(text))
+        .with_protocol_name(Some(text(protocol)))
+        .with_leader(text(state.leader.as_deref().unwrap_or_default()))
+        .with_member_id(text(member))
+        .with_members(members)
+}
+
+/// What a member is told of its part.
+pub(super) fn synced(state: &State, member: &Id) -> SyncGroupResponse {
+    let assignment = state.members.get(member).map(|member| &member.assignment);
+    SyncGroupResponse::default()
+        .with_protocol_type(state.protocol_type.as_deref().map(text))
+        .with_protocol_name(state.protocol.as_deref().map(text))
+        .with_assignment(assignment.cloned().unwrap_or_default())
 }

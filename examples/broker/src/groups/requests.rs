@@ -1,8 +1,7 @@
 //! The requests of members.
 
-use super::answers::{self, code, text};
 use super::group::Group;
-use super::member::{Id, Waiter};
+use super::member::{Id, Waiter, code, join_failed, sync_failed, text};
 use super::membership::Join;
 use super::settings::MAX_CLIENT_ID;
 use super::{Coordinator, describe};
@@ -11,11 +10,7 @@ use crate::exchange::{Caller, NODE, Reply, Waiting};
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
-use kafka_protocol::messages::{
-    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, FindCoordinatorResponse,
-    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, LeaveGroupRequest, LeaveGroupResponse,
-    RequestKind, SyncGroupRequest,
-};
+use kafka_protocol::messages::*;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -68,7 +63,7 @@ impl Coordinator {
             Err(error) => Err(error),
         };
         match group {
-            Err(error) => answers::join_failed(&join.request.member_id, error).into(),
+            Err(error) => join_failed(&join.request.member_id, error).into(),
             Ok(group) => self.waiting(group, |coordinator, group, waiter| {
                 coordinator.change(group, |state| state.join(coordinator, &join, waiter))
             }),
@@ -77,8 +72,8 @@ impl Coordinator {
 
     fn sync(self: &Arc<Self>, request: &SyncGroupRequest, caller: &Caller) -> Reply {
         match self.group(&request.group_id) {
-            None => answers::sync_failed(ResponseError::UnknownMemberId).into(),
-            Some(_) if !caller.may_wait => answers::sync_failed(NO_ROOM).into(),
+            None => sync_failed(ResponseError::UnknownMemberId).into(),
+            Some(_) if !caller.may_wait => sync_failed(NO_ROOM).into(),
             Some(group) => self.waiting(group, |coordinator, group, waiter| {
                 let sync = |state: &mut super::State| state.sync(coordinator, request, waiter);
                 let waits = coordinator.change(group, sync);
@@ -103,24 +98,20 @@ impl Coordinator {
         let coordinator = Arc::downgrade(self);
         Reply::Later(waiting.or_leave(move || {
             if let Some(coordinator) = coordinator.upgrade() {
-                let abandon = |state: &mut super::State| {
-                    state.abandoned(&coordinator, &member, ticket);
-                };
-                coordinator.change(&group, abandon);
+                coordinator.change(&group, |state| {
+                    state.abandoned(&coordinator, &member, ticket)
+                });
             }
         }))
     }
 
     fn heartbeat(&self, asked: &HeartbeatRequest) -> HeartbeatResponse {
-        let beaten = match self.group(&asked.group_id) {
-            Some(group) => {
-                let instance = asked.group_instance_id.as_deref();
-                let mut state = group.lock();
-                state.heartbeat(self, &asked.member_id, instance, asked.generation_id)
-            }
-            None => Err(ResponseError::UnknownMemberId),
-        };
-        HeartbeatResponse::default().with_error_code(code(beaten))
+        let (member, generation) = (&asked.member_id, asked.generation_id);
+        let instance = asked.group_instance_id.as_deref();
+        let group = self.group(&asked.group_id);
+        let group = group.ok_or(ResponseError::UnknownMemberId);
+        let beat = |group: Arc<Group>| group.lock().heartbeat(self, member, instance, generation);
+        HeartbeatResponse::default().with_error_code(code(group.and_then(beat)))
     }
 
     fn leave(self: &Arc<Self>, asked: &LeaveGroupRequest, version: i16) -> LeaveGroupResponse {
@@ -128,9 +119,8 @@ impl Coordinator {
         let leave = |identity: &MemberIdentity| {
             let group = group.as_ref().ok_or(ResponseError::UnknownMemberId)?;
             let instance = identity.group_instance_id.as_deref();
-            self.change(group, |state| {
-                state.leave(self, &identity.member_id, instance)
-            })
+            let member = &identity.member_id;
+            self.change(group, |state| state.leave(self, member, instance))
         };
         let answer = LeaveGroupResponse::default();
         if version < 3 {

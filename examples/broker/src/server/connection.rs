@@ -3,35 +3,18 @@
 use crate::broker::Broker;
 use crate::console::log;
 use crate::exchange::{Answer, Caller, Reply};
-use crate::server::incoming::{Incoming, Sent};
+use crate::server::incoming::{End, Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
 use crate::wire::frame::encode;
-use crate::wire::request::Envelope;
+use crate::wire::request::{Envelope, Malformed};
 use bytes::BytesMut;
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::WriteHalf;
 use tokio::sync::watch;
 use tokio::time::timeout;
-
-/// How a connection came to its end.
-#[derive(Debug)]
-pub(crate) enum End {
-    /// The client closed it, or had no use for it any more; or the server shuts down.
-    Closed,
-    /// The broker closed it, for this reason.
-    Dropped(String),
-}
-
-impl End {
-    pub(crate) fn because(reason: impl Display) -> Self {
-        Self::Dropped(reason.to_string())
-    }
-}
 
 /// What all connections share.
 #[derive(Clone)]
@@ -45,9 +28,15 @@ pub(crate) struct Context {
 ///
 /// Whatever ends this drops the request that is being served: that is what takes a vanished client's request out of
 /// its purgatory.
-pub(crate) async fn serve(mut socket: TcpStream, mut context: Context) -> Result<(), End> {
+pub(crate) async fn serve(
+    mut socket: TcpStream,
+    client: SocketAddr,
+    mut context: Context,
+) -> Result<(), End> {
+    let _open = Arc::clone(&context.broker.connection);
+    // Answers are written whole, so there is nothing to gather.
+    socket.set_nodelay(true).map_err(End::because)?;
     let address = socket.local_addr().map_err(End::because)?;
-    let client = socket.peer_addr().map_err(End::because)?;
     let (reader, writer) = socket.split();
     let mut connection = Connection {
         broker: context.broker,
@@ -93,23 +82,21 @@ impl Connection<'_> {
                 return self.write(&bytes.map_err(End::because)?).await;
             }
         };
-        let envelope = Envelope::open(&frame).map_err(|malformed| End::because(malformed.0))?;
-        mention_left_over(&envelope);
-        let elements = PER_ELEMENT * envelope.extent().elements;
+        let malformed = |malformed: Malformed| End::Dropped(malformed.0);
+        let mut envelope = Envelope::open(&frame).map_err(malformed)?;
+        let elements = PER_ELEMENT * envelope.elements;
         let weight = frame.len() + elements;
         drop(frame);
         let decoded = self.limits.memory(elements).await.map_err(End::Dropped)?;
         let decoding = self.limits.work(weight, || envelope.decode());
-        let request = decoding
-            .await
-            .map_err(|malformed| End::because(malformed.0))?;
-        let (correlation_id, version) = (request.correlation_id, request.version);
+        let request = decoding.await.map_err(malformed)?;
+        let (correlation_id, version) = (envelope.correlation_id, envelope.version);
 
         let parked = self.limits.try_park(weight);
         let caller = Caller {
             address: self.address,
             client: self.client,
-            client_id: request.client_id.to_string(),
+            client_id: envelope.client_id.to_string(),
             version,
             may_wait: parked.is_some(),
         };
@@ -165,18 +152,5 @@ impl Connection<'_> {
             Ok(written) => written.map_err(End::because),
             Err(_) => Err(End::because("the client takes too long to read its answer")),
         }
-    }
-}
-
-/// Says once, for all connections, that a client sends more than its request has fields.
-fn mention_left_over(envelope: &Envelope) {
-    static MENTIONED: AtomicBool = AtomicBool::new(false);
-    let left_over = envelope.extent().left_over;
-    // ORDERING: Relaxed: only which thread comes first counts.
-    if left_over > 0 && !MENTIONED.swap(true, Ordering::Relaxed) {
-        let (api, version) = envelope.api();
-        log!(
-            "{left_over} bytes after the last field of {api:?} v{version}: let pass, and not mentioned again"
-        );
     }
 }

@@ -1,11 +1,11 @@
 //! The requests of one client, frame by frame, within its limits.
 
-use crate::server::connection::End;
 use crate::server::limits::{ALLOWANCE, FIRST, IDLE, Limits, Share, time_for};
 use crate::wire::frame::{self, MAX_FRAME};
-use crate::wire::too_long::{self, LONGEST, Refusal, START};
+use crate::wire::request::{LONGEST, Refusal, START, refuse};
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::ApiKey;
+use std::fmt::Display;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::tcp::ReadHalf;
@@ -17,6 +17,21 @@ const GROWTH: usize = 64 * 1024;
 
 /// How often a client is looked after of which nothing more can be read now.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How a connection came to its end.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The client closed it, or had no use for it any more; or the server shuts down.
+    Closed,
+    /// The broker closed it, for this reason.
+    Dropped(String),
+}
+
+impl End {
+    pub(crate) fn because(reason: impl Display) -> Self {
+        Self::Dropped(reason.to_string())
+    }
+}
 
 /// The reading half of a connection.
 #[derive(Debug)]
@@ -91,12 +106,8 @@ impl<'a> Incoming<'a> {
     async fn read_up_to(&mut self, length: usize) -> Result<(), End> {
         while self.buffer.len() < length {
             // What comes behind is read along, as far as it costs nothing.
-            if self
-                .fill(length.max(ALLOWANCE))
-                .await
-                .map_err(End::because)?
-                == 0
-            {
+            let read = self.fill(length.max(ALLOWANCE)).await;
+            if read.map_err(End::because)? == 0 {
                 return Err(End::because("connection closed inside a frame"));
             }
         }
@@ -115,7 +126,7 @@ impl<'a> Incoming<'a> {
         }
         self.read_up_to(size_of::<i32>() + START).await?;
         let start = frame::take(&mut self.buffer, START);
-        let refusal = too_long::refuse(&start).ok_or_else(misfit)?;
+        let refusal = refuse(&start).ok_or_else(misfit)?;
         let mut left = length - START;
         loop {
             let discarded = left.min(self.buffer.len());

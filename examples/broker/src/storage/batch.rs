@@ -1,7 +1,7 @@
 //! Record batches, format version 2. A batch is stored and handed out as the bytes that came, with two header fields of
 //! its own filled in; of the records inside, which may be compressed, the broker knows only how many there are.
 
-use crate::storage::producers::Sequence;
+use crate::exchange::Outcome;
 use crate::storage::records;
 use bytes::{Buf, Bytes, BytesMut};
 use kafka_protocol::ResponseError;
@@ -20,6 +20,15 @@ const COMPRESSION_MASK: i16 = 0b111;
 const TRANSACTIONAL: i16 = 1 << 4;
 const CONTROL: i16 = 1 << 5;
 
+/// Which batch of which idempotent producer this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sequence {
+    pub producer_id: i64,
+    pub producer_epoch: i16,
+    /// Number of the first record, counted by the producer for this partition.
+    pub base_sequence: i32,
+}
+
 /// A batch whose header was found in order.
 #[derive(Debug, Clone)]
 pub struct Batch {
@@ -35,14 +44,14 @@ pub struct Batch {
 impl Batch {
     /// Checks what a producer sent for one partition: exactly one batch, as Kafka demands since Produce v3, with the
     /// records that it says it has.
-    pub fn from_producer(bytes: &Bytes) -> Result<Self, ResponseError> {
+    pub fn from_producer(bytes: &Bytes) -> Outcome<Self> {
         let batch = Self::read(bytes)?;
         records::check(batch.records, batch.codec, &bytes[HEADER..])?;
         Ok(batch)
     }
 
     /// Checks the header and the checksum.
-    fn read(bytes: &Bytes) -> Result<Self, ResponseError> {
+    fn read(bytes: &Bytes) -> Outcome<Self> {
         if bytes.len() > MAX_BATCH {
             return Err(ResponseError::MessageTooLarge);
         }
@@ -82,7 +91,7 @@ impl Batch {
     }
 
     /// The batch at the start of what was stored, and the offset of its first record.
-    pub(crate) fn from_storage(bytes: &Bytes) -> Result<(i64, Self), ResponseError> {
+    pub(crate) fn from_storage(bytes: &Bytes) -> Outcome<(i64, Self)> {
         let mut header = bytes
             .get(..LENGTH_END)
             .ok_or(ResponseError::CorruptMessage)?;

@@ -24,11 +24,9 @@ impl Folder {
     /// Takes possession of a folder, which is created if it is missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path.join(LOCK))?;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true);
+        let lock = options.open(path.join(LOCK))?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::WouldBlock => io::Error::other("another broker uses it"),
             fs::TryLockError::Error(error) => error,
@@ -50,8 +48,8 @@ impl Folder {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str());
-            let name =
-                name.ok_or_else(|| io::Error::other(format!("{}: no topic", path.display())))?;
+            let no_topic = || io::Error::other(format!("{}: no topic", path.display()));
+            let name = name.ok_or_else(no_topic)?;
             if name.starts_with(NEW) || name.starts_with(OLD) {
                 fs::remove_dir_all(&path)?;
             } else if name != LOCK && !name.starts_with(OFFSETS) {
@@ -89,7 +87,6 @@ impl Folder {
 }
 
 fn folders(topic: &Path, partitions: usize) -> Vec<PathBuf> {
-    (0..partitions)
-        .map(|index| topic.join(index.to_string()))
-        .collect()
+    let folders = (0..partitions).map(|index| topic.join(index.to_string()));
+    folders.collect()
 }

@@ -170,10 +170,9 @@ impl Log {
     /// Batches may be compressed, so this does not look inside: a consumer that starts here misses nothing, but
     /// may see a few records of the same batch that are older.
     pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
-        self.batches
-            .iter()
-            .find(|batch| batch.max_timestamp >= timestamp)
-            .map(|batch| (batch.base_timestamp.max(timestamp), batch.base_offset))
+        let mut batches = self.batches.iter();
+        let found = batches.find(|batch| batch.max_timestamp >= timestamp);
+        found.map(|batch| (batch.base_timestamp.max(timestamp), batch.base_offset))
     }
 
     /// Lets go of the oldest while there is more than [`RETENTION`], but of none at or past `keep_from`: batches of a
@@ -199,20 +198,17 @@ impl Log {
             None => (self.batches.len() > 1).then_some(1),
             Some(segments) => {
                 let start = segments.second_start()?;
-                Some(
-                    self.batches
-                        .partition_point(|batch| batch.base_offset < start),
-                )
-                .filter(|next| *next < self.batches.len())
+                let is_before = |batch: &Stored| batch.base_offset < start;
+                let next = self.batches.partition_point(is_before);
+                (next < self.batches.len()).then_some(next)
             }
         }
     }
 
     /// Where the batch that holds `offset` begins.
     fn position_of(&self, offset: i64) -> u64 {
-        self.batches
-            .get(self.index_of(offset))
-            .map_or(self.end_position, |batch| batch.position)
+        let batch = self.batches.get(self.index_of(offset));
+        batch.map_or(self.end_position, |batch| batch.position)
     }
 
     /// Which batch holds `offset`; one past the last if none does yet.
@@ -220,8 +216,7 @@ impl Log {
         if offset >= self.end_offset {
             return self.batches.len();
         }
-        self.batches
-            .partition_point(|batch| batch.base_offset <= offset)
-            .saturating_sub(1)
+        let is_before = |batch: &Stored| batch.base_offset <= offset;
+        self.batches.partition_point(is_before).saturating_sub(1)
     }
 }

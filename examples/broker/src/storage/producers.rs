@@ -1,7 +1,8 @@
 //! Idempotent producers, as far as one partition knows them: a batch sent again after a lost answer is
 //! recognised by its sequence number, and not appended twice. Most clients produce this way unless told not to.
 
-use crate::storage::batch::Batch;
+use crate::exchange::Outcome;
+use crate::storage::batch::{Batch, Sequence};
 use kafka_protocol::ResponseError;
 use std::collections::{HashMap, VecDeque};
 
@@ -10,15 +11,6 @@ const REMEMBERED: usize = 5;
 
 /// Producers remembered per partition. A forgotten one can go on, but is not protected from its first repeat.
 const MAX_PRODUCERS: usize = 1_000;
-
-/// Which batch of which producer this is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sequence {
-    pub producer_id: i64,
-    pub producer_epoch: i16,
-    /// Number of the first record, counted by the producer for this partition.
-    pub base_sequence: i32,
-}
 
 /// What the producers of one partition sent last.
 #[derive(Debug, Default)]
@@ -35,11 +27,9 @@ struct Seen {
 
 impl Producers {
     /// Whether `batch` is next in its producer's sequence (`None`), or a repeat of what is at some offset already.
-    pub(crate) fn find(&self, batch: &Batch) -> Result<Option<i64>, ResponseError> {
-        let Some(sequence) = batch.sequence else {
-            return Ok(None);
-        };
-        let Some(seen) = self.by_id.get(&sequence.producer_id) else {
+    pub(crate) fn find(&self, batch: &Batch) -> Outcome<Option<i64>> {
+        let known = |it: Sequence| Some((it, self.by_id.get(&it.producer_id)?));
+        let Some((sequence, seen)) = batch.sequence.and_then(known) else {
             return Ok(None);
         };
         let repeat = |seen: &&Seen| seen.sequence == sequence && seen.records == batch.records;
@@ -63,11 +53,6 @@ impl Producers {
         }
     }
 
-    /// The greatest id that is remembered.
-    pub(crate) fn greatest_id(&self) -> Option<i64> {
-        self.by_id.keys().max().copied()
-    }
-
     /// Notes that `batch` was appended at `base_offset`.
     pub(crate) fn note(&mut self, batch: &Batch, base_offset: i64) {
         let Some(sequence) = batch.sequence else {
@@ -89,12 +74,9 @@ impl Producers {
 
     fn forget_quietest(&mut self) {
         let last_offset = |seen: &VecDeque<Seen>| seen.back().map(|last| last.base_offset);
-        let quietest = self
-            .by_id
-            .iter()
-            .min_by_key(|(_, seen)| last_offset(seen))
-            .map(|(id, _)| *id);
-        if let Some(id) = quietest {
+        let seen = self.by_id.iter();
+        let quietest = seen.min_by_key(|(_, seen)| last_offset(seen));
+        if let Some(id) = quietest.map(|(id, _)| *id) {
             self.by_id.remove(&id);
         }
     }

@@ -1,6 +1,7 @@
 //! The records inside a batch, which are counted and not kept: offsets are given out by their number, so a batch must
 //! not promise more of them than its bytes hold.
 
+use crate::exchange::Outcome;
 use kafka_protocol::ResponseError;
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -18,7 +19,7 @@ const MIN_RECORD: u64 = 6;
 ///
 /// # Errors
 /// UNSUPPORTED_COMPRESSION_TYPE, CORRUPT_MESSAGE if they cannot be unpacked, INVALID_RECORD if the count is wrong.
-pub(super) fn check(count: i32, codec: i16, bytes: &[u8]) -> Result<(), ResponseError> {
+pub(super) fn check(count: i32, codec: i16, bytes: &[u8]) -> Outcome {
     let counted = match codec {
         0 => holds(count, bytes),
         1 => holds(count, flate2::read::GzDecoder::new(bytes)),

@@ -99,9 +99,10 @@ impl Segments {
             }
             let (length, lost) = (segment.length, rest.len());
             if number + 1 < count {
-                let wrong =
-                    format!("{path} is damaged at byte {length}, and later segments follow");
-                return Err(damaged(wrong));
+                let what = "and later segments follow";
+                return Err(damaged(format!(
+                    "{path} is damaged at byte {length}, {what}"
+                )));
             }
             let file = OpenOptions::new().write(true).open(&segment.path)?;
             file.set_len(length)?;
@@ -114,15 +115,10 @@ impl Segments {
     /// Appends a batch that begins with offset `start`. After an error there is nothing of it.
     pub(crate) fn append(&mut self, start: i64, bytes: &[u8]) -> io::Result<Piece> {
         if self.broken {
-            return Err(io::Error::other(
-                "an earlier append left the segment broken",
-            ));
+            return Err(io::Error::other("an earlier append left it broken"));
         }
-        if self
-            .segments
-            .back()
-            .is_none_or(|last| last.length >= SEGMENT)
-        {
+        let last = self.segments.back();
+        if last.is_none_or(|last| last.length >= SEGMENT) {
             self.sync()?;
             self.segments.push_back(Segment {
                 start,
@@ -134,10 +130,8 @@ impl Segments {
         let Some(last) = self.segments.back_mut() else {
             return Err(io::Error::other("no segment"));
         };
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&last.path)?;
+        let mut options = OpenOptions::new();
+        let mut file = options.append(true).create(true).open(&last.path)?;
         if let Err(error) = file.write_all(bytes) {
             self.broken = file.set_len(last.length).is_err();
             return Err(error);

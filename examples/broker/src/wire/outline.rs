@@ -13,18 +13,9 @@ use std::ops::RangeInclusive;
 /// broker may have, named alone in its topic.
 const MAX_ELEMENTS: usize = 20_000;
 
-/// What a walk along a request body found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Extent {
-    /// Array elements and tagged fields.
-    pub elements: usize,
-    /// Bytes after the last field.
-    pub left_over: usize,
-}
-
-/// Walks a request body, which has to be laid out as `outline` says, with no more elements than a request may have;
-/// `None` if it is not. More may follow.
-pub(crate) fn check(body: &[u8], outline: &str, version: i16, flexible: bool) -> Option<Extent> {
+/// Walks a request body, which has to be laid out as `outline` says, with no more elements than a request may have:
+/// how many it has, or `None`. More bytes may follow.
+pub(crate) fn check(body: &[u8], outline: &str, version: i16, flexible: bool) -> Option<usize> {
     let mut walk = Walk {
         rest: body,
         version,
@@ -33,10 +24,7 @@ pub(crate) fn check(body: &[u8], outline: &str, version: i16, flexible: bool) ->
     };
     walk.fields(outline)?;
     walk.tagged_fields()?;
-    Some(Extent {
-        elements: MAX_ELEMENTS - walk.elements_left,
-        left_over: walk.rest.len(),
-    })
+    Some(MAX_ELEMENTS - walk.elements_left)
 }
 
 /// Takes the first field off an outline: what it is, and the versions that have it.

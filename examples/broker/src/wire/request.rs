@@ -1,24 +1,13 @@
 //! From a frame to a request.
 
 use crate::wire::apis::Api;
-use crate::wire::outline;
-pub use crate::wire::outline::Extent;
+use crate::wire::outline::{self, Walk};
 use bytes::Bytes;
+use kafka_protocol::ResponseError;
 pub use kafka_protocol::messages::RequestKind;
-use kafka_protocol::messages::{ApiKey, RequestHeader};
+use kafka_protocol::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use kafka_protocol::messages::{ApiKey, ProduceResponse, RequestHeader, TopicName};
 use kafka_protocol::protocol::{Decodable, StrBytes};
-
-/// A request that was understood.
-#[derive(Debug)]
-pub struct Request {
-    pub correlation_id: i32,
-    /// What the client calls itself; empty if it does not.
-    pub client_id: StrBytes,
-    /// The version to answer in.
-    pub version: i16,
-    /// What is asked. `None` for an ApiVersions request in a version that is not known here; see [`Envelope::open`].
-    pub body: Option<RequestKind>,
-}
 
 /// Why a request was not understood. There is no version to answer it in, so its connection is closed.
 #[derive(Debug)]
@@ -38,11 +27,14 @@ impl Malformed {
 #[derive(Debug)]
 pub struct Envelope {
     api: ApiKey,
-    version: i16,
-    correlation_id: i32,
-    client_id: StrBytes,
+    /// The version to answer in.
+    pub version: i16,
+    pub correlation_id: i32,
+    /// What the client calls itself; empty if it does not.
+    pub client_id: StrBytes,
+    /// Array elements and tagged fields in the body.
+    pub elements: usize,
     body: Option<Bytes>,
-    extent: Extent,
 }
 
 impl Envelope {
@@ -65,7 +57,7 @@ impl Envelope {
             correlation_id: i32::from_be_bytes([c0, c1, c2, c3]),
             client_id: StrBytes::new(),
             body: None,
-            extent: Extent::default(),
+            elements: 0,
         };
         if !api.versions.contains(&version) {
             envelope.version = 0;
@@ -81,7 +73,7 @@ impl Envelope {
             .map_err(|error| Malformed::new(api.key, version, &error.to_string()))?;
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
-        envelope.extent = outline::check(&body, api.body, version, header_version >= 2)
+        envelope.elements = outline::check(&body, api.body, version, header_version >= 2)
             .ok_or_else(|| {
                 let wrong = "fields end after the frame, or too many";
                 Malformed::new(api.key, version, wrong)
@@ -90,26 +82,75 @@ impl Envelope {
         Ok(envelope)
     }
 
-    /// What was found in the body.
-    pub fn extent(&self) -> Extent {
-        self.extent
-    }
-
-    /// Which request this is.
-    pub(crate) fn api(&self) -> (ApiKey, i16) {
-        (self.api, self.version)
-    }
-
-    /// Decodes the body.
-    pub fn decode(self) -> Result<Request, Malformed> {
-        let (api, version) = self.api();
+    /// Decodes what is asked. `None` for an ApiVersions request in a version that is not known here.
+    pub fn decode(&mut self) -> Result<Option<RequestKind>, Malformed> {
+        let (api, version) = (self.api, self.version);
         let decode = |mut body| RequestKind::decode(api, &mut body, version);
-        let body = self.body.map(decode).transpose();
-        Ok(Request {
-            body: body.map_err(|error| Malformed::new(api, version, &error.to_string()))?,
-            correlation_id: self.correlation_id,
-            client_id: self.client_id,
-            version,
-        })
+        let body = self.body.take().map(decode).transpose();
+        body.map_err(|error| Malformed::new(api, version, &error.to_string()))
     }
+}
+
+/// The start of a request has this many bytes: enough for the names up to its first batch.
+pub(crate) const START: usize = 2 * 1024;
+
+/// Longest request whose bytes are read to the end, and thrown away.
+pub(crate) const LONGEST: usize = 1 << 30;
+
+/// What the producer is answered whose request is longer than any that is taken. It is told so with a Kafka error: it
+/// would send the request again and again if the connection were just closed.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) correlation_id: i32,
+    pub(crate) version: i16,
+    pub(crate) response: ProduceResponse,
+}
+
+/// The answer to a request that starts like this; `None` if it is no produce request, or one for several partitions, or
+/// one that wants no answer.
+pub(crate) fn refuse(start: &[u8]) -> Option<Refusal> {
+    let &[k0, k1, v0, v1, c0, c1, c2, c3] = start.first_chunk()?;
+    let (key, version) = (i16::from_be_bytes([k0, k1]), i16::from_be_bytes([v0, v1]));
+    let api = Api::by_key(key).filter(|api| api.key == ApiKey::Produce)?;
+    if !api.versions.contains(&version) {
+        return None;
+    }
+    let mut walk = Walk {
+        rest: &start[8..],
+        version,
+        flexible: false,
+        elements_left: usize::MAX,
+    };
+    let (topic, index) = partition(&mut walk, api.key.request_header_version(version) >= 2)?;
+    let partition = PartitionProduceResponse::default()
+        .with_index(index)
+        .with_error_code(ResponseError::MessageTooLarge.code())
+        .with_base_offset(-1);
+    let topic = TopicProduceResponse::default()
+        .with_name(topic)
+        .with_partition_responses(vec![partition]);
+    Some(Refusal {
+        correlation_id: i32::from_be_bytes([c0, c1, c2, c3]),
+        version,
+        response: ProduceResponse::default().with_responses(vec![topic]),
+    })
+}
+
+/// The one partition that the request is for.
+fn partition(walk: &mut Walk<'_>, flexible: bool) -> Option<(TopicName, i32)> {
+    // The client id is an old-style string in every header, and clients send no tagged fields behind it.
+    walk.text()?;
+    walk.flexible = flexible;
+    walk.take(usize::from(flexible))?;
+    walk.text()?;
+    let acks_and_timeout = walk.take(6)?;
+    let topics = walk.elements()?;
+    let topic = String::from_utf8_lossy(walk.text()?).into_owned();
+    let partitions = walk.elements()?;
+    let index = walk.take(4)?;
+    if acks_and_timeout[..2] == [0, 0] || topics != 1 || partitions != 1 {
+        return None;
+    }
+    let index = i32::from_be_bytes(index.try_into().ok()?);
+    Some((TopicName(StrBytes::from_string(topic)), index))
 }

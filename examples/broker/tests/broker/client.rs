@@ -80,9 +80,8 @@ pub(crate) fn frame<R: Request>(version: i16, correlation: i32, request: &R) -> 
     let mut bytes = BytesMut::new();
     let encoded = header.encode(&mut bytes, R::header_version(version));
     encoded.expect("encode the header");
-    request
-        .encode(&mut bytes, version)
-        .expect("encode the request");
+    let encoded = request.encode(&mut bytes, version);
+    encoded.expect("encode the request");
     framed(&bytes)
 }
 

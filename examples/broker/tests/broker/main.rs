@@ -7,13 +7,12 @@
 mod bad_input;
 mod client;
 mod data;
-mod kcat;
 mod lifecycle;
 mod page;
 mod process;
 mod programs;
 mod protocol;
-mod python;
 mod requests;
+mod stock;
 mod versions;
 mod waits;

@@ -24,19 +24,8 @@ pub(crate) struct Broker {
 }
 
 /// The figures of one report line, by their names: `parked: fetch=1 produce=0 watched=1 connections=1 ...`. None before
-/// the first.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Report {
-    figures: HashMap<String, u64>,
-    /// How many reports there have been.
-    number: u64,
-}
-
-impl Report {
-    pub(crate) fn get(&self, name: &str) -> u64 {
-        self.figures.get(name).copied().unwrap_or_default()
-    }
-}
+/// the first. With them, as `number`, how many reports there have been.
+pub(crate) type Report = HashMap<String, u64>;
 
 impl Broker {
     pub(crate) fn start() -> Self {
@@ -69,11 +58,7 @@ impl Broker {
         lines(child.stderr.take().expect("piped"), sender);
         let log = Arc::<Mutex<Vec<String>>>::default();
         let logged = Arc::clone(&log);
-        thread::spawn(move || {
-            stderr
-                .iter()
-                .for_each(|line| logged.lock().unwrap().push(line))
-        });
+        thread::spawn(move || stderr.iter().for_each(|it| logged.lock().unwrap().push(it)));
         let first = stdout.recv_timeout(PATIENCE);
         let first = first.unwrap_or_else(|_| panic!("no first line: {:?}", log.lock()));
         let address = address(&first, "listening on ");
@@ -89,13 +74,13 @@ impl Broker {
         let report = Arc::clone(&broker.report);
         thread::spawn(move || {
             for line in stdout {
-                let mut report = report.lock().unwrap();
-                report.number += 1;
                 let figures = line.split(' ').filter_map(|word| {
                     let (name, figure) = word.split_once('=')?;
                     Some((name.to_owned(), figure.parse().ok()?))
                 });
-                report.figures.extend(figures);
+                let mut report = report.lock().unwrap();
+                report.extend(figures);
+                *report.entry("number".to_owned()).or_default() += 1;
             }
         });
         broker
@@ -116,18 +101,17 @@ impl Broker {
 
     /// Waits for a report, printed after this call, that satisfies `wanted`.
     pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&Report) -> bool) -> Report {
-        let seen = self.report.lock().unwrap().number;
-        eventually(what, || {
-            let report = self.report.lock().unwrap().clone();
-            // The next one may have been in the pipe already.
-            (report.number > seen + 1 && wanted(&report)).then_some(report)
-        })
+        let report = || self.report.lock().unwrap().clone();
+        let number = |report: &Report| report.get("number").copied().unwrap_or_default();
+        let seen = number(&report());
+        // The next one may have been in the pipe already.
+        let is_meant = |report: &Report| number(report) > seen + 1 && wanted(report);
+        eventually(what, || Some(report()).filter(is_meant))
     }
 
     pub(crate) fn wait_for_figure(&self, name: &str, value: u64) {
-        self.wait_for(&format!("{name}={value}"), |report| {
-            report.get(name) == value
-        });
+        let what = format!("{name}={value}");
+        self.wait_for(&what, |report| report.get(name) == Some(&value));
     }
 
     pub(crate) fn wait_for_parked(&self, fetches: u64) {
@@ -136,12 +120,8 @@ impl Broker {
 
     /// Waits for a line on stderr that holds `text`.
     pub(crate) fn wait_for_log(&self, text: &str) {
-        eventually(text, || {
-            self.log()
-                .iter()
-                .any(|line| line.contains(text))
-                .then_some(())
-        });
+        let is_there = || self.log().iter().any(|line| line.contains(text));
+        eventually(text, || is_there().then_some(()));
     }
 
     /// Bytes of memory in use.
@@ -166,22 +146,19 @@ impl Broker {
     /// Checks that, with the last clients gone, nothing is left behind, nothing panicked, and no check was forgotten.
     pub(crate) fn assert_clean<C>(&self, clients: C) {
         let report = self.assert_tidy(clients);
-        assert_eq!(report.get("missed_checks"), 0, "{report:?}");
+        assert_eq!(report["missed_checks"], 0, "{report:?}");
     }
 
     /// Where a wait may run out in the very moment that would have ended it, that cannot be told from a check that was
     /// forgotten: so this checks all but that.
     pub(crate) fn assert_tidy<C>(&self, clients: C) -> Report {
         drop(clients);
-        let report = self.wait_for("quiet broker", |report| report.get("connections") == 0);
+        let report = self.wait_for("quiet broker", |report| report["connections"] == 0);
         for figure in ["fetch", "produce", "watched"] {
-            assert_eq!(report.get(figure), 0, "{report:?}");
+            assert_eq!(report[figure], 0, "{report:?}");
         }
-        let log = self.log();
-        assert!(
-            !log.iter().any(|line| line.contains("panicked")),
-            "{log:#?}"
-        );
+        let log = self.log().join("\n");
+        assert!(!log.contains("panicked"), "{log}");
         report
     }
 }

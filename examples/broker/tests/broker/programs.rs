@@ -34,22 +34,17 @@ pub(crate) fn available(program: &str, probe: &[&str]) -> bool {
     }
     let asked = std::env::var_os("REQUEST_PURGATORY_REQUIRE_CLIENTS");
     let required = std::env::var_os("CI").is_some() || asked.is_some_and(|value| value == "1");
-    let probe = probe.join(" ");
-    assert!(
-        !required,
-        "{program} {probe} fails: run .ci/install clients"
-    );
-    eprintln!("skipped: {program} is not installed; .ci/install clients does it");
+    let says = format!("{program} is not installed; .ci/install clients does it");
+    assert!(!required, "{says}");
+    eprintln!("skipped: {says}");
     false
 }
 
 /// Runs a client to its end with this input. One that does not end fails the test.
 pub(crate) fn run(command: &mut Command, input: &str) -> Output {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("start the client");
+    let child = command.stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("start the client");
     let mut stdin = child.stdin.take().expect("piped");
     let input = input.to_owned();
     // A client that ends early leaves input unread.
@@ -89,12 +84,4 @@ pub(crate) fn eventually<T>(what: &str, mut wanted: impl FnMut() -> Option<T>) -
         assert!(started.elapsed() < PATIENCE, "no {what}");
         thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// Asserts that the median of several tries is below `limit`. A single one may be late for reasons of its own.
-pub(crate) fn assert_median_below(limit: Duration, mut run: impl FnMut() -> Duration) {
-    const TRIES: usize = 7;
-    let mut durations = [(); TRIES].map(|()| run());
-    durations.sort();
-    assert!(durations[TRIES / 2] < limit, "{durations:?}");
 }

@@ -1,11 +1,7 @@
 //! Errors and limits, request by request.
 
 use crate::process::Broker;
-use crate::requests::{
-    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, batch_from, create_request, fetch,
-    fetch_from, metadata, offset_at, patched, produce, produce_request, produce_to, produced,
-    records, run,
-};
+use crate::requests::*;
 use kafka_protocol::ResponseError as Code;
 use kafka_protocol::messages::CreateTopicsRequest;
 use std::time::{Duration, Instant};
@@ -16,25 +12,15 @@ fn topics_are_created_as_asked_or_refused() {
     let mut client = broker.client();
     let unknown = (UNKNOWN_TOPIC_OR_PARTITION, 0);
     assert_eq!(metadata(&mut client, &["new"], false), [unknown]);
-    assert_eq!(
-        metadata(&mut client, &["new"], true),
-        [(0, 4)],
-        "--partitions"
-    );
-    let long = "x".repeat(250);
-    let illegal = ["", ".", "..", "a/b", "a b", "\u{e4}", &long];
-    assert_eq!(
-        metadata(&mut client, &illegal, true),
-        [(Code::InvalidTopicException.code(), 0); 7]
-    );
+    assert_eq!(metadata(&mut client, &["new"], true), [(0, 4)]);
+    let illegal = ["", ".", "..", "a/b", "a b", "\u{e4}", &"x".repeat(250)];
+    let refused = (Code::InvalidTopicException.code(), 0);
+    assert_eq!(metadata(&mut client, &illegal, true), [refused; 7]);
 
     let checked = create_request(&[("checked", 3)]).with_validate_only(true);
     let mut create = |request: &CreateTopicsRequest| {
-        let answer = client.request(4, request).topics;
-        answer
-            .iter()
-            .map(|topic| topic.error_code)
-            .collect::<Vec<_>>()
+        let answer = client.request(4, request).topics.into_iter();
+        answer.map(|topic| topic.error_code).collect::<Vec<_>>()
     };
     assert_eq!(create(&checked), [0]);
     let mut replicated = create_request(&[("checked", 3)]);
@@ -108,10 +94,8 @@ fn produce_refuses_bad_batches() {
         ("control batch", patched(&good, 22, &[1 << 5])),
     ];
     refused(Code::InvalidRecord.code(), &wrong);
-    refused(
-        Code::MessageTooLarge.code(),
-        &[("too long", vec![0; 17 << 20])],
-    );
+    let long = ("too long", vec![0; 17 << 20]);
+    refused(Code::MessageTooLarge.code(), &[long]);
     let unknown = [5, 7].map(|codec| ("codec", patched(&good, 22, &[codec])));
     refused(Code::UnsupportedCompressionType.code(), &unknown);
     let nothing = produce_request(1, 0, "t", &[(0, None)]);
@@ -155,22 +139,13 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
     let (broker, mut client) = Broker::with_topic(3, &[]);
     let memory = broker.resident_memory();
     let records = vec![7; 120_000_000];
-    for version in [3, PRODUCE, 9] {
+    for (offset, version) in (0..).zip([3, PRODUCE, 9]) {
         let request = produce_request(-1, 5_000, "t", &[(2, Some(&records))]);
         let answer = client.request(version, &request);
         let partition = &answer.responses[0].partition_responses[0];
-        assert_eq!(
-            (partition.index, partition.error_code),
-            (2, Code::MessageTooLarge.code())
-        );
-        assert_eq!(
-            produce(&mut client, "t", b"value"),
-            if version == 9 {
-                2
-            } else {
-                i64::from(version == PRODUCE)
-            }
-        );
+        let refused = (partition.index, partition.error_code);
+        assert_eq!(refused, (2, Code::MessageTooLarge.code()));
+        assert_eq!(produce(&mut client, "t", b"value"), offset);
     }
     assert!(broker.resident_memory() < memory + (30 << 20));
     // Other requests of such a length, and lengths that make no sense.
@@ -185,37 +160,27 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
 #[test]
 fn a_batch_sent_again_is_not_appended_again() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
+    let (gap, old) = (Code::OutOfOrderSequenceNumber, Code::InvalidProducerEpoch);
     for (epoch, sequence, expected, what) in [
         (0, 0, (0, 0), "the first"),
         (0, 2, (0, 2), "the next"),
         (0, 2, (0, 2), "a repeat of the last"),
         (0, 0, (0, 0), "a repeat of an earlier one"),
-        (0, 6, (Code::OutOfOrderSequenceNumber.code(), -1), "a gap"),
+        (0, 6, (gap.code(), -1), "a gap"),
         (1, 0, (0, 4), "a new epoch starts again"),
-        (
-            0,
-            4,
-            (Code::InvalidProducerEpoch.code(), -1),
-            "an old epoch",
-        ),
+        (0, 4, (old.code(), -1), "an old epoch"),
     ] {
         let records = batch_from(7, epoch, sequence, &[b"a", b"b"]);
-        assert_eq!(
-            produce_to(&mut client, -1, "t", 0, &records),
-            expected,
-            "{what}"
-        );
+        let latest = offset_at(&mut client, "t", -1);
+        let answer = produce_to(&mut client, -1, "t", 0, &records);
+        assert_eq!(answer, expected, "{what}");
+        assert!(offset_at(&mut client, "t", -1) >= latest, "{what}");
     }
     assert_eq!(offset_at(&mut client, "t", -1), (0, 6));
     // A thousand producers are remembered: then the one goes that has sent nothing for longest.
     let mut one = |id, sequence| {
-        produce_to(
-            &mut client,
-            -1,
-            "t",
-            0,
-            &batch_from(id, 1, sequence, &[b"a"]),
-        )
+        let records = batch_from(id, 1, sequence, &[b"a"]);
+        produce_to(&mut client, -1, "t", 0, &records)
     };
     for number in 0..1_000 {
         assert_eq!(one(8 + number, 0), (0, 6 + number));
@@ -223,6 +188,21 @@ fn a_batch_sent_again_is_not_appended_again() {
     assert_eq!(one(8, 0), (0, 6), "a repeat");
     assert_eq!(one(7, 9), (0, 1_006), "a gap of one that is not known");
     broker.assert_clean(client);
+}
+
+/// A producer that wants no answer hears of an error by the end of its connection.
+#[test]
+fn acks_are_none_of_the_leader_or_of_all() {
+    let (broker, mut client) = Broker::with_topic(1, &[]);
+    let one = batch(&[b"value"]);
+    let refused = produce_to(&mut client, 2, "t", 0, &one);
+    assert_eq!(refused, (Code::InvalidRequiredAcks.code(), -1));
+    let unanswered = |partition| produce_request(0, 1_000, "t", &[(partition, Some(&one))]);
+    client.send(PRODUCE, &unanswered(0));
+    assert_eq!(produce(&mut client, "t", b"value"), 1);
+    client.send(PRODUCE, &unanswered(7));
+    client.assert_closed();
+    broker.wait_for_log("produce with acks 0");
 }
 
 #[test]
@@ -237,22 +217,14 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
     let unknown = run(&mut client, &fetch("missing", 1, 60_000));
     assert_eq!(unknown[0].error_code, UNKNOWN_TOPIC_OR_PARTITION);
     for offset in [-1, 4, i64::MAX, i64::MIN] {
-        let out_of_range = run(&mut client, &fetch_from("t", &[offset], 60_000));
-        assert_eq!(out_of_range[0].error_code, Code::OffsetOutOfRange.code());
-        assert_eq!(
-            (
-                out_of_range[0].high_watermark,
-                records(&out_of_range[0]).len()
-            ),
-            (-1, 0)
-        );
+        let found = &run(&mut client, &fetch_from("t", &[offset], 60_000))[0];
+        assert_eq!(found.error_code, Code::OffsetOutOfRange.code());
+        assert_eq!((found.high_watermark, records(found).len()), (-1, 0));
     }
     // One bad partition is enough, and the others are answered with what they have.
     let mixed = run(&mut client, &fetch("t", 3, 60_000).with_min_bytes(1 << 20));
-    assert_eq!(
-        (mixed[0].error_code, mixed[2].error_code),
-        (0, UNKNOWN_TOPIC_OR_PARTITION)
-    );
+    let errors = (mixed[0].error_code, mixed[2].error_code);
+    assert_eq!(errors, (0, UNKNOWN_TOPIC_OR_PARTITION));
     assert_eq!(run(&mut client, &fetch("t", 0, 60_000)), []);
     let in_session = client.request(FETCH, &fetch("t", 1, 60_000).with_session_id(5));
     assert_eq!(in_session.error_code, Code::FetchSessionIdNotFound.code());
@@ -286,36 +258,20 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
 #[test]
 fn offsets_are_found_by_time_and_the_oldest_go() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
-    assert_eq!(
-        offset_at(&mut client, "t", 0),
-        (0, -1),
-        "any time of nothing"
-    );
+    assert_eq!(offset_at(&mut client, "t", 0), (0, -1), "of nothing");
     let fifteen = batch(&[&vec![0; 15 << 20]]);
     for offset in 0..6 {
         assert_eq!(produce_to(&mut client, -1, "t", 0, &fifteen), (0, offset));
     }
     // 64 MiB are kept: four such batches.
-    for (timestamp, expected) in [
-        (-1, (0, 6)),
-        (-2, (0, 2)),
-        (1_000, (0, 2)),
-        (1_001, (0, -1)),
-    ] {
-        assert_eq!(
-            offset_at(&mut client, "t", timestamp),
-            expected,
-            "{timestamp}"
-        );
+    for (timestamp, expected) in [(-1, 6), (-2, 2), (1_000, 2), (1_001, -1)] {
+        let found = offset_at(&mut client, "t", timestamp);
+        assert_eq!(found, (0, expected), "{timestamp}");
     }
-    assert_eq!(
-        offset_at(&mut client, "t", -7).0,
-        Code::InvalidRequest.code()
-    );
-    assert_eq!(
-        offset_at(&mut client, "missing", -1).0,
-        UNKNOWN_TOPIC_OR_PARTITION
-    );
+    let no_time = offset_at(&mut client, "t", -7).0;
+    assert_eq!(no_time, Code::InvalidRequest.code());
+    let missing = offset_at(&mut client, "missing", -1).0;
+    assert_eq!(missing, UNKNOWN_TOPIC_OR_PARTITION);
     let gone = run(&mut client, &fetch_from("t", &[1], 0));
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = run(&mut client, &fetch_from("t", &[2], 0));

@@ -9,10 +9,7 @@ use kafka_protocol::messages::fetch_response::PartitionData;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
-use kafka_protocol::messages::{
-    CreateTopicsRequest, DeleteTopicsRequest, FetchRequest, FetchResponse, ListOffsetsRequest,
-    MetadataRequest, ProduceRequest, ProduceResponse, TopicName,
-};
+use kafka_protocol::messages::*;
 use kafka_protocol::protocol::StrBytes;
 use kafka_protocol::records::{
     Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
@@ -72,9 +69,7 @@ pub(crate) fn run(client: &mut Client, fetch: &FetchRequest) -> Vec<PartitionDat
 
 /// The bytes of records in what was fetched.
 pub(crate) fn records(data: &PartitionData) -> &[u8] {
-    data.records
-        .as_ref()
-        .expect("records empty rather than null")
+    data.records.as_ref().expect("empty rather than null")
 }
 
 /// A produce request for partitions of one topic; `None` sends null for records.
@@ -105,9 +100,8 @@ pub(crate) const PRODUCE: i16 = 8;
 pub(crate) fn produced(answer: ProduceResponse) -> Vec<(i16, i64)> {
     let topics = answer.responses.into_iter();
     let partitions = topics.flat_map(|topic| topic.partition_responses);
-    partitions
-        .map(|partition| (partition.error_code, partition.base_offset))
-        .collect()
+    let outcomes = partitions.map(|partition| (partition.error_code, partition.base_offset));
+    outcomes.collect()
 }
 
 pub(crate) fn produce_to(
@@ -147,27 +141,20 @@ pub(crate) fn create_topic(client: &mut Client, name: &str, partitions: i32) {
 pub(crate) fn delete_topics(client: &mut Client, names: &[&str]) -> Vec<i16> {
     let names = names.iter().map(|name| topic_name(name));
     let request = DeleteTopicsRequest::default().with_topic_names(names.collect());
-    let answer = client.request(5, &request);
-    answer
-        .responses
-        .iter()
-        .map(|topic| topic.error_code)
-        .collect()
+    let responses = client.request(5, &request).responses.into_iter();
+    responses.map(|topic| topic.error_code).collect()
 }
 
 /// Asks for topics, creating missing ones or not: error and number of partitions of each.
 pub(crate) fn metadata(client: &mut Client, topics: &[&str], create: bool) -> Vec<(i16, usize)> {
-    let topics = topics
-        .iter()
-        .map(|name| MetadataRequestTopic::default().with_name(Some(topic_name(name))));
+    let topic = |name: &&str| MetadataRequestTopic::default().with_name(Some(topic_name(name)));
+    let topics = topics.iter().map(topic);
     let request = MetadataRequest::default()
         .with_topics(Some(topics.collect()))
         .with_allow_auto_topic_creation(create);
-    let topics = client.request(8, &request).topics;
-    topics
-        .iter()
-        .map(|topic| (topic.error_code, topic.partitions.len()))
-        .collect()
+    let topics = client.request(8, &request).topics.into_iter();
+    let found = topics.map(|topic| (topic.error_code, topic.partitions.len()));
+    found.collect()
 }
 
 pub(crate) fn list_offsets_request(topic: &str, timestamp: i64) -> ListOffsetsRequest {
@@ -207,9 +194,10 @@ pub(crate) fn batch_from(id: i64, epoch: i16, sequence: i32, values: &[&[u8]]) -
         value: Some(Bytes::copy_from_slice(value)),
         headers: IndexMap::new(),
     });
+    let (version, compression) = (2, Compression::None);
     let options = RecordEncodeOptions {
-        version: 2,
-        compression: Compression::None,
+        version,
+        compression,
     };
     let mut bytes = BytesMut::new();
     let records: Vec<_> = records.collect();

@@ -2,12 +2,7 @@
 
 use crate::client::Client;
 use crate::process::Broker;
-use crate::programs::assert_median_below;
-use crate::requests::{
-    FETCH, PRODUCE, UNKNOWN_TOPIC_OR_PARTITION, batch, create_topic, delete_topics, fetch,
-    fetch_from, offset_at, patched, produce, produce_request, produce_to, produced,
-    receive_fetched, records, run,
-};
+use crate::requests::*;
 use kafka_protocol::messages::{ApiVersionsRequest, ProduceRequest};
 use std::time::{Duration, Instant};
 
@@ -24,54 +19,22 @@ fn ms(count: u64) -> Duration {
 }
 
 #[test]
-fn any_partition_wakes_a_fetch_of_many() {
-    const PARTITIONS: usize = 50;
-    let broker = Broker::start();
-    let (mut consumer, mut producer) = (broker.client(), broker.client());
-    create_topic(&mut producer, "t", PARTITIONS as i32);
-    let mut offsets = [0; PARTITIONS];
-    let mut partition = PARTITIONS - 1;
-    assert_median_below(ms(50), || {
-        // The longest wait parks and wakes like any other.
-        let sent = consumer.send(FETCH, &fetch_from("t", &offsets, i32::MAX));
-        broker.wait_for_figure("watched", PARTITIONS as u64);
-        let begun = Instant::now();
-        produce_to(&mut producer, 1, "t", partition as i32, &batch(&[b"value"]));
-        let fetched = receive_fetched(&mut consumer, sent);
-        let waited = begun.elapsed();
-        let with_data = fetched.iter().filter(|data| !records(data).is_empty());
-        let with_data: Vec<_> = with_data.map(|data| data.partition_index).collect();
-        assert_eq!(with_data, [partition as i32]);
-        offsets[partition] = 1;
-        partition -= 6;
-        waited
-    });
-    broker.assert_clean((consumer, producer));
-}
-
-#[test]
 fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_more() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
-    assert_median_below(ms(550), || {
-        let started = Instant::now();
-        let fetched = run(&mut client, &fetch("t", 1, 500));
-        let waited = started.elapsed();
-        assert_eq!((fetched[0].error_code, records(&fetched[0])), (0, &[][..]));
-        assert!(waited >= ms(500), "too early: {waited:?}");
-        waited
-    });
     let started = Instant::now();
-    for (max_wait, min_bytes) in [
+    let fetched = run(&mut client, &fetch("t", 1, 500));
+    assert_eq!((fetched[0].error_code, records(&fetched[0])), (0, &[][..]));
+    let waited = started.elapsed();
+    assert!((ms(500)..ms(500) + AT_ONCE).contains(&waited), "{waited:?}");
+    let started = Instant::now();
+    for (max_wait, least) in [
         (0, 1),
         (-1, 1),
         (i32::MIN, i32::MAX),
         (60_000, 0),
         (60_000, -1),
     ] {
-        run(
-            &mut client,
-            &fetch("t", 1, max_wait).with_min_bytes(min_bytes),
-        );
+        run(&mut client, &fetch("t", 1, max_wait).with_min_bytes(least));
     }
     assert!(started.elapsed() < AT_ONCE);
     produce(&mut client, "t", b"value");
@@ -128,10 +91,8 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let later = patched(&one, 35, &2_000_i64.to_be_bytes());
     assert_eq!(produce_to(&mut producer, 1, "t", 0, &later), (0, 1));
     let seen = run(&mut consumer, &fetch("t", 1, 0));
-    assert_eq!(
-        (seen[0].high_watermark, records(&seen[0]).len()),
-        (1, one.len())
-    );
+    let found = (seen[0].high_watermark, records(&seen[0]).len());
+    assert_eq!(found, (1, one.len()));
     let beyond = run(&mut consumer, &fetch_from("t", &[1], 0));
     assert_eq!((beyond[0].error_code, records(&beyond[0]).len()), (0, 0));
     let asked = Instant::now();
@@ -146,17 +107,12 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let both = fetch("t", 1, 60_000).with_min_bytes(2 * one.len() as i32);
     let wants_both = other.send(FETCH, &both);
     broker.wait_for_parked(2);
-    assert!(
-        begun.elapsed() < ms(3_900),
-        "too slow a machine for this test"
-    );
+    assert!(begun.elapsed() < ms(3_900), "too slow a machine");
     let fetched = receive_fetched(&mut consumer, parked);
     let waited = begun.elapsed();
     assert!(waited >= ms(4_000), "seen {waited:?} after it was produced");
-    assert_eq!(
-        (fetched[0].high_watermark, records(&fetched[0]).len()),
-        (2, one.len())
-    );
+    let found = (fetched[0].high_watermark, records(&fetched[0]).len());
+    assert_eq!(found, (2, one.len()));
     let fetched = receive_fetched(&mut other, wants_both);
     assert_eq!(records(&fetched[0]).len(), 2 * one.len());
     assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, 1), "by time");
@@ -178,10 +134,8 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         let request = produce_request(acks, timeout, "t", &[(0, Some(&one))]);
         let answer = produced(producer.request(PRODUCE, &request));
         assert_eq!(answer[0].0, error);
-        assert!(
-            (ms(least)..ms(most)).contains(&started.elapsed()),
-            "{acks} {timeout}"
-        );
+        let waited = started.elapsed();
+        assert!((ms(least)..ms(most)).contains(&waited), "{acks} {timeout}");
     }
     // The records of those that timed out are there all the same, once the follower has them.
     assert_eq!(run(&mut producer, &fetch("t", 1, 0))[0].high_watermark, 5);

@@ -19,10 +19,8 @@ pub(crate) fn receive(bytes: &[u8]) {
         }
         let before = buffer.len();
         let frame = frame::take(&mut buffer, length);
-        assert_eq!(
-            (frame.len(), buffer.len()),
-            (length, before - PREFIX - length)
-        );
+        assert_eq!(frame.len(), length);
+        assert_eq!(buffer.len(), before - PREFIX - length);
         decode(&frame);
     }
 }
@@ -30,20 +28,20 @@ pub(crate) fn receive(bytes: &[u8]) {
 fn decode(frame: &Bytes) {
     let opened = Envelope::open(frame);
     if let Ok(envelope) = &opened {
-        let extent = envelope.extent();
         // An element has at least a byte, and is decoded into more than that: so the bytes bound the memory.
-        assert!(extent.elements + extent.left_over <= frame.len());
+        assert!(envelope.elements <= frame.len());
     }
-    let request = match opened.and_then(Envelope::decode) {
-        Ok(request) => request,
+    let decoded = opened.and_then(|mut envelope| Ok((envelope.decode()?, envelope)));
+    let (request, envelope) = match decoded {
+        Ok(decoded) => decoded,
         Err(malformed) => {
             // A decoder that says so must be right.
             assert_eq!(malformed.0.starts_with("frame too short"), frame.len() < 8);
             return;
         }
     };
-    assert_eq!(request.correlation_id.to_be_bytes(), frame[4..8]);
-    if let Some(RequestKind::Produce(produce)) = request.body {
+    assert_eq!(envelope.correlation_id.to_be_bytes(), frame[4..8]);
+    if let Some(RequestKind::Produce(produce)) = request {
         let topics = produce.topic_data.iter();
         let partitions = topics.flat_map(|topic| &topic.partition_data);
         let records = partitions.filter_map(|partition| partition.records.as_ref());
@@ -74,8 +72,6 @@ fn take_batch(bytes: &Bytes) {
     assert_eq!((stored.len(), &stored[16..]), (bytes.len(), &bytes[16..]));
     assert_eq!(stored[..8], 77_i64.to_be_bytes());
     let again = Batch::from_producer(&stored).expect("a stored batch is a batch");
-    assert_eq!(
-        (again.records, again.sequence),
-        (batch.records, batch.sequence)
-    );
+    assert_eq!(again.records, batch.records);
+    assert_eq!(again.sequence, batch.sequence);
 }

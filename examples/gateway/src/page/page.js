@@ -3,11 +3,17 @@ const SECONDS = 120;
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const cards = new Map();
 
+/** Names of nodes by their URLs, as far as the browser may keep them. */
+const names = (() => {
+  try { return localStorage; } catch { return { getItem: () => null, setItem: () => {} }; }
+})();
+
 /** The card of the node at a base URL; the first time it is made. */
 function card(base) {
   if (!cards.has(base)) {
     const section = document.querySelector("template").content.cloneNode(true).firstElementChild;
-    section.querySelector(".name").textContent = base || location.host;
+    // (The name that it had when it last answered, be it to an earlier visit.)
+    section.querySelector(".name").textContent = names.getItem(base || location.origin) ?? (base || location.host);
     document.querySelector("main").append(section);
     cards.set(base, { section, samples: [] });
   }
@@ -38,7 +44,9 @@ function draw(base, stats) {
   const fastest = Math.max(...samples.map((sample) => sample.rates.woken));
 
   section.className = figures.lag_ms ? "behind" : "live";
-  section.querySelector(".name").textContent = `${figures.name} (${figures.engine})`;
+  const name = `${figures.name} (${figures.engine})`;
+  section.querySelector(".name").textContent = name;
+  names.setItem(base || location.origin, name);
   section.querySelector(".live").textContent = figures.lag_ms
     ? `not in step with the store for ${(figures.lag_ms / 1000).toFixed(1)} s` : "in step";
   const show = (figure, text) => { section.querySelector(`[data-figure="${figure}"]`).textContent = text; };
@@ -55,10 +63,11 @@ function draw(base, stats) {
   path("woken", line(samples, (sample) => sample.rates.woken, fastest));
 
   const rest = { topics: figures.watched_topics, sessions: figures.sessions, gaps: figures.gaps, healed: figures.healed,
-    "bodies read": figures.fetches, expired: figures.expired, refused: figures.refused, resets: figures.resets };
+    resets: figures.resets, "bodies read": figures.fetches, expired: figures.expired, refused: figures.refused };
   section.querySelector("dl").replaceChildren(...Object.entries(rest).map(([says, count]) => {
     const pair = document.createElement("div"), name = document.createElement("dt"), value = document.createElement("dd");
     name.textContent = says;
+    name.title = document.querySelector(`[data-word="${says}"] + dd`).textContent;
     value.textContent = whole.format(count);
     pair.append(name, value);
     return pair;

@@ -1,11 +1,9 @@
 //! Rebalances, one step after the other.
 
-use super::world::{
-    GROUP, INITIAL_DELAY, REBALANCE, SESSION, World, join_request, protocols, share, sync_request,
-};
-use crate::groups::answers::text;
+use super::world::*;
+use crate::groups::member::text;
 use kafka_protocol::ResponseError as Code;
-use kafka_protocol::messages::{GroupId, JoinGroupRequest, SyncGroupRequest};
+use kafka_protocol::messages::{GroupId, JoinGroupRequest};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -52,11 +50,7 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
         while passed + SESSION / 2 < REBALANCE {
             world.pass(SESSION / 2);
             passed += SESSION / 2;
-            assert_eq!(
-                world.heartbeat(id, generation),
-                expected,
-                "after {passed:?}"
-            );
+            assert_eq!(world.heartbeat(id, generation), expected, "{passed:?}");
         }
         REBALANCE - passed
     };
@@ -109,53 +103,46 @@ fn what_makes_no_sense_is_refused() {
     });
     let ids = world.stable(1);
     let join = || join_request("");
-    let group = |id: &str| GroupId(text(id));
-    let heavy = join().with_protocols(protocols(&["range", &"x".repeat(2_000)]));
-    let refused = |request: JoinGroupRequest, error| {
-        assert_eq!(world.ask(request, 9).joined().error_code, error);
-    };
-    refused(join().with_group_id(group("")), Code::InvalidGroupId.code());
-    refused(
-        join().with_group_id(group(&"g".repeat(256))),
-        Code::InvalidGroupId.code(),
-    );
-    for milliseconds in [-1, 499, i32::MAX] {
-        refused(
-            join().with_session_timeout_ms(milliseconds),
-            Code::InvalidSessionTimeout.code(),
-        );
+    let group = |id: &str| join().with_group_id(GroupId(text(id)));
+    let session = |milliseconds| join().with_session_timeout_ms(milliseconds);
+    let offers = |names: &[&str]| join().with_protocols(protocols(names));
+    let instance = Some(text("x"));
+    for (request, error) in [
+        (group(""), Code::InvalidGroupId),
+        (group(&"g".repeat(256)), Code::InvalidGroupId),
+        (session(-1), Code::InvalidSessionTimeout),
+        (session(499), Code::InvalidSessionTimeout),
+        (session(i32::MAX), Code::InvalidSessionTimeout),
+        (offers(&[]), Code::InconsistentGroupProtocol),
+        (offers(&["unknown"]), Code::InconsistentGroupProtocol),
+        (
+            join().with_protocol_type(text("connect")),
+            Code::InconsistentGroupProtocol,
+        ),
+        (
+            offers(&["range", &"x".repeat(2_000)]),
+            Code::GroupMaxSizeReached,
+        ),
+        (join_request("stranger"), Code::UnknownMemberId),
+        (
+            join_request("stranger").with_group_instance_id(instance),
+            Code::UnknownMemberId,
+        ),
+    ] {
+        let answer = world.ask(request.clone(), 9).joined();
+        assert_eq!(answer.error_code, error.code(), "{request:?}");
     }
-    for names in [&[][..], &["unknown"]] {
-        refused(
-            join().with_protocols(protocols(names)),
-            Code::InconsistentGroupProtocol.code(),
-        );
-    }
-    refused(
-        join().with_protocol_type(text("connect")),
-        Code::InconsistentGroupProtocol.code(),
-    );
-    refused(heavy, Code::GroupMaxSizeReached.code());
-    refused(join_request("stranger"), Code::UnknownMemberId.code());
-    let named = join_request("stranger").with_group_instance_id(Some(text("x")));
-    refused(named, Code::UnknownMemberId.code());
-    let synced = |request| {
-        world
-            .ask::<SyncGroupRequest>(request, 5)
-            .synced()
-            .error_code
-    };
-    assert_eq!(
-        synced(sync_request("stranger", 1, &[])),
-        Code::UnknownMemberId.code()
-    );
+    let stranger = sync_request("stranger", 1, &[]);
     let other = sync_request(&ids[0], 1, &[]).with_protocol_name(Some(text("roundrobin")));
-    assert_eq!(synced(other), Code::InconsistentGroupProtocol.code());
-    assert_eq!(world.leave("stranger", None), Code::UnknownMemberId.code());
-    assert_eq!(
-        world.leave("", Some("stranger")),
-        Code::UnknownMemberId.code()
-    );
+    for (request, error) in [
+        (stranger, Code::UnknownMemberId),
+        (other, Code::InconsistentGroupProtocol),
+    ] {
+        assert_eq!(world.ask(request, 5).synced().error_code, error.code());
+    }
+    for (member, instance) in [("stranger", None), ("", Some("stranger"))] {
+        assert_eq!(world.leave(member, instance), Code::UnknownMemberId.code());
+    }
     // None of it did the group any harm.
     assert_eq!((world.phase(), world.heartbeat(&ids[0], 1)), ("Stable", 0));
     world.check();
@@ -164,16 +151,12 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(third.error_code, Code::GroupMaxSizeReached.code());
 }
 
-/// Two members "a", who leads, and "b".
-fn static_group(world: &World) -> Vec<String> {
-    world.stabilised(["a", "b"].map(|name| world.ask(named(name), 9)).into())
-}
-
 #[test]
-fn a_static_member_that_restarts_disturbs_nobody() {
+fn a_static_member_that_restarts_disturbs_no_other() {
     for name in ["b", "a"] {
         let world = World::new();
-        let ids = static_group(&world);
+        // "a" leads.
+        let ids = world.stabilised(["a", "b"].map(|name| world.ask(named(name), 9)).into());
         let before = &ids[usize::from(name == "b")];
         let again = world.ask(named(name), 9).joined();
         assert_eq!((again.error_code, again.generation_id), (0, 1));
@@ -186,10 +169,8 @@ fn a_static_member_that_restarts_disturbs_nobody() {
         assert_eq!(world.heartbeat(&again.member_id, 1), 0);
         assert_eq!(world.heartbeat(before, 1), Code::UnknownMemberId.code());
         let fenced = join_request(before).with_group_instance_id(Some(text(name)));
-        assert_eq!(
-            world.ask(fenced, 9).joined().error_code,
-            Code::FencedInstanceId.code()
-        );
+        let fenced = world.ask(fenced, 9).joined().error_code;
+        assert_eq!(fenced, Code::FencedInstanceId.code());
         assert_eq!(world.phase(), "Stable");
         world.check();
         // An administrator removes it by its name.
@@ -214,15 +195,8 @@ fn the_shutdown_answers_everything_that_waits() {
     let mut sync = world.sync(&ids[1], 1, &[]);
     world.coordinator.shutdown();
     assert_eq!(sync.synced().error_code, Code::NotCoordinator.code());
-    assert_eq!(
-        world.ask(join_request(""), 3).joined().error_code,
-        Code::NotCoordinator.code()
-    );
-    assert_eq!(
-        world
-            .coordinator
-            .group(GROUP)
-            .map(|group| group.lock().members.len()),
-        Some(2)
-    );
+    let late = world.ask(join_request(""), 3).joined().error_code;
+    assert_eq!(late, Code::NotCoordinator.code());
+    let group = world.coordinator.group(GROUP).expect("it stays");
+    assert_eq!(group.lock().members.len(), 2);
 }

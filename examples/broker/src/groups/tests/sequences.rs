@@ -1,11 +1,8 @@
 //! Whatever a few clients do, in whatever order: every request is answered once, there is one leader, and all members
 //! of a generation are told the same.
 
-use super::world::{
-    Asked, GROUP, INITIAL_DELAY, REBALANCE, SESSION, World, join_request, protocols, share,
-    sync_request,
-};
-use crate::groups::answers::text;
+use super::world::*;
+use crate::groups::member::text;
 use kafka_protocol::messages::{DeleteGroupsRequest, GroupId, JoinGroupResponse, ResponseKind};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -145,12 +142,10 @@ impl Run {
     fn delete(&mut self) {
         let id = GroupId(text(GROUP));
         let request = DeleteGroupsRequest::default().with_groups_names(vec![id]);
-        match self.world.now(request, 2) {
-            ResponseKind::DeleteGroups(answer) if answer.results[0].error_code == 0 => {
-                self.generations.clear();
-            }
-            ResponseKind::DeleteGroups(_) => {}
-            other => panic!("{other:?}"),
+        let answer = self.world.now(request, 2);
+        let answer = unwrap!(answer, ResponseKind::DeleteGroups(answer) => answer);
+        if answer.results[0].error_code == 0 {
+            self.generations.clear();
         }
     }
 
@@ -158,28 +153,24 @@ impl Run {
     fn collect(&mut self) {
         for client in &mut self.clients {
             let mut answers = Vec::new();
-            client.joins.retain_mut(|asked| match asked.poll() {
-                Some(ResponseKind::JoinGroup(answer)) => {
-                    answers.push(answer);
-                    false
-                }
-                Some(other) => panic!("{other:?}"),
-                None => true,
+            client.joins.retain_mut(|asked| {
+                let answer = asked.poll();
+                let waits = answer.is_none();
+                answers.extend(answer.map(|it| unwrap!(it, ResponseKind::JoinGroup(it) => it)));
+                waits
             });
-            client
-                .syncs
-                .retain_mut(|(generation, asked)| match asked.poll() {
-                    Some(ResponseKind::SyncGroup(answer)) => {
-                        self.answered += 1;
-                        // (A static member may still have the assignment of its member id before.)
-                        if !answer.assignment.is_empty() && client.name.is_none() {
-                            assert_eq!(answer.assignment, share(&client.member, *generation));
-                        }
-                        false
-                    }
-                    Some(other) => panic!("{other:?}"),
-                    None => true,
-                });
+            client.syncs.retain_mut(|(generation, asked)| {
+                let Some(answer) = asked.poll() else {
+                    return true;
+                };
+                let answer = unwrap!(answer, ResponseKind::SyncGroup(answer) => answer);
+                self.answered += 1;
+                // (A static member may still have the assignment of its member id before.)
+                if !answer.assignment.is_empty() && client.name.is_none() {
+                    assert_eq!(answer.assignment, share(&client.member, *generation));
+                }
+                false
+            });
             for answer in answers {
                 self.answered += 1;
                 note(client, &mut self.generations, &answer);
@@ -200,18 +191,11 @@ impl Run {
         self.collect();
         assert_eq!(self.sent, self.answered + self.abandoned, "one answer each");
         let coordinator = &self.world.coordinator;
-        assert_eq!(coordinator.members(), 0);
-        assert_eq!(
-            (
-                coordinator.joins.stats().parked,
-                coordinator.syncs.stats().parked
-            ),
-            (0, 0)
-        );
         let memory = coordinator.memory.available_permits();
-        assert_eq!(memory, self.world.bytes, "memory of no member");
-        assert_eq!(coordinator.joins.stats().panicked, 0);
-        assert_eq!(coordinator.syncs.stats().panicked, 0);
+        assert_eq!((coordinator.members(), memory), (0, self.world.bytes));
+        for stats in [coordinator.joins.stats(), coordinator.syncs.stats()] {
+            assert_eq!((stats.parked, stats.panicked), (0, 0));
+        }
         self.world.check();
     }
 }
@@ -222,22 +206,17 @@ fn note(
     answer: &JoinGroupResponse,
 ) {
     match answer.error_code {
-        0 => {}
         // MEMBER_ID_REQUIRED
-        79 => {
-            client.member = answer.member_id.to_string();
-            return;
-        }
+        0 | 79 => client.member = answer.member_id.to_string(),
         // UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID
-        25 | 82 => {
-            client.member.clear();
-            return;
-        }
+        25 | 82 => client.member.clear(),
         // COORDINATOR_NOT_AVAILABLE, REBALANCE_IN_PROGRESS
-        15 | 27 => return,
+        15 | 27 => {}
         other => panic!("error {other}"),
     }
-    client.member = answer.member_id.to_string();
+    if answer.error_code != 0 {
+        return;
+    }
     client.generation = answer.generation_id;
     let members = answer.members.iter();
     client.leads = members.map(|it| it.member_id.to_string()).collect();
@@ -246,12 +225,10 @@ fn note(
     let leads = *answer.leader == *client.member;
     assert_eq!(leads, !client.leads.is_empty(), "the list is the leader's");
     let told = (protocol.to_owned(), answer.leader.to_string());
-    let known = generations.entry(answer.generation_id);
-    assert_eq!(
-        *known.or_insert_with(|| told.clone()),
-        told,
-        "all are told the same"
-    );
+    let known = generations
+        .entry(answer.generation_id)
+        .or_insert_with(|| told.clone());
+    assert_eq!(*known, told, "all are told the same");
 }
 
 proptest! {

@@ -3,15 +3,12 @@
 use crate::exchange::{Answer, Caller, Reply, Waiting};
 use crate::groups::group::Phase;
 use crate::groups::settings::Settings;
-use crate::groups::{Coordinator, answers::text};
+use crate::groups::{Coordinator, member::text};
 use bytes::Bytes;
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
-use kafka_protocol::messages::{
-    GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, RequestKind,
-    ResponseKind, SyncGroupRequest, SyncGroupResponse,
-};
+use kafka_protocol::messages::*;
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, ManualClock};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -32,6 +29,17 @@ pub(super) struct World {
     pub(super) bytes: usize,
 }
 
+/// What is made of an answer of the kind that is expected.
+macro_rules! unwrap {
+    ($answer:expr, $kind:pat => $made:expr) => {
+        match $answer {
+            $kind => $made,
+            other => panic!("{other:?}"),
+        }
+    };
+}
+pub(super) use unwrap;
+
 /// A request that was sent. Dropped, its client has gone.
 pub(super) struct Asked(Result<Waiting, Option<ResponseKind>>);
 
@@ -39,7 +47,7 @@ impl Asked {
     /// The answer, if it is there.
     pub(super) fn poll(&mut self) -> Option<ResponseKind> {
         match &mut self.0 {
-            Ok(waiting) => match waiting.poll() {
+            Ok(waiting) => match waiting.answer.try_recv() {
                 Ok(answer) => Some(response(answer)),
                 Err(TryRecvError::Empty) => None,
                 Err(TryRecvError::Closed) => panic!("a request ended without an answer"),
@@ -53,24 +61,18 @@ impl Asked {
     }
 
     pub(super) fn joined(&mut self) -> JoinGroupResponse {
-        match self.poll() {
-            Some(ResponseKind::JoinGroup(answer)) => answer,
-            other => panic!("no answer to a join: {other:?}"),
-        }
+        unwrap!(self.poll(), Some(ResponseKind::JoinGroup(answer)) => answer)
     }
 
     pub(super) fn synced(&mut self) -> SyncGroupResponse {
-        match self.poll() {
-            Some(ResponseKind::SyncGroup(answer)) => answer,
-            other => panic!("no answer to a sync: {other:?}"),
-        }
+        unwrap!(self.poll(), Some(ResponseKind::SyncGroup(answer)) => answer)
     }
 }
 
 fn response(answer: Answer) -> ResponseKind {
     match answer {
         Answer::Response(response) => *response,
-        Answer::Unread(unread) => panic!("{unread:?}"),
+        Answer::Unread(..) => panic!("data"),
     }
 }
 
@@ -147,10 +149,8 @@ impl World {
             may_wait: true,
         };
         let is_partition = |topic: &str, index| topic == TOPIC && (0..1_000).contains(&index);
-        match self
-            .coordinator
-            .handle(request.into(), &caller, &is_partition)
-        {
+        let (coordinator, request) = (&self.coordinator, request.into());
+        match coordinator.handle(request, &caller, &is_partition) {
             Reply::Later(waiting) => Asked(Ok(waiting)),
             Reply::Now(answer) => Asked(Err(Some(response(answer)))),
             _ => panic!("no answer is to come"),
@@ -158,9 +158,8 @@ impl World {
     }
 
     pub(super) fn now(&self, request: impl Into<RequestKind>, version: i16) -> ResponseKind {
-        self.ask(request, version)
-            .poll()
-            .expect("an answer at once")
+        let answer = self.ask(request, version).poll();
+        answer.expect("an answer at once")
     }
 
     /// A client joins for the first time: it gets a member id, and joins with that.
@@ -185,10 +184,7 @@ impl World {
             .with_group_id(GroupId(text(GROUP)))
             .with_generation_id(generation)
             .with_member_id(text(member));
-        match self.now(request, 4) {
-            ResponseKind::Heartbeat(answer) => answer.error_code,
-            other => panic!("{other:?}"),
-        }
+        unwrap!(self.now(request, 4), ResponseKind::Heartbeat(answer) => answer.error_code)
     }
 
     pub(super) fn leave(&self, member: &str, instance: Option<&str>) -> i16 {
@@ -198,10 +194,8 @@ impl World {
         let request = LeaveGroupRequest::default()
             .with_group_id(GroupId(text(GROUP)))
             .with_members(vec![identity]);
-        match self.now(request, 5) {
-            ResponseKind::LeaveGroup(answer) => answer.members[0].error_code,
-            other => panic!("{other:?}"),
-        }
+        let answer = self.now(request, 5);
+        unwrap!(answer, ResponseKind::LeaveGroup(answer) => answer.members[0].error_code)
     }
 
     /// Moves the clock from deadline to deadline.
@@ -214,14 +208,10 @@ impl World {
                 coordinator.syncs.next_deadline(),
                 coordinator.sessions.next_deadline(),
             ];
-            let next = deadlines
-                .into_iter()
-                .flatten()
-                .min()
-                .filter(|next| *next <= end);
-            let now = self.clock.now();
-            self.clock
-                .advance(next.unwrap_or(end).saturating_since(now));
+            let next = deadlines.into_iter().flatten().min();
+            let next = next.filter(|next| *next <= end);
+            let passed = next.unwrap_or(end).saturating_since(self.clock.now());
+            self.clock.advance(passed);
             coordinator.joins.advance();
             coordinator.syncs.advance();
             coordinator.sessions.advance();
@@ -270,10 +260,7 @@ impl World {
             let state = group.lock();
             for id in state.members.keys() {
                 let session = state.session(id);
-                assert!(
-                    coordinator.sessions.contains(&session),
-                    "{id} has no session"
-                );
+                assert!(coordinator.sessions.contains(&session), "{id}");
             }
             sessions += state.members.len();
             let preparing = matches!(state.phase, Phase::PreparingRebalance { .. });
@@ -281,14 +268,9 @@ impl World {
             syncs += usize::from(state.is_syncing(state.round));
             for member in state.members.values() {
                 let completing = state.phase == Phase::CompletingRebalance;
-                assert!(
-                    member.join.is_none() || preparing,
-                    "a join waits for nothing"
-                );
-                assert!(
-                    member.sync.is_none() || completing,
-                    "a sync waits for nothing"
-                );
+                // Neither a join nor a sync waits for nothing.
+                assert!(member.join.is_none() || preparing);
+                assert!(member.sync.is_none() || completing);
             }
             let mut unsynced = state.unsynced.iter();
             assert!(unsynced.all(|id| state.members.contains_key(id)));
@@ -296,15 +278,10 @@ impl World {
             assert_eq!(state.members.is_empty(), empty, "{:?}", state.phase);
         }
         assert_eq!(coordinator.members(), sessions, "sessions without a member");
-        assert_eq!(
+        let parked = (
             coordinator.joins.stats().parked,
-            joins,
-            "join phases parked"
-        );
-        assert_eq!(
             coordinator.syncs.stats().parked,
-            syncs,
-            "sync phases parked"
         );
+        assert_eq!(parked, (joins, syncs), "phases parked");
     }
 }
