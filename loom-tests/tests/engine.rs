@@ -212,17 +212,21 @@ impl DelayedOperation for Slow {
     }
 }
 
+fn with_one_place() -> Purgatory<Slow> {
+    Purgatory::builder("model")
+        .clock(ManualClock::new())
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::Inline)
+        .max_parked(1)
+        .build()
+        .expect("the settings are sound")
+}
+
 /// Catches: a place that is free while the `on_complete` of the operation that had it has not run to its end.
 #[test]
 fn g17_a_park_at_the_bound_races_a_completion() {
     bounded(|| {
-        let purgatory = Purgatory::<Slow>::builder("model")
-            .clock(ManualClock::new())
-            .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Inline)
-            .max_parked(1)
-            .build()
-            .expect("the settings are sound");
+        let purgatory = with_one_place();
         let first = Slow::default();
         let admission = purgatory.try_complete_else_watch(first.clone(), [1]);
         let handle = admission.expect("there is a place").into_handle();
@@ -319,13 +323,7 @@ fn g16_threads_that_share_a_counter_race() {
 #[test]
 fn g17_parks_at_the_bound_race() {
     bounded(|| {
-        let purgatory = Purgatory::<Slow>::builder("model")
-            .clock(ManualClock::new())
-            .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Inline)
-            .max_parked(1)
-            .build()
-            .expect("the settings are sound");
+        let purgatory = with_one_place();
         let park = |purgatory: &Purgatory<Slow>| {
             usize::from(
                 purgatory
