@@ -31,7 +31,7 @@ use crate::observe::{OBSERVED, Observer, Since};
 use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Ending, Events, Stats, Tally};
-use crate::sync::{Arc, Mutex, Ordering, SLICE, thread_number, timer_shards};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_shards};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Trampoline, drop_user_value};
@@ -43,7 +43,6 @@ use shard::{Guard, Shard, Timing, Unchanged};
 use shards::Shards;
 use std::io;
 use std::sync::LazyLock;
-use std::sync::atomic::AtomicUsize;
 use std::thread::available_parallelism;
 use std::time::Duration;
 use thread_set::ThreadSet;
@@ -59,8 +58,8 @@ pub(crate) struct Engine<P, W> {
     max_timeout: Duration,
     /// The bound on payloads that are parked, or whose completion has not run yet; and how many there are, counted only
     /// if there is a bound: every park writes it.
-    max_parked: Option<usize>,
-    places: AtomicUsize,
+    max_parked: Option<u64>,
+    places: AtomicU64,
     /// Whether slots and watch entries of ended payloads are reclaimed before their completions run.
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
@@ -87,8 +86,8 @@ impl<P, W: Scheme> Engine<P, W> {
             clock: settings.clock,
             scale,
             max_timeout: settings.max_timeout,
-            max_parked: settings.max_parked,
-            places: AtomicUsize::new(0),
+            max_parked: settings.max_parked.map(|max| max as u64),
+            places: AtomicU64::new(0),
             reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,

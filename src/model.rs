@@ -4,6 +4,8 @@
 use crate::engine::shard::{self, Timing};
 use crate::hash::RandomState;
 use crate::observe::Since;
+use crate::operation::DelayedOperation;
+use crate::purgatory::Purgatory;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
@@ -64,6 +66,11 @@ impl<P: Send> Shard<P> {
         payload
     }
 
+    /// Whether a slot is there and occupied, for a thread that knows no more of it than its number.
+    pub fn is_occupied(&self, slot: u32) -> bool {
+        self.0.slab.occupant(slot).is_some()
+    }
+
     /// How many slots were ever needed.
     pub fn slots(&self) -> u32 {
         self.0.slab.used()
@@ -91,6 +98,11 @@ pub enum FreedBy {
     OtherShard,
     /// That which clears away after a storm.
     Batch,
+}
+
+/// Waits until a shutdown that another thread makes is over, as a call with a bound does.
+pub fn wait_until_over<Op: DelayedOperation>(purgatory: &Purgatory<Op>) {
+    purgatory.wait_until_over();
 }
 
 /// Sets the number of timer shards of the purgatories that this test builds from now on.

@@ -344,6 +344,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         shut_down(&self.shared.inner);
     }
 
+    /// For models: waits until a shutdown that another thread makes is over.
+    #[cfg(loom)]
+    pub(crate) fn wait_until_over(&self) {
+        crate::engine::shutdown::wait_until_over(&self.shared.inner);
+    }
+
     /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
     /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked:
     /// [`snapshot`](Self::snapshot) says which. Timers and checks go on; a [`shutdown`](Self::shutdown) is the next

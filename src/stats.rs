@@ -4,8 +4,7 @@
 // under the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both),
 // and one by all other threads, by atomic addition. Readers add up all of them.
 
-use crate::sync::CachePadded;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, CachePadded, Ordering};
 use std::time::Duration;
 
 /// How an operation ended.
@@ -24,12 +23,13 @@ impl Ending {
     const COUNT: usize = Self::Aborted as usize + 1;
 }
 
-/// A counter. Not part of any protocol between threads, so it is the same under loom.
+/// A counter.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
-// ORDERING: Relaxed throughout: counters are compared at quiescent moments only, which some other synchronisation
-// (a join, a lock, a channel) has made.
+// ORDERING: Relaxed throughout: counters are compared at quiescent moments, which some other synchronisation (a join, a
+// lock, a channel) has made. Where a drain or a shutdown waits for one, fences order what lies around it:
+// `Passes::begin`, `completions_have_run`.
 impl Count {
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

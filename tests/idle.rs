@@ -1,34 +1,13 @@
 //! G28, counted: a target of its own with one test, because it counts the memory and the threads of the whole process.
 
+#[path = "support/allocated.rs"]
+mod allocated;
+
+use allocated::allocated;
 use request_purgatory::future::Waits;
 use request_purgatory::tracker::{Requests, Responded};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, Timer, Tracker};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-/// What is allocated now, in bytes.
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: the system's allocator does it all; beside it, a number is counted.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: by the contract of this function.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: by the contract of this function.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 struct Op(Duration);
 
@@ -79,9 +58,9 @@ fn a_thousand<T>(
     // The drop waits for its threads for a moment only.
     eventually_threads(before_any);
     let mut all = Vec::with_capacity(COUNT);
-    let before = ALLOCATED.load(Ordering::Relaxed);
+    let before = allocated();
     all.extend((0..COUNT).map(|_| make()));
-    let each = (ALLOCATED.load(Ordering::Relaxed) - before) / COUNT;
+    let each = (allocated() - before) / COUNT;
     assert!(each <= BYTES, "{each} bytes for each {kind}");
     assert_eq!(threads(), before_any, "{kind}");
     all.iter().for_each(&needs_none);

@@ -3,7 +3,7 @@
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};
-use request_purgatory::model::use_timer_shards;
+use request_purgatory::model::{ReaperLoop, use_timer_shards};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
     time::WakeFn,
@@ -75,6 +75,16 @@ impl Outcome {
         self.satisfied.store(true, Ordering::Relaxed);
     }
 
+    /// It ended, once, and this thread sees it.
+    pub fn assert_over(&self) {
+        assert_eq!(
+            self.endings().iter().sum::<usize>(),
+            1,
+            "{:?}",
+            self.endings()
+        );
+    }
+
     /// How many times it completed as satisfied, expired, cancelled and shut down.
     pub fn endings(&self) -> [usize; 4] {
         [
@@ -137,6 +147,11 @@ pub fn manual_with_two_shards(clock: &ManualClock) -> Purgatory<Probe> {
     let purgatory = manual(clock);
     use_timer_shards(1);
     purgatory
+}
+
+/// A purgatory whose reaper never comes: a drain of it only waits. The model's threads drive it, if any does.
+pub fn driven_by_others(clock: &ManualClock) -> Purgatory<Probe> {
+    driven(clock, ReaperLoop::new().1)
 }
 
 /// A purgatory driven by `reaper`.

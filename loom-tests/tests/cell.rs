@@ -291,3 +291,23 @@ fn g06_a_slot_freed_by_a_thread_of_another_shard_comes_back() {
 fn g06_slots_freed_together_while_the_lock_is_taken_come_back() {
     comes_back_by_the_second_try(FreedBy::Batch);
 }
+
+/// Two chunks of the storage come while another thread goes through it. Catches: a length that is published before the
+/// item below it and its chunk are.
+#[test]
+fn g18_a_look_at_all_slots_races_their_growth() {
+    exhaustive(|| {
+        let shard = Arc::new(Shard::<u32>::new());
+        let looker = {
+            let shard = shard.clone();
+            thread::spawn(move || [1, 0].map(|slot| shard.is_occupied(slot)))
+        };
+        let parked = [0, 1].map(|number| {
+            let (at, held) = shard.insert(number);
+            assert!(matches!(held.release(true), Released::Parked { .. }));
+            at
+        });
+        looker.join().unwrap();
+        assert!(parked.iter().all(|at| shard.is_parked(*at)));
+    });
+}

@@ -212,17 +212,21 @@ impl DelayedOperation for Slow {
     }
 }
 
+fn with_one_place() -> Purgatory<Slow> {
+    Purgatory::builder("model")
+        .clock(ManualClock::new())
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::Inline)
+        .max_parked(1)
+        .build()
+        .expect("the settings are sound")
+}
+
 /// Catches: a place that is free while the `on_complete` of the operation that had it has not run to its end.
 #[test]
 fn g17_a_park_at_the_bound_races_a_completion() {
     bounded(|| {
-        let purgatory = Purgatory::<Slow>::builder("model")
-            .clock(ManualClock::new())
-            .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Inline)
-            .max_parked(1)
-            .build()
-            .expect("the settings are sound");
+        let purgatory = with_one_place();
         let first = Slow::default();
         let admission = purgatory.try_complete_else_watch(first.clone(), [1]);
         let handle = admission.expect("there is a place").into_handle();
@@ -292,5 +296,47 @@ fn g15_shutdown_races_check_later() {
         asker.join().unwrap();
         assert_eq!(Arc::strong_count(&key.0), 1, "a key is kept");
         drop(purgatory);
+    });
+}
+
+/// Catches: a count that two threads make at once, and that counts as one.
+#[test]
+fn g16_threads_that_share_a_counter_race() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        purgatory.drain(Duration::ZERO);
+        let refused = |purgatory: &Purgatory<Probe>| {
+            let admission = purgatory.try_complete_else_watch(Probe::new(&Outcome::new()), [1]);
+            assert!(admission.is_err());
+        };
+        let other = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || refused(&purgatory))
+        };
+        refused(&purgatory);
+        other.join().unwrap();
+        assert_eq!(purgatory.stats().rejected, 2);
+    });
+}
+
+/// Catches: a place that two threads take.
+#[test]
+fn g17_parks_at_the_bound_race() {
+    bounded(|| {
+        let purgatory = with_one_place();
+        let park = |purgatory: &Purgatory<Slow>| {
+            usize::from(
+                purgatory
+                    .try_complete_else_watch(Slow::default(), [1])
+                    .is_ok(),
+            )
+        };
+        let other = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || park(&purgatory))
+        };
+        assert_eq!(park(&purgatory) + other.join().unwrap(), 1);
+        assert_eq!(purgatory.cancel_for_key(&1).len(), 1);
+        assert_empty(&purgatory);
     });
 }

@@ -8,15 +8,12 @@
 //! Items are added by one thread at a time: the caller of [`push`](Chunks::push) sees to that.
 #![allow(unsafe_code)]
 
-use crate::sync::{AtomicU32, FIRST_CHUNK, Ordering};
+use crate::sync::{AtomicPtr, AtomicU32, CHUNKS, FIRST_CHUNK, Ordering, last_pointer};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::mem::needs_drop;
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
 
-/// Chunks of doubling size: enough for every index.
-const CHUNKS: usize = 32;
 /// Size of a cache line; where that is another one, no harm is done.
 const LINE: usize = 64;
 
@@ -52,6 +49,9 @@ impl<T> Chunks<T> {
         let (chunk, offset) = Self::locate(index);
         // ORDERING: Relaxed: published by `len`.
         let chunk = self.chunks[chunk].load(Ordering::Relaxed);
+        if cfg!(any(debug_assertions, loom)) {
+            assert!(!chunk.is_null(), "an item below `len` is in a chunk");
+        }
         // SAFETY: `locate` keeps the offset inside the chunk, which `push` allocated.
         let item = unsafe { chunk.add(offset) };
         // SAFETY: below `len`, so `push` has written it. From then on it is only borrowed shared, until the storage is
@@ -108,7 +108,7 @@ impl<T> Drop for Chunks<T> {
     fn drop(&mut self) {
         let len = self.len();
         for (number, chunk) in self.chunks.iter_mut().enumerate() {
-            let chunk = *chunk.get_mut();
+            let chunk = last_pointer(chunk);
             if chunk.is_null() {
                 continue;
             }

@@ -3,7 +3,7 @@
 use super::slab::{Fields, Held, Released, Slab};
 use super::state::Mark;
 use crate::address::Address;
-use crate::sync::LAST_GENERATION;
+use crate::sync::{FIRST_CHUNK, LAST_GENERATION};
 use std::sync::Arc;
 
 type Cells = Slab<Arc<u32>, ()>;
@@ -32,6 +32,30 @@ fn end(cells: &Cells, at: Address) -> Option<Arc<u32>> {
         guard.put_back(vacant);
     }
     Some(payload)
+}
+
+/// Without the lock: only the length of the storage has told it of the slots. For Miri, which tries the orders that a
+/// weak memory allows.
+#[test]
+fn a_thread_that_looks_at_all_slots_races_their_growth() {
+    let cells = Arc::new(Cells::new(0, ()));
+    let looker = {
+        let cells = cells.clone();
+        std::thread::spawn(move || {
+            let mut seen = 0;
+            while seen < FIRST_CHUNK + 1 {
+                seen = cells.used();
+                for index in 0..seen {
+                    assert!(cells.occupant(index).is_none_or(|at| at.index() == index));
+                }
+                std::thread::yield_now();
+            }
+        })
+    };
+    for number in 0..=FIRST_CHUNK {
+        assert!(insert(&cells, Arc::new(number), u32::MAX).is_some());
+    }
+    looker.join().expect("it looks without harm");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::handler::{Ended, Handler};
 use crate::dispatch::{Dispatch, Job};
 use crate::stats::Ending;
-use crate::sync::Arc;
+use crate::sync::{Arc, Ordering, fence};
 use crate::trampoline::{Trampoline, run_later};
 
 /// Where the user's code runs for payloads that did not expire. (For expired ones, the builder decides.)
@@ -194,6 +194,8 @@ impl<H: Handler> Drop for Delivery<H> {
         let _trampoline = Trampoline::enter();
         for ended in ended {
             complete(&*self.handler, ended);
+            // ORDERING: Release, see `completions_have_run`.
+            fence(Ordering::Release);
             let engine = self.handler.engine();
             engine.count_event(|events| &events.delivered, 1);
         }

@@ -2,10 +2,9 @@
 
 use crate::error::RejectReason;
 use crate::promise::Promise;
-use crate::sync::{Arc, AtomicU32, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Ordering, fence};
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicUsize, fence};
 
 /// It takes payloads; it refuses payloads and lets the parked ones end by themselves; it is shut down, by the calling
 /// thread or by one in the background.
@@ -57,10 +56,10 @@ impl Phase {
 /// when its deadline passed, or at the shutdown, ends that payload in the place of the pass: that is a pass of its own,
 /// until the completion is handed over or has run.
 #[derive(Debug, Default)]
-pub(crate) struct Passes(std::sync::Arc<AtomicUsize>);
+pub(crate) struct Passes(Arc<AtomicU64>);
 
 /// A pass in progress.
-pub(crate) struct Pass(std::sync::Arc<AtomicUsize>);
+pub(crate) struct Pass(Arc<AtomicU64>);
 
 impl Passes {
     /// Begins a pass, which lasts until the result is dropped.

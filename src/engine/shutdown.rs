@@ -8,7 +8,7 @@ use super::phase::{CLOSED, CLOSED_IN_BACKGROUND};
 use crate::cell::state::Mark;
 use crate::error::{RejectReason, ShutdownError};
 use crate::promise::Promise;
-use crate::sync::Arc;
+use crate::sync::{self, Arc, Ordering, fence};
 use crate::trampoline::Trampoline;
 use crate::worker::{GRACE, Worker};
 use std::future::{Future, poll_fn};
@@ -47,8 +47,10 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 /// the threads have ended.
 fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    // A payload that another thread holds is ended by that one, which is a pass meanwhile.
+    // When the pass of the shutdown itself is over, nothing more is parked. What it left to a thread that holds it is
+    // ended by that one, which is a pass meanwhile: so passes are asked for again.
     engine.phase.is_closed()
+        && engine.passes.are_over()
         && engine.stats().parked == 0
         && engine.passes.are_over()
         && engine.threads.running().is_empty()
@@ -72,7 +74,7 @@ fn shut_down_in_background<H: Handler>(
             // Also where another thread has closed it: that may have been a callback, which does not wait. If another
             // thread is joining them, this one waits as well.
             engine.stop_threads(Worker::join);
-            wait(Duration::MAX, || is_over(&handler));
+            wait_until_over(&handler);
             for done in engine.background.end() {
                 // A waker is the user's code.
                 let _ = engine.guarded(|| done.keep(()));
@@ -106,6 +108,11 @@ pub(crate) fn shut_down_within<H: Handler>(
         completions_pending: stats.completions_pending,
         threads: engine.threads.running(),
     })
+}
+
+/// Waits until the shutdown [is over](is_over).
+pub(crate) fn wait_until_over<H: Handler>(handler: &Arc<H>) {
+    wait(Duration::MAX, || is_over(handler));
 }
 
 /// Ends every payload. Returns whether this call did it.
@@ -148,7 +155,7 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
             advance(handler);
         }
         // In this order: what is found to have ended is handed over by now, or its pass is in progress.
-        engine.phase.is_closed() || (engine.stats().parked == 0 && completions_have_run(handler))
+        engine.stats().parked == 0 && completions_have_run(handler)
     });
     engine.stats().parked
 }
@@ -157,7 +164,11 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
 /// those that do not run in the call that ended the payload.
 fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
-    engine.passes.are_over() && engine.stats().completions_pending == 0
+    let have_run = engine.passes.are_over() && engine.stats().completions_pending == 0;
+    // ORDERING: Acquire pairs with the Release fence in `Delivery::drop`: what the completions did is seen that were
+    // found to be delivered.
+    fence(Ordering::Acquire);
+    have_run
 }
 
 /// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is
@@ -170,7 +181,7 @@ fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
         if left.is_zero() || Trampoline::in_progress() {
             return is_done();
         }
-        std::thread::sleep(pause.min(left));
+        sync::pause(pause.min(left));
         pause = (2 * pause).min(LAST_PAUSE);
     }
     true

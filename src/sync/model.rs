@@ -12,7 +12,11 @@ pub(crate) use loom as checker;
 #[cfg(shuttle)]
 pub(crate) use shuttle as checker;
 
-pub(crate) use checker::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+#[cfg(shuttle)]
+pub(crate) use super::cell::UnsafeCell;
+pub(crate) use checker::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence,
+};
 pub(crate) use checker::thread;
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
@@ -26,6 +30,7 @@ macro_rules! const_thread_local {
 pub(crate) use const_thread_local as thread_local;
 
 pub(crate) const FIRST_CHUNK: u32 = 1;
+pub(crate) const CHUNKS: usize = 4;
 pub(crate) const FEW: usize = 1;
 pub(crate) const SEVERAL: usize = 1;
 pub(crate) const LIST_CHUNK: usize = 1;
@@ -241,6 +246,19 @@ impl<K, V> Table<K, V> {
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     // ORDERING: the caller's.
     word.swap(value, ordering);
+}
+
+/// The pointer in an atomic that no other thread uses any more.
+///
+/// loom cannot tell, because the reference counts are not its own. An exchange finds the last pointer in any case.
+pub(crate) fn last_pointer<T>(place: &mut AtomicPtr<T>) -> *mut T {
+    // ORDERING: Relaxed: the last reference is gone.
+    place.swap(std::ptr::null_mut(), Ordering::Relaxed)
+}
+
+/// Time does not pass in a model: the other threads go on.
+pub(crate) fn pause(_time: Duration) {
+    thread::yield_now();
 }
 
 /// A number of its own for each thread of the model, the same in every execution: 1 for the first thread, which so has

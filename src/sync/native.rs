@@ -10,11 +10,13 @@ pub(crate) use crossbeam::utils::CachePadded;
 use dashmap::DashMap;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use std::sync::OnceLock;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::{thread, thread_local};
 
 /// Slots in the first chunk of a slab; each further chunk doubles it.
 pub(crate) const FIRST_CHUNK: u32 = 64;
+/// Chunks of a slab: enough for every index.
+pub(crate) const CHUNKS: usize = 32;
 /// Watchers in the one allocation of a list of few.
 pub(crate) const FEW: usize = 3;
 /// Watchers in the one allocation of a list of several.
@@ -65,6 +67,16 @@ pub(crate) fn for_each_entry<K: Eq + Hash, V>(map: &Shards<K, V>, mut visit: imp
 pub(crate) fn overwrite(word: &AtomicU64, value: u64, ordering: Ordering) {
     // ORDERING: the caller's.
     word.store(value, ordering);
+}
+
+/// The pointer in an atomic that no other thread uses any more.
+pub(crate) fn last_pointer<T>(place: &mut AtomicPtr<T>) -> *mut T {
+    *place.get_mut()
+}
+
+/// For a thread that asks now and then whether something has happened: waits before it asks again.
+pub(crate) fn pause(time: Duration) {
+    thread::sleep(time);
 }
 
 /// In place of a number: the thread has not taken one yet.

@@ -335,3 +335,50 @@ fn g16_a_completion_in_a_storm_finds_its_ending_counted() {
         }
     });
 }
+
+/// A check counts what it examines: not an operation that another thread examines, which it only marks, and not one that
+/// ends while the check is on its way to it.
+#[test]
+fn g16_a_check_counts_what_it_examines() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual(|builder| builder);
+        for several in [false, true] {
+            let before = purgatory.stats().checks;
+            let (op, stall) = Probe::new().stalled_op(Duration::MAX);
+            let parked = purgatory.try_complete_else_watch(op, [1]);
+            assert!(parked.expect("there is room").is_parked());
+            let check = stall.check(&purgatory, 1);
+            if several {
+                let parked = purgatory.try_complete_else_watch(Op::new(Duration::MAX), [1]);
+                assert!(parked.expect("there is room").is_parked());
+            }
+            // It marks the one, and examines the other if there is one.
+            assert_eq!(purgatory.check_and_complete(&1), 0);
+            assert_eq!(purgatory.stats().checks, before + u64::from(several));
+            stall.end();
+            assert_eq!(check.join().expect("no panic"), 0);
+            assert_eq!(purgatory.stats().checks, before + 1 + u64::from(several));
+            purgatory.cancel_for_key(&1).into_iter().for_each(drop);
+        }
+        // The first of them ends the others while it is examined.
+        let before = purgatory.stats().checks;
+        let others = Arc::new(Mutex::new(Vec::<Handle<Op>>::new()));
+        let ending = others.clone();
+        let op = Op::new(Duration::MAX).when(move || {
+            std::mem::take(&mut *lock(&ending))
+                .into_iter()
+                .for_each(|other| _ = other.cancel());
+            false
+        });
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        let park = || purgatory.try_complete_else_watch(Op::new(Duration::MAX), [1]);
+        let parked = (0..3).filter_map(|_| park().expect("there is room").into_handle());
+        let parked = parked.collect::<Vec<_>>();
+        lock(&others).extend(parked);
+        assert_eq!(purgatory.check_and_complete(&1), 0);
+        assert_eq!(
+            (purgatory.stats().checks, purgatory.stats().parked),
+            (before + 1, 1)
+        );
+    });
+}

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(5);
 /// What a call may take that waits for nothing: generous, for loaded machines.
-const PROMPT: Duration = Duration::from_millis(500);
+const PROMPT: Duration = Duration::from_secs(10);
 
 fn park(purgatory: &Purgatory<Op>, op: Op, key: u64) {
     let admission = purgatory.try_complete_else_watch(op, [key]);

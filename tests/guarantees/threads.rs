@@ -1,5 +1,6 @@
 //! G7, G13, G15, G19: what runs on which thread, and what it costs when nothing happens.
 
+use crate::support::noise::{Noise, eventually_asleep};
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
@@ -100,6 +101,7 @@ fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
 #[test]
 fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
     within(PATIENCE, || {
+        let noise = Noise::listen();
         let mut times = (0..21).map(|_| {
             let purgatory = Purgatory::<Op>::new("g15-quiet");
             let probes = (0..1_000).map(|key| {
@@ -120,8 +122,7 @@ fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
         });
         let mut times = times.by_ref().collect::<Vec<_>>();
         times.sort_unstable();
-        // Some of them, on a loaded machine.
-        assert!(times[5] < Duration::from_millis(50), "{times:?}");
+        noise.assert_within(times[10], Duration::from_millis(50));
     });
 }
 
@@ -351,6 +352,7 @@ fn g19_idle_means_idle() {
         let named = || [threads_named("g19-idle"), threads_named("g19-far")].concat();
         eventually("four named threads", || named().len() == 4);
         let threads = named();
+        eventually_asleep(&threads);
         let sum = |of: fn(u64) -> u64| threads.iter().map(|thread| of(*thread)).sum::<u64>();
         let (slept, had_run) = (sum(sleeps), sum(busy));
         thread::sleep(Duration::from_secs(2));

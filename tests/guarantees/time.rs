@@ -1,7 +1,8 @@
 //! G7, G8, G9, G10, G11: everything fires, in its tick, at any uptime.
 
+use crate::support::noise::Noise;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
-use crate::support::{manual, patience_times, within};
+use crate::support::{manual, within};
 use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock,
     time::WakeFn,
@@ -367,6 +368,7 @@ fn g09_a_reaper_follows_a_clock_moved_by_hand() {
 #[test]
 fn g10_fires_after_the_deadline_and_soon() {
     within(PATIENCE, || {
+        let noise = Noise::listen();
         let purgatory = Purgatory::<Op>::builder("g10")
             .dispatch(Dispatch::Inline)
             .build()
@@ -392,10 +394,8 @@ fn g10_fires_after_the_deadline_and_soon() {
         let mut lateness = lock(&lateness);
         lateness.sort_unstable();
         assert_eq!(lateness.len(), 2_000);
-        // The median survives a loaded machine; a rotation of the wheel (64 ms) would show in it.
-        let median = lateness[1_000];
-        let bound = Duration::from_millis(30) * patience_times();
-        assert!(median < bound, "{median:?}");
+        // A rotation of the wheel (64 ms) would show in the median.
+        noise.assert_within(lateness[1_000], Duration::from_millis(30));
     });
 }
 
@@ -412,7 +412,8 @@ fn g11_a_long_jump_costs_little() {
             let start = Instant::now();
             clock.advance(year);
             assert_eq!(purgatory.advance(), 10);
-            assert!(start.elapsed() < Duration::from_millis(200));
+            // A loaded machine takes longer; a step for each tick would take days.
+            assert!(start.elapsed() < Duration::from_secs(10));
             assert!(probes.iter().all(|probe| probe.ending().is_some()));
         }
     });

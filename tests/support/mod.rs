@@ -3,6 +3,7 @@
 
 pub(crate) mod bell;
 pub(crate) mod keys;
+pub(crate) mod noise;
 pub(crate) mod spans;
 pub(crate) mod stall;
 

@@ -1,5 +1,6 @@
 //! G19, and who drives the timer: an idle thread sleeps, many timers share one, an event loop can do it.
 
+use crate::support::noise::eventually_asleep;
 use crate::support::{Mint, PATIENCE, Tally, busy, eventually, sleeps, threads_named, within};
 use crate::{Tested, builder, unique};
 use request_purgatory::{
@@ -36,6 +37,7 @@ pub(crate) fn g19_idle_means_idle<W: Tested>() {
         let named = || [threads_named(&idle_name), threads_named(&far_name)].concat();
         eventually("four named threads", || named().len() == 4);
         let threads = named();
+        eventually_asleep(&threads);
         let sum = |of: fn(u64) -> u64| threads.iter().map(|thread| of(*thread)).sum::<u64>();
         let (slept, had_run) = (sum(sleeps), sum(busy));
         thread::sleep(Duration::from_secs(2));

@@ -1,5 +1,6 @@
 //! G15: a shutdown is prompt, legal from the callback, and every payload comes back or expires.
 
+use crate::support::noise::Noise;
 use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock, refusal};
 use crate::support::{threads_named, within};
 use crate::{Tested, builder, manual, unique};
@@ -16,6 +17,7 @@ const LONG: Duration = Duration::from_secs(60);
 pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
     within(PATIENCE, || {
         let name = unique("remains");
+        let noise = Noise::listen();
         let mut times = (0..21).map(|_| {
             let mint = Mint::default();
             let timer = builder::<Token, W>(&name)
@@ -53,8 +55,7 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
         });
         let mut times = times.by_ref().collect::<Vec<_>>();
         times.sort_unstable();
-        // Some of them, on a loaded machine.
-        assert!(times[5] < Duration::from_millis(50), "{times:?}");
+        noise.assert_within(times[10], Duration::from_millis(50));
         // Dropped without a shutdown, a timer drops what it has.
         let mint = Mint::default();
         let timer = builder::<Token, W>(&name).build(drop);

@@ -1,7 +1,8 @@
 //! G7, G9, G10, G11: everything fires, in its tick, at any uptime.
 
+use crate::support::noise::Noise;
 use crate::support::spans::Choices;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, patience_times, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
 use crate::{Tested, builder, manual};
 use request_purgatory::{threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock};
 use std::sync::{Arc, Mutex};
@@ -144,6 +145,7 @@ pub(crate) fn g09_never_may_become_soon_and_soon_never<W: Tested>() {
 /// On the system's clock: never early, and at most a tick late but for the scheduling of threads.
 pub(crate) fn g10_fires_after_the_deadline_and_soon<W: Tested>() {
     within(PATIENCE, || {
+        let noise = Noise::listen();
         let lateness = Arc::new(Mutex::new(Vec::new()));
         let log = lateness.clone();
         let timer = builder::<(Instant, Duration), W>("g10")
@@ -169,10 +171,8 @@ pub(crate) fn g10_fires_after_the_deadline_and_soon<W: Tested>() {
             .collect::<Vec<_>>();
         lateness.sort_unstable();
         assert_eq!(lateness.len(), 2_000);
-        // The median survives a loaded machine; a rotation of the wheel (64 ms) would show in it.
-        let median = lateness[1_000];
-        let bound = Duration::from_millis(30) * patience_times();
-        assert!(median < bound, "{median:?}");
+        // A rotation of the wheel (64 ms) would show in the median.
+        noise.assert_within(lateness[1_000], Duration::from_millis(30));
     });
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn g11_a_jump_of_a_century_costs_little<W: Tested>() {
         clock.advance(century);
         assert_eq!(timer.advance(), 10);
         // Steps, not time, are counted by the tests of the schemes; this allows for a loaded machine.
-        assert!(start.elapsed() < Duration::from_secs(1), "{size} slots");
+        assert!(start.elapsed() < Duration::from_secs(10), "{size} slots");
         assert_eq!(expired.try_iter().count(), 10);
     }
 }

@@ -1,0 +1,59 @@
+//! How busy the machine is beside a test: what it measures in real time is held against that.
+
+use super::{eventually, patience_times, sleeps};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A thread that sleeps and wakes beside the test, and sees how late the system lets it.
+pub(crate) struct Noise {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Noise {
+    pub(crate) fn listen() -> Self {
+        const NAP: Duration = Duration::from_millis(1);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            let mut worst = Duration::ZERO;
+            while !stopped.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                thread::sleep(NAP);
+                worst = worst.max(start.elapsed().saturating_sub(NAP));
+            }
+            worst
+        });
+        Self { stop, thread }
+    }
+
+    /// Fails if `took` exceeds `limit` by more than a few of the longest delays of this thread meanwhile.
+    pub(crate) fn assert_within(self, took: Duration, limit: Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let worst = self.thread.join().expect("no panic");
+        let allowed = limit * patience_times() + 4 * worst;
+        assert!(
+            took < allowed,
+            "{took:?}, where a thread wakes up {worst:?} late"
+        );
+    }
+}
+
+/// Waits until all these threads sleep, and none of them is about to wake another.
+pub(crate) fn eventually_asleep(threads: &[u64]) {
+    let asleep = |thread: &u64| {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        let stat = stat.expect("the thread is alive");
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, state)| state.starts_with('S'))
+    };
+    let slept = || threads.iter().map(|thread| sleeps(*thread)).sum::<u64>();
+    eventually("all threads sleep", || {
+        let before = slept();
+        let are_asleep = threads.iter().all(asleep);
+        thread::sleep(Duration::from_millis(20));
+        are_asleep && threads.iter().all(asleep) && slept() == before
+    });
+}
