@@ -113,9 +113,10 @@ pub(crate) fn dispatch_all<H: Handler>(
     }
     if !for_thread.is_empty() {
         let job = Delivery::new(handler, for_thread, false).into_job();
-        // After the shutdown the thread takes no more.
-        let refused = match handler.engine().threads.completions() {
-            Some(thread) => thread.submit(job).err(),
+        // After the shutdown the thread takes no more; and the system may refuse the thread.
+        let engine = handler.engine();
+        let refused = match engine.threads.completions() {
+            Some(thread) => thread.submit(&engine.name, job).err(),
             None => Some(job),
         };
         if let Some(job) = refused {

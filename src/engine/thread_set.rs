@@ -15,7 +15,7 @@ pub(crate) struct ThreadSet {
     /// Shared threads go on without this engine.
     own_reaper: bool,
     own_completions: bool,
-    /// Whether the engine's own threads were started. Always, if it has none.
+    /// Whether the engine's own reaper was started. Always, if it has none.
     started: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ impl ThreadSet {
         };
         let own_completions = wants_thread && shared_completions.is_none();
         let completion_thread = if own_completions {
-            Some(Arc::new(CompletionThread::new()))
+            Some(Arc::default())
         } else {
             shared_completions.filter(|_| wants_thread)
         };
@@ -54,18 +54,15 @@ impl ThreadSet {
             completions: completion_thread,
             own_reaper,
             own_completions,
-            started: AtomicBool::new(!own_reaper && !own_completions),
+            started: AtomicBool::new(!own_reaper),
         };
         (threads, dispatch)
     }
 
-    /// Starts the engine's own threads. To be called by one thread at a time; where the system refuses a thread, a later
-    /// call tries again.
+    /// Starts the engine's own reaper: without it no deadline would pass. (The thread for completions starts with the
+    /// first of them, and a park does not wait for it.) To be called by one thread at a time; where the system refuses
+    /// the thread, a later call tries again.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
-        // The reaper is the last: no deferred check is made before its completion has a thread.
-        if let Some(completions) = self.own_completions() {
-            completions.start(name)?;
-        }
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;
         }
@@ -74,7 +71,13 @@ impl ThreadSet {
         Ok(())
     }
 
-    /// Whether the engine's own threads were started, or it has none.
+    /// Starts the engine's own thread for completions, if it is to have one.
+    pub(crate) fn start_completions(&self, name: &str) -> io::Result<()> {
+        self.own_completions()
+            .map_or(Ok(()), |completions| completions.start(name))
+    }
+
+    /// Whether the engine's own reaper was started, or it has none.
     pub(crate) fn are_started(&self) -> bool {
         // ORDERING: Acquire, see `start`.
         self.started.load(Ordering::Acquire)
