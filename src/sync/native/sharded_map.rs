@@ -27,22 +27,6 @@ impl<K, T> Edit<'_, K, T> {
 /// A table of at most this many buckets stays with its shard when it is empty: the next entries need one as well.
 const KEPT: usize = 16;
 
-/// Gives the memory of a shard's table back, if that is large and its last entry is gone. (Such a table had 15 entries at
-/// least, so growing again costs each of these little. The type of the table cannot be named here.)
-macro_rules! give_back {
-    ($shard:ident) => {
-        if $shard.is_empty() && $shard.buckets() > KEPT {
-            rarely(|| $shard.shrink_to(0, |_| unreachable!("there is no entry to hash")));
-        }
-    };
-}
-
-#[cold]
-#[inline(never)]
-fn rarely(then: impl FnOnce()) {
-    then();
-}
-
 /// The map hashes nothing by itself, so it has no copy of the user's hasher, whose `clone` is the user's code.
 type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
@@ -135,7 +119,6 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         let map = self.made()?;
         let mut shard = map.shards()[self.shard_of(hash)].write();
         let taken = shard.remove_entry(hash, |(key, value)| is_it(key, value.get()));
-        give_back!(shard);
         drop(shard);
         taken.map(|(key, value)| (key, value.into_inner()))
     }
@@ -235,7 +218,6 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
                 removed = shard.remove_entry(hash, |(other, _)| key.equivalent(other));
             }
         }
-        give_back!(shard);
         drop(shard);
         removed.map(|(key, _)| key)
     }
@@ -284,7 +266,16 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
                 removed.extend(entry.map(|(key, value)| (key, value.into_inner())));
             }
         }
-        give_back!(shard);
+    }
+
+    /// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
+    pub(crate) fn give_back(&self) {
+        let shards = self.map.get_made().into_iter().flat_map(DashMap::shards);
+        for mut shard in shards.filter_map(|shard| shard.try_write()) {
+            if shard.is_empty() && shard.buckets() > KEPT {
+                shard.shrink_to(0, |_| unreachable!("there is no entry to hash"));
+            }
+        }
     }
 
     /// The number of entries. Takes the shared lock of each shard in turn.
