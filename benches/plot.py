@@ -49,6 +49,7 @@ PLOTS = {
     "W10": [("bars", "push"), ("bars", "push, take, wait again")],
     "W11": [("bars", "life"), ("bars", "listen and drop")],
     "W12": [("bars", "memory of each"), ("bars", "new")],
+    "transfer": [("bars", "transfer")],
 }
 
 # The same candidate has the same colour in every plot; the others take what is left.

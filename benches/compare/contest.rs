@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::workload::{self, Contender, Workload};
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 14] = [
+pub(crate) const ALL: [Entry; 15] = [
     Entry::of::<workload::w1::W1>(),
     Entry::of::<workload::w1t::W1t>(),
     Entry::of::<workload::w1x::W1x>(),
@@ -28,6 +28,7 @@ pub(crate) const ALL: [Entry; 14] = [
     Entry::of::<workload::w10::W10>(),
     Entry::of::<workload::w11::W11>(),
     Entry::of::<workload::w12::W12>(),
+    Entry::of::<workload::transfer::Transfer>(),
 ];
 
 /// A workload behind plain functions.

@@ -1,6 +1,7 @@
 //! The workloads, one file each, and what each says of itself.
 
 mod ring;
+pub(crate) mod transfer;
 pub(crate) mod w1;
 pub(crate) mod w10;
 pub(crate) mod w11;
