@@ -100,8 +100,8 @@ fn a_thousand<T>(
     eventually_threads(before_any);
 }
 
-/// What was full and is empty keeps the slots, for the operations to come, and gives all else back when the timer is driven
-/// and has no deadline left.
+/// What was full and is empty keeps the slots, for the operations to come, and gives all else back when the timer is
+/// driven and has no deadline left.
 #[test]
 fn g28_what_was_full_and_is_empty_gives_memory_back() {
     const PARKED: u64 = 100_000;

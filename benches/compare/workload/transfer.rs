@@ -83,13 +83,15 @@ impl Transfer {
             .map(|line| line.load(Ordering::Relaxed))
             .sum();
         assert_eq!(total as usize, 4 * self.turns * LINES, "each visit counts");
-        // A thread that loses its processor in a turn says nothing about lines.
+        // Medians: a thread that loses its processor in a turn says nothing about lines. Nor does a turn in which both
+        // threads had the same processor, because others were busy: no line came from elsewhere.
         let median = |mut values: Vec<f64>| {
             values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
+            values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
         };
-        let (came, there): (Vec<_>, Vec<_>) = turns.into_iter().unzip();
-        let (came, there) = (median(came), median(there));
+        let there = median(turns.iter().map(|turn| turn.1).collect());
+        let came = turns.iter().map(|turn| turn.0);
+        let came = median(came.filter(|&came| came > 2.0 * there).collect());
         vec![came - there, there]
     }
 }
