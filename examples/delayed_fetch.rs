@@ -19,8 +19,11 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 use tokio::time::timeout;
 
-/// Topic and partition.
-type Key = (&'static str, u32);
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    topic: u32,
+    partition: u32,
+}
 
 type Records = Vec<Vec<u8>>;
 
@@ -88,7 +91,15 @@ async fn fetch(
 async fn main() -> Result<(), Box<dyn Error>> {
     let builder = Waits::builder("fetch").max_parked(100_000); // clients choose how many
     let fetches = builder.max_timeout(Duration::from_secs(60)).build()?;
-    let logs = [0, 1].map(|number| Partition::new(&fetches, ("logs", number)));
+    let logs = [0, 1].map(|partition| {
+        Partition::new(
+            &fetches,
+            Key {
+                topic: 7,
+                partition,
+            },
+        )
+    });
     let both = logs.each_ref().map(|log| (log.clone(), 0));
     let reads = || logs[0].reads.load(Ordering::Relaxed);
 

@@ -22,14 +22,14 @@ const JOBS: usize = 1_000;
 const WORKERS: usize = 8;
 const ABORTS: usize = 100;
 /// All workers wait for this key. With a queue for each tenant, the key would be the tenant.
-const QUEUE: &str = "jobs";
+const QUEUE: u32 = 0;
 
 /// Its number, and when it was pushed.
 type Job = (usize, Instant);
 
 struct Queue {
     jobs: Arc<Mutex<VecDeque<Job>>>,
-    idle: Waits<&'static str>,
+    idle: Waits<u32>,
     /// How often each job was begun, and how often it was done.
     begun: Vec<AtomicUsize>,
     done: Vec<AtomicUsize>,
@@ -39,7 +39,7 @@ impl Queue {
     fn push(&self, job: Job) {
         self.jobs.lock().unwrap().push_back(job);
         // Without the lock. One job needs one worker: the one that has waited longest.
-        self.idle.check_and_complete_with(QUEUE, Bound::at_most(1));
+        self.idle.check_and_complete_with(&QUEUE, Bound::at_most(1));
     }
 
     /// Waits for a job, for at most half a minute.

@@ -14,7 +14,11 @@ use request_purgatory::{Bound, Tracker, Waits};
 use std::error::Error;
 use std::time::Duration;
 
-type Resource = &'static str;
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Resource(u32);
+
+const DISK: Resource = Resource(1);
+
 /// A guard: dropped, it releases the lease.
 type Lease = Taken<FencingToken>;
 
@@ -29,9 +33,9 @@ impl Leases {
     fn new() -> Self {
         let free = Waits::new("free");
         let next = free.downgrade();
-        let on_expiry = move |resource, _, _| {
+        let on_expiry = move |resource: Resource, _, _| {
             if let Some(free) = next.upgrade() {
-                free.check_and_complete_with(resource, Bound::at_most(1));
+                free.check_and_complete_with(&resource, Bound::at_most(1));
             }
         };
         let held = Tracker::new("leases", on_expiry);
@@ -52,13 +56,13 @@ impl Leases {
             Duration::from_secs(60),
             move |_| takes.try_track(resource, holder, ttl).ok(),
             // A lease that has expired is not this holder's any more, and nothing is released.
-            move |token| _ = returns.complete_if(resource, token),
+            move |token| _ = returns.complete_if(&resource, token),
         )
     }
 
     /// Holds it for another `ttl` from now. False if the lease has expired: it is lost.
     fn renew(&self, resource: Resource, token: FencingToken, ttl: Duration) -> bool {
-        self.held.touch_if(resource, token, ttl)
+        self.held.touch_if(&resource, token, ttl)
     }
 }
 
@@ -80,22 +84,22 @@ impl Store {
 async fn main() -> Result<(), Box<dyn Error>> {
     let (leases, mut store) = (Leases::new(), Store::default());
     let (short, long) = (Duration::from_millis(300), Duration::from_secs(60));
-    let stalled = leases.acquire("disk", "A", short).await?;
+    let stalled = leases.acquire(DISK, "A", short).await?;
     println!("A holds the lease with token {}", *stalled);
     store.write(*stalled, "by A")?;
 
     // A stalls; B waits until A's lease has expired.
-    let second = leases.acquire("disk", "B", long).await?;
+    let second = leases.acquire(DISK, "B", long).await?;
     println!("B waited, and holds it with token {}", *second);
     store.write(*second, "by B")?;
     println!("A writes again: {:?}", store.write(*stalled, "late, by A"));
-    assert!(!leases.renew("disk", *stalled, long));
+    assert!(!leases.renew(DISK, *stalled, long));
     drop(stalled); // releases nothing: it is B's
-    let third = leases.acquire("disk", "C", long); // waits from now on
+    let third = leases.acquire(DISK, "C", long); // waits from now on
     drop(second); // B is done: C need not wait for the time to pass
     let third = third.await?;
     println!("C holds it with token {}, released by B", *third);
-    assert!(leases.renew("disk", *third, long) && leases.held.get("disk") == Some("C"));
+    assert!(leases.renew(DISK, *third, long) && leases.held.get(&DISK) == Some("C"));
     store.write(*third, "by C")?;
     Ok(())
 }

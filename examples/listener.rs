@@ -14,6 +14,8 @@ use std::time::Duration;
 use tokio::sync::RwLock;
 
 const RECORDS: usize = 1_000;
+/// All readers wait for this key. With several logs, the key would be the log.
+const LOG: u32 = 0;
 
 /// Stands for a database: every read awaits.
 #[derive(Default)]
@@ -32,14 +34,14 @@ impl Storage {
 #[derive(Clone)]
 struct Log {
     storage: Arc<Storage>,
-    waits: Waits<&'static str>,
+    waits: Waits<u32>,
 }
 
 impl Log {
     async fn append(&self, record: String) {
         self.storage.append(record).await;
         // After the change. The thread that appends runs none of the readers' code but their wakers.
-        self.waits.check_and_complete("log");
+        self.waits.check_and_complete(&LOG);
     }
 
     /// The records from `from` on, once they have `min_bytes` together. Reads anew after every check.
@@ -49,7 +51,7 @@ impl Log {
             let bytes = records.iter().map(String::len).sum::<usize>();
             (bytes >= min_bytes).then_some(records)
         };
-        let listener = self.waits.listen(["log"], Duration::from_secs(5));
+        let listener = self.waits.listen([LOG], Duration::from_secs(5));
         let rechecked = listener.recheck_every(Duration::from_secs(1)); // what it finds is counted
         rechecked.until(read).await
     }
@@ -57,7 +59,7 @@ impl Log {
     /// Calls `each` for every record, until that says no, or nothing was appended for a second.
     async fn follow(&self, mut each: impl FnMut(String) -> bool) -> Result<(), WaitError> {
         let mut next = 0;
-        let mut listener = self.waits.listen(["log"], Duration::MAX);
+        let mut listener = self.waits.listen([LOG], Duration::MAX);
         loop {
             for record in self.storage.read(next).await {
                 next += 1;

@@ -49,7 +49,7 @@ use std::time::Duration;
 use thread_set::ThreadSet;
 
 pub(crate) struct Engine<P, W> {
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) shards: Shards<P, W>,
     pub(crate) alarm: Alarm,
     /// Held by callers that set the alarm anew.
@@ -107,7 +107,7 @@ impl<P, W: Scheme> Engine<P, W> {
         let scale = settings.scale()?;
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
         let engine = Self {
-            name: settings.name,
+            name: settings.name.into(),
             shards: Shards::new(timer_shards(cores()), slots),
             alarm: Alarm::new(),
             rearming: Mutex::new(()),

@@ -4,6 +4,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 
+// The first module, so that on the page of `Purgatory` what it has in any case comes before what `Waits` adds.
+pub mod purgatory;
+
 mod address;
 mod alarm;
 mod cell;
@@ -21,7 +24,6 @@ mod observe;
 mod operation;
 mod panics;
 mod promise;
-pub mod purgatory;
 mod reaper;
 mod stats;
 mod sync;

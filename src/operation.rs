@@ -15,6 +15,11 @@ use std::time::Duration;
 /// * Exactly one ending: either `on_complete` is called once, or the caller that cancelled the operation gets it back.
 ///   (A `try_complete` that panics ends its operation too: the operation is dropped, and the panic is counted in
 ///   [`Stats::panicked`](crate::purgatory::Stats::panicked).)
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an operation that a purgatory can park",
+    label = "does not implement `DelayedOperation`",
+    note = "implement `DelayedOperation` for it; or use `Waits`, whose operations are closures"
+)]
 pub trait DelayedOperation: Send + 'static {
     /// The name of something that operations wait for: a partition, a group member, a request id.
     ///

@@ -18,6 +18,8 @@ mod recycled_weak;
 mod resolved_key;
 mod revoke;
 mod snapshot;
+#[cfg(debug_assertions)]
+mod stuck;
 mod watch;
 
 pub use crate::engine::settings::Builder;
@@ -51,6 +53,51 @@ use std::time::Duration;
 
 /// Parks delayed operations until a check of one of their keys completes them, or their timeout fires.
 ///
+/// ```
+/// use request_purgatory::{Completion, DelayedOperation, Purgatory};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use std::sync::{Arc, mpsc};
+/// use std::time::Duration;
+///
+/// /// Waits until a log has reached an offset.
+/// struct Fetch {
+///     end: Arc<AtomicU64>,
+///     offset: u64,
+///     client: mpsc::Sender<Completion>,
+/// }
+///
+/// impl DelayedOperation for Fetch {
+///     type Key = u32; // the number of the log
+///
+///     fn timeout(&self) -> Duration {
+///         Duration::from_secs(30)
+///     }
+///
+///     fn try_complete(&mut self) -> bool {
+///         self.end.load(Ordering::Acquire) >= self.offset
+///     }
+///
+///     fn on_complete(self, completion: Completion) {
+///         let _ = self.client.send(completion); // an error means that the client has gone
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let purgatory = Purgatory::new("fetch");
+/// let (end, (client, answer)) = (Arc::new(AtomicU64::new(0)), mpsc::channel());
+/// let fetch = Fetch { end: end.clone(), offset: 10, client };
+/// purgatory.try_complete_else_watch(fetch, [7])?; // the log has not reached 10: it is parked
+///
+/// end.store(10, Ordering::Release); // first the change,
+/// assert_eq!(purgatory.check_and_complete(&7), 1); // then the check
+/// assert_eq!(answer.recv()?, Completion::Satisfied);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The guide begins with [the words](crate::guide::words): keys, checks, watches, with a picture. Where each wait is a
+/// closure and a future, the purgatory is a [`Waits`](crate::Waits).
+///
 /// Cloning is cheap, and clones are the same purgatory. When the last clone is dropped, it is [shut
 /// down](Self::shutdown), with one difference: the drop waits at most about 10 ms for each thread of the purgatory,
 /// because it may happen in a task of an async runtime. Completions in the queue of a thread still run, on that thread.
@@ -61,7 +108,8 @@ use std::time::Duration;
 /// callback. A check made inside a `try_complete` returns 0; the library makes it before the outermost call on that
 /// thread returns.
 ///
-/// After Kafka's `DelayedOperationPurgatory`. The guide's chapter *From Kafka's API to this one* lists the differences.
+/// After Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
+/// differences.
 ///
 /// # Panics
 /// No method panics by itself, except [`new`](Self::new). A panic of `Hash` or `Eq` of a key goes through to the caller,
@@ -74,9 +122,25 @@ pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     shared: SharedHandle<Inner<Op, S>>,
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
-    shared_methods!("operations");
+impl<Op: DelayedOperation> Purgatory<Op> {
+    /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
+    /// The threads start when they are first needed.
+    pub fn new(name: impl Into<String>) -> Self {
+        sound(Self::builder(name).build())
+    }
 
+    /// Begins to build a purgatory with other choices.
+    pub fn builder(name: impl Into<String>) -> Builder<Self> {
+        let own = Own {
+            hasher: RandomState::default(),
+            map_shards: (64 * cores()).clamp(1024, 4096),
+            max_watchers: usize::MAX,
+        };
+        Builder::new(name, own)
+    }
+}
+
+impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Completes `op` at once if it can complete. Otherwise parks it until a check of one of `keys` finds that it can,
     /// or until its timeout fires.
     ///
@@ -135,7 +199,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     {
         self.shared
             .inner
-            .check_key(key, &Bound::all(), RunOn::Caller)
+            .check_key(key, const { &Bound::all() }, RunOn::Caller)
     }
 
     /// Examines operations that watch `key`, as far as `bound` goes: for [at most](Bound::at_most) a number of completions,
@@ -331,6 +395,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     {
         self.shared.inner.watch.count(key)
     }
+
+    shared_methods!("operations");
 }
 
 shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>);
@@ -344,24 +410,6 @@ pub(crate) struct Own<S> {
 
 impl<Op: DelayedOperation, S: KeyHasher> Built for Purgatory<Op, S> {
     type Own = Own<S>;
-}
-
-impl<Op: DelayedOperation> Purgatory<Op> {
-    /// A purgatory with a tick of 1 ms, a reaper thread and a completion thread of its own, both named after it.
-    /// The threads start when they are first needed.
-    pub fn new(name: impl Into<String>) -> Self {
-        sound(Self::builder(name).build())
-    }
-
-    /// Begins to build a purgatory with other choices.
-    pub fn builder(name: impl Into<String>) -> Builder<Self> {
-        let own = Own {
-            hasher: RandomState::default(),
-            map_shards: (64 * cores()).clamp(1024, 4096),
-            max_watchers: usize::MAX,
-        };
-        Builder::new(name, own)
-    }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {

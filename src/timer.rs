@@ -193,7 +193,7 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
             Ending::Expired => on_expiry(payload),
             _ => drop_user_value(payload),
         };
-        let inner = Inner::new(Engine::new(self.settings)?, (), |(), _, it| it, on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, (), on_end);
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })

@@ -40,9 +40,9 @@ use std::time::Duration;
 /// let sessions = Tracker::builder("sessions")
 ///     .clock(clock.clone())
 ///     .reaper(Reaper::Manual) // no thread; by default the tracker has its own
-///     .build(move |member: &'static str, _: u32, _| gone.send(member).unwrap())?;
-/// sessions.track("ann", 1, Duration::from_secs(10))?;
-/// sessions.track("bob", 2, Duration::from_secs(10))?;
+///     .build(move |member: String, _: u32, _| gone.send(member).unwrap())?;
+/// sessions.track("ann".to_owned(), 1, Duration::from_secs(10))?;
+/// sessions.track("bob".to_owned(), 2, Duration::from_secs(10))?;
 ///
 /// clock.advance(Duration::from_secs(9));
 /// assert!(sessions.touch("ann", Duration::from_secs(10)));
@@ -341,7 +341,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
             panics.catch(|| drop_user_value(key));
             panics.resume();
         };
-        let inner = Inner::new(Engine::new(self.settings)?, entries, Entries::take, on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, entries, on_end);
         Ok(Tracker {
             shared: SharedHandle::start(inner),
         })

@@ -4,6 +4,8 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::trampoline::Trampoline;
 use crossbeam::channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
 use parking_lot::Mutex;
+#[cfg(debug_assertions)]
+use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
@@ -13,6 +15,11 @@ pub(crate) const GRACE: Duration = Duration::from_millis(10);
 /// Nothing is ever sent: the channel ends with the thread.
 #[derive(Debug, PartialEq, Eq)]
 enum Never {}
+
+#[cfg(debug_assertions)]
+std::thread_local! {
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
 
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -35,6 +42,8 @@ impl Worker {
         let (alive, ended) = bounded(0);
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
             let _alive = alive;
+            #[cfg(debug_assertions)]
+            IS_WORKER.set(true);
             run();
         })?;
         Ok(Self {
@@ -42,6 +51,12 @@ impl Worker {
             thread: Mutex::new(Some(thread)),
             ended,
         })
+    }
+
+    /// Whether the calling thread is one of the library.
+    #[cfg(debug_assertions)]
+    pub(crate) fn is_current() -> bool {
+        IS_WORKER.get()
     }
 
     /// Its name, if it has not ended.

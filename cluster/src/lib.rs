@@ -1,4 +1,5 @@
-#![doc = include_str!("../README.md")]
+// (The programs of the page need both engines.)
+#![cfg_attr(any(not(doctest), all(feature = "redis", feature = "nats")), doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(any(feature = "rules", shuttle)),

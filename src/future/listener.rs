@@ -26,8 +26,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// # use std::time::Duration;
     /// # struct Log;
     /// # impl Log { async fn read(&self, _: u64) -> Option<String> { Some("record".into()) } }
-    /// # async fn fetch(waits: &Waits<&'static str>, log: &Log) -> Result<String, WaitError> {
-    /// let mut listener = waits.listen(["news"], Duration::from_secs(30));
+    /// # async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
+    /// let mut listener = waits.listen([7], Duration::from_secs(30));
     /// loop {
     ///     if let Some(record) = log.read(10).await {
     ///         listener.satisfied();
@@ -231,8 +231,8 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// # use std::time::Duration;
     /// # struct Log;
     /// # impl Log { async fn read(&self, _: u64) -> Option<String> { Some("record".into()) } }
-    /// # async fn fetch(waits: &Waits<&'static str>, log: &Log) -> Result<String, WaitError> {
-    /// waits.listen(["news"], Duration::from_secs(30)).until(|| log.read(10)).await
+    /// # async fn fetch(waits: &Waits<u32>, log: &Log) -> Result<String, WaitError> {
+    /// waits.listen([7], Duration::from_secs(30)).until(|| log.read(10)).await
     /// # }
     /// # request_purgatory::future::block_on(fetch(&Waits::new("doc"), &Log)).unwrap();
     /// ```
@@ -285,12 +285,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// ```
     /// # use request_purgatory::{Waits, future::WaitError};
     /// # use std::time::Duration;
-    /// # async fn fetch(waits: &Waits<&'static str>, log: &[u8]) -> Vec<u8> {
+    /// # async fn fetch(waits: &Waits<u32>, log: &[u8]) -> Vec<u8> {
     /// let read = || async {
     ///     let bytes = log.to_vec();
     ///     if bytes.len() >= 100 { Ok(bytes) } else { Err(bytes) }
     /// };
-    /// let listener = waits.listen(["log"], Duration::from_millis(5));
+    /// let listener = waits.listen([7], Duration::from_millis(5));
     /// match listener.until_best(read).await {
     ///     Ok(enough) => enough,
     ///     Err((some, WaitError::Expired)) => some,

@@ -25,11 +25,11 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// use std::time::Duration;
     ///
     /// let queue = Arc::new(Mutex::new(VecDeque::new()));
-    /// let waits = Waits::<&'static str>::new("jobs");
+    /// let waits = Waits::<u32>::new("jobs");
     /// let worker = || {
     ///     let (takes, returns) = (queue.clone(), queue.clone());
     ///     waits.take(
-    ///         ["jobs"],
+    ///         [7],
     ///         Duration::from_secs(30),
     ///         move |_| takes.lock().unwrap().pop_front(),
     ///         move |job| returns.lock().unwrap().push_front(job),
@@ -37,7 +37,7 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
     /// };
     /// let (first, second) = (worker(), worker());
     /// queue.lock().unwrap().push_back("job");
-    /// waits.check_and_complete_with("jobs", Bound::at_most(1)); // the first worker has it
+    /// waits.check_and_complete_with(&7, Bound::at_most(1)); // the first worker has it
     /// # use request_purgatory::future::block_on; // or any executor
     /// let job = block_on(first)?;
     /// assert_eq!(*job, "job");

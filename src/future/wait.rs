@@ -31,10 +31,10 @@ use std::time::Duration;
 /// use std::thread;
 /// use std::time::Duration;
 ///
-/// let topics = Waits::<&'static str>::new("topics");
+/// let topics = Waits::<String>::new("topics");
 /// let messages = Arc::new(Mutex::new(Vec::new()));
 ///
-/// let first = topics.wait(["news"], Duration::from_secs(30), {
+/// let first = topics.wait(["news".to_owned()], Duration::from_secs(30), {
 ///     let messages = messages.clone();
 ///     move || messages.lock().unwrap().first().cloned()
 /// });
@@ -47,7 +47,7 @@ use std::time::Duration;
 /// });
 /// assert_eq!(block_on(first), Ok("hello")); // or any executor
 ///
-/// let never = topics.wait(["quiet"], Duration::from_millis(5), || None::<()>);
+/// let never = topics.wait(["quiet".to_owned()], Duration::from_millis(5), || None::<()>);
 /// assert_eq!(block_on(never), Err(WaitError::Expired));
 /// ```
 pub type Waits<K, S = RandomState> = Purgatory<WaitOperation<K>, S>;

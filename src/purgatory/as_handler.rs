@@ -2,6 +2,8 @@
 
 use super::deferred::Deferred;
 use super::inner::{Claim, Inner, Parked, Stale, Wheel};
+#[cfg(debug_assertions)]
+use super::stuck::InProgress;
 use crate::engine::Engine;
 use crate::engine::dispatch::RunOn;
 use crate::engine::handler::{Ended, Handler, ReclaimQueue};
@@ -57,6 +59,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     /// The one place that calls `on_complete`.
     #[inline]
     fn complete(&self, op: Op, ending: Ending) {
+        #[cfg(debug_assertions)]
+        let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
         match ending.completion() {
             Some(completion) => op.on_complete(completion),
             None => drop(op),

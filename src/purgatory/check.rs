@@ -165,18 +165,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         checked: ByNumber<'_, Op::Key>,
         list: &Resolved<Op::Key>,
         seen: Seen,
-        bound: Bound,
+        bound: &Bound,
     ) -> usize {
         if let Some(cause) = Examining::current() {
-            self.check_nested(Deferred::key(checked.key.clone()), bound, cause);
+            self.check_nested(Deferred::key(checked.key.clone()), *bound, cause);
             return 0;
         }
         if let Some(watcher) = seen.only() {
             return usize::from(self.check_one(watcher, Some(&checked), RunOn::Caller));
         }
         let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, RunOn::Caller, bound);
-        list.visit(seen, bound, |watcher| {
+        let mut check = Check::new(self, &trampoline, RunOn::Caller, *bound);
+        list.visit(seen, *bound, |watcher| {
             check.examine(watcher, Some(&checked))
         });
         check.completed
@@ -196,7 +196,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         only: Address,
     ) -> usize {
         if Examining::current().is_some() {
-            return self.check_resolved(checked, list, list.peek_published(), Bound::all());
+            return self.check_resolved(checked, list, list.peek_published(), &Bound::all());
         }
         let trampoline = Trampoline::enter();
         if let Some(ended) = self.examine_and_count(only, Some(&checked)) {
@@ -209,12 +209,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
             endings.push(ended);
-            return satisfied + self.check_resolved(checked, list, others, Bound::all());
+            return satisfied + self.check_resolved(checked, list, others, &Bound::all());
         }
         let others = list.peek_published();
         match others.is_empty() || others.only() == Some(only) {
             true => 0,
-            false => self.check_resolved(checked, list, others, Bound::all()),
+            false => self.check_resolved(checked, list, others, &Bound::all()),
         }
     }
 

@@ -4,6 +4,8 @@ use super::checked_key::{Asked, Checked};
 use super::deferred::Deferred;
 use super::inner::{Claim, Inner, Parked, Stale};
 use super::keys::Keys;
+#[cfg(debug_assertions)]
+use super::stuck::InProgress;
 use crate::address::Address;
 use crate::cell::slab::Released;
 use crate::cell::state::Mark;
@@ -81,6 +83,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> Result<bool, UserPanic> {
         let _examining = Examining::enter(claim.examinee(), Why::Check);
+        #[cfg(debug_assertions)]
+        let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
         self.engine.guarded(|| {
             claim.held.with(|parked| {
                 let Parked { op, keys, .. } = parked;
@@ -102,6 +106,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         why: Why,
     ) -> Result<bool, UserPanic> {
         let _examining = Examining::enter(claim.examinee(), why);
+        #[cfg(debug_assertions)]
+        let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
         self.engine
             .guarded(|| claim.held.with(|parked| parked.op.try_complete_for(cause)))
     }

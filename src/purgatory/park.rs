@@ -10,6 +10,8 @@ use super::complete::Examined;
 use super::handle::Handle;
 use super::inner::{Claim, Inner, Parked};
 use super::keys::Keys;
+#[cfg(debug_assertions)]
+use super::stuck::InProgress;
 use super::watch::Watch;
 use crate::engine::UserPanic;
 use crate::engine::dispatch::{RunOn, dispatch};
@@ -129,6 +131,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         // The first examination, and the clock: user code that may panic before anything is done.
         let examined = self.engine.guarded(|| {
             let _examining = Examining::enter(Examining::UNPARKED, Why::Check);
+            #[cfg(debug_assertions)]
+            let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
             if op.try_complete_for(Cause::PARKING) {
                 return None;
             }
@@ -199,6 +203,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                     },
                 );
                 let _examining = Examining::enter(examinee, Why::Check);
+                #[cfg(debug_assertions)]
+                let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
                 !full && parked.op.try_complete_for(Cause::PARKING)
             })
         });

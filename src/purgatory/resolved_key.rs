@@ -62,7 +62,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
             Some(only) => self.inner.check_only(self.checked(), &self.list, only),
-            None => self.check(self.list.peek_published(), Bound::all()),
+            None => self.check(self.list.peek_published(), const { &Bound::all() }),
         }
     }
 
@@ -74,7 +74,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// its timeout.
     #[inline]
     pub fn check_and_complete_after_lock(&self) -> usize {
-        self.check(self.list.peek(), Bound::all())
+        self.check(self.list.peek(), const { &Bound::all() })
     }
 
     /// As [`check_and_complete`](Self::check_and_complete), and goes only as far as `bound` says; see
@@ -83,12 +83,12 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     pub fn check_and_complete_with(&self, bound: Bound) -> usize {
         match bound.at_most {
             0 => 0,
-            _ => self.check(self.list.peek_published(), bound),
+            _ => self.check(self.list.peek_published(), &bound),
         }
     }
 
     #[inline(always)]
-    fn check(&self, seen: Seen, bound: Bound) -> usize {
+    fn check(&self, seen: Seen, bound: &Bound) -> usize {
         if seen.is_empty() {
             return 0;
         }

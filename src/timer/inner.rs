@@ -20,23 +20,30 @@ pub(crate) struct Inner<T, W, X = (), L = T> {
     pub(super) number: u64,
     /// Data beside the payloads.
     pub(crate) extra: X,
-    leave: Leave<T, X, L>,
     on_end: Box<dyn Fn(L, Ending) + Send + Sync>,
     unreclaimed: ReclaimQueue<Taken>,
     /// Payloads that had not expired at the shutdown.
     remains: Mutex<Vec<L>>,
 }
 
-/// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
-type Leave<T, X, L> = fn(&X, Address, T) -> L;
+/// Data beside the payloads `T`.
+pub(crate) trait Extra<T, L>: Send + Sync + 'static {
+    /// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
+    fn leave(&self, address: Address, payload: T) -> L;
+}
 
-impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> Inner<T, W, X, L> {
+impl<T> Extra<T, T> for () {
+    fn leave(&self, _: Address, payload: T) -> T {
+        payload
+    }
+}
+
+impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W, X, L> {
     /// `on_end` runs the user's code for a payload that has expired, and drops one that the shutdown has left. It may
     /// panic.
     pub(crate) fn new(
         engine: Engine<T, W>,
         extra: X,
-        leave: Leave<T, X, L>,
         on_end: impl Fn(L, Ending) + Send + Sync + 'static,
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -45,7 +52,6 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> 
             // ORDERING: Relaxed: a number guards no memory.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             extra,
-            leave,
             on_end: Box::new(on_end),
             unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
@@ -77,7 +83,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> 
     pub(crate) fn withdraw(&self, address: Address, ending: Ending) -> Option<L> {
         let claim = self.engine.claim(address, Mark::Cancel)?;
         let payload = self.engine.withdraw(claim, ending);
-        Some((self.leave)(&self.extra, address, payload))
+        Some(self.extra.leave(address, payload))
     }
 
     /// Shuts it down. The first call returns the payloads that had not expired.
@@ -99,7 +105,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> 
     }
 }
 
-impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> Handler
+impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
     for Inner<T, W, X, L>
 {
     type Payload = T;
@@ -119,7 +125,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> 
     fn expire(self: &Arc<Self>, claim: Claim<'_, T, W>) -> (Ended<L>, Taken) {
         let address = claim.address();
         let (payload, taken) = self.engine.take(claim);
-        let left = (self.leave)(&self.extra, address, payload);
+        let left = self.extra.leave(address, payload);
         (Ended::new(left, Ending::Expired), taken)
     }
 
@@ -131,7 +137,7 @@ impl<T: Send + 'static, W: Scheme, X: Send + Sync + 'static, L: Send + 'static> 
     fn on_shutdown(self: &Arc<Self>, claim: Claim<'_, T, W>) -> Option<Ended<L>> {
         let address = claim.address();
         let payload = self.engine.withdraw(claim, Ending::ShutDown);
-        let left = (self.leave)(&self.extra, address, payload);
+        let left = self.extra.leave(address, payload);
         self.remains.lock().push(left);
         None
     }

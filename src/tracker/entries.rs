@@ -24,6 +24,7 @@ use crate::hash::{Key, KeyHasher};
 use crate::scheme::{HierarchicalWheel, Tick};
 use crate::stats::{Count, Ending};
 use crate::sync::ShardedMap;
+use crate::timer::inner::Extra;
 use crate::trampoline::{Trampoline, drop_user_value};
 use equivalent::Equivalent;
 use parking_lot::Mutex;
@@ -83,6 +84,24 @@ struct Entered<'a, V> {
     replaced: Option<(Claim<'a>, V)>,
     /// A deadline to announce.
     earlier: Option<Tick>,
+}
+
+impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64, (K, V, FencingToken)>
+    for Entries<K, V, S>
+{
+    /// Takes out the entry of a value.
+    fn leave(&self, address: Address, hash: u64) -> (K, V, FencingToken) {
+        let is_it = |_: &K, entry: &Entry<V>| entry.address == address;
+        match self.map.take_where(hash, is_it) {
+            Some((key, entry)) => (
+                key,
+                entry.value.into_inner(),
+                FencingToken::new(entry.token),
+            ),
+            // INVARIANT: see above.
+            None => unreachable!("an entry leaves the map by the thread that ends its value"),
+        }
+    }
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
@@ -288,20 +307,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
         let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
         let found = self.map.read_where(self.hash_of(key), is_it, |_| ());
         found.is_some()
-    }
-
-    /// Takes out the entry of a value that the calling thread has ended.
-    pub(super) fn take(&self, address: Address, hash: u64) -> (K, V, FencingToken) {
-        let is_it = |_: &K, entry: &Entry<V>| entry.address == address;
-        match self.map.take_where(hash, is_it) {
-            Some((key, entry)) => (
-                key,
-                entry.value.into_inner(),
-                FencingToken::new(entry.token),
-            ),
-            // INVARIANT: see above.
-            None => unreachable!("an entry leaves the map by the thread that ends its value"),
-        }
     }
 
     /// Shows `visit` every value that is kept, under the shared lock of one map shard after the other.

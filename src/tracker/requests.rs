@@ -387,7 +387,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
                 _ => Err(WaitError::ShutDown),
             });
         };
-        let inner = Inner::new(Engine::new(self.settings)?, pending, Pending::take, on_end);
+        let inner = Inner::new(Engine::new(self.settings)?, pending, on_end);
         Ok(Requests {
             shared: SharedHandle::start(inner),
         })

@@ -401,15 +401,24 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
             .status();
         assert!(set.expect("util-linux is installed").success());
     };
-    let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
-    let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
-    let used = used.and_then(|used| used.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    let room = (used.expect("the size in kB") + 1_024) * 1_024;
     let purgatory = Purgatory::<Op>::builder("g28-refused").clock(ManualClock::new());
     let purgatory = purgatory.map_shards(2).build().expect("nothing to refuse");
     park(&purgatory, Op::new(Duration::MAX))
         .cancel()
         .expect("it is parked");
+    let size = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
+        let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+        let used = used.and_then(|used| used.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        used.expect("the size in kB")
+    };
+    // A debug build has started a thread, which takes its heap.
+    eventually("a size that stays", || {
+        let before = size();
+        thread::sleep(Duration::from_millis(50));
+        size() == before
+    });
+    let room = (size() + 1_024) * 1_024;
     let probe = Probe::new();
     let op = probe.op(SOON);
     // A thread that is alive when the limit comes keeps its stack; so this one goes on.

@@ -7,6 +7,7 @@ use crate::panics::Panics;
 use crate::promise::Promise;
 use crate::stats::Count;
 use crate::sync::{Arc, Mutex};
+use crate::timer::inner::Extra;
 use crate::tracker::entries::Entries;
 use crate::trampoline::{UserValues, drop_user_value};
 use equivalent::Equivalent;
@@ -76,14 +77,16 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
         let is_ended = found.is_some() || self.entries.has(id);
         (is_ended, found)
     }
+}
 
-    /// Takes out a request that the calling thread has ended.
+impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pending<K, R, S> {
+    /// Takes out a request.
     ///
     /// The lock of the ended is held from before an id leaves the map until it is among them. So a thread with this lock
     /// finds it in one of the two.
-    pub(super) fn take(&self, address: Address, hash: u64) -> Failed<K, R> {
+    fn leave(&self, address: Address, hash: u64) -> Failed<K, R> {
         let mut ended = self.ended.lock();
-        let (id, caller, token) = self.entries.take(address, hash);
+        let (id, caller, token) = self.entries.leave(address, hash);
         let id = Arc::new(id);
         let forgotten = ended.add((hash, token.get()), id.clone());
         Failed {

@@ -2,15 +2,25 @@
 //! ends.
 
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Seconds, on a loaded machine too. What hangs is ended then.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the example prints.
+/// What the example prints. It must succeed, and complain of nothing.
 fn run(program: &str, arguments: &[&str]) -> String {
+    let (status, printed, complained) = end_of(program, arguments);
+    assert!(
+        status.success() && complained.is_empty(),
+        "{program}: {status}\n{printed}{complained}"
+    );
+    printed
+}
+
+/// How a program ends, and what it prints on stdout and stderr.
+fn end_of(program: &str, arguments: &[&str]) -> (ExitStatus, String, String) {
     let mut child = Command::new(program)
         .args(arguments)
         .stdout(Stdio::piped())
@@ -32,12 +42,7 @@ fn run(program: &str, arguments: &[&str]) -> String {
         thread::sleep(Duration::from_millis(5));
     };
     let (printed, complained) = (printed.join(), complained.join());
-    let (printed, complained) = (printed.expect("read"), complained.expect("read"));
-    assert!(
-        status.success() && complained.is_empty(),
-        "{program}: {status}\n{printed}{complained}"
-    );
-    printed
+    (status, printed.expect("read"), complained.expect("read"))
 }
 
 fn read(from: &mut impl Read) -> String {
@@ -58,6 +63,7 @@ macro_rules! example {
     };
 }
 
+example!(demonstration, "--seconds", "0.3", "--requests", "2000"; "parked", "cancelled", "operations per second", "wake-up, from");
 example!(delayed_fetch; "two partitions: 11, Ok(())", "50 ms: 11, Err(Expired), read 1 time", "0 parked, 0 watches, 1 cancelled");
 example!(delayed_produce; "100 of 100 produces acknowledged", "REQUEST_TIMED_OUT", "NOT_LEADER");
 example!(job_queue; "1000 jobs by 8 workers", "100 workers aborted", "each job done once: true");
@@ -68,10 +74,23 @@ example!(rpc_client; "1800 calls answered, 200 timed out");
 example!(sessions, "5000"; "closed by their owners    4950", "reported             50");
 example!(timeouts; "100 connections closed when they were idle");
 
-/// Each program that the package has is run above, and stands in the index; each is of a length to be copied.
+/// Its exit status tells what its counts are worth.
+#[test]
+fn the_demonstration_fails_where_its_counts_do_not_add_up() {
+    let program = env!("CARGO_BIN_EXE_demonstration");
+    let arguments = ["--seconds", "0.1", "--requests", "2000", "--miscount"];
+    let (status, printed, complained) = end_of(program, &arguments);
+    assert_eq!(status.code(), Some(1), "{printed}{complained}");
+    assert!(
+        complained.contains("requests and their endings"),
+        "{complained}"
+    );
+}
+
+/// Each small program is run above, and stands in the index; each is of a length to be copied.
 #[test]
 fn all_of_them_are_indexed_and_short() {
-    let here = env!("CARGO_MANIFEST_DIR");
+    let here = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let index = std::fs::read_to_string(format!("{here}/README.md")).expect("an index");
     let tests = include_str!("run.rs");
     let files = std::fs::read_dir(here).expect("the package");
@@ -92,7 +111,7 @@ fn all_of_them_are_indexed_and_short() {
             .count();
         assert!((60..=150).contains(&lines), "{name}.rs has {lines} lines");
         assert!(
-            index.contains(&format!("]({name}.rs)")),
+            index.contains(&format!("\n[{name}]: {name}.rs\n")),
             "{name}.rs is not in README.md"
         );
         let run = [",", ";"]

@@ -1,0 +1,112 @@
+//! Debug builds report a call of an operation that does not return: mostly it waits for a lock that its own caller holds,
+//! and the program would hang without a word. (Release builds have none of this.)
+//!
+//! The thread that calls notes when it began. A thread of its own, one for the process, looks at these notes once a
+//! second; while no operation is called, it sleeps.
+
+use crate::worker::Worker;
+use parking_lot::{Condvar, Mutex};
+use std::any::type_name;
+use std::io::Write;
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
+
+/// A call that lasts longer is reported.
+const LIMIT: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(1);
+
+static CALLS: Mutex<Calls> = parking_lot::const_mutex(Calls {
+    in_progress: Vec::new(),
+    begun: 0,
+});
+static BEGUN: Condvar = Condvar::new();
+
+struct Calls {
+    /// Those on threads of the user.
+    in_progress: Vec<Call>,
+    /// Since the last look.
+    begun: u64,
+}
+
+struct Call {
+    began: Instant,
+    purgatory: Arc<str>,
+    operation: &'static str,
+    key: &'static str,
+    reported: bool,
+}
+
+/// While it exists, the calling thread is inside an operation's code.
+pub(super) struct InProgress(Option<Instant>);
+
+impl InProgress {
+    /// Notes a call of an operation `Op` with keys `K`. Threads of the library are left out: completions are theirs to
+    /// run, however long they take.
+    pub(super) fn begin<Op, K>(purgatory: &Arc<str>) -> Self {
+        static STARTED: Once = Once::new();
+        if Worker::is_current() {
+            return Self(None);
+        }
+        // If the system refuses the thread, there are no reports.
+        STARTED.call_once(|| {
+            let thread = std::thread::Builder::new().name("stuck-calls".into());
+            _ = thread.spawn(look);
+        });
+        let began = Instant::now();
+        let mut calls = CALLS.lock();
+        calls.in_progress.push(Call {
+            began,
+            purgatory: purgatory.clone(),
+            operation: type_name::<Op>(),
+            key: type_name::<K>(),
+            reported: false,
+        });
+        calls.begun += 1;
+        if calls.begun == 1 {
+            BEGUN.notify_one();
+        }
+        Self(Some(began))
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        if let Some(began) = self.0 {
+            // Which of two that began at the same instant makes no difference.
+            let calls = &mut CALLS.lock().in_progress;
+            if let Some(at) = calls.iter().position(|call| call.began == began) {
+                calls.swap_remove(at);
+            }
+        }
+    }
+}
+
+/// The thread's whole life.
+fn look() {
+    loop {
+        let mut calls = CALLS.lock();
+        while calls.begun == 0 && calls.in_progress.is_empty() {
+            BEGUN.wait(&mut calls);
+        }
+        calls.begun = 0;
+        let mut reports = Vec::new();
+        for call in &mut calls.in_progress {
+            if !call.reported && call.began.elapsed() >= LIMIT {
+                call.reported = true;
+                reports.push((call.purgatory.clone(), call.operation, call.key));
+            }
+        }
+        drop(calls);
+        for (purgatory, operation, key) in reports {
+            // A stderr that is closed can be told nothing.
+            let _ = writeln!(
+                std::io::stderr(),
+                "request-purgatory: in the purgatory `{purgatory}`, a call of `{operation}` (keys `{key}`) has run for \
+                 {} s. Does its `try_complete` or `on_complete` wait for a lock that the caller of the check holds? \
+                 (Only debug builds report this.)",
+                LIMIT.as_secs()
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+}

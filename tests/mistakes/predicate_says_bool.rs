@@ -1,0 +1,9 @@
+//~ expected `Option<_>`, found `bool`
+
+use request_purgatory::{Waits, future::block_on};
+use std::time::Duration;
+
+fn main() {
+    let waits = Waits::<u32>::new("topics");
+    println!("{:?}", block_on(waits.wait([7], Duration::from_secs(1), || true)));
+}
