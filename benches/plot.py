@@ -35,7 +35,12 @@ PLOTS = {
         ("bars", "CPU per request"),
         ("metrics", "lateness [ms]", ["late p50", "late p99", "late max"]),
     ],
-    "W4": [("lines", "CPU per 1,000 requests", "rate"), ("bars", "highest rate sustained")],
+    "W4": [
+        ("lines", "CPU per 1,000 requests", "rate"),
+        ("metrics", "processor time per 1,000 requests [ms]", ["arriver", "completer", "timer", "completions"]),
+        ("metrics", "sleeps per second", ["arriver sleeps", "completer sleeps", "timer sleeps", "completions sleeps"]),
+        ("bars", "highest rate sustained"),
+    ],
     "W5": [("metrics", "park call, and idle thread [µs]", ["p50", "p99", "p99.9", "max", "idle p99.9", "idle max"])],
     "W6": [("bars", "memory per request")],
     "W7": [("lines", "advance", "parked")],
@@ -44,6 +49,7 @@ PLOTS = {
     "W10": [("bars", "push"), ("bars", "push, take, wait again")],
     "W11": [("bars", "life"), ("bars", "listen and drop")],
     "W12": [("bars", "memory of each"), ("bars", "new")],
+    "transfer": [("bars", "transfer")],
 }
 
 # The same candidate has the same colour in every plot; the others take what is left.

@@ -3,8 +3,8 @@
 use crate::panics::Panics;
 use crate::sync::Arc;
 use crate::worker::{GRACE, Worker};
-use crossbeam::channel::{Receiver, Sender, unbounded};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
@@ -23,7 +23,8 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 )]
 pub enum Dispatch {
     /// On a thread of the purgatory (with a shared reaper: of that reaper), one after the other. A slow completion
-    /// delays those behind it, but never the timer. The default with a reaper thread.
+    /// delays those behind it, but never the timer. The thread starts with the first completion for it; while the system
+    /// refuses it, completions run as with [`Inline`](Self::Inline). The default with a reaper thread.
     OwnThread,
     /// On the thread that drives the timer: the reaper, or the caller of [`advance`](crate::Purgatory::advance). A slow
     /// completion delays the timer. The default with [`Reaper::Manual`](crate::threads::Reaper::Manual) and
@@ -54,48 +55,80 @@ impl fmt::Debug for Dispatch {
     }
 }
 
-/// A thread that runs jobs in order, and runs all jobs of its queue before it ends.
-#[derive(Debug)]
+/// A thread that runs jobs in order, and runs all jobs of its queue before it ends. It starts with the first job: many
+/// purgatories never have one, and a thread takes longer to start than everything else that a first park does.
+#[derive(Debug, Default)]
 pub(crate) struct CompletionThread {
-    jobs: Mutex<Option<Sender<Job>>>,
-    received: Receiver<Job>,
+    queue: Arc<Queue>,
     pub(crate) thread: Worker,
 }
 
-impl CompletionThread {
-    /// All but the thread.
-    pub(crate) fn new() -> Self {
-        let (jobs, received) = unbounded();
-        Self {
-            jobs: Mutex::new(Some(jobs)),
-            received,
-            thread: Worker::default(),
-        }
-    }
+#[derive(Default)]
+struct Queue {
+    jobs: Mutex<Jobs>,
+    /// The thread waits here as soon as it finds no job: jobs come once a tick at most, too seldom to spin for the next.
+    more: Condvar,
+}
 
-    /// Starts the thread, unless it was started before. To be called by one thread at a time.
-    pub(crate) fn start(&self, name: &str) -> io::Result<()> {
-        let received = self.received.clone();
-        self.thread.start(name, "completions", move || {
-            for job in received {
-                // Panics of callbacks are caught and counted inside. What goes through is the panic of a destructor
-                // that waited for the end of the job: the panic hook has reported it, and the jobs behind it still run.
-                Panics::contain(job);
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    closed: bool,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("waiting", &self.jobs.lock().waiting.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    /// The thread's whole life.
+    fn run(&self) {
+        let mut jobs = self.jobs.lock();
+        loop {
+            match jobs.waiting.pop_front() {
+                // Panics of callbacks are caught and counted inside. What goes through is the panic of a destructor that
+                // waited for the end of the job: the panic hook has reported it, and the jobs behind it still run.
+                Some(job) => _ = MutexGuard::unlocked(&mut jobs, || Panics::contain(job)),
+                None if jobs.closed => return,
+                None => self.more.wait(&mut jobs),
             }
-        })
+        }
+    }
+}
+
+impl CompletionThread {
+    /// Starts the thread, unless it was started before.
+    pub(crate) fn start(&self, name: &str) -> io::Result<()> {
+        self.start_under(&self.queue.jobs.lock(), name)
     }
 
-    /// Queues `job`; returns it if the thread takes no more, or was not started.
-    pub(crate) fn submit(&self, job: Job) -> Result<(), Job> {
-        match &*self.jobs.lock() {
-            Some(jobs) if self.thread.is_started() => jobs.send(job).map_err(|refused| refused.0),
-            _ => Err(job),
+    /// One caller at a time: the one with the lock of the queue.
+    fn start_under(&self, _alone: &Jobs, name: &str) -> io::Result<()> {
+        let queue = self.queue.clone();
+        self.thread.start(name, "completions", move || queue.run())
+    }
+
+    /// Queues `job`, and starts the thread if this is the first one. Returns the job if the thread takes no more, or the
+    /// system refuses it: the caller runs the job then, and the next job asks the system again.
+    pub(crate) fn submit(&self, name: &str, job: Job) -> Result<(), Job> {
+        let mut jobs = self.queue.jobs.lock();
+        if jobs.closed || self.start_under(&jobs, name).is_err() {
+            return Err(job);
         }
+        jobs.waiting.push_back(job);
+        drop(jobs);
+        self.queue.more.notify_one();
+        Ok(())
     }
 
     /// Takes no more jobs. The thread ends when it has run the jobs of its queue.
     pub(crate) fn close(&self) {
-        drop(self.jobs.lock().take());
+        self.queue.jobs.lock().closed = true;
+        self.queue.more.notify_one();
     }
 }
 

@@ -98,7 +98,10 @@ impl<P, W: Scheme> Engine<P, W> {
             phase: Phase::new(),
         };
         if settings.threads_at_once {
-            engine.start_threads().map_err(BuildError::Thread)?;
+            let completions = engine.threads.start_completions(&engine.name);
+            completions
+                .and_then(|()| engine.start_threads())
+                .map_err(BuildError::Thread)?;
         }
         Ok(engine)
     }

@@ -43,7 +43,7 @@ pub enum RejectReason {
     /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a key,
     /// that the next outer park called. Park from `on_complete` instead, which never nests.
     Nested,
-    /// It would be the first with a finite timeout, so the threads were to be started, and the system refused one. A
+    /// It would be the first with a finite timeout, so the reaper was to be started, and the system refused the thread. A
     /// later call tries again. With `threads_at_once` of the builder, the call that builds is refused instead.
     Thread,
 }

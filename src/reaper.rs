@@ -76,7 +76,7 @@ impl ReaperThread {
     pub(crate) fn without_threads() -> Self {
         Self {
             sleeper: Arc::new(Sleeper::new()),
-            completions: Arc::new(CompletionThread::new()),
+            completions: Arc::default(),
         }
     }
 }

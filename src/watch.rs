@@ -141,6 +141,11 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         self.resolved.get(number).key()
     }
 
+    /// Gives memory back that no watcher needs.
+    pub(crate) fn give_back(&self) {
+        self.lists.give_back();
+    }
+
     /// How many watchers `key` has.
     pub(crate) fn count<Q>(&self, key: &Q) -> usize
     where

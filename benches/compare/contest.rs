@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::workload::{self, Contender, Workload};
 
 /// All workloads, in the order in which they run.
-pub(crate) const ALL: [Entry; 14] = [
+pub(crate) const ALL: [Entry; 15] = [
     Entry::of::<workload::w1::W1>(),
     Entry::of::<workload::w1t::W1t>(),
     Entry::of::<workload::w1x::W1x>(),
@@ -28,6 +28,7 @@ pub(crate) const ALL: [Entry; 14] = [
     Entry::of::<workload::w10::W10>(),
     Entry::of::<workload::w11::W11>(),
     Entry::of::<workload::w12::W12>(),
+    Entry::of::<workload::transfer::Transfer>(),
 ];
 
 /// A workload behind plain functions.
@@ -64,7 +65,8 @@ impl Entry {
 /// Checks and then measures the contenders that the options admit.
 ///
 /// Interleaved, because a machine's speed wanders by more than the differences that matter: each
-/// round gives every contender the same few seconds of it. Each round starts from a fresh
+/// round gives every contender the same few seconds of it, and begins with another one than the round
+/// before, so that none always follows the same other. Each round starts from a fresh
 /// candidate, as requests kept parked while others are measured would expire.
 pub(crate) fn run<W: Workload>(options: &Options) -> Vec<Outcome> {
     let mut contenders = W::contenders();
@@ -80,11 +82,14 @@ pub(crate) fn run<W: Workload>(options: &Options) -> Vec<Outcome> {
         outcomes.extend(contenders.iter().map(|contender| Outcome {
             candidate: contender.name,
             parameters: case.parameters.clone(),
-            rounds: Vec::with_capacity(options.rounds),
+            rounds: Vec::new(),
         }));
         let label = label(&case.parameters);
-        for round in 1..=options.rounds {
-            for (contender, outcome) in contenders.iter().zip(&mut outcomes[first..]) {
+        let rounds = options.rounds_of(W::ROUNDS);
+        for round in 1..=rounds {
+            for turn in 0..contenders.len() {
+                let next = (turn + round - 1) % contenders.len();
+                let (contender, outcome) = (&contenders[next], &mut outcomes[first + next]);
                 let values = if W::ALONE && !options.check_only {
                     round_in_child::<W>(contender, number)
                 } else {
@@ -92,9 +97,8 @@ pub(crate) fn run<W: Workload>(options: &Options) -> Vec<Outcome> {
                 };
                 assert_eq!(values.len(), W::METRICS.len(), "a value for each metric");
                 eprintln!(
-                    "{} {label} round {round}/{}: {:<18} {}",
+                    "{} {label} round {round}/{rounds}: {:<18} {}",
                     W::NAME,
-                    options.rounds,
                     contender.name,
                     line::<W>(&values)
                 );

@@ -15,9 +15,10 @@ Compares the library with its peers on the workloads of the benchmark.
     --parked N[,...]    W1, W1t, W1x, W6, W8, W9, W10, W11: requests parked
     --keys K[,...]      W1, W1t, W1x, W6: keys for each request
     --threads T[,...]   W1t: threads
-    --rounds N          rounds per case, the tables show their medians [default: 5; quick: 2]
+    --rounds N          rounds per case, the tables show their medians [default: 5, of W4 11; quick: 2]
     --lives N           W1, W1t, W1x, W9, W10, W11: measured lives per case and candidate, over all rounds
-    --seconds N         W4, W5: how long requests arrive
+    --seconds N         W4, W5: how long requests arrive [default: W4 3, W5 70]
+    --rates R[,...]     W4: only requests at these rates a second, and no search for the highest
     --out DIR           where every round goes, as JSON [default: target/compare]
     --check             only check the candidates, and run all workloads in miniature
     --list              the workloads and their candidates
@@ -68,7 +69,7 @@ pub(crate) struct Options {
     pub(crate) list: bool,
     /// Whether a last table shows everything side by side.
     pub(crate) readme: bool,
-    pub(crate) rounds: usize,
+    rounds: Option<usize>,
     pub(crate) lives: usize,
     pub(crate) parked: Vec<usize>,
     /// The same where memory is measured.
@@ -76,6 +77,7 @@ pub(crate) struct Options {
     pub(crate) keys: Vec<usize>,
     pub(crate) threads: Vec<usize>,
     pub(crate) seconds: Option<usize>,
+    pub(crate) rates: Option<Vec<usize>>,
     pub(crate) out: PathBuf,
     pub(crate) child: Option<Child>,
     only: Vec<String>,
@@ -95,6 +97,7 @@ struct Given {
     keys: Option<Vec<usize>>,
     threads: Option<Vec<usize>>,
     seconds: Option<usize>,
+    rates: Option<Vec<usize>>,
     out: Option<PathBuf>,
     child: Option<Child>,
     only: Vec<String>,
@@ -145,7 +148,7 @@ impl Options {
             check_only,
             list: given.list,
             readme: given.readme,
-            rounds: given.rounds.unwrap_or(scale.pick(5, 2, 1)),
+            rounds: given.rounds,
             lives: given.lives.unwrap_or(scale.pick(2_000_000, 200_000, 5_000)),
             resident: given
                 .parked
@@ -155,11 +158,17 @@ impl Options {
             keys: given.keys.unwrap_or_else(|| vec![1, 3]),
             threads: given.threads.unwrap_or_else(threads),
             seconds: given.seconds,
+            rates: given.rates,
             out: given.out.unwrap_or_else(default_out),
             child: given.child,
             only: given.only,
             candidates: given.candidates,
         }
+    }
+
+    /// The rounds of a workload that needs `full` of them.
+    pub(crate) fn rounds_of(&self, full: usize) -> usize {
+        self.rounds.unwrap_or(self.scale.pick(full, 2, 1))
     }
 
     /// Whether this workload is to run.
@@ -203,6 +212,7 @@ impl Given {
                 "--keys" => given.keys = Some(numbers(&value()?)?),
                 "--threads" => given.threads = Some(numbers(&value()?)?),
                 "--seconds" => given.seconds = Some(number(&value()?)?),
+                "--rates" => given.rates = Some(numbers(&value()?)?),
                 "--out" => given.out = Some(value()?.into()),
                 "--only" => given.only = names(&value()?),
                 "--candidates" => given.candidates = names(&value()?),

@@ -1,6 +1,7 @@
 //! The workloads, one file each, and what each says of itself.
 
 mod ring;
+pub(crate) mod transfer;
 pub(crate) mod w1;
 pub(crate) mod w10;
 pub(crate) mod w11;
@@ -22,6 +23,8 @@ use crate::outcome::{Metric, Outcome, Parameters, Values};
 use crate::self_check;
 use crate::timer_queue::TimerQueue;
 
+const ROUNDS: usize = 5;
+
 /// One setting of something to measure; the cases are its values.
 pub(crate) trait Workload: Sized + 'static {
     const NAME: &'static str;
@@ -30,6 +33,9 @@ pub(crate) trait Workload: Sized + 'static {
     const TITLE: &'static str;
 
     const METRICS: &'static [Metric];
+
+    /// How many rounds tell the candidates apart, on the full scale.
+    const ROUNDS: usize = ROUNDS;
 
     /// Whether each round runs in a process of its own.
     const ALONE: bool = false;

@@ -44,9 +44,15 @@ impl<'a, H: Handler> Endings<'a, H> {
         if self.only.is_none() && self.several.is_empty() {
             self.only = Some(ended);
         } else {
-            self.several.extend(self.only.take());
-            self.several.push(ended);
+            self.push_another(ended);
         }
+    }
+
+    /// Out of line, so that what is pushed first stays in registers.
+    #[inline(never)]
+    fn push_another(&mut self, ended: Ended<H::Left>) {
+        self.several.extend(self.only.take());
+        self.several.push(ended);
     }
 
     /// Takes them back: none of them is delivered.
@@ -76,11 +82,23 @@ pub(crate) fn deliver<H: Handler>(
     ended: Ended<H::Left>,
     run_on: RunOn,
 ) {
-    if goes_to_executor::<H>(handler, &ended, run_on) {
-        deliver_all(handler, trampoline, vec![ended], run_on);
+    if trampoline.is_outermost() && !goes_to_executor::<H>(handler, &ended, run_on) {
+        complete(&**handler, ended);
     } else {
-        run_here(handler, trampoline, ended);
+        deliver_one(handler, trampoline, ended, run_on);
     }
+}
+
+/// Out of line, so that what completes at once stays in registers.
+#[cold]
+#[inline(never)]
+fn deliver_one<H: Handler>(
+    handler: &Arc<H>,
+    trampoline: &Trampoline,
+    ended: Ended<H::Left>,
+    run_on: RunOn,
+) {
+    deliver_all(handler, trampoline, vec![ended], run_on);
 }
 
 /// [Delivers](deliver) several. Those that other threads complete come first: they need not wait for what runs here.
@@ -113,9 +131,10 @@ pub(crate) fn deliver_all<H: Handler>(
     }
     if !for_thread.is_empty() {
         let job = Delivery::new(handler, for_thread, false).into_job();
-        // After the shutdown the thread takes no more.
-        let refused = match handler.engine().threads.completions() {
-            Some(thread) => thread.submit(job).err(),
+        // After the shutdown the thread takes no more; and the system may refuse the thread.
+        let engine = handler.engine();
+        let refused = match engine.threads.completions() {
+            Some(thread) => thread.submit(&engine.name, job).err(),
             None => Some(job),
         };
         if let Some(job) = refused {
@@ -144,13 +163,21 @@ fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: Ended<
 /// Runs the user's code for one payload; the one place that does. Then its place under the limit is free.
 #[inline(always)]
 fn complete<H: Handler>(handler: &H, ended: Ended<H::Left>) {
+    // Taken apart, so that it stays in registers: a closure that borrows a part has the whole written to memory.
+    let Ended {
+        left,
+        ending,
+        was_parked,
+        pass,
+        ..
+    } = ended;
     // A panic is counted, and concerns this payload only.
     let engine = handler.engine();
-    let _ = engine.guarded(|| handler.complete(ended.left, ended.ending));
-    if ended.was_parked {
+    let _ = engine.guarded(move || handler.complete(left, ending));
+    if was_parked {
         engine.free_place();
     }
-    drop(ended.pass);
+    drop(pass);
 }
 
 /// Runs the user's code when it is dropped, wherever that is: an executor that loses the job cannot lose the ending.

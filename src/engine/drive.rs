@@ -17,7 +17,9 @@ use std::time::Duration;
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
     let expired = pass(handler);
     while reclaim(handler) {}
-    rearm_for_caller(&**handler);
+    if rearm_for_caller(&**handler) == NEVER {
+        handler.on_idle();
+    }
     expired
 }
 
@@ -94,6 +96,7 @@ impl<H: Handler> Driven for H {
         }
         // A deadline that no reading of the clock can reach never passes.
         if next == NEVER || !engine.scale.can_come(next) {
+            self.on_idle();
             return Rest::UntilWoken;
         }
         match engine.clock.time_until(engine.scale.timestamp(next)) {

@@ -73,6 +73,9 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// Runs one deferred call; `pause` is called between slices of a long one.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
+    /// The thread that drives the timer finds no deadline: gives memory back.
+    fn on_idle(&self) {}
+
     /// The last handle was dropped: drops the payloads that the shutdown left for its caller.
     fn discard(&self) {}
 

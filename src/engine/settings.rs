@@ -136,8 +136,8 @@ impl<T: Built> Builder<T> {
 
     /// Starts the threads when this is built, so that the system refuses them there
     /// ([`BuildError::Thread`](crate::purgatory::BuildError::Thread)) and no later call pays for the start. Default:
-    /// they are started by the first call that needs them, which parks with a finite timeout or defers a check, and
-    /// takes about 0.1 ms longer.
+    /// the reaper is started by the first call that needs it, which parks with a finite timeout or defers a check, and
+    /// takes about 0.1 ms longer; the thread for completions starts with the first of them.
     pub fn threads_at_once(mut self) -> Self {
         self.settings.threads_at_once = true;
         self

@@ -7,6 +7,7 @@ use super::shard::{Shard, Timing, Unchanged};
 use crate::Purgatory;
 use crate::address::SLOTS;
 use crate::cell::slab::{EndedSlot, Held, Released};
+use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, ShutdownError};
 use crate::future::{WaitError, Waits, block_on};
 use crate::observe::Since;
@@ -15,6 +16,7 @@ use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::{PARKS_PER_LOOK, SLICE};
+use crate::time::ManualClock;
 use crate::timer::Timer;
 use crate::tracker::Tracker;
 use crate::worker::refusal::grant;
@@ -276,25 +278,23 @@ fn eventually(condition: impl Fn() -> bool) {
     }
 }
 
-/// The system refuses one of the two threads, or both. Whatever the call was, it can be made again when there are
-/// threads.
+/// The system refuses the reaper. Whatever the call was, it can be made again when there are threads.
 #[test]
 fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
-    for granted in [0, 1] {
+    {
         let purgatory = Purgatory::<Op>::new("g28-refused");
         let op = Op::new(Duration::MAX);
         let state = op.1.clone();
         let infinite = purgatory.try_complete_else_watch(op, [1]);
         let infinite = infinite.expect("it needs no thread").into_handle();
         let infinite = infinite.expect("it cannot complete yet");
-        grant(granted);
+        grant(0);
         for _ in 0..2 {
             let refused = purgatory.try_complete_else_watch(Op::new(SOON), [1]);
             let (reason, op) = refused.map(drop).expect_err("no threads").into_parts();
             assert_eq!((reason, op.0), (RejectReason::Thread, SOON));
             assert!(!infinite.reschedule(SOON));
-            grant(0);
         }
         assert_eq!((infinite.deadline(), purgatory.stats().parked), (None, 1));
         assert_eq!(purgatory.stats().rejected, 2);
@@ -308,6 +308,40 @@ fn g28_a_refused_thread_changes_nothing() {
         assert!(purgatory.try_complete_else_watch(op, [2]).is_ok());
         eventually(|| *state.lock() == State::Ended && *expired.lock() == State::Ended);
     }
+}
+
+/// The system refuses the completion thread: completions run on the thread that expires, and none is lost. The next one
+/// gets a thread, if there is one.
+#[test]
+fn g28_where_the_completion_thread_is_refused_the_driving_thread_completes() {
+    const SOON: Duration = Duration::from_millis(1);
+    let clock = ManualClock::new();
+    let (sender, ended_on) = std::sync::mpsc::channel();
+    let timer = Timer::builder("g28-refused")
+        .reaper(Reaper::Manual)
+        .dispatch(Dispatch::OwnThread)
+        .clock(clock.clone());
+    let told = move |value: u64| _ = sender.send((value, std::thread::current().id()));
+    let timer = timer.build(told).expect("it starts no thread");
+    let expire = |value| {
+        timer.start(SOON, value).expect("it starts no thread");
+        clock.advance(2 * SOON);
+        assert_eq!(timer.advance(), 1);
+    };
+    let here = std::thread::current().id();
+    grant(0);
+    for value in [1, 2] {
+        expire(value);
+        assert_eq!(ended_on.try_recv(), Ok((value, here)));
+    }
+    grant(1);
+    for value in [3, 4] {
+        expire(value);
+        let (ended, thread) = ended_on.recv().expect("it is not lost");
+        assert_eq!((ended, thread != here), (value, true));
+    }
+    timer.shutdown();
+    assert_eq!(timer.stats().expired, 4);
 }
 
 /// The next deferred check starts the threads as well, or the caller makes it.

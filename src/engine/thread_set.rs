@@ -15,7 +15,7 @@ pub(crate) struct ThreadSet {
     /// Shared threads go on without this engine.
     own_reaper: bool,
     own_completions: bool,
-    /// Whether the engine's own threads were started. Always, if it has none.
+    /// Whether the engine's own reaper was started. Always, if it has none.
     started: AtomicBool,
 }
 
@@ -36,25 +36,22 @@ impl ThreadSet {
             Reaper::Manual => (None, None, None),
         };
         let own_completions = wants_thread && shared.is_none();
-        let own = || own_completions.then(|| Arc::new(CompletionThread::new()));
+        let own = || own_completions.then(Arc::default);
         let threads = Self {
             waker: waker.or_else(|| reaper.as_deref().map(Sleeper::waker)),
             reaper,
             completions: shared.filter(|_| wants_thread).or_else(own),
             own_reaper,
             own_completions,
-            started: AtomicBool::new(!own_reaper && !own_completions),
+            started: AtomicBool::new(!own_reaper),
         };
         (threads, dispatch)
     }
 
-    /// Starts the engine's own threads. To be called by one thread at a time; where the system refuses a thread, a later
-    /// call tries again.
+    /// Starts the engine's own reaper: without it no deadline would pass. (The thread for completions starts with the
+    /// first of them, and a park does not wait for it.) To be called by one thread at a time; where the system refuses
+    /// the thread, a later call tries again.
     pub(crate) fn start(&self, name: &str) -> io::Result<()> {
-        // The reaper is the last: no deferred check is made before its completion has a thread.
-        if let Some(completions) = self.own_completions() {
-            completions.start(name)?;
-        }
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;
         }
@@ -63,7 +60,13 @@ impl ThreadSet {
         Ok(())
     }
 
-    /// Whether the engine's own threads were started, or it has none.
+    /// Starts the engine's own thread for completions, if it is to have one.
+    pub(crate) fn start_completions(&self, name: &str) -> io::Result<()> {
+        self.own_completions()
+            .map_or(Ok(()), |completions| completions.start(name))
+    }
+
+    /// Whether the engine's own reaper was started, or it has none.
     pub(crate) fn are_started(&self) -> bool {
         // ORDERING: Acquire, see `start`.
         self.started.load(Ordering::Acquire)

@@ -34,7 +34,7 @@ pub enum WaitError {
     Cancelled,
     /// More than eight waits are nested, each begun inside the predicate of another. It never waited.
     Nested,
-    /// It was the first with a finite timeout, so the threads were to be started, and the system refused one. It never
+    /// It was the first with a finite timeout, so the reaper was to be started, and the system refused the thread. It never
     /// waited; a later call tries again.
     Thread,
 }

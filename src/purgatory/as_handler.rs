@@ -90,6 +90,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         });
     }
 
+    fn on_idle(&self) {
+        self.watch.give_back();
+    }
+
     fn on_closed(&self) {
         self.weak.cut();
         for check in self.deferred.close() {

@@ -30,6 +30,11 @@ impl<T> Lazy<T> {
         }
     }
 
+    /// `None` if no thread has made it: for what says nothing about the contents.
+    pub(crate) fn get_made(&self) -> Option<&T> {
+        self.value.get()
+    }
+
     #[cold]
     #[inline(never)]
     fn look(&self, make: impl FnOnce() -> T) -> bool {

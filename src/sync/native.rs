@@ -55,6 +55,18 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
     DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), count)
 }
 
+/// A table of at most this many buckets stays with its shard when it is empty: the next entries need one as well.
+const KEPT: usize = 16;
+
+/// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
+pub(crate) fn give_back<K: Eq + Hash, V>(map: &Shards<K, V>) {
+    for mut shard in map.shards().iter().filter_map(|shard| shard.try_write()) {
+        if shard.is_empty() && shard.buckets() > KEPT {
+            shard.shrink_to(0, |_| unreachable!("there is no entry to hash"));
+        }
+    }
+}
+
 /// Visits every entry, one shard at a time under its shared lock.
 pub(crate) fn for_each_entry<K: Eq + Hash, V>(map: &Shards<K, V>, mut visit: impl FnMut(&K, &V)) {
     for entry in map {

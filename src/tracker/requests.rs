@@ -94,8 +94,8 @@ pub enum Responded<R> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// By default each `Requests` starts two threads with its first timeout. A client with many connections gives all of
-/// theirs one [`ReaperThread`](crate::threads::ReaperThread).
+/// By default each `Requests` starts a thread with its first timeout, and another when one expires. A client with many
+/// connections gives all of theirs one [`ReaperThread`](crate::threads::ReaperThread).
 ///
 /// Cloning is cheap, and clones are the same requests. When the last one is dropped, pending requests end with
 /// [`WaitError::ShutDown`].

@@ -350,7 +350,8 @@ fn g19_idle_means_idle() {
         eventually("the expiry of all", || purgatory.is_empty());
         thread::sleep(Duration::from_millis(100));
         let named = || [threads_named("g19-idle"), threads_named("g19-far")].concat();
-        eventually("four named threads", || named().len() == 4);
+        // Only where something has expired there is a thread for completions.
+        eventually("three named threads", || named().len() == 3);
         let threads = named();
         eventually_asleep(&threads);
         let sum = |of: fn(u64) -> u64| threads.iter().map(|thread| of(*thread)).sum::<u64>();

@@ -48,6 +48,7 @@ impl Timer for DelayQueueTimer {
     fn new(expire: impl Fn(&Arc<Entry<Key>>) + Send + Sync + 'static) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
+            .thread_name("timer")
             .enable_time()
             .build()
             .expect("a runtime can start");

@@ -94,10 +94,12 @@ impl<T: Send + 'static, Q: Queue<T>> Timer for Driven<T, Q> {
             }),
             earlier: Condvar::new(),
         });
-        let thread = thread::spawn({
+        let body = {
             let shared: Arc<Shared<Q>> = Arc::clone(&shared);
             move || shared.run(expire)
-        });
+        };
+        let thread = thread::Builder::new().name("timer".to_owned()).spawn(body);
+        let thread = thread.expect("a thread can start");
         Self {
             shared,
             thread: Some(thread),

@@ -180,14 +180,16 @@ impl<const PURGE_INTERVAL: usize> Candidate for StraightPort<PURGE_INTERVAL> {
             estimated_total: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
         });
-        let reaper = thread::spawn({
+        let body = {
             let purgatory = Arc::clone(&purgatory);
             move || {
                 while !purgatory.stopping.load(Ordering::Relaxed) {
                     purgatory.advance_clock();
                 }
             }
-        });
+        };
+        let reaper = thread::Builder::new().name("reaper".to_owned()).spawn(body);
+        let reaper = reaper.expect("a thread can start");
         Self {
             purgatory,
             reaper: Some(reaper),

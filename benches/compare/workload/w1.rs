@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use super::ring::{Ring, Shape, assert_empty};
-use super::{Case, Contender, Workload, contenders};
+use super::{Case, Contender, ROUNDS, Workload, contenders};
 use crate::candidate::Candidate;
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, Floor, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
@@ -27,7 +27,7 @@ pub(crate) struct W1 {
 impl W1 {
     /// A whole turn of the ring before the measured lives, so that these use memory used before.
     pub(super) fn new(parked: usize, keys: usize, options: &Options) -> Self {
-        let lives = options.lives.div_ceil(options.rounds);
+        let lives = options.lives.div_ceil(options.rounds_of(ROUNDS));
         Self {
             shape: Shape::new(parked, keys),
             warm_up: options

@@ -5,6 +5,12 @@
 //! process's time per 1,000 requests, less what the harness takes without any candidate (the
 //! contender of that name, in the same round).
 //!
+//! Beside it stands what each thread used: that on which requests arrive, the one that completes them, the one that
+//! drives the candidate's timer, and the one on which its expired requests complete. The hand-made peers have no thread
+//! of the last kind: they complete on the timer's thread, where a slow completion would delay every other expiry; and
+//! they keep no order of arrival and no counters. The port and the library have one. The tasks of `tokio_idiom` run
+//! where their requests arrive.
+//!
 //! The port without its purge does not take part: as no thread checks a key here, it would keep every
 //! request for ever and never pay for it.
 //!
@@ -46,6 +52,11 @@ pub(crate) struct W4 {
 
 const NET: usize = 0;
 const GROSS: usize = 1;
+const EXPIRED: usize = 2;
+const BEHIND: usize = 3;
+const HIGHEST_RATE: usize = 4;
+/// For each of [`Run::threads`] its processor time, and then for each how often it slept.
+const THREADS: usize = 5;
 
 impl W4 {
     fn round<C: ByHandle>(&self) -> Values {
@@ -55,10 +66,16 @@ impl W4 {
                 let run = self.run::<C>(rate);
                 let share = |part: usize| part as f64 / run.arrived as f64;
                 values[GROSS] = run.cpu.as_secs_f64() * 1e6 / run.arrived as f64;
-                values[2] = share(run.expired) * 100.0;
-                values[3] = run.behind.as_secs_f64() * 1e3;
+                values[EXPIRED] = share(run.expired) * 100.0;
+                values[BEHIND] = run.behind.as_secs_f64() * 1e3;
+                let (cpu, sleeps) = values[THREADS..].split_at_mut(run.threads.len());
+                for ((used, cpu), sleeps) in run.threads.iter().zip(cpu).zip(sleeps) {
+                    let Some(used) = used else { continue };
+                    *cpu = used.cpu.as_secs_f64() * 1e6 / run.arrived as f64;
+                    *sleeps = used.sleeps as f64 / run.took.as_secs_f64();
+                }
             }
-            None => values[4] = self.highest_rate::<C>() as f64 / 1e3,
+            None => values[HIGHEST_RATE] = self.highest_rate::<C>() as f64 / 1e3,
         }
         values
     }
@@ -107,7 +124,18 @@ impl Workload for W4 {
         Metric::note("expired", "%"),
         Metric::note("behind", "ms"),
         Metric::more("highest rate sustained", "k requests/s"),
+        Metric::note("arriver", "ms"),
+        Metric::note("completer", "ms"),
+        Metric::note("timer", "ms"),
+        Metric::note("completions", "ms"),
+        Metric::note("arriver sleeps", "/s"),
+        Metric::note("completer sleeps", "/s"),
+        Metric::note("timer sleeps", "/s"),
+        Metric::note("completions sleeps", "/s"),
     ];
+
+    /// Single runs of one candidate differ by a half.
+    const ROUNDS: usize = 11;
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let seconds = options
@@ -115,11 +143,11 @@ impl Workload for W4 {
             .map(|seconds| Duration::from_secs(seconds as u64));
         let millis = Duration::from_millis;
         let span = seconds.unwrap_or(millis(options.scale.pick(3_000, 600, 100)));
-        let rates: &[usize] = options.scale.pick(
-            &[50_000, 100_000, 200_000][..],
+        let rates: &[usize] = options.rates.as_deref().unwrap_or(options.scale.pick(
+            &[50_000, 100_000, 200_000, 500_000],
             &[50_000, 200_000],
             &[5_000],
-        );
+        ));
         let short = Latency {
             median: millis(20),
             third_quartile: millis(60),
@@ -145,6 +173,9 @@ impl Workload for W4 {
                     halvings,
                 },
             }));
+        }
+        if options.rates.is_some() {
+            return cases;
         }
         cases.push(Case {
             parameters: vec![("median_ms", short.median.as_millis() as usize)],

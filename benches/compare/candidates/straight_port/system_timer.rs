@@ -138,7 +138,10 @@ fn ticks(span: Duration) -> u64 {
 impl SystemTimer {
     pub(super) fn new(origin: Instant, expire: impl Fn(&Operation) + Send + 'static) -> Self {
         let (expired, submitted) = channel::<Arc<Operation>>();
-        let executor = thread::spawn(move || submitted.iter().for_each(|task| expire(&task)));
+        let executor = thread::Builder::new()
+            .name("completions".to_owned())
+            .spawn(move || submitted.iter().for_each(|task| expire(&task)))
+            .expect("a thread can start");
         Self {
             origin,
             buckets: Buckets::default(),

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::script::{Script, TIMEOUT};
 use crate::candidate::{BURST, ByHandle};
-use crate::process::cpu_time;
+use crate::process::{Used, cpu_time};
 use crate::request::{Flag, Request};
 use crate::workload::ring::assert_empty;
 
@@ -34,7 +34,16 @@ pub(super) struct Run {
     pub(super) behind: Duration,
     /// From the last arrival to the last ending.
     pub(super) tail: Duration,
+    /// From the first arrival to the last ending.
+    pub(super) took: Duration,
+    /// By the thread on which requests arrive, the one that completes them, those that drive the candidate's timer, and
+    /// those on which its expired requests complete. `None` if it has no such thread, or the system does not say.
+    pub(super) threads: [Option<Used>; 4],
 }
+
+/// Parts of the names that candidates give their threads. (The system keeps 15 bytes of a name.)
+const TIMERS: &[&str] = &["timer", "reaper"];
+const COMPLETIONS: &[&str] = &["complet"];
 
 /// The way of handles from the one thread to the other.
 struct Handover<H> {
@@ -52,10 +61,11 @@ pub(super) fn run<C: ByHandle>(script: &Script) -> Run {
     };
     let start = Instant::now() + LEAD;
     let cpu = cpu_time();
+    let arriver = Used::here();
     let run = thread::scope(|scope| {
         let completer = scope.spawn(|| {
             let completing = complete(&candidate, script, flags, &handover, start);
-            candidate.drive(completing)
+            (candidate.drive(completing), Used::here())
         });
         candidate.drive(async {
             let (arrived, lag) = arrive(&candidate, script, flags, &handover, start).await;
@@ -66,9 +76,12 @@ pub(super) fn run<C: ByHandle>(script: &Script) -> Run {
             } else {
                 candidate.rest(TIMEOUT).await;
             }
-            let (tail, cpu) = (last_arrival.elapsed(), cpu_time() - cpu);
+            let (tail, took, cpu) = (last_arrival.elapsed(), start.elapsed(), cpu_time() - cpu);
+            let arriver = Used::here().zip(arriver).map(|(now, then)| now.since(then));
+            let [timers, completions] = [TIMERS, COMPLETIONS].map(Used::by_threads);
             // By now it has nothing left to wait for.
-            let (completed, completer_lag) = completer.join().expect("the completer is well");
+            let completer = completer.join().expect("the completer is well");
+            let ((completed, completer_lag), completer) = completer;
             let satisfied = flags.iter().filter(|flag| flag.is_satisfied()).count();
             let expired = flags.iter().filter(|flag| flag.is_expired()).count();
             assert_eq!(completed, satisfied, "{}: completed by handle", C::NAME);
@@ -82,6 +95,8 @@ pub(super) fn run<C: ByHandle>(script: &Script) -> Run {
                 overloaded: arrived < script.arrivals.len(),
                 behind: lag.max(completer_lag),
                 tail,
+                took,
+                threads: [arriver, completer, timers, completions],
             }
         })
     });
