@@ -12,8 +12,6 @@ pub(crate) use loom as checker;
 #[cfg(shuttle)]
 pub(crate) use shuttle as checker;
 
-#[cfg(shuttle)]
-pub(crate) use super::cell::UnsafeCell;
 pub(crate) use checker::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence,
 };
@@ -30,7 +28,8 @@ macro_rules! const_thread_local {
 pub(crate) use const_thread_local as thread_local;
 
 pub(crate) const FIRST_CHUNK: u32 = 1;
-pub(crate) const CHUNKS: usize = 4;
+/// Each chunk pointer is an atomic that loom tracks; a model of shuttle has more slots.
+pub(crate) const CHUNKS: usize = if cfg!(loom) { 4 } else { 16 };
 pub(crate) const FEW: usize = 1;
 pub(crate) const SEVERAL: usize = 1;
 pub(crate) const LIST_CHUNK: usize = 1;

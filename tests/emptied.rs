@@ -1,0 +1,76 @@
+//! G28: what a purgatory keeps that was full. A target of its own with one test, because it counts the memory of the whole
+//! process.
+
+#[path = "support/allocated.rs"]
+mod allocated;
+
+use allocated::allocated;
+use request_purgatory::threads::Reaper;
+use request_purgatory::time::ManualClock;
+use request_purgatory::{Completion, DelayedOperation, Purgatory};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+struct Op(Duration);
+
+impl DelayedOperation for Op {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        self.0
+    }
+
+    fn try_complete(&mut self) -> bool {
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+/// Fills a purgatory with operations on three of `keys` keys each, and empties it, three times. Returns the bytes for
+/// each operation when it was full and when it was empty again, by round.
+fn filled_and_emptied(keys: u64, by_expiry: bool) -> [(f64, f64); 3] {
+    const PARKED: u64 = 100_000;
+    let clock = ManualClock::new();
+    let purgatory = Purgatory::<Op>::builder("g28").clock(clock.clone());
+    let purgatory = purgatory.reaper(Reaper::Manual).build();
+    let purgatory = purgatory.expect("the settings are sound");
+    let before = allocated();
+    let each = || (allocated() - before) as f64 / PARKED as f64;
+    std::array::from_fn(|_| {
+        for number in 0..PARKED {
+            let watched = [0, 1, 2].map(|key| (3 * number + key) % keys);
+            let parked = purgatory.try_complete_else_watch(Op(LONG), watched);
+            assert!(parked.is_ok_and(|admission| admission.is_parked()));
+        }
+        let full = each();
+        if by_expiry {
+            clock.advance(2 * LONG);
+            assert_eq!(purgatory.advance(), PARKED as usize);
+        } else {
+            let all = (0..keys).map(|key| purgatory.cancel_for_key(&key).len());
+            assert_eq!(all.sum::<usize>(), PARKED as usize);
+        }
+        purgatory.advance();
+        (full, each())
+    })
+}
+
+/// What was full and is empty keeps the slots, for the operations to come, and gives all else back when the timer is
+/// driven and has no deadline left: of many keys it keeps no more than of three.
+#[test]
+fn g28_what_was_full_and_is_empty_gives_memory_back() {
+    for by_expiry in [false, true] {
+        let few = filled_and_emptied(3, by_expiry);
+        let many = filled_and_emptied(300_000, by_expiry);
+        for (few, many) in few.iter().zip(&many) {
+            assert!(
+                many.0 > few.0 + 100.0,
+                "what the keys take: {few:?} {many:?}"
+            );
+            assert!(many.1 < few.1 + 10.0, "what is kept: {few:?} {many:?}");
+        }
+        assert!(many[2].1 < many[0].1 + 1.0, "it grows: {many:?}");
+    }
+}
