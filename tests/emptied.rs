@@ -1,5 +1,5 @@
-//! G28: what a purgatory keeps that was full. A target of its own with one test, because it counts the memory of the whole
-//! process.
+//! G28: what a purgatory keeps that was full. A target of its own with one test, because it counts the memory of the
+//! whole process.
 
 #[path = "support/allocated.rs"]
 mod allocated;
