@@ -1,0 +1,224 @@
+//! The shipped driver with a feed and a store that do what a test says, on tokio's paused clock: how it goes on when they
+//! fail, and what it says of that.
+
+use request_purgatory_cluster::{
+    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError, Interests,
+    Reading, Source, Stats,
+};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const LONG: Duration = Duration::from_secs(30);
+const AUDIT: Duration = Duration::from_millis(500);
+const FIRST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// What the feed and the store do now.
+#[derive(Debug, Default)]
+struct Script {
+    /// No session can be opened.
+    refuses: bool,
+    /// A session ends after this time.
+    lasts: Option<Duration>,
+    /// Reads of keys fail: all of them, or this number.
+    failing: u64,
+    /// Reads return no versions.
+    short: bool,
+    version: u64,
+    /// Each read finds another version.
+    rises: bool,
+    /// When keys were read.
+    reads: Vec<Instant>,
+}
+
+#[derive(Clone, Default)]
+struct Engine(Arc<Mutex<Script>>);
+
+impl Engine {
+    fn set(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.0.lock().unwrap());
+    }
+
+    fn reads(&self) -> Vec<Instant> {
+        self.0.lock().unwrap().reads.clone()
+    }
+
+    fn node(&self) -> Cluster<u64> {
+        let config = Config {
+            audit: AUDIT,
+            backoff: (FIRST, LONGEST),
+            ..Config::default()
+        };
+        Cluster::start(self.clone(), self.clone(), config).unwrap()
+    }
+}
+
+impl Source<u64> for Engine {
+    async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
+        let mut script = self.0.lock().unwrap();
+        script.version += u64::from(script.rises && !keys.is_empty());
+        let mut versions = vec![Some(script.version); keys.len()];
+        if !keys.is_empty() {
+            script.reads.push(Instant::now());
+            if script.failing > 0 {
+                script.failing -= 1;
+                return Err("the disk is on fire".into());
+            }
+            if script.short {
+                versions.clear();
+            }
+        }
+        Ok(Reading {
+            epoch: Epoch(1),
+            versions,
+            head: None,
+            floor: None,
+        })
+    }
+}
+
+impl Feed<u64> for Engine {
+    type Interests = Self;
+    type Changes = Self;
+
+    async fn open(&self, _: &Config) -> Result<(Self, Self), FeedError> {
+        match self.0.lock().unwrap().refuses {
+            true => Err(FeedError::Refused("the node may not subscribe".into())),
+            false => Ok((self.clone(), self.clone())),
+        }
+    }
+}
+
+impl Interests<u64> for Engine {
+    async fn watch(&mut self, _: &[u64]) -> Result<(), FeedError> {
+        Ok(())
+    }
+
+    async fn unwatch(&mut self, _: &[u64]) -> Result<(), FeedError> {
+        Ok(())
+    }
+}
+
+impl Changes<u64> for Engine {
+    async fn next(&mut self) -> Result<Vec<Change<u64>>, FeedError> {
+        let lasts = self.0.lock().unwrap().lasts;
+        match lasts {
+            Some(lasts) => sleep(lasts).await,
+            None => std::future::pending().await,
+        }
+        Err(FeedError::Lagged)
+    }
+}
+
+/// The stats, when they are as wanted.
+async fn until(node: &Cluster<u64>, is_so: impl Fn(&Stats) -> bool) -> Stats {
+    let begun = Instant::now();
+    loop {
+        let stats = node.stats();
+        if is_so(&stats) {
+            return stats;
+        }
+        assert!(begun.elapsed() < LONG, "{stats:?}");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// With a pause that doubles from 10 ms to 1 s there are some 15 attempts in 10 s; without one there is no end of them.
+fn assert_paused(attempts: u64) {
+    assert!((10..=40).contains(&attempts), "{attempts} attempts in 10 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_sessions_that_fail_again_and_again_pause_and_say_why() {
+    let engine = Engine::default();
+    engine.set(|it| it.refuses = true);
+    let node = engine.node();
+    sleep(Duration::from_secs(10)).await;
+    let stats = node.stats();
+    assert_paused(stats.failed);
+    let trouble = stats.feed_trouble.expect("it fails");
+    assert_eq!(&*trouble.cause, "the node may not subscribe");
+    assert_eq!((trouble.word, trouble.times), ("refused", stats.failed));
+    assert_eq!((stats.sessions, stats.gaps), (0, 0));
+    // And when it is mended, the trouble is over as soon as a session has lasted.
+    engine.set(|it| it.refuses = false);
+    let stats = until(&node, |it| it.feed_trouble.is_none()).await;
+    assert_eq!((stats.sessions, stats.gaps), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_each_session_that_ends_is_a_gap() {
+    let engine = Engine::default();
+    engine.set(|it| it.lasts = Some(Duration::from_millis(50)));
+    let node = engine.node();
+    let stats = until(&node, |it| it.gaps == 3).await;
+    assert!((3..=4).contains(&stats.sessions), "{stats:?}");
+    assert_eq!(stats.feed_trouble.expect("sessions end").word, "lagged");
+    engine.set(|it| it.lasts = None);
+    until(&node, |it| it.sessions > 3 && it.lag.is_zero()).await;
+    let gaps = node.stats().gaps;
+    node.shutdown();
+    sleep(LONG).await;
+    assert_eq!(node.stats().gaps, gaps, "the shutdown is no gap");
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_a_store_that_answers_for_too_few_keys_is_not_believed() {
+    let engine = Engine::default();
+    engine.set(|it| (it.short, it.version) = (true, 1));
+    let node = engine.node();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    let stats = until(&node, |it| it.store_trouble.is_some()).await;
+    let trouble = stats.store_trouble.expect("as seen");
+    assert!(trouble.cause.contains("another number of versions"));
+    assert_eq!((trouble.word, stats.sessions), ("unread", 1));
+    engine.set(|it| it.short = false);
+    assert_eq!(wait.await, Ok(1));
+    assert_eq!(node.stats().store_trouble, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_reads_that_fail_pause_and_an_outage_is_forgotten() {
+    let engine = Engine::default();
+    engine.set(|it| (it.failing, it.version) = (u64::MAX, 1));
+    let node = engine.node();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    sleep(Duration::from_secs(10)).await;
+    assert_paused(engine.reads().len() as u64);
+    let trouble = node.stats().store_trouble.expect("it fails");
+    assert_eq!(&*trouble.cause, "the disk is on fire");
+    assert_eq!(trouble.times, engine.reads().len() as u64);
+    engine.set(|it| it.failing = 0);
+    assert_eq!(wait.await, Ok(1));
+    assert_eq!(node.stats().store_trouble, None);
+    // The next failure is the first of its kind, and does not wait for the longest pause. (An audit of one key reads twice
+    // in its period.)
+    engine.set(|it| it.failing = 1);
+    let before = engine.reads().len();
+    while engine.reads().len() < before + 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let reads = engine.reads();
+    let pause = reads[before + 1] - reads[before];
+    assert!(pause <= AUDIT / 2 + 2 * FIRST, "{pause:?}");
+}
+
+/// News on its way is no fault of a session; but a feed that stays deaf is.
+#[tokio::test(start_paused = true)]
+async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
+    let engine = Engine::default();
+    let node = engine.node();
+    let _interest = node.interest([7]).unwrap();
+    until(&node, |it| it.reads > 2 && it.lag.is_zero()).await;
+    engine.set(|it| it.version = 1);
+    sleep(LONG / 3).await;
+    let stats = node.stats();
+    assert_eq!((stats.healed, stats.sessions, stats.gaps), (1, 1, 0));
+    engine.set(|it| it.rises = true);
+    let stats = until(&node, |it| it.gaps == 1).await;
+    assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
+}
