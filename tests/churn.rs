@@ -40,7 +40,9 @@ static MEMORY: Mutex<()> = Mutex::new(());
 const TICK: Duration = Duration::from_millis(1);
 /// After these rounds the memory is what it stays.
 const FIRST_ROUNDS: u64 = 3;
-const ROUNDS: u64 = 9;
+/// These are measured together, and once more if they have added memory, up to this many times.
+const ROUNDS: u64 = 6;
+const ATTEMPTS: usize = 3;
 /// The key that every operation watches.
 const HOT: u64 = 0;
 
@@ -479,27 +481,32 @@ impl World {
 fn g06_churn_of_any_shape_adds_no_memory() {
     for_each_seed(12, |seed| {
         let mut world = World::new(Shape::draw(seed));
-        let mut settled = 0;
-        for round in 0..ROUNDS {
+        for _ in 0..FIRST_ROUNDS {
             world.round();
-            if round + 1 == FIRST_ROUNDS {
-                settled = allocated();
-            }
         }
-        let grown = allocated().saturating_sub(settled);
-        let churned = (ROUNDS - FIRST_ROUNDS) * world.shape.crowd * world.places.len() as u64;
+        let churned = ROUNDS * world.shape.crowd * world.places.len() as u64;
         // Where a reaper has the lock of a shard, a thread parks in a neighbour of it, which may grow for that.
         let noise = match world.shape.driver {
             Driver::Test => 16,
             Driver::Own | Driver::Shared(_) => 48,
         };
         let allowed = noise * 1_024 + churned as usize / 2;
+        let mut added = Vec::new();
+        // A map shard that gets its first entries takes a table and keeps it, and which shard that is depends on the
+        // hashes: so memory may be added, but not again and again.
+        while added.len() < ATTEMPTS && added.last().is_none_or(|last| *last >= allowed) {
+            let before = allocated();
+            for _ in 0..ROUNDS {
+                world.round();
+            }
+            added.push(allocated().saturating_sub(before));
+        }
         if from_env("CHURN_SHOWS").is_some() {
-            eprintln!("{grown} of {allowed}");
+            eprintln!("{added:?} of {allowed}");
         }
         assert!(
-            grown < allowed,
-            "{grown} bytes for {churned} operations that are gone"
+            added.last().is_some_and(|last| *last < allowed),
+            "{added:?} bytes for {churned} operations that are gone, each time"
         );
         let World {
             shape,
