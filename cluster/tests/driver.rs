@@ -1,5 +1,5 @@
-//! The shipped driver with a feed and a store that do what a test says, on tokio's paused clock: how it goes on when they
-//! fail, and what it says of that.
+//! The shipped driver with a feed and a store that do what a test says, on tokio's paused clock: how it goes on when
+//! they fail, and what it says of that.
 
 use request_purgatory_cluster::{
     BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError, Interests,
