@@ -3,30 +3,17 @@
 
 #[path = "support/allocated.rs"]
 mod allocated;
+#[path = "support/patient.rs"]
+mod patient;
 
 use allocated::allocated;
+use patient::Op;
+use request_purgatory::Purgatory;
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::ManualClock;
-use request_purgatory::{Completion, DelayedOperation, Purgatory};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(3_600);
-
-struct Op(Duration);
-
-impl DelayedOperation for Op {
-    type Key = u64;
-
-    fn timeout(&self) -> Duration {
-        self.0
-    }
-
-    fn try_complete(&mut self) -> bool {
-        false
-    }
-
-    fn on_complete(self, _: Completion) {}
-}
 
 /// Fills a purgatory with operations on three of `keys` keys each, and empties it, three times. Returns the bytes for
 /// each operation when it was full and when it was empty again, by round.

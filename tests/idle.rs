@@ -2,29 +2,16 @@
 
 #[path = "support/allocated.rs"]
 mod allocated;
+#[path = "support/patient.rs"]
+mod patient;
 
 use allocated::allocated;
+use patient::Op;
 use request_purgatory::future::Waits;
 use request_purgatory::tracker::{Requests, Responded};
-use request_purgatory::{Completion, DelayedOperation, Purgatory, Timer, Tracker};
+use request_purgatory::{Purgatory, Timer, Tracker};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-struct Op(Duration);
-
-impl DelayedOperation for Op {
-    type Key = u64;
-
-    fn timeout(&self) -> Duration {
-        self.0
-    }
-
-    fn try_complete(&mut self) -> bool {
-        false
-    }
-
-    fn on_complete(self, _: Completion) {}
-}
 
 const LONG: Duration = Duration::from_secs(3_600);
 const COUNT: usize = 1_000;
