@@ -88,7 +88,7 @@ impl Report {
                 0 => "▏".to_owned(),
                 length => "█".repeat(length as usize),
             };
-            writeln!(f, "  < {:>7}  {share:>6.2} %  {bar}", time(below))?;
+            writeln!(f, "  < {:>8}  {share:>6.2} %  {bar}", time(below))?;
         }
         Ok(())
     }
