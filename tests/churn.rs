@@ -233,7 +233,7 @@ impl Place {
         let resolve = |number| self.purgatory.resolve(shape.census.key(number));
         let mut resolved = (1..=shape.resolved).map(resolve).collect::<Vec<_>>();
         let middle = shape.random.below(shape.crowd);
-        // Of those with a deadline, so many of four go before.
+        // The share of those with a deadline that go before it, in quarters.
         let early = shape.random.below(4);
         let mut crowd = Vec::new();
         for number in 0..shape.crowd {

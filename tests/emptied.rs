@@ -21,6 +21,8 @@ fn filled_and_emptied(keys: u64, by_expiry: bool) -> [(f64, f64); 3] {
     const PARKED: u64 = 100_000;
     let clock = ManualClock::new();
     let purgatory = Purgatory::<Op>::builder("g28").clock(clock.clone());
+    // Without this, their number follows the processors, and the room that is left in their tables follows their number.
+    let purgatory = purgatory.map_shards(1024);
     let purgatory = purgatory.reaper(Reaper::Manual).build();
     let purgatory = purgatory.expect("the settings are sound");
     let before = allocated();
@@ -53,7 +55,7 @@ fn g28_what_was_full_and_is_empty_gives_memory_back() {
         let many = filled_and_emptied(300_000, by_expiry);
         for (few, many) in few.iter().zip(&many) {
             assert!(
-                many.0 > few.0 + 100.0,
+                many.0 > few.0 + 50.0,
                 "what the keys take: {few:?} {many:?}"
             );
             assert!(many.1 < few.1 + 10.0, "what is kept: {few:?} {many:?}");

@@ -17,7 +17,7 @@ use crate::observe::End;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
-use crate::trampoline::{Examining, Trampoline, Why, drop_user_value};
+use crate::trampoline::{Examinee, Examining, Trampoline, Why, drop_user_value};
 use crate::watch::Target;
 use crate::watch::bound::{Bound, Turn};
 use crate::watch::sweep::Sweep;
@@ -58,7 +58,23 @@ impl From<Mark> for Ending {
     }
 }
 
+/// While it exists, this thread is inside the `try_complete` of an operation.
+pub(super) struct InTryComplete {
+    #[cfg(debug_assertions)]
+    _call: InProgress,
+    _examining: Examining,
+}
+
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    #[inline]
+    pub(super) fn enter_try_complete(&self, of: Examinee, why: Why) -> InTryComplete {
+        InTryComplete {
+            _examining: Examining::enter(of, why),
+            #[cfg(debug_assertions)]
+            _call: InProgress::begin::<Op, Op::Key>(&self.engine.name),
+        }
+    }
+
     /// Examines one operation for the key that is `checked`; for no key in particular if there is none. `None` if it has
     /// ended, or if another thread holds it, which will examine it again.
     #[inline(always)]
@@ -84,9 +100,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: &mut Held<'_, Parked<Op>>,
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> Result<bool, UserPanic> {
-        let _examining = Examining::enter(held.examinee(), Why::Check);
-        #[cfg(debug_assertions)]
-        let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
+        let _inside = self.enter_try_complete(held.examinee(), Why::Check);
         self.engine.guarded(|| {
             held.with(|parked| {
                 let Parked { op, keys, .. } = parked;
@@ -107,9 +121,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         cause: Cause<'_, Op::Key>,
         why: Why,
     ) -> Result<bool, UserPanic> {
-        let _examining = Examining::enter(held.examinee(), why);
-        #[cfg(debug_assertions)]
-        let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
+        let _inside = self.enter_try_complete(held.examinee(), why);
         self.engine
             .guarded(|| held.with(|parked| parked.op.try_complete_for(cause)))
     }

@@ -10,8 +10,6 @@ use super::complete::Examined;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;
-#[cfg(debug_assertions)]
-use super::stuck::InProgress;
 use super::watch::Watch;
 use crate::cell::slab::Held;
 use crate::engine::UserPanic;
@@ -131,9 +129,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         };
         // The first examination, and the clock: user code that may panic before anything is done.
         let examined = self.engine.guarded(|| {
-            let _examining = Examining::enter(Examining::UNPARKED, Why::Check);
-            #[cfg(debug_assertions)]
-            let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
+            let _inside = self.enter_try_complete(Examining::UNPARKED, Why::Check);
             if op.try_complete_for(Cause::PARKING) {
                 return None;
             }
@@ -206,9 +202,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                         drop_user_value(spare);
                     },
                 );
-                let _examining = Examining::enter(examinee, Why::Check);
-                #[cfg(debug_assertions)]
-                let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
+                let _inside = self.enter_try_complete(examinee, Why::Check);
                 !full && parked.op.try_complete_for(Cause::PARKING)
             })
         });

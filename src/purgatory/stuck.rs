@@ -17,15 +17,15 @@ const LOOK: Duration = Duration::from_secs(1);
 
 static CALLS: Mutex<Calls> = parking_lot::const_mutex(Calls {
     in_progress: Vec::new(),
-    begun: 0,
+    begun: false,
 });
 static BEGUN: Condvar = Condvar::new();
 
 struct Calls {
     /// Those on threads of the user.
     in_progress: Vec<Call>,
-    /// Since the last look.
-    begun: u64,
+    /// Whether one has begun since the last look.
+    begun: bool,
 }
 
 struct Call {
@@ -61,8 +61,7 @@ impl InProgress {
             key: type_name::<K>(),
             reported: false,
         });
-        calls.begun += 1;
-        if calls.begun == 1 {
+        if !std::mem::replace(&mut calls.begun, true) {
             BEGUN.notify_one();
         }
         Self(Some(began))
@@ -85,10 +84,10 @@ impl Drop for InProgress {
 fn look() {
     loop {
         let mut calls = CALLS.lock();
-        while calls.begun == 0 && calls.in_progress.is_empty() {
+        while !calls.begun && calls.in_progress.is_empty() {
             BEGUN.wait(&mut calls);
         }
-        calls.begun = 0;
+        calls.begun = false;
         let mut reports = Vec::new();
         for call in &mut calls.in_progress {
             if !call.reported && call.began.elapsed() >= LIMIT {

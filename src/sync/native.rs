@@ -46,7 +46,7 @@ pub(crate) fn timer_shards(processors: usize) -> usize {
 /// user's hasher, whose `clone` is the user's code.
 pub(crate) type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-/// How many shards a map has for which so many are asked: a power of two.
+/// The number of shards of a map, a power of two: the one that is asked for. (A model has one shard.)
 pub(crate) fn map_shards(asked: usize) -> usize {
     asked
 }

@@ -406,9 +406,11 @@ fn g27_a_storm_with_arrival_numbers() {
         let (waits, jobs) = (Waits::<u64>::new("g27-storm"), Jobs::default());
         // The takes that wait, by their number.
         let waiting = Arc::new(Mutex::new(BTreeSet::new()));
+        let (first_waits, begin) = channel::<()>();
         let producer = thread::spawn({
             let (waits, jobs) = (waits.clone(), jobs.clone());
             move || {
+                begin.recv().expect("the first take waits");
                 for job in 0..ROUNDS {
                     push(&waits, &jobs, job);
                     if job % 7 == 0 {

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(5);
 
+/// (An operation that expires soon may have ended when the call returns.)
 fn park(purgatory: &Purgatory<Op>, op: Op, key: u64) {
     let admission = purgatory.try_complete_else_watch(op, [key]);
-    assert!(admission.expect("room").is_parked());
+    assert!(admission.is_ok(), "there is room");
 }
 
 #[test]

@@ -22,9 +22,10 @@ const SOON: Duration = Duration::from_millis(5);
 /// What a call may take that waits for nothing: generous, for loaded machines.
 const PROMPT: Duration = Duration::from_secs(10);
 
+/// (An operation that expires soon may have ended when the call returns.)
 fn park(purgatory: &Purgatory<Op>, op: Op, key: u64) {
     let admission = purgatory.try_complete_else_watch(op, [key]);
-    assert!(admission.expect("room").is_parked());
+    assert!(admission.is_ok(), "there is room");
 }
 
 /// An operation that expires soon, and whose completion then waits until the sender is dropped.

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 const CROWD: u64 = 200_000;
 const ATTEMPTS: usize = 40;
-/// So many calls come to an end during the work. (Of a work in one hold, two may be meant to: one before, one after.)
+/// The calls that come to an end during the work, at least. (Of a work in one hold, two may be meant to: one before, one
+/// after.)
 const CALLS: usize = 20;
 /// Keys of the innocent begin here.
 const OWN: u64 = 1 << 40;

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 /// What a thread does between two looks at how many requests are parked.
 const BATCH: usize = 128;
-/// A fetch waits for at most so many records.
+/// A fetch waits for at most this number of records.
 const MOST_RECORDS: u64 = 4;
-/// One of so many requests waits for what never comes, and one of so many has a client that may leave.
+/// One request of 50 waits for what never comes.
 const SILENT: u32 = 50;
+/// One request of 16 has a client that may leave.
 const LEAVING: u32 = 16;
 /// The clients that may leave, for each thread. If there are more, one does.
 const CLIENTS: usize = 500;
