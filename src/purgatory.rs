@@ -42,6 +42,7 @@ use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_withi
 use crate::engine::{Engine, cores};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
+use crate::stats::Event;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, UserValues};
 use deferred::Deferred;
@@ -330,7 +331,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Counts a panic that the caller has caught.
     pub(crate) fn count_panic(&self) {
         let engine = &self.shared.inner.engine;
-        engine.count_event(|events| &events.panics, 1);
+        engine.count(Event::Panic, 1);
         engine.observe(Observer::panicked);
     }
 

@@ -2,7 +2,7 @@
 
 use super::handler::{Ended, Handler};
 use crate::dispatch::{Dispatch, Job};
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::{Arc, Ordering, fence};
 use crate::trampoline::{Trampoline, run_later};
 
@@ -191,7 +191,7 @@ struct Delivery<H: Handler> {
 impl<H: Handler> Delivery<H> {
     fn new(handler: &Arc<H>, mut ended: Vec<Ended<H::Left>>, by_executor: bool) -> Self {
         let engine = handler.engine();
-        engine.count_event(|events| &events.handed_over, ended.len());
+        engine.count(Event::HandedOver, ended.len());
         ended.iter_mut().for_each(|ended| ended.pass = None);
         Self {
             handler: handler.clone(),
@@ -224,7 +224,7 @@ impl<H: Handler> Drop for Delivery<H> {
             // ORDERING: Release, see `completions_have_run`.
             fence(Ordering::Release);
             let engine = self.handler.engine();
-            engine.count_event(|events| &events.delivered, 1);
+            engine.count(Event::Delivered, 1);
         }
     }
 }

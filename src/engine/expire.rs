@@ -188,8 +188,8 @@ fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, dead
                 engine.observe(|observer| observer.late(Duration::from_nanos(late)));
             }
         }
-        let events = &shard.tallies.shared.events;
-        events.lateness_total.add_saturating(total);
-        events.lateness_max.raise_to(max);
+        let counters = &shard.counters;
+        counters.lateness_total.add_saturating(total);
+        counters.lateness_max.raise_to(max);
     }
 }

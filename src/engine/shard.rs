@@ -8,8 +8,8 @@ use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Va
 use crate::error::RejectReason;
 use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
-use crate::stats::{Counters, Ending, Tallies};
-use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
+use crate::stats::{Counters, Ending, Event};
+use crate::sync::{PARKS_PER_LOOK, SLICE};
 use crate::time::ticks::NEVER;
 
 /// The arrival and the deadline of a payload, in ticks.
@@ -61,10 +61,7 @@ pub(crate) type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
 pub(crate) struct Shard<P, W> {
     pub(crate) number: usize,
     pub(crate) slab: Slab<P, Schedule<W>>,
-    /// Written under the slab's lock.
-    locked_counters: CachePadded<Counters>,
-    /// Written without a lock.
-    pub(super) tallies: Tallies,
+    pub(super) counters: Counters,
 }
 
 /// A payload keeps its deadline: it has ended or its timer has fired, the scheme cannot hold the new deadline, or that
@@ -96,8 +93,7 @@ impl<P, W: Scheme> Shard<P, W> {
                     parks_to_look: 1,
                 },
             ),
-            locked_counters: CachePadded::default(),
-            tallies: Tallies::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -132,10 +128,9 @@ impl<P, W: Scheme> Shard<P, W> {
                     position: position.number(),
                 };
                 let held = guard.fill(vacant, payload, fields);
-                self.locked_counters.admitted.add_exclusively(1);
-                self.locked_counters
-                    .watches_added
-                    .add_exclusively(watches as u64);
+                let counts = &self.counters.locked;
+                counts.of(Event::Admitted).add_exclusively(1);
+                counts.of(Event::Watched).add_exclusively(watches);
                 Ok((held, earliest))
             }
             Err(HorizonError { .. }) => {
@@ -185,10 +180,9 @@ impl<P, W: Scheme> Shard<P, W> {
         count: impl FnOnce(),
     ) {
         if let Some(mut guard) = self.slab.try_lock() {
-            self.locked_counters.ended(ending).add_exclusively(1);
-            self.locked_counters
-                .watches_removed
-                .add_exclusively(watches as u64);
+            let counts = &self.counters.locked;
+            counts.ended(ending).add_exclusively(1);
+            counts.of(Event::Unwatched).add_exclusively(watches);
             Self::free_locked(&mut guard, ended);
             self.free_remote(&mut guard);
         } else {
@@ -363,11 +357,5 @@ impl<P, W: Scheme> Shard<P, W> {
     /// The payloads that are here now.
     pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
         (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
-    }
-
-    /// An ending may be counted in another shard than the arrival.
-    pub(crate) fn counters(&self) -> [&Counters; 3] {
-        let [own, shared] = self.tallies.all();
-        [&self.locked_counters, &own.counters, &shared.counters]
     }
 }

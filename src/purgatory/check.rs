@@ -24,7 +24,7 @@ use crate::engine::deliver::{Endings, RunOn, deliver};
 use crate::engine::handler::Ended;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::trampoline::{
     Examination, Examinee, Examining, Trampoline, drop_user_values, is_in_nested_check,
@@ -102,7 +102,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
     fn drop(&mut self) {
         if self.in_vain > 0 {
             let engine = &self.inner.engine;
-            engine.count_event(|events| &events.vain_checks, self.in_vain);
+            engine.count(Event::VainCheck, self.in_vain);
         }
     }
 }
@@ -248,7 +248,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         match self.examine(address, checked)? {
             Examined::Ended(ended) => Some(ended),
             Examined::Parked(_) => {
-                self.engine.count_event(|events| &events.vain_checks, 1);
+                self.engine.count(Event::VainCheck, 1);
                 None
             }
         }

@@ -22,7 +22,7 @@ use crate::engine::{Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher};
 use crate::scheme::{HierarchicalWheel, Tick};
-use crate::stats::{Count, Ending};
+use crate::stats::{Count, Ending, Event};
 use crate::sync::ShardedMap;
 use crate::timer::inner::Extra;
 use crate::trampoline::{Trampoline, drop_user_value};
@@ -159,7 +159,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
                 Ok((entered.place, replaced))
             }
             Err(rejected) => {
-                self.timers.count_event(|events| &events.rejected, 1);
+                self.timers.count(Event::Rejected, 1);
                 Err(rejected)
             }
         }
@@ -435,7 +435,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
                     Ok(()) if self.timers.phase.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,
                 };
-                self.timers.count_event(|events| &events.rejected, 1);
+                self.timers.count(Event::Rejected, 1);
                 Err(Rejected::new(reason, value))
             }
             (None, None) => unreachable!("a value is taken only to be kept"),

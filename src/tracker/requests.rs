@@ -12,7 +12,7 @@ use crate::hash::{Key, KeyHasher, RandomState};
 use crate::panics::Panics;
 use crate::promise::Promise;
 use crate::scheme::HierarchicalWheel;
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::timer;
 use crate::tracker::entries::Values;
@@ -125,7 +125,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let promise = Arc::new(Promise::new());
         let engine = &self.shared.inner.engine;
         let Ok(copy) = engine.guarded(|| id.clone()) else {
-            engine.count_event(|events| &events.rejected, 1);
+            engine.count(Event::Rejected, 1);
             return Err(Rejected::new(RejectReason::Panicked, id));
         };
         let caller = Caller::new(promise.clone());
