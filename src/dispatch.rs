@@ -57,7 +57,7 @@ impl fmt::Debug for Dispatch {
 
 /// A thread that runs jobs in order, and runs all jobs of its queue before it ends. It starts with the first job: many
 /// purgatories never have one, and a thread takes longer to start than everything else that a first park does.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct CompletionThread {
     queue: Arc<Queue>,
     pub(crate) thread: Worker,
@@ -74,14 +74,6 @@ struct Queue {
 struct Jobs {
     waiting: VecDeque<Job>,
     closed: bool,
-}
-
-impl fmt::Debug for Queue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue")
-            .field("waiting", &self.jobs.lock().waiting.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Queue {

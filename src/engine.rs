@@ -517,7 +517,6 @@ impl<P, W: Scheme> Engine<P, W> {
 }
 
 /// User code panicked. The panic hook has reported it, and it has been counted.
-#[derive(Debug)]
 pub(crate) struct UserPanic;
 
 /// Processors that this process may use. The system is asked once: it reads files for the answer, for 0.1 ms.

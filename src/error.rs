@@ -102,13 +102,7 @@ impl<Op> Rejected<Op> {
     }
 }
 
-impl<Op> fmt::Debug for Rejected<Op> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Rejected")
-            .field(&self.reason)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([Op] Rejected<Op>, "Rejected", |it| reason: it.reason);
 
 impl<Op> fmt::Display for Rejected<Op> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -96,7 +96,6 @@ crate::sync::thread_local! {
 }
 
 /// A call of the library in progress on this thread.
-#[derive(Debug)]
 pub(crate) struct Trampoline {
     outermost: bool,
 }
@@ -220,7 +219,6 @@ pub(crate) fn is_in_nested_check() -> bool {
 }
 
 /// While it exists, this thread is inside the `try_complete` of an operation.
-#[derive(Debug)]
 pub(crate) struct Examining {
     outer: Examination,
 }
@@ -315,7 +313,6 @@ pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) 
 }
 
 /// Several values whose destructors may be the user's, which are [dropped](drop_user_values) one after the other.
-#[derive(Debug)]
 pub(crate) struct UserValues<T: 'static>(pub(crate) Vec<T>);
 
 impl<T> Drop for UserValues<T> {
@@ -345,7 +342,6 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
 }
 
 /// A park that is made inside another call of the library.
-#[derive(Debug)]
 pub(crate) struct NestedPark(());
 
 impl NestedPark {

@@ -7,7 +7,6 @@ use crate::promise::{Look, WakeCell};
 use std::task::{Context, Poll, Waker};
 
 /// Shared by a listener and its operations.
-#[derive(Debug)]
 pub(super) struct Signal(WakeCell<News>);
 
 #[derive(Debug, Default)]

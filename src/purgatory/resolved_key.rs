@@ -8,7 +8,6 @@ use crate::sync::Arc;
 use crate::trampoline::Trampoline;
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{Number, Resolved, Seen};
-use std::fmt;
 
 /// A key of a purgatory, with a reference to its watch list: a broker keeps one for each partition, and checks it after
 /// every append.
@@ -131,13 +130,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     }
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for ResolvedKey<Op, S>
-where
-    Op::Key: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResolvedKey")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    [Op: DelayedOperation<Key: std::fmt::Debug>, S: KeyHasher] ResolvedKey<Op, S>, "ResolvedKey",
+    |it| key: it.key
+);

@@ -9,7 +9,6 @@ use crate::watch::Target;
 use crate::watch::bound::Rank;
 use crate::watch::resolved::Number;
 use std::collections::HashMap;
-use std::fmt;
 
 /// Up to this many watches, duplicates are found by comparing; beyond, by hashing.
 const COMPARED: usize = 16;
@@ -96,14 +95,7 @@ impl<K> From<K> for Watch<'_, K> {
     }
 }
 
-impl<K: fmt::Debug> fmt::Debug for Watch<'_, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch")
-            .field("key", self.name())
-            .field("rank", &self.rank)
-            .finish()
-    }
-}
+debug_fields!([K: std::fmt::Debug] Watch<'_, K>, "Watch", |it| key: it.name(), rank: it.rank);
 
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// Watches this key, which is found without hashing. (In another purgatory than the one that resolved it, it counts

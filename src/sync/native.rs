@@ -154,7 +154,6 @@ pub(crate) fn unique_number() -> u64 {
 }
 
 /// Puts a thread to sleep until it is woken or a time has passed. A wake-up that comes first is kept.
-#[derive(Debug)]
 pub(crate) struct Parker(crossbeam::sync::Parker);
 
 /// Wakes the owner of the [`Parker`] that it came from.

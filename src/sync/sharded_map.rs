@@ -8,7 +8,6 @@ use equivalent::Equivalent;
 use std::hash::{BuildHasher, Hash};
 
 /// A change to the map's entry of `key`, prepared to be made together with others.
-#[derive(Debug)]
 pub(crate) struct Edit<'k, K, T> {
     key: &'k K,
     hash: u64,

@@ -19,7 +19,6 @@ use std::ops::{Bound as End, ControlFlow};
 use std::slice::from_ref;
 
 /// The watchers of one key. An empty list does not exist.
-#[derive(Debug)]
 pub(crate) enum WatchList {
     /// One without a rank.
     One(Address),
@@ -30,12 +29,10 @@ pub(crate) enum WatchList {
 }
 
 /// At most `N` watchers in the order of their arrival, before all vacant places.
-#[derive(Debug)]
 pub(crate) struct Short<const N: usize>(Box<[Address; N]>);
 
 /// Several watchers, or some with a rank. (It takes two cache lines, and not parts of three: another processor has
 /// mostly written them.)
-#[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Many {
     /// No other list of the key has it.
@@ -189,7 +186,6 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 }
 
 /// How far a visit of a long list has come: it meets all watchers that are in the list from its beginning to its end.
-#[derive(Debug)]
 pub(crate) struct Walk {
     /// Of the list that it walks over. `None` before it has seen it.
     identity: Option<u64>,
