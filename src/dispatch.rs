@@ -17,10 +17,6 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 /// [check](crate::Purgatory::check_and_complete) leaves.
 #[derive(Clone)]
 #[non_exhaustive]
-#[expect(
-    clippy::type_complexity,
-    reason = "a name would hide what an executor is"
-)]
 pub enum Dispatch {
     /// On a thread of the purgatory (with a shared reaper: of that reaper), one after the other. A slow completion
     /// delays those behind it, but never the timer. The thread starts with the first completion for it; while the system

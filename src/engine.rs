@@ -220,10 +220,6 @@ impl<P, W: Scheme> Engine<P, W> {
     /// shard is still locked when this returns. Beside the payload, which this thread holds, comes a deadline to
     /// [announce](Self::announce).
     #[inline(always)]
-    #[expect(
-        clippy::type_complexity,
-        reason = "three values that every caller takes apart"
-    )]
     fn admit_locked<'a>(
         &'a self,
         payload: P,
