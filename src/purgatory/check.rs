@@ -51,23 +51,7 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     in_vain: usize,
 }
 
-impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
-    fn new(
-        inner: &'a Arc<Inner<Op, S>>,
-        trampoline: &'a Trampoline,
-        run_on: RunOn,
-        bound: Bound,
-    ) -> Self {
-        Self {
-            inner,
-            endings: Endings::new(inner, trampoline, run_on),
-            bound,
-            completed: 0,
-            counted: 0,
-            in_vain: 0,
-        }
-    }
-
+impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
     /// Breaks off the check where its bound ends. A completion uses that up only if it is for the key that is checked:
     /// another one may have taken from another key. (An operation that another thread holds does not count either: it
     /// may end otherwise.)
@@ -170,11 +154,30 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
-        let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, run_on, *bound);
         let checked = ByKey::new(key, &self.watch);
-        let examine = |watcher| check.examine(watcher, Some(&checked));
-        self.watch.visit(key, found, *bound, examine, pause);
+        self.check_several(*bound, run_on, |check| {
+            let examine = |watcher| check.examine(watcher, Some(&checked));
+            self.watch.visit(key, found, *bound, examine, pause);
+        })
+    }
+
+    /// Checks the operations that `visit` examines. Returns how many this completed.
+    fn check_several(
+        self: &Arc<Self>,
+        bound: Bound,
+        run_on: RunOn,
+        visit: impl FnOnce(&mut Check<'_, Op, S>),
+    ) -> usize {
+        let trampoline = Trampoline::enter();
+        let mut check = Check {
+            inner: self,
+            endings: Endings::new(self, &trampoline, run_on),
+            bound,
+            completed: 0,
+            counted: 0,
+            in_vain: 0,
+        };
+        visit(&mut check);
         check.completed
     }
 
@@ -194,12 +197,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if let Some(watcher) = seen.only() {
             return usize::from(self.check_one(watcher, Some(&checked), RunOn::Caller));
         }
-        let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, RunOn::Caller, *bound);
-        list.visit(seen, *bound, |watcher| {
-            check.examine(watcher, Some(&checked))
-        });
-        check.completed
+        self.check_several(*bound, RunOn::Caller, |check| {
+            list.visit(seen, *bound, |watcher| {
+                check.examine(watcher, Some(&checked))
+            });
+        })
     }
 
     /// Checks a resolved key in whose list a load has shown one watcher, `only`.
@@ -263,18 +265,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             keys.for_each(|key| _ = self.check_key(key, &Bound::all(), RunOn::Caller));
             return 0;
         }
-        let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, RunOn::Caller, Bound::all());
         let mut examined = HashSet::new();
-        for key in keys {
-            self.watch.visit_all(key, |watcher| {
-                if examined.insert(watcher) {
-                    // No bound is set that could break it off.
-                    let _ = check.examine(watcher, None);
-                }
-            });
-        }
-        check.completed
+        self.check_several(Bound::all(), RunOn::Caller, |check| {
+            for key in keys {
+                self.watch.visit_all(key, |watcher| {
+                    if examined.insert(watcher) {
+                        // No bound is set that could break it off.
+                        let _ = check.examine(watcher, None);
+                    }
+                });
+            }
+        })
     }
 
     /// Checks one operation, for the key that is `checked`. Returns whether this completed it. The thread holds no
