@@ -147,10 +147,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// How many watchers `key` has.
-    pub(crate) fn count<Q>(&self, key: &Q) -> usize
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub(crate) fn count<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> usize {
         let mut count = 0;
         self.lists.read(key, |_, location| match location {
             Location::Here(list) => count = list.count(),
@@ -205,10 +202,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// A copy of `key`, if it is watched or resolved.
-    pub(crate) fn key<Q>(&self, key: &Q) -> Option<K>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub(crate) fn key<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<K> {
         self.lists.read(key, |stored, _| stored.clone())
     }
 
@@ -234,16 +228,14 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// their arrival. No lock is held during the calls, and `pause` is called between slices of a long list. The visit
     /// begins with what was [found](Self::find).
     #[inline(always)]
-    pub(crate) fn visit<Q>(
+    pub(crate) fn visit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
         (found, copied): (Found, &Copied),
         bound: Bound,
         mut each: impl FnMut(Address) -> ControlFlow<()>,
         pause: impl FnMut(),
-    ) where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    ) {
         match found {
             // It was the only one, so there is nothing to break off.
             Found::One(watcher) => _ = each(watcher),

@@ -143,17 +143,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     #[inline(never)]
-    fn check_found<Q>(
+    fn check_found<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         self: &Arc<Self>,
         key: &Q,
         found: (Found, &Copied),
         bound: &Bound,
         run_on: RunOn,
         pause: impl FnMut(),
-    ) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
+    ) -> usize {
         let checked = ByKey::new(key, &self.watch);
         self.check_several(*bound, run_on, |check| {
             let examine = |watcher| check.examine(watcher, Some(&checked));

@@ -112,10 +112,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     }
 
     /// Whether the map has an entry for `key`, whatever becomes of its value.
-    pub(super) fn has<Q>(&self, key: &Q) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub(super) fn has<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
         let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
         let found = self.map.read_where(self.hash_of(key), is_it, |_| ());
         found.is_some()
@@ -307,15 +304,12 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     }
 
     /// Reads the entry of the live value for `key`, under the shared lock of the key's map shard.
-    fn read<Q, R>(
+    fn read<Q: Hash + Equivalent<K> + ?Sized, R>(
         &self,
         key: &Q,
         only: Option<FencingToken>,
         read: impl FnOnce(&Entry<V>) -> R,
-    ) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    ) -> Option<R> {
         let is_it = |other: &K, entry: &Entry<V>| {
             key.equivalent(other)
                 && only.is_none_or(|only| only == entry.place.token)
@@ -326,18 +320,14 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     }
 
     /// Where the value for `key` is.
-    pub(super) fn find<Q>(&self, key: &Q) -> Option<Place>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub(super) fn find<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Place> {
         self.read(key, None, |entry| entry.place)
     }
 
     /// A clone of the value for `key`.
-    pub(super) fn get<Q>(&self, key: &Q) -> Option<V>
+    pub(super) fn get<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V>
     where
         V: Clone,
-        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.read(key, None, |entry| entry.value.lock().clone())
     }
@@ -346,10 +336,12 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     ///
     /// The lock of the map shard is held until the deadline is set: else a value that has got into the same slot and
     /// entry meanwhile would have the deadline of the one before.
-    pub(super) fn touch<Q>(&self, key: &Q, only: Option<FencingToken>, timeout: Duration) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub(super) fn touch<Q: Hash + Equivalent<K> + ?Sized>(
+        &self,
+        key: &Q,
+        only: Option<FencingToken>,
+        timeout: Duration,
+    ) -> bool {
         let timing = self.timers.timing(None, timeout);
         let exists = || self.read(key, only, |_| ()).is_some();
         let started = self.timers.start_threads_to_reschedule(timing, exists);
