@@ -148,15 +148,15 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// How many watchers `key` has.
     pub(crate) fn count<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> usize {
-        let mut count = 0;
-        self.lists.read(key, |_, location| match location {
-            Location::Here(list) => count = list.count(),
-            Location::Resolved(number) => {
-                let list = self.resolved.get(*number);
-                list.read_all(|list| count = list.count());
-            }
-        });
-        count
+        let count = self.lists.read(key, |_, location| self.count_at(location));
+        count.unwrap_or_default()
+    }
+
+    fn count_at(&self, location: &Location) -> usize {
+        match location {
+            Location::Here(list) => list.count(),
+            Location::Resolved(number) => self.resolved.get(*number).count(),
+        }
     }
 
     /// Removes a watcher that was added with these arguments.
@@ -340,12 +340,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// The number of keys that are watched.
     pub(crate) fn keys(&self) -> usize {
         let mut keys = 0;
-        self.lists.for_each(|_, location| {
-            keys += usize::from(match location {
-                Location::Here(_) => true,
-                Location::Resolved(number) => self.resolved.get(*number).is_watched(),
-            });
-        });
+        self.lists
+            .for_each(|_, location| keys += usize::from(self.count_at(location) > 0));
         keys
     }
 }

@@ -2,10 +2,10 @@
 //! holds, and the program would hang without a word. (Release builds have none of this.)
 //!
 //! The thread that calls notes when it began. A thread of its own, one for the process, looks at these notes once a
-//! second; while no operation is called, it sleeps.
+//! second.
 
 use crate::worker::Worker;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::any::type_name;
 use std::io::Write;
 use std::sync::{Arc, Once};
@@ -15,18 +15,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 
-static CALLS: Mutex<Calls> = parking_lot::const_mutex(Calls {
-    in_progress: Vec::new(),
-    begun: false,
-});
-static BEGUN: Condvar = Condvar::new();
-
-struct Calls {
-    /// Those on threads of the user.
-    in_progress: Vec<Call>,
-    /// Whether one has begun since the last look.
-    begun: bool,
-}
+/// Those on threads of the user.
+static CALLS: Mutex<Vec<Call>> = parking_lot::const_mutex(Vec::new());
 
 struct Call {
     began: Instant,
@@ -53,17 +43,13 @@ impl InProgress {
             _ = thread.spawn(look);
         });
         let began = Instant::now();
-        let mut calls = CALLS.lock();
-        calls.in_progress.push(Call {
+        CALLS.lock().push(Call {
             began,
             purgatory: purgatory.clone(),
             operation: type_name::<Op>(),
             key: type_name::<K>(),
             reported: false,
         });
-        if !std::mem::replace(&mut calls.begun, true) {
-            BEGUN.notify_one();
-        }
         Self(Some(began))
     }
 }
@@ -72,7 +58,7 @@ impl Drop for InProgress {
     fn drop(&mut self) {
         if let Some(began) = self.0 {
             // Which of two that began at the same instant makes no difference.
-            let calls = &mut CALLS.lock().in_progress;
+            let mut calls = CALLS.lock();
             if let Some(at) = calls.iter().position(|call| call.began == began) {
                 calls.swap_remove(at);
             }
@@ -83,19 +69,13 @@ impl Drop for InProgress {
 /// The thread's whole life.
 fn look() {
     loop {
-        let mut calls = CALLS.lock();
-        while !calls.begun && calls.in_progress.is_empty() {
-            BEGUN.wait(&mut calls);
-        }
-        calls.begun = false;
         let mut reports = Vec::new();
-        for call in &mut calls.in_progress {
+        for call in CALLS.lock().iter_mut() {
             if !call.reported && call.began.elapsed() >= LIMIT {
                 call.reported = true;
                 reports.push((call.purgatory.clone(), call.operation, call.key));
             }
         }
-        drop(calls);
         for (purgatory, operation, key) in reports {
             // A stderr that is closed can be told nothing.
             let _ = writeln!(
