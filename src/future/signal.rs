@@ -33,26 +33,22 @@ impl Signal {
 
     /// Leaves the mark of a check, and wakes the task if it is the first.
     pub(super) fn check(&self) {
-        self.0.change(|news| {
-            news.checked = true;
-            ((), true)
-        });
+        self.tell(|news| news.checked = true);
     }
 
     /// An interval without a recheck is over.
     pub(super) fn tick(&self) {
-        self.0.change(|news| {
-            news.ticked = true;
-            ((), true)
-        });
+        self.tell(|news| news.ticked = true);
     }
 
     /// Only the first end counts.
     pub(super) fn end(&self, error: WaitError) {
-        self.0.change(|news| {
-            news.end.get_or_insert(error);
-            ((), true)
-        });
+        self.tell(|news| _ = news.end.get_or_insert(error));
+    }
+
+    /// Leaves news, and wakes the task.
+    fn tell(&self, news: impl FnOnce(&mut News)) {
+        self.0.change(|known| (news(known), true));
     }
 
     /// Takes the mark of a check or of an interval, or else tells the end, any number of times. With `end_first`, tells

@@ -18,9 +18,9 @@ use crate::watch::resolved::{Number, Resolved, Seen};
 ///
 /// It does not keep the purgatory running. After the shutdown it finds no operation.
 pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    inner: Arc<Inner<Op, S>>,
+    pub(super) inner: Arc<Inner<Op, S>>,
     list: Arc<Resolved<Op::Key>>,
-    number: Number,
+    pub(super) number: Number,
     key: Arc<Op::Key>,
 }
 
@@ -41,15 +41,6 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// The key.
     pub fn key(&self) -> &Op::Key {
         &self.key
-    }
-
-    pub(super) fn number(&self) -> Number {
-        self.number
-    }
-
-    /// Identifies the purgatory that it belongs to.
-    pub(super) fn purgatory(&self) -> usize {
-        self.inner.identity()
     }
 
     /// Examines every operation that watches the key, as
