@@ -269,7 +269,6 @@ impl State {
     }
 
     /// Whether the operation that a reference of `generation` means is still parked (or held).
-    #[inline]
     pub fn is_parked(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)

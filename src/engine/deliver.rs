@@ -144,7 +144,6 @@ pub(crate) fn deliver_all<H: Handler>(
     for_here.into_iter().for_each(&mut here);
 }
 
-#[inline]
 fn goes_to_executor<H: Handler>(handler: &H, ended: &Ended<H::Left>, run_on: RunOn) -> bool {
     (run_on == RunOn::Executor || ended.ending == Ending::Expired)
         && !matches!(handler.engine().dispatch, Dispatch::Inline)

@@ -70,7 +70,6 @@ pub(crate) struct Shard<P, W> {
 pub(crate) struct Unchanged;
 
 impl<P, G> Records for FieldsView<'_, P, G> {
-    #[inline]
     fn deadline(&self, id: u32) -> Tick {
         self.read(id).deadline
     }

@@ -1,7 +1,7 @@
 //! What a listener's operations tell the listener: that a key was checked, that it is time for a recheck, and that no
 //! more checks come.
 
-use super::reply::Shared;
+use super::reply::Between;
 use super::wait_error::WaitError;
 use crate::promise::{Look, WakeCell};
 use std::task::{Context, Poll, Waker};
@@ -76,7 +76,7 @@ impl Signal {
     }
 }
 
-impl Shared for Signal {
+impl Between for Signal {
     type Unreceived = News;
 
     fn lose(&self, lost: WaitError) {

@@ -103,13 +103,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
-            Some(Found::One(watcher)) => self.check_only_one(key, watcher, run_on),
+            Some(Found::One(watcher)) => self.check_watcher(key, watcher, run_on),
             Some(found) => self.check_found(key, (found, &copied), bound, run_on, || ()),
         }
     }
 
     #[inline(never)]
-    fn check_only_one<Q>(self: &Arc<Self>, key: &Q, watcher: Address, run_on: RunOn) -> usize
+    fn check_watcher<Q>(self: &Arc<Self>, key: &Q, watcher: Address, run_on: RunOn) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -208,7 +208,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// the list was one (or took the list's lock): after that a load is enough to find the watchers that came before
     /// it. Otherwise the second look publishes.
     #[inline(never)]
-    pub(crate) fn check_only(
+    pub(crate) fn check_single(
         self: &Arc<Self>,
         checked: ByNumber<'_, Op::Key>,
         list: &Resolved<Op::Key>,

@@ -51,7 +51,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     #[inline]
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
-            Some(only) => self.inner.check_only(self.checked(), &self.list, only),
+            Some(only) => self.inner.check_single(self.checked(), &self.list, only),
             None => self.check(self.list.peek_published(), const { &Bound::all() }),
         }
     }
