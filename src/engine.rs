@@ -460,7 +460,8 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
-        Stats::of(self.shards.iter().map(|shard| &shard.counters))
+        let shards = self.shards.iter();
+        Stats::of(shards.map(|shard| (&*shard.locked_counts, &shard.counters)))
     }
 
     /// Runs user code; a panic is caught, counted and reported to the observer.

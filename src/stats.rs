@@ -104,14 +104,12 @@ impl Counts {
     }
 }
 
-/// The counts of a timer shard.
+/// What threads count without a lock, in a timer shard.
 ///
 /// A thread whose number is that of the shard is the only one that writes to the shard's own counts, so it needs no
 /// locked instruction. Threads with higher numbers, of which several may come to one shard, share counts.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Written under the shard's lock.
-    pub(crate) locked: CachePadded<Counts>,
     own: CachePadded<Counts>,
     shared: CachePadded<Counts>,
     /// In nanoseconds. Several threads write them.
@@ -189,8 +187,10 @@ pub struct Stats {
 
 impl Stats {
     /// Adds up `all`.
-    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Counters> + Clone) -> Self {
-        let sets = all.clone().flat_map(|it| [&it.locked, &it.own, &it.shared]);
+    pub(crate) fn of<'a>(all: impl Iterator<Item = (&'a Counts, &'a Counters)> + Clone) -> Self {
+        let sets = all
+            .clone()
+            .flat_map(|(locked, it)| [locked, &it.own, &it.shared]);
         let sum_of = |index: usize| sets.clone().map(|set| set.0[index].read()).sum::<u64>();
         let sum = |event| sum_of(event as usize);
         // Departures are read before arrivals, so there are never more departures than arrivals.
@@ -198,8 +198,8 @@ impl Stats {
         let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
         let (unwatched, delivered) = (sum(Event::Unwatched), sum(Event::Delivered));
         let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
-        let lateness = all.clone().map(|it| it.lateness_total.read());
-        let longest = all.map(|it| it.lateness_max.read()).max();
+        let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
+        let longest = all.map(|(_, it)| it.lateness_max.read()).max();
         Self {
             parked: left(Event::Admitted, ended.iter().sum()),
             watched: left(Event::Watched, unwatched),

@@ -111,6 +111,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Takes the lock if it is free.
+    #[inline]
     pub(crate) fn try_lock(&self) -> Option<SlabGuard<'_, P, G>> {
         let locked = self.locked.try_lock()?;
         Some(SlabGuard { slab: self, locked })
@@ -128,6 +129,7 @@ impl<P, G> Slab<P, G> {
     }
 
     /// Whether the operation that `at` names has not ended.
+    #[inline]
     pub(crate) fn is_parked(&self, at: Address) -> bool {
         self.slots
             .get(at.index())
@@ -142,6 +144,7 @@ impl<P, G> Slab<P, G> {
 
     /// Loads the slots at `indices`, which the caller is about to work on one after the other. They lie far apart; in a
     /// loop of their own, these loads do not wait for one another.
+    #[inline]
     pub(crate) fn prefetch(&self, indices: impl Iterator<Item = u32>) {
         for index in indices {
             std::hint::black_box(self.occupant(index));
@@ -208,11 +211,13 @@ pub struct Held<'a, P> {
 
 impl<'a, P> Held<'a, P> {
     /// The operation held.
+    #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
     }
 
     /// Names the operation among those of all slabs.
+    #[inline]
     pub(crate) fn examinee(&self) -> Examinee {
         Examinee {
             slot: ptr::from_ref(self.slot).addr(),
@@ -220,6 +225,7 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
+    #[inline]
     pub fn with<R>(&mut self, access: impl FnOnce(&mut P) -> R) -> R {
         self.slot.payload.with_mut(|payload| {
             // SAFETY: `self` is the only proof of holding this slot, and borrowed exclusively; the payload is
@@ -247,6 +253,7 @@ impl<'a, P> Held<'a, P> {
     }
 
     /// The proof is used up.
+    #[inline]
     #[allow(
         clippy::forget_non_drop,
         reason = "it has a destructor only in a build with debug assertions"
@@ -289,6 +296,7 @@ pub(crate) struct Vacant<'a, P> {
 }
 
 impl<P> Vacant<'_, P> {
+    #[inline]
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -302,6 +310,7 @@ pub(crate) struct EndedSlot {
 
 impl EndedSlot {
     /// The address of the operation that has ended. (Of a slot off the remote free list, only the slot's part is known.)
+    #[inline]
     pub(crate) fn address(&self) -> Address {
         self.at
     }
@@ -315,6 +324,7 @@ pub(crate) struct SlabGuard<'a, P, G> {
 
 impl<'a, P, G> SlabGuard<'a, P, G> {
     /// What lies beside the slots under this lock, and the slots' timer fields.
+    #[inline]
     pub(crate) fn split(&mut self) -> (&mut G, FieldsView<'_, P, G>) {
         let fields = FieldsView { slab: self.slab };
         (&mut self.locked.beside, fields)
@@ -445,6 +455,7 @@ impl<P, G> FieldsView<'_, P, G> {
     }
 
     /// The operation in the slot at `index`, if it has not ended.
+    #[inline]
     pub(crate) fn occupant(&self, index: u32) -> Option<Address> {
         self.slab.occupant(index)
     }

@@ -8,8 +8,8 @@ use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Va
 use crate::error::RejectReason;
 use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
-use crate::stats::{Counters, Ending, Event};
-use crate::sync::{PARKS_PER_LOOK, SLICE};
+use crate::stats::{Counters, Counts, Ending, Event};
+use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
 use crate::time::ticks::NEVER;
 
 /// The arrival and the deadline of a payload, in ticks.
@@ -61,6 +61,8 @@ pub(crate) type Guard<'a, P, W> = SlabGuard<'a, P, Schedule<W>>;
 pub(crate) struct Shard<P, W> {
     pub(crate) number: usize,
     pub(crate) slab: Slab<P, Schedule<W>>,
+    /// Written under the slab's lock.
+    pub(super) locked_counts: CachePadded<Counts>,
     pub(super) counters: Counters,
 }
 
@@ -92,6 +94,7 @@ impl<P, W: Scheme> Shard<P, W> {
                     parks_to_look: 1,
                 },
             ),
+            locked_counts: CachePadded::default(),
             counters: Counters::default(),
         }
     }
@@ -127,7 +130,7 @@ impl<P, W: Scheme> Shard<P, W> {
                     position: position.number(),
                 };
                 let held = guard.fill(vacant, payload, fields);
-                let counts = &self.counters.locked;
+                let counts = &self.locked_counts;
                 counts.of(Event::Admitted).add_exclusively(1);
                 counts.of(Event::Watched).add_exclusively(watches);
                 Ok((held, earliest))
@@ -179,7 +182,7 @@ impl<P, W: Scheme> Shard<P, W> {
         count: impl FnOnce(),
     ) {
         if let Some(mut guard) = self.slab.try_lock() {
-            let counts = &self.counters.locked;
+            let counts = &self.locked_counts;
             counts.ended(ending).add_exclusively(1);
             counts.of(Event::Unwatched).add_exclusively(watches);
             Self::free_locked(&mut guard, ended);
