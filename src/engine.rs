@@ -138,7 +138,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// system refuses a thread, that waits for the next announcement, or for the first deadline.
     pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.are_started() {
-            // See above.
+            // Refused: then the work waits, as said above.
             let _ = self.start_threads();
         }
         self.announce(Some(at));

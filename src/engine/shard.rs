@@ -18,8 +18,8 @@ pub(crate) struct Timing {
     /// When it arrived.
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
-    /// A tick that has certainly passed: a wheel that lags behind may go on to it. (A reading that a caller supplies
-    /// may be of the future, and lead past deadlines.)
+    /// A tick that has certainly passed: a wheel that lags behind may go on to it. 0 where a caller has supplied the
+    /// reading, which may be of the future, and would lead past deadlines.
     pub(crate) present: Tick,
     /// The reading of the clock behind it.
     pub(crate) since: Since,
@@ -106,9 +106,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock, and
-    /// there is no [`refusal`](Self::refusal) that concerns the payload;
-    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to
-    /// be announced.
+    /// there is no [`refusal`](Self::refusal) that concerns the payload; `watches` is for the counts. The caller holds the
+    /// payload. A deadline that is earlier than any before has to be announced.
     #[inline(always)]
     pub(crate) fn admit<'a>(
         &'a self,
