@@ -1,8 +1,8 @@
 //! Statistics: [`Stats`].
 
-// Counts belong to a timer shard, so that no cache line is written by every thread. One set of them is written under the
-// shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both), and one by
-// all other threads, by atomic addition. Readers add up all of them.
+// Counts belong to a timer shard, so that no cache line is written by every thread. One set of them is written under
+// the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both), and one
+// by all other threads, by atomic addition. Readers add up all of them.
 
 use crate::sync::{AtomicU64, CachePadded, Ordering};
 use std::time::Duration;
