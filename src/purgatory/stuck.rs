@@ -2,10 +2,10 @@
 //! holds, and the program would hang without a word. (Release builds have none of this.)
 //!
 //! The thread that calls notes when it began. A thread of its own, one for the process, looks at these notes once a
-//! second.
+//! second; while no operation is called, it sleeps.
 
 use crate::worker::Worker;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::any::type_name;
 use std::io::Write;
 use std::sync::{Arc, Once};
@@ -15,8 +15,18 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Those on threads of the user.
-static CALLS: Mutex<Vec<Call>> = parking_lot::const_mutex(Vec::new());
+static CALLS: Mutex<Calls> = parking_lot::const_mutex(Calls {
+    in_progress: Vec::new(),
+    begun: false,
+});
+static BEGUN: Condvar = Condvar::new();
+
+struct Calls {
+    /// Those on threads of the user.
+    in_progress: Vec<Call>,
+    /// Whether one has begun since the last look.
+    begun: bool,
+}
 
 struct Call {
     began: Instant,
@@ -43,13 +53,17 @@ impl InProgress {
             _ = thread.spawn(look);
         });
         let began = Instant::now();
-        CALLS.lock().push(Call {
+        let mut calls = CALLS.lock();
+        calls.in_progress.push(Call {
             began,
             purgatory: purgatory.clone(),
             operation: type_name::<Op>(),
             key: type_name::<K>(),
             reported: false,
         });
+        if !std::mem::replace(&mut calls.begun, true) {
+            BEGUN.notify_one();
+        }
         Self(Some(began))
     }
 }
@@ -58,7 +72,7 @@ impl Drop for InProgress {
     fn drop(&mut self) {
         if let Some(began) = self.0 {
             // Which of two that began at the same instant makes no difference.
-            let mut calls = CALLS.lock();
+            let calls = &mut CALLS.lock().in_progress;
             if let Some(at) = calls.iter().position(|call| call.began == began) {
                 calls.swap_remove(at);
             }
@@ -69,13 +83,19 @@ impl Drop for InProgress {
 /// The thread's whole life.
 fn look() {
     loop {
+        let mut calls = CALLS.lock();
+        while !calls.begun && calls.in_progress.is_empty() {
+            BEGUN.wait(&mut calls);
+        }
+        calls.begun = false;
         let mut reports = Vec::new();
-        for call in CALLS.lock().iter_mut() {
+        for call in &mut calls.in_progress {
             if !call.reported && call.began.elapsed() >= LIMIT {
                 call.reported = true;
                 reports.push((call.purgatory.clone(), call.operation, call.key));
             }
         }
+        drop(calls);
         for (purgatory, operation, key) in reports {
             // A stderr that is closed can be told nothing.
             let _ = writeln!(
