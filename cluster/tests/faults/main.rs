@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod histories;
 mod load;
 mod lost;
 mod rows;

@@ -43,6 +43,13 @@ async fn a_head_that_does_not_end_and_an_idle_connection_are_closed() {
     assert_eq!(poll.status, 204);
 }
 
+/// A client that has little room for what it has not read.
+async fn narrow_client(node: &Node) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("there is a file");
+    socket.set_recv_buffer_size(16 * 1024).expect("it may");
+    socket.connect(node.address).await.expect("it listens")
+}
+
 /// What a client that sends these bytes, and then reads, is answered until the node closes.
 async fn answer(node: &Node, bytes: &[u8]) -> String {
     let mut client = TcpStream::connect(node.address).await.expect("it listens");
@@ -115,7 +122,7 @@ async fn a_client_that_does_not_read_is_cut_off() {
     let first = get(node.address, "/topics/a?after=0").await;
     let length = first.json()["events"].as_array().map(Vec::len);
     assert!(length.is_some_and(|it| (1..=4).contains(&it)), "{length:?}");
-    let mut client = TcpStream::connect(node.address).await.expect("it listens");
+    let mut client = narrow_client(&node).await;
     let ask = "GET /topics/a?after=0 HTTP/1.1\r\nhost: x\r\n\r\n";
     client
         .write_all(ask.repeat(200).as_bytes())
@@ -126,8 +133,8 @@ async fn a_client_that_does_not_read_is_cut_off() {
     let mut sent = Vec::new();
     let read = timeout(LONG, client.read_to_end(&mut sent)).await;
     drop(read.expect("it was closed"));
-    assert!(sent.len() < 200 * 200_000, "{} bytes", sent.len());
-    assert!(sent.len() < 16 << 20, "{} bytes", sent.len());
+    println!("{} bytes were sent", sent.len());
+    assert!(sent.len() < 512 * 1024, "{} bytes", sent.len());
 }
 
 /// Each byte that it takes shows that it is there.
@@ -139,9 +146,7 @@ async fn a_client_that_reads_slowly_is_served() {
         let posted = post(node.address, "/topics/a", vec![b'x'; 65_536]).await;
         assert_eq!(posted.status, 201);
     }
-    let socket = TcpSocket::new_v4().expect("there is a file");
-    socket.set_recv_buffer_size(16 * 1024).expect("it may");
-    let mut client = socket.connect(node.address).await.expect("it listens");
+    let mut client = narrow_client(&node).await;
     let ask = "GET /topics/a?after=0 HTTP/1.1\r\nhost: x\r\n\r\n";
     client
         .write_all(ask.repeat(ANSWERS).as_bytes())
