@@ -362,14 +362,14 @@ async fn f4_redis_another_policy_than_noeviction_is_told() {
     assert!(advice.contains("noeviction"), "{advice}");
 }
 
-/// A server that accepts and is silent: each caller waits for the timeout, however many there are.
+/// Servers that accept and are silent: each caller waits for the timeout, however many there are of either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f5_redis_callers_do_not_wait_for_each_other() {
     let server = RedisServer::start(&[]).await;
     let proxy = Proxy::start(Upstream::Unix(server.socket())).await;
     proxy.freeze(true);
     let config = RedisConfig {
-        addresses: vec![format!("redis://127.0.0.1:{}", proxy.port)],
+        addresses: vec![format!("redis://127.0.0.1:{}", proxy.port); 2],
         timeout: ms(700),
         ..RedisConfig::default()
     };
