@@ -517,6 +517,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Ends a call that returns an operation or has more to do: panics of the calls that waited for its end are counted
     /// here, because they would cost the caller that.
+    #[inline]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
         let panics = trampoline.leave();
         if !panics.is_empty() {

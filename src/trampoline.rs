@@ -133,6 +133,7 @@ impl Trampoline {
 
     /// Ends the call, and returns the panics of the calls that waited: for a caller that has a value to return all the
     /// same.
+    #[inline]
     pub(crate) fn leave(self) -> Panics {
         let panics = match self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false) {
             true => run_waiting(),

@@ -59,17 +59,6 @@ pub(crate) enum Found {
     Many,
 }
 
-impl Found {
-    #[inline(always)]
-    fn on(list: &WatchList, copied: &mut Copied) -> Self {
-        if let WatchList::One(watcher) = list {
-            return Self::One(*watcher);
-        }
-        let room = copied.insert(Default::default());
-        list.copy_few(room).map_or(Self::Many, Self::Few)
-    }
-}
-
 /// Lists of watchers by key.
 pub(crate) struct WatchMap<K, S> {
     lists: ShardedMap<K, Location, S>,
@@ -219,14 +208,30 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let found = self.lists.read(key, |_, location| match location {
-            Location::Here(list) => Some(Found::on(list, copied)),
+        let found = self.lists.read(
+            key,
+            #[inline(always)]
+            |_, location| match location {
+                Location::Here(WatchList::One(watcher)) => Some(Found::One(*watcher)),
+                _ => self.find_more(location, copied),
+            },
+        );
+        found.flatten()
+    }
+
+    /// Finds what is not one watcher, under the lock of the key's shard.
+    #[inline(never)]
+    fn find_more(&self, location: &Location, copied: &mut Copied) -> Option<Found> {
+        match location {
+            Location::Here(list) => {
+                let room = copied.insert(Default::default());
+                Some(list.copy_few(room).map_or(Found::Many, Found::Few))
+            }
             Location::Resolved(number) => {
                 let seen = self.resolved.get(*number).peek_published();
                 (!seen.is_empty()).then(|| seen.only().map_or(Found::Many, Found::One))
             }
-        });
-        found.flatten()
+        }
     }
 
     /// Calls `each` for every watcher that `key` has during the whole visit, and perhaps for some that leave meanwhile,

@@ -104,14 +104,14 @@ thread_local! {
 /// what still runs on the thread then, destructors of thread-local values, has the number [`ENDING`].
 #[inline]
 pub(crate) fn thread_number() -> u32 {
-    NUMBER.with(|number| match number.get() {
+    match NUMBER.get() {
         NO_NUMBER => {
             let taken = take_thread_number();
-            number.set(taken);
+            NUMBER.set(taken);
             taken
         }
         known => known,
-    })
+    }
 }
 
 #[cold]

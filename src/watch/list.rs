@@ -136,10 +136,7 @@ impl WatchList {
     pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
         match self.watchers() {
             Ok(watchers) => copy(watchers.iter().copied(), room),
-            Err(many) if many.ranked.is_empty() && many.unranked.len() <= room.len() => {
-                copy(many.unranked.iter(), room)
-            }
-            Err(_) => None,
+            Err(many) => many.copy_few(room),
         }
     }
 
@@ -328,6 +325,13 @@ impl<const N: usize> Short<N> {
 }
 
 impl Many {
+    #[inline(never)]
+    fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
+        (self.ranked.is_empty() && self.unranked.len() <= room.len())
+            .then(|| copy(self.unranked.iter(), room))
+            .flatten()
+    }
+
     fn new() -> Self {
         Self {
             identity: unique_number(),

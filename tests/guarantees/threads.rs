@@ -1,6 +1,6 @@
 //! G7, G13, G15, G19: what runs on which thread, and what it costs when nothing happens.
 
-use crate::support::noise::{Noise, eventually_asleep};
+use crate::support::noise::{assert_median_within, eventually_asleep};
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
@@ -8,6 +8,7 @@ use request_purgatory::{
     threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
     time::WakeFn,
 };
+use std::iter::repeat_with;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -101,8 +102,7 @@ fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
 #[test]
 fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
     within(PATIENCE, || {
-        let noise = Noise::listen();
-        let mut times = (0..21).map(|_| {
+        let shutdown = || {
             let purgatory = Purgatory::<Op>::new("g15-quiet");
             let probes = (0..1_000).map(|key| {
                 let probe = Probe::new();
@@ -119,10 +119,10 @@ fn g15_a_shutdown_of_a_quiet_purgatory_is_prompt() {
             assert!(probes.iter().all(ended));
             assert!(purgatory.is_shut_down());
             took
+        };
+        assert_median_within(Duration::from_millis(50), || {
+            repeat_with(shutdown).take(21).collect()
         });
-        let mut times = times.by_ref().collect::<Vec<_>>();
-        times.sort_unstable();
-        noise.assert_within(times[10], Duration::from_millis(50));
     });
 }
 

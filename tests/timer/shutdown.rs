@@ -1,12 +1,13 @@
 //! G15: a shutdown is prompt, legal from the callback, and every payload comes back or expires.
 
-use crate::support::noise::Noise;
+use crate::support::noise::assert_median_within;
 use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock, refusal};
 use crate::support::{threads_named, within};
 use crate::{Tested, builder, manual, unique};
 use request_purgatory::{
     Timer, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch, threads::Reaper,
 };
+use std::iter::repeat_with;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,8 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
     within(PATIENCE, || {
         let name = unique("remains");
-        let noise = Noise::listen();
-        let mut times = (0..21).map(|_| {
+        let shutdown = || {
             let mint = Mint::default();
             let timer = builder::<Token, W>(&name)
                 .wheel_size(1 << 16)
@@ -52,10 +52,10 @@ pub(crate) fn g15_remains_are_returned_once_and_threads_joined<W: Tested>() {
             // A joined thread is listed for a moment longer.
             eventually("the end of its threads", || threads_named(&name).is_empty());
             took
+        };
+        assert_median_within(Duration::from_millis(50), || {
+            repeat_with(shutdown).take(21).collect()
         });
-        let mut times = times.by_ref().collect::<Vec<_>>();
-        times.sort_unstable();
-        noise.assert_within(times[10], Duration::from_millis(50));
         // Dropped without a shutdown, a timer drops what it has.
         let mint = Mint::default();
         let timer = builder::<Token, W>(&name).build(drop);
