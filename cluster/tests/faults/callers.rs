@@ -7,7 +7,22 @@ use crate::support::eventually;
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
-use std::time::Instant;
+use request_purgatory_cluster::{EngineError, Position};
+use std::time::{Duration, Instant};
+
+/// So many callers at once are all told within the bound.
+async fn all_fail<F>(engine: &str, callers: usize, commit: impl Fn() -> F, bound: Duration)
+where
+    F: Future<Output = Result<Position, EngineError>> + Send + 'static,
+{
+    let start = Instant::now();
+    let calls = (0..callers).map(|_| tokio::spawn(commit()));
+    for call in calls.collect::<Vec<_>>() {
+        call.await.expect("no panic").expect_err("nothing answers");
+    }
+    print_row("F5 silent server", engine, callers, 0, start.elapsed(), "");
+    assert!(start.elapsed() < bound, "{:?}", start.elapsed());
+}
 
 /// Servers that accept and are silent: each caller waits for the timeout, however many there are of either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -22,16 +37,11 @@ async fn f5_redis_callers_do_not_wait_for_each_other() {
     };
     let engine = RedisEngine::new(config).expect("the address is sound");
     for callers in [1, 4, 32] {
-        let start = Instant::now();
-        let calls = (0..callers).map(|_| {
+        let commit = || {
             let engine = engine.clone();
-            tokio::spawn(async move { engine.commit(&key("a"), b"x").await })
-        });
-        for call in calls.collect::<Vec<_>>() {
-            call.await.expect("no panic").expect_err("nothing answers");
-        }
-        print_row("F5 silent server", "Redis", callers, 0, start.elapsed(), "");
-        assert!(start.elapsed() < ms(1_400), "{:?}", start.elapsed());
+            async move { engine.commit(&key("a"), b"x").await }
+        };
+        all_fail("Redis", callers, commit, ms(1_400)).await;
     }
     // What was begun meanwhile is in vain, and no later caller waits for it.
     proxy.cut();
@@ -48,16 +58,11 @@ async fn f5_nats_callers_do_not_wait_for_each_other() {
     let rig = NatsRig::start(10_000).await;
     rig.freeze(true);
     for callers in [1, 4, 32] {
-        let start = Instant::now();
-        let calls = (0..callers).map(|_| {
+        let commit = || {
             let engine = rig.engine();
-            tokio::spawn(async move { engine.commit(&key("a"), b"x").await })
-        });
-        for call in calls.collect::<Vec<_>>() {
-            call.await.expect("no panic").expect_err("nothing answers");
-        }
-        print_row("F5 silent server", "NATS", callers, 0, start.elapsed(), "");
-        assert!(start.elapsed() < ms(1_600), "{:?}", start.elapsed());
+            async move { engine.commit(&key("a"), b"x").await }
+        };
+        all_fail("NATS", callers, commit, ms(1_600)).await;
     }
     rig.freeze(false);
     eventually("it answers again", async || {
