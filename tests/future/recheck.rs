@@ -307,3 +307,17 @@ fn a_further_key_that_is_refused_ends_the_listener() {
         "the first end counts"
     );
 }
+
+#[test]
+fn g19_a_listener_that_is_dropped_leaves_no_recheck() {
+    let (waits, _clock) = by_hand();
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    assert!(
+        Bell::new()
+            .poll(&mut Box::pin(listener.checked()))
+            .is_pending()
+    );
+    assert!(waits.next_deadline().is_some(), "the recheck");
+    drop(listener);
+    assert_eq!(waits.next_deadline(), None);
+}
