@@ -92,10 +92,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
 
     fn on_idle(&self) {
         self.watch.give_back();
+        self.forget_causes();
     }
 
     fn on_closed(&self) {
         self.weak.cut();
+        self.forget_causes();
         for check in self.deferred.close() {
             // The destructor of a key may panic.
             let _ = self.engine.guarded(|| drop_user_value(check));

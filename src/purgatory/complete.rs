@@ -338,9 +338,19 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
         });
         if cause.is_some() {
-            self.causes.forget(|watcher| self.engine.is_parked(watcher));
+            self.forget_causes();
         }
         forced
+    }
+
+    /// Forgets the causes of operations that have ended otherwise. (The thread that ends one does not look for a cause: it
+    /// would have to in every ending.)
+    pub(crate) fn forget_causes(&self) {
+        let trampoline = Trampoline::enter();
+        let is_parked = |watcher| self.engine.is_parked(watcher);
+        // The destructor of a cause is the user's.
+        let _ = self.engine.guarded(|| self.causes.forget(is_parked));
+        self.engine.leave(trampoline);
     }
 
     /// Takes one operation back without a completion.

@@ -1,10 +1,11 @@
 //! G6: nothing is left behind. (Memory over a million operations is measured in the target `memory`.)
 
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, eventually, manual, within};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, threads::Reaper, time::ManualClock,
 };
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
+use std::thread;
 use std::time::Duration;
 
 /// An operation with something to lose.
@@ -88,10 +89,10 @@ fn g06_one_that_expires_alone_leaves_every_key() {
     let (purgatory, clock) = manual::<&'static str>(|builder| builder);
     let second = Duration::from_secs(1);
     for timeout in [second, NEVER_IN_A_TEST] {
-        let op = crate::support::Op::new(timeout);
+        let op = Op::new(timeout);
         drop(purgatory.try_complete_else_watch(op, ["shared", "other"]));
     }
-    drop(purgatory.try_complete_else_watch(crate::support::Op::new(second * 3), ["own"]));
+    drop(purgatory.try_complete_else_watch(Op::new(second * 3), ["own"]));
     for (left, keys) in [(2, 3), (1, 2)] {
         clock.advance(second * 2);
         assert_eq!(purgatory.advance(), 1);
@@ -127,6 +128,58 @@ fn g06_the_quiet_key_keeps_nothing_of_what_the_busy_one_ended() {
     let checks = purgatory.stats().checks;
     purgatory.check_and_complete("quiet");
     assert_eq!(purgatory.stats().checks, checks + 1, "only the living one");
+}
+
+/// A cause that is left for an operation that has ended otherwise: just before it is left, or in the hands of a thread
+/// that does not look for it.
+#[test]
+fn g06_a_cause_goes_whose_operation_ends_without_it() {
+    let (purgatory, _clock) = manual::<u64>(|builder| builder);
+    let parked = [(); 2].map(|()| {
+        let admission = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+        admission.ok().and_then(|admission| admission.into_handle())
+    });
+    let token = Arc::new(());
+    let (held, second) = (token.clone(), parked[1].clone());
+    let cause = move |_: &mut Op| {
+        let _ = &held;
+        drop(second.as_ref().and_then(|second| second.cancel()));
+    };
+    assert_eq!(purgatory.force_complete_for_key_with(&1, cause), 1);
+    assert_eq!(Arc::strong_count(&token), 1, "the second had ended");
+
+    type Later = fn(&Purgatory<Op>);
+    let laters: [Later; 2] = [|idle| _ = idle.advance(), |closed| closed.shutdown()];
+    for later in laters {
+        within(PATIENCE, move || {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let (entered, inside) = mpsc::channel();
+            let (go_on, wait) = mpsc::channel::<()>();
+            let mut examinations = 0;
+            let op = Op::new(Duration::MAX).when(move || {
+                examinations += 1;
+                if examinations == 3 {
+                    entered.send(()).expect("the test waits for it");
+                    wait.recv().expect("the test lets it go on");
+                }
+                examinations == 3
+            });
+            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+            let holder = {
+                let purgatory = purgatory.clone();
+                thread::spawn(move || purgatory.check_and_complete(&1))
+            };
+            inside.recv().expect("it is examined");
+            let token = Arc::new(());
+            let held = token.clone();
+            let cause = move |_: &mut Op| drop(held.clone());
+            assert_eq!(purgatory.force_complete_for_key_with(&1, cause), 0);
+            go_on.send(()).expect("the holder waits");
+            assert_eq!(holder.join().expect("the holder"), 1, "it is satisfied");
+            later(&purgatory);
+            assert_eq!(Arc::strong_count(&token), 1);
+        });
+    }
 }
 
 /// Everything goes when the purgatory goes, jobs on other threads included.
