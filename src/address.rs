@@ -16,35 +16,29 @@ impl Address {
     /// Names no payload: the low 32 bits of an address are never all set.
     pub(crate) const NONE: Self = Self(u64::MAX);
 
-    #[inline]
     pub(crate) fn new(shard: usize, index: u32, generation: u32) -> Self {
         debug_assert!(shard < 1 << SHARD_BITS && index < SLOTS);
         let id = index << SHARD_BITS | shard as u32;
         Self(u64::from(generation) << 32 | u64::from(id))
     }
 
-    #[inline]
     pub(crate) fn shard(self) -> usize {
         (self.0 & ((1 << SHARD_BITS) - 1)) as usize
     }
 
-    #[inline]
     pub(crate) fn index(self) -> u32 {
         self.0 as u32 >> SHARD_BITS
     }
 
-    #[inline]
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
     /// The address as a number, of which the low 32 bits are never all set.
-    #[inline]
     pub(crate) fn to_bits(self) -> u64 {
         self.0
     }
 
-    #[inline]
     pub(crate) fn from_bits(bits: u64) -> Self {
         Self(bits)
     }

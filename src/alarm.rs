@@ -12,7 +12,6 @@ use crate::scheme::Tick;
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::ticks::NEVER;
 
-#[derive(Debug)]
 pub(crate) struct Alarm(AtomicU64);
 
 impl Alarm {

@@ -17,10 +17,6 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 /// [check](crate::Purgatory::check_and_complete) leaves.
 #[derive(Clone)]
 #[non_exhaustive]
-#[expect(
-    clippy::type_complexity,
-    reason = "a name would hide what an executor is"
-)]
 pub enum Dispatch {
     /// On a thread of the purgatory (with a shared reaper: of that reaper), one after the other. A slow completion
     /// delays those behind it, but never the timer. The thread starts with the first completion for it; while the system
@@ -57,7 +53,7 @@ impl fmt::Debug for Dispatch {
 
 /// A thread that runs jobs in order, and runs all jobs of its queue before it ends. It starts with the first job: many
 /// purgatories never have one, and a thread takes longer to start than everything else that a first park does.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct CompletionThread {
     queue: Arc<Queue>,
     pub(crate) thread: Worker,
@@ -74,14 +70,6 @@ struct Queue {
 struct Jobs {
     waiting: VecDeque<Job>,
     closed: bool,
-}
-
-impl fmt::Debug for Queue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue")
-            .field("waiting", &self.jobs.lock().waiting.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Queue {

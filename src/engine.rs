@@ -30,7 +30,7 @@ use crate::error::{BuildError, RejectReason, Rejected};
 use crate::observe::{OBSERVED, Observer, Since};
 use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
-use crate::stats::{Count, Ending, Events, Stats, Tally};
+use crate::stats::{Count, Counts, Ending, Event, Stats};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_shards};
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
@@ -138,7 +138,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// system refuses a thread, that waits for the next announcement, or for the first deadline.
     pub(crate) fn announce_work(&self, at: Tick) {
         if !self.threads.are_started() {
-            // See above.
+            // Refused: then the work waits, as said above.
             let _ = self.start_threads();
         }
         self.announce(Some(at));
@@ -220,10 +220,6 @@ impl<P, W: Scheme> Engine<P, W> {
     /// shard is still locked when this returns. Beside the payload, which this thread holds, comes a deadline to
     /// [announce](Self::announce).
     #[inline(always)]
-    #[expect(
-        clippy::type_complexity,
-        reason = "three values that every caller takes apart"
-    )]
     fn admit_locked<'a>(
         &'a self,
         payload: P,
@@ -313,7 +309,7 @@ impl<P, W: Scheme> Engine<P, W> {
         let shard = self.shard(slot.address().shard());
         let count = || {
             self.count_ended(ending, 1);
-            self.count_unwatched(watches);
+            self.count(Event::Unwatched, watches);
         };
         if shard.number == mine {
             shard.free(slot, ending, watches, count);
@@ -336,7 +332,7 @@ impl<P, W: Scheme> Engine<P, W> {
                 unwatched += watches;
                 slot
             }));
-            self.count_unwatched(unwatched);
+            self.count(Event::Unwatched, unwatched);
             self.shard(shard).free_counted(&mut slice);
         }
     }
@@ -444,37 +440,28 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Counts for the calling thread, without a lock.
     #[inline]
-    fn count(&self, which: impl FnOnce(&Tally) -> &Count, n: usize) {
+    fn count_in(&self, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         let number = thread_number() as usize;
         let own = self.shards.wrap(number);
         let is_owner = own == number;
-        self.shard(own).tallies.count(is_owner, which, n as u64);
+        self.shard(own).counters.count(is_owner, which, n);
     }
 
     #[inline]
-    pub(crate) fn count_event(&self, which: impl FnOnce(&Events) -> &Count, n: usize) {
-        self.count(|tally| which(&tally.events), n);
+    pub(crate) fn count(&self, event: Event, n: usize) {
+        self.count_in(|counts| counts.of(event), n);
     }
 
     /// Counts endings that are not counted under a lock.
     #[inline]
     pub(crate) fn count_ended(&self, ending: Ending, endings: usize) {
-        self.count(|tally| tally.counters.ended(ending), endings);
-    }
-
-    /// Counts entries that are gone from the watch lists.
-    #[inline]
-    pub(crate) fn count_unwatched(&self, watches: usize) {
-        self.count(|tally| &tally.counters.watches_removed, watches);
+        self.count_in(|counts| counts.ended(ending), endings);
     }
 
     /// The counts so far.
     pub(crate) fn stats(&self) -> Stats {
-        let mut stats = Stats::default();
-        stats.add_counters(self.shards.iter().flat_map(|shard| shard.counters()));
-        let tallies = self.shards.iter().flat_map(|shard| shard.tallies.all());
-        stats.add_events(tallies.map(|tally| &tally.events));
-        stats
+        let shards = self.shards.iter();
+        Stats::of(shards.map(|shard| (&*shard.locked_counts, &shard.counters)))
     }
 
     /// Runs user code; a panic is caught, counted and reported to the observer.
@@ -499,7 +486,7 @@ impl<P, W: Scheme> Engine<P, W> {
     #[inline(always)]
     fn caught<R>(&self, user_code: impl FnOnce() -> R) -> Result<R, UserPanic> {
         Panics::contain(user_code).ok_or_else(|| {
-            self.count_event(|events| &events.panics, 1);
+            self.count(Event::Panic, 1);
             UserPanic
         })
     }
@@ -517,6 +504,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Ends a call that returns an operation or has more to do: panics of the calls that waited for its end are counted
     /// here, because they would cost the caller that.
+    #[inline]
     pub(crate) fn leave(&self, trampoline: Trampoline) {
         let panics = trampoline.leave();
         if !panics.is_empty() {
@@ -527,7 +515,6 @@ impl<P, W: Scheme> Engine<P, W> {
 }
 
 /// User code panicked. The panic hook has reported it, and it has been counted.
-#[derive(Debug)]
 pub(crate) struct UserPanic;
 
 /// Processors that this process may use. The system is asked once: it reads files for the answer, for 0.1 ms.

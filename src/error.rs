@@ -4,6 +4,29 @@ use parking_lot::Mutex;
 use std::error::Error;
 use std::fmt;
 
+/// Reasons, each with its message.
+macro_rules! reasons {
+    ($(#[$about:meta])* pub enum $name:ident { $($(#[$doc:meta])* $reason:ident = $says:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    $(Self::$reason => $says,)*
+                })
+            }
+        }
+
+        impl std::error::Error for $name {}
+    };
+}
+pub(crate) use reasons;
+
 /// An operation (payload, value, request) that was refused, with the reason. [`into_inner`](Self::into_inner) returns
 /// the operation.
 ///
@@ -14,61 +37,40 @@ pub struct Rejected<Op> {
     operation: Mutex<Op>,
 }
 
-/// Why an operation was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RejectReason {
-    /// The list of keys was empty.
-    NoKeys,
-    /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
-    /// `on_complete` has not returned yet.
-    Full,
-    /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
-    /// already.
-    KeyFull,
-    /// The purgatory is being [drained](crate::Purgatory::drain).
-    Draining,
-    /// The purgatory (timer, tracker) is shut down.
-    ShutDown,
-    /// The timeout is longer than the timer's scheme can hold. Only a [`SimpleWheel`](crate::scheme::SimpleWheel) has
-    /// such a bound.
-    TooLong,
-    /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was
-    /// being parked. The operation watches no key any more. Its fields have the values at the moment of the panic.
-    Panicked,
-    /// The tracker keeps a value for this key already.
-    Duplicate,
-    /// The tracker does not keep the value with this token: it was replaced, completed or taken, or it has expired.
-    StaleToken,
-    /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a key,
-    /// that the next outer park called. Park from `on_complete` instead, which never nests.
-    Nested,
-    /// It would be the first with a finite timeout, so the reaper was to be started, and the system refused the thread. A
-    /// later call tries again. With `threads_at_once` of the builder, the call that builds is refused instead.
-    Thread,
-}
-
-impl fmt::Display for RejectReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoKeys => "no key was given, and an operation needs at least one to watch",
-            Self::Full => "full: the limit of parked operations (`max_parked`) is reached",
-            Self::KeyFull => {
-                "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached"
-            }
-            Self::Draining => "the purgatory is being drained, and refuses every new operation",
-            Self::ShutDown => "the purgatory, timer or tracker is shut down",
-            Self::TooLong => "the timeout is longer than the timer scheme (`Builder::scheme`) can hold",
-            Self::Panicked => "a hook of the operation, a key or the clock panicked while the operation was being parked",
-            Self::Duplicate => "the tracker keeps a value for this key already",
-            Self::StaleToken => "the tracker does not keep the value with this token any more",
-            Self::Nested => "too many nested parks: more than eight, each inside the `try_complete` of another",
-            Self::Thread => "the system refused a thread, without which the timeout cannot fire",
-        })
+reasons! {
+    /// Why an operation was refused.
+    pub enum RejectReason {
+        /// The list of keys was empty.
+        NoKeys = "no key was given, and an operation needs at least one to watch",
+        /// [`max_parked`](crate::purgatory::Builder::max_parked) operations are parked, or have ended and their
+        /// `on_complete` has not returned yet.
+        Full = "full: the limit of parked operations (`max_parked`) is reached",
+        /// [`max_watchers_per_key`](crate::purgatory::Builder::max_watchers_per_key) operations watch one of the keys
+        /// already.
+        KeyFull = "a key is full: the limit of operations that watch it (`max_watchers_per_key`) is reached",
+        /// The purgatory is being [drained](crate::Purgatory::drain).
+        Draining = "the purgatory is being drained, and refuses every new operation",
+        /// The purgatory (timer, tracker) is shut down.
+        ShutDown = "the purgatory, timer or tracker is shut down",
+        /// The timeout is longer than the timer's scheme can hold. Only a [`SimpleWheel`](crate::scheme::SimpleWheel)
+        /// has such a bound.
+        TooLong = "the timeout is longer than the timer scheme (`Builder::scheme`) can hold",
+        /// A hook of the operation, `Hash` or `Clone` of one of its keys, or the clock panicked while the operation was
+        /// being parked. The operation watches no key any more. Its fields have the values at the moment of the panic.
+        Panicked = "a hook of the operation, a key or the clock panicked while the operation was being parked",
+        /// The tracker keeps a value for this key already.
+        Duplicate = "the tracker keeps a value for this key already",
+        /// The tracker does not keep the value with this token: it was replaced, completed or taken, or it has expired.
+        StaleToken = "the tracker does not keep the value with this token any more",
+        /// More than eight parks are inside one another: each was made in a `try_complete`, or in the destructor of a
+        /// key, that the next outer park called. Park from `on_complete` instead, which never nests.
+        Nested = "too many nested parks: more than eight, each inside the `try_complete` of another",
+        /// It would be the first with a finite timeout, so the reaper was to be started, and the system refused the
+        /// thread. A later call tries again. With `threads_at_once` of the builder, the call that builds is refused
+        /// instead.
+        Thread = "the system refused a thread, without which the timeout cannot fire",
     }
 }
-
-impl Error for RejectReason {}
 
 impl<Op> Rejected<Op> {
     #[cold]
@@ -100,13 +102,7 @@ impl<Op> Rejected<Op> {
     }
 }
 
-impl<Op> fmt::Debug for Rejected<Op> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Rejected")
-            .field(&self.reason)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!([Op] Rejected<Op>, "Rejected", |it| reason: it.reason);
 
 impl<Op> fmt::Display for Rejected<Op> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

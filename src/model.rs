@@ -118,25 +118,8 @@ pub struct Watchers {
     census: Arc<()>,
 }
 
-#[derive(Clone)]
-struct Key(
-    u64,
-    #[expect(dead_code, reason = "it is there to be counted")] Arc<()>,
-);
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl Eq for Key {}
-
-impl std::hash::Hash for Key {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key(u64, Arc<()>);
 
 /// A resolved key.
 pub struct Resolution {

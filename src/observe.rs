@@ -28,10 +28,7 @@ pub(crate) struct Observer {
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy)]
-#[cfg_attr(
-    not(all(feature = "metrics", feature = "tracing")),
-    allow(dead_code, reason = "each listener asks for its part")
-)]
+#[allow(dead_code, reason = "each listener asks for its part")]
 pub(crate) struct End {
     pub(crate) ending: Ending,
     /// It expired, and could have completed.
@@ -50,10 +47,7 @@ pub(crate) struct Since {
 /// The data of one operation that the report of its end needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OperationSpan {
-    #[cfg_attr(
-        not(any(feature = "metrics", feature = "tracing")),
-        expect(dead_code, reason = "no report uses it")
-    )]
+    #[allow(dead_code, reason = "without a listener, no report uses it")]
     since: Since,
     #[cfg(feature = "tracing")]
     tracing: trace::TracingSpan,
@@ -82,10 +76,7 @@ impl OperationSpan {
     }
 }
 
-#[cfg_attr(
-    not(all(feature = "metrics", feature = "tracing")),
-    allow(unused_variables, reason = "each listener asks for its part")
-)]
+#[allow(unused_variables, reason = "each listener asks for its part")]
 impl Observer {
     /// For the purgatory of this name. Asks the recorder that is installed now for its instruments.
     pub(crate) fn new(name: &str) -> Self {

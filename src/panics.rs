@@ -18,6 +18,7 @@ impl Panics {
     }
 
     /// Whether there was none.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_none()
     }

@@ -42,6 +42,7 @@ use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_withi
 use crate::engine::{Engine, cores};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
+use crate::stats::Event;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, UserValues};
 use deferred::Deferred;
@@ -191,10 +192,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
     #[inline]
-    pub fn check_and_complete<Q>(&self, key: &Q) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
+    pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
         self.shared
             .inner
             .check_key(key, const { &Bound::all() }, RunOn::Caller)
@@ -261,10 +259,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Takes the lock of the key's map shard and, for each operation, those of the map shards of its other keys; that
     /// of its timer shard only if it is free.
-    pub fn cancel_for_key<Q>(&self, key: &Q) -> Vec<Op>
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
+    pub fn cancel_for_key<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> Vec<Op> {
         self.shared.inner.cancel_key(key)
     }
 
@@ -274,10 +269,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     ///
     /// Runs `on_complete` on this thread. Takes the lock of the key's map shard and, for each operation, those of the
     /// map shards of its other keys; that of its timer shard only if it is free.
-    pub fn force_complete_for_key<Q>(&self, key: &Q) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
+    pub fn force_complete_for_key<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
         self.shared.inner.force_key(key, None)
     }
 
@@ -288,14 +280,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// The cause also reaches an operation that another thread is examining: that thread runs `cause`, and then completes
     /// the operation, unless it finds it satisfied. So `cause` may run on several threads, also after this call has
     /// returned. No lock is held while it runs. If it panics, the panic is counted, and the operation ends all the same.
-    pub fn force_complete_for_key_with<Q>(
+    pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
         cause: impl Fn(&mut Op) + Send + Sync + 'static,
-    ) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
+    ) -> usize {
         let cause: ForceCause<Op> = Arc::new(cause);
         self.shared.inner.force_key(key, Some(&cause))
     }
@@ -330,7 +319,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Counts a panic that the caller has caught.
     pub(crate) fn count_panic(&self) {
         let engine = &self.shared.inner.engine;
-        engine.count_event(|events| &events.panics, 1);
+        engine.count(Event::Panic, 1);
         engine.observe(Observer::panicked);
     }
 
@@ -393,10 +382,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// count for a moment longer, until their watch entries are reclaimed.
     ///
     /// Takes the lock of the key's map shard and, if the key is resolved, within it that of its list.
-    pub fn watchers<Q>(&self, key: &Q) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
+    pub fn watchers<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
         self.shared.inner.watch.count(key)
     }
 

@@ -54,11 +54,13 @@ pub enum Reaper {
 /// Clones are the same reaper. The threads end when the last clone and the last purgatory that uses them are dropped,
 /// with all its [resolved keys](crate::ResolvedKey). That drop waits for the threads, for at most about 10 ms each;
 /// threads that need longer run the completions in their queue and then end.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ReaperThread {
     pub(crate) sleeper: Arc<Sleeper>,
     pub(crate) completions: Arc<CompletionThread>,
 }
+
+debug_fields!([] ReaperThread, "ReaperThread", |it| driven: it.sleeper.shared.driven.lock().len());
 
 impl ReaperThread {
     /// Starts the two threads.
@@ -82,7 +84,6 @@ impl ReaperThread {
 }
 
 /// The thread itself.
-#[derive(Debug)]
 pub(crate) struct Sleeper {
     pub(crate) shared: Arc<Shared>,
     unparker: Unparker,
@@ -96,8 +97,6 @@ pub(crate) struct Shared {
     /// The thread sleeps in it, and is the only one that takes this lock, for all its life.
     pub(crate) parker: Mutex<Parker>,
 }
-
-debug_fields!([] Shared, "Shared", |it| driven: it.driven.lock().len());
 
 impl Sleeper {
     /// All but the thread. A wake-up that comes before it is started is kept.

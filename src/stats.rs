@@ -1,8 +1,8 @@
 //! Statistics: [`Stats`].
 
-// Counters belong to a timer shard, so that no cache line is written by every thread. One set of `Counters` is written
-// under the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both),
-// and one by all other threads, by atomic addition. Readers add up all of them.
+// Counts belong to a timer shard, so that no cache line is written by every thread. One set of them is written under
+// the shard's lock, one without it by the thread that has the shard's number (adding is a plain store in both), and one
+// by all other threads, by atomic addition. Readers add up all of them.
 
 use crate::sync::{AtomicU64, CachePadded, Ordering};
 use std::time::Duration;
@@ -49,11 +49,9 @@ impl Count {
 
     /// For the one thread that has the lock of this counter.
     #[inline]
-    pub(crate) fn add_exclusively(&self, n: u64) {
-        self.0.store(
-            self.0.load(Ordering::Relaxed).wrapping_add(n),
-            Ordering::Relaxed,
-        );
+    pub(crate) fn add_exclusively(&self, n: usize) {
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(n as u64);
+        self.0.store(sum, Ordering::Relaxed);
     }
 
     /// For sums that may exceed a counter: they stop at its maximum.
@@ -69,73 +67,68 @@ impl Count {
     }
 }
 
-/// Arrivals and departures.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) admitted: Count,
-    pub(crate) watches_added: Count,
-    pub(crate) watches_removed: Count,
-    /// By [`Ending`].
-    ended: [Count; Ending::COUNT],
+/// What is counted beside the [endings](Ending).
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event {
+    Admitted = Ending::COUNT as isize,
+    Watched,
+    Unwatched,
+    CompletedAtOnce,
+    Rejected,
+    VainCheck,
+    MissedCheck,
+    Panic,
+    /// A completion was handed to another thread, or to the end of an outermost call.
+    HandedOver,
+    /// It has run.
+    Delivered,
 }
 
-impl Counters {
+impl Event {
+    const COUNT: usize = Self::Delivered as usize + 1;
+}
+
+/// One count of each ending and event.
+#[derive(Debug, Default)]
+pub(crate) struct Counts([Count; Event::COUNT]);
+
+impl Counts {
+    #[inline]
+    pub(crate) fn of(&self, event: Event) -> &Count {
+        &self.0[event as usize]
+    }
+
     #[inline(always)]
     pub(crate) fn ended(&self, ending: Ending) -> &Count {
-        &self.ended[ending as usize]
+        &self.0[ending as usize]
     }
-}
-
-/// Events that are counted outside of any lock.
-#[derive(Debug, Default)]
-pub(crate) struct Events {
-    pub(crate) completed_at_once: Count,
-    pub(crate) rejected: Count,
-    pub(crate) vain_checks: Count,
-    pub(crate) missed_checks: Count,
-    pub(crate) panics: Count,
-    pub(crate) lateness_total: Count,
-    pub(crate) lateness_max: Count,
-    /// Completions that were handed to another thread, or to the end of an outermost call.
-    pub(crate) handed_over: Count,
-    /// Those of them that have run.
-    pub(crate) delivered: Count,
-}
-
-/// The counters of one thread, or of several that share them.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) counters: Counters,
-    pub(crate) events: Events,
 }
 
 /// What threads count without a lock, in a timer shard.
 ///
-/// A thread whose number is that of the shard is the only one that writes to the shard's own counters, so it needs no
-/// locked instruction. Threads with higher numbers, of which several may come to one shard, share counters.
+/// A thread whose number is that of the shard is the only one that writes to the shard's own counts, so it needs no
+/// locked instruction. Threads with higher numbers, of which several may come to one shard, share counts.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies {
-    own: CachePadded<Tally>,
-    /// Also for counters that several threads write in any case.
-    pub(crate) shared: CachePadded<Tally>,
+pub(crate) struct Counters {
+    own: CachePadded<Counts>,
+    shared: CachePadded<Counts>,
+    /// In nanoseconds. Several threads write them.
+    pub(crate) lateness_total: Count,
+    pub(crate) lateness_max: Count,
 }
 
-impl Tallies {
-    /// `is_owner` tells whether the calling thread has the number of the shard.
+impl Counters {
+    /// Counts for a thread without the lock; `is_owner` tells whether it has the number of the shard.
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of one that has
     /// ended sees all that the other counted (`src/sync/thread_numbers.rs`).
     #[inline]
-    pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Tally) -> &Count, n: u64) {
+    pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         if is_owner {
             which(&self.own).add_exclusively(n);
         } else {
-            which(&self.shared).add(n);
+            which(&self.shared).add(n as u64);
         }
-    }
-
-    pub(crate) fn all(&self) -> [&Tally; 2] {
-        [&self.own, &self.shared]
     }
 }
 
@@ -194,45 +187,35 @@ pub struct Stats {
 
 impl Stats {
     /// Adds up `all`.
-    pub(crate) fn add_counters<'a>(&mut self, all: impl Iterator<Item = &'a Counters> + Clone) {
+    pub(crate) fn of<'a>(all: impl Iterator<Item = (&'a Counts, &'a Counters)> + Clone) -> Self {
+        let sets = all
+            .clone()
+            .flat_map(|(locked, it)| [locked, &it.own, &it.shared]);
+        let sum_of = |index: usize| sets.clone().map(|set| set.0[index].read()).sum::<u64>();
+        let sum = |event| sum_of(event as usize);
         // Departures are read before arrivals, so there are never more departures than arrivals.
-        let (mut ended, mut unwatched) = (0, 0);
-        for counters in all.clone() {
-            let read = counters.ended.each_ref().map(Count::read);
-            let [satisfied, forced, expired, cancelled, shut_down, aborted] = read;
-            self.checks += satisfied;
-            self.completed += satisfied + forced;
-            self.expired += expired;
-            self.cancelled += cancelled;
-            self.shut_down += shut_down;
-            self.aborted += aborted;
-            ended += read.iter().sum::<u64>();
-            unwatched += counters.watches_removed.read();
+        let ended: [u64; Ending::COUNT] = std::array::from_fn(sum_of);
+        let [satisfied, forced, expired, cancelled, shut_down, aborted] = ended;
+        let (unwatched, delivered) = (sum(Event::Unwatched), sum(Event::Delivered));
+        let left = |arrived, gone| sum(arrived).saturating_sub(gone) as usize;
+        let lateness = all.clone().map(|(_, it)| it.lateness_total.read());
+        let longest = all.map(|(_, it)| it.lateness_max.read()).max();
+        Self {
+            parked: left(Event::Admitted, ended.iter().sum()),
+            watched: left(Event::Watched, unwatched),
+            completions_pending: left(Event::HandedOver, delivered),
+            completed_at_once: sum(Event::CompletedAtOnce),
+            completed: satisfied + forced,
+            expired,
+            cancelled,
+            shut_down,
+            aborted,
+            panicked: sum(Event::Panic),
+            rejected: sum(Event::Rejected),
+            checks: satisfied + sum(Event::VainCheck),
+            missed_checks: sum(Event::MissedCheck),
+            lateness_total: lateness.map(Duration::from_nanos).sum(),
+            lateness_max: Duration::from_nanos(longest.unwrap_or_default()),
         }
-        for counters in all {
-            self.parked += counters.admitted.read() as usize;
-            self.watched += counters.watches_added.read() as usize;
-        }
-        self.parked = self.parked.saturating_sub(ended as usize);
-        self.watched = self.watched.saturating_sub(unwatched as usize);
-    }
-
-    /// Adds up `all`.
-    pub(crate) fn add_events<'a>(&mut self, all: impl Iterator<Item = &'a Events> + Clone) {
-        // As above.
-        let delivered: u64 = all.clone().map(|events| events.delivered.read()).sum();
-        let mut handed_over = 0;
-        for events in all {
-            handed_over += events.handed_over.read();
-            self.completed_at_once += events.completed_at_once.read();
-            self.rejected += events.rejected.read();
-            self.checks += events.vain_checks.read();
-            self.missed_checks += events.missed_checks.read();
-            self.panicked += events.panics.read();
-            self.lateness_total += Duration::from_nanos(events.lateness_total.read());
-            let max = Duration::from_nanos(events.lateness_max.read());
-            self.lateness_max = self.lateness_max.max(max);
-        }
-        self.completions_pending = handed_over.saturating_sub(delivered) as usize;
     }
 }

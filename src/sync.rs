@@ -25,7 +25,6 @@ pub(crate) use std::sync::{Arc, Weak};
 
 /// `std::cell::UnsafeCell` in the shape of loom's: every access goes through a closure.
 #[cfg(not(loom))]
-#[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]

@@ -130,10 +130,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// it is expiring at this moment.
     ///
     /// Takes the lock of the key's map shard, and then that of a timer shard only if it is free.
-    pub fn complete<Q>(&self, key: &Q) -> Option<V>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub fn complete<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V> {
         self.values().complete(key, None)
     }
 
@@ -153,10 +150,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Reads the clock first; if that panics, so does this call. The timeout counts from that reading: of two calls at
     /// the same time, the one that takes effect last decides, even if it has read the clock before the other. Then
     /// takes the shared lock of the key's map shard and, within it, that of a timer shard.
-    pub fn touch<Q>(&self, key: &Q, timeout: Duration) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub fn touch<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q, timeout: Duration) -> bool {
         self.values().touch(key, None, timeout)
     }
 
@@ -172,10 +166,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     ///
     /// The value is cloned under the lock of the key's map shard: let `Clone` be short (keep large values in an
     /// [`Arc`](std::sync::Arc)), and let it not call the tracker.
-    pub fn get<Q>(&self, key: &Q) -> Option<V>
+    pub fn get<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V>
     where
         V: Clone,
-        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.values().get(key)
     }
@@ -184,19 +177,13 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     ///
     /// To change a value that others change as well, ask for the token first and then [get](Self::get) the value: a
     /// [replacement](Self::replace_if) with that token fails if the value was another one by then.
-    pub fn token<Q>(&self, key: &Q) -> Option<FencingToken>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub fn token<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<FencingToken> {
         let place = self.values().find(key)?;
         Some(place.token)
     }
 
     /// Whether a value is kept for `key`. Takes the shared lock of the key's map shard.
-    pub fn contains<Q>(&self, key: &Q) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub fn contains<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
         self.values().find(key).is_some()
     }
 
@@ -205,10 +192,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     ///
     /// Takes the shared lock of the key's map shard, then that of a timer shard. Reads the clock; if that panics, so
     /// does this call.
-    pub fn remaining<Q>(&self, key: &Q) -> Option<Duration>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub fn remaining<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Duration> {
         let place = self.values().find(key)?;
         self.shared.inner.engine.remaining(place.address)
     }

@@ -96,7 +96,6 @@ crate::sync::thread_local! {
 }
 
 /// A call of the library in progress on this thread.
-#[derive(Debug)]
 pub(crate) struct Trampoline {
     outermost: bool,
 }
@@ -133,6 +132,7 @@ impl Trampoline {
 
     /// Ends the call, and returns the panics of the calls that waited: for a caller that has a value to return all the
     /// same.
+    #[inline]
     pub(crate) fn leave(self) -> Panics {
         let panics = match self.outermost && SOMETHING_WAITS.try_with(Cell::get).unwrap_or(false) {
             true => run_waiting(),
@@ -220,7 +220,6 @@ pub(crate) fn is_in_nested_check() -> bool {
 }
 
 /// While it exists, this thread is inside the `try_complete` of an operation.
-#[derive(Debug)]
 pub(crate) struct Examining {
     outer: Examination,
 }
@@ -315,7 +314,6 @@ pub(crate) fn drop_user_values<T: 'static>(values: impl IntoIterator<Item = T>) 
 }
 
 /// Several values whose destructors may be the user's, which are [dropped](drop_user_values) one after the other.
-#[derive(Debug)]
 pub(crate) struct UserValues<T: 'static>(pub(crate) Vec<T>);
 
 impl<T> Drop for UserValues<T> {
@@ -345,7 +343,6 @@ pub(crate) fn in_turn(call: impl FnOnce() + 'static) {
 }
 
 /// A park that is made inside another call of the library.
-#[derive(Debug)]
 pub(crate) struct NestedPark(());
 
 impl NestedPark {

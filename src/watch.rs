@@ -59,17 +59,6 @@ pub(crate) enum Found {
     Many,
 }
 
-impl Found {
-    #[inline(always)]
-    fn on(list: &WatchList, copied: &mut Copied) -> Self {
-        if let WatchList::One(watcher) = list {
-            return Self::One(*watcher);
-        }
-        let room = copied.insert(Default::default());
-        list.copy_few(room).map_or(Self::Many, Self::Few)
-    }
-}
-
 /// Lists of watchers by key.
 pub(crate) struct WatchMap<K, S> {
     lists: ShardedMap<K, Location, S>,
@@ -147,19 +136,16 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// How many watchers `key` has.
-    pub(crate) fn count<Q>(&self, key: &Q) -> usize
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        let mut count = 0;
-        self.lists.read(key, |_, location| match location {
-            Location::Here(list) => count = list.count(),
-            Location::Resolved(number) => {
-                let list = self.resolved.get(*number);
-                list.read_all(|list| count = list.count());
-            }
-        });
-        count
+    pub(crate) fn count<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> usize {
+        let count = self.lists.read(key, |_, location| self.count_at(location));
+        count.unwrap_or_default()
+    }
+
+    fn count_at(&self, location: &Location) -> usize {
+        match location {
+            Location::Here(list) => list.count(),
+            Location::Resolved(number) => self.resolved.get(*number).count(),
+        }
     }
 
     /// Removes a watcher that was added with these arguments.
@@ -205,10 +191,7 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// A copy of `key`, if it is watched or resolved.
-    pub(crate) fn key<Q>(&self, key: &Q) -> Option<K>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub(crate) fn key<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<K> {
         self.lists.read(key, |stored, _| stored.clone())
     }
 
@@ -219,14 +202,30 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let found = self.lists.read(key, |_, location| match location {
-            Location::Here(list) => Some(Found::on(list, copied)),
+        let found = self.lists.read(
+            key,
+            #[inline(always)]
+            |_, location| match location {
+                Location::Here(WatchList::One(watcher)) => Some(Found::One(*watcher)),
+                _ => self.find_more(location, copied),
+            },
+        );
+        found.flatten()
+    }
+
+    /// Finds what is not one watcher, under the lock of the key's shard.
+    #[inline(never)]
+    fn find_more(&self, location: &Location, copied: &mut Copied) -> Option<Found> {
+        match location {
+            Location::Here(list) => {
+                let room = copied.insert(Default::default());
+                Some(list.copy_few(room).map_or(Found::Many, Found::Few))
+            }
             Location::Resolved(number) => {
                 let seen = self.resolved.get(*number).peek_published();
                 (!seen.is_empty()).then(|| seen.only().map_or(Found::Many, Found::One))
             }
-        });
-        found.flatten()
+        }
     }
 
     /// Calls `each` for every watcher that `key` has during the whole visit, and perhaps for some that leave meanwhile,
@@ -234,16 +233,14 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// their arrival. No lock is held during the calls, and `pause` is called between slices of a long list. The visit
     /// begins with what was [found](Self::find).
     #[inline(always)]
-    pub(crate) fn visit<Q>(
+    pub(crate) fn visit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
         (found, copied): (Found, &Copied),
         bound: Bound,
         mut each: impl FnMut(Address) -> ControlFlow<()>,
         pause: impl FnMut(),
-    ) where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    ) {
         match found {
             // It was the only one, so there is nothing to break off.
             Found::One(watcher) => _ = each(watcher),
@@ -348,12 +345,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// The number of keys that are watched.
     pub(crate) fn keys(&self) -> usize {
         let mut keys = 0;
-        self.lists.for_each(|_, location| {
-            keys += usize::from(match location {
-                Location::Here(_) => true,
-                Location::Resolved(number) => self.resolved.get(*number).is_watched(),
-            });
-        });
+        self.lists
+            .for_each(|_, location| keys += usize::from(self.count_at(location) > 0));
         keys
     }
 }

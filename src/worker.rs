@@ -23,10 +23,9 @@ std::thread_local! {
 }
 
 /// A thread that is started once.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Worker(OnceLock<Started>);
 
-#[derive(Debug)]
 struct Started {
     name: String,
     thread: Mutex<Option<JoinHandle<()>>>,

@@ -3,11 +3,12 @@
 
 use request_purgatory_cluster::{
     BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError, Interests,
-    Reading, Source, Stats,
+    Position, Reading, Source, Stats, WaitError,
 };
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -26,6 +27,12 @@ struct Script {
     failing: u64,
     /// Reads return no versions.
     short: bool,
+    /// How often the store has lost its data.
+    lost: u64,
+    /// How long a read of the history alone takes. What it says is as old.
+    slow: Duration,
+    /// How many such reads have begun.
+    openings: u64,
     version: u64,
     /// Each read finds another version.
     rises: bool,
@@ -34,7 +41,7 @@ struct Script {
 }
 
 #[derive(Clone, Default)]
-struct Engine(Arc<Mutex<Script>>);
+struct Engine(Arc<Mutex<Script>>, Arc<Notify>);
 
 impl Engine {
     fn set(&self, change: impl FnOnce(&mut Script)) {
@@ -45,9 +52,18 @@ impl Engine {
         self.0.lock().unwrap().reads.clone()
     }
 
+    /// Ends the session.
+    fn cut(&self) {
+        self.1.notify_one();
+    }
+
     fn node(&self) -> Cluster<u64> {
+        self.node_with(AUDIT)
+    }
+
+    fn node_with(&self, audit: Duration) -> Cluster<u64> {
         let config = Config {
-            audit: AUDIT,
+            audit,
             backoff: (FIRST, LONGEST),
             ..Config::default()
         };
@@ -57,6 +73,14 @@ impl Engine {
 
 impl Source<u64> for Engine {
     async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
+        let (epoch, slow) = {
+            let mut script = self.0.lock().unwrap();
+            script.openings += u64::from(keys.is_empty());
+            (Epoch(1 + script.lost), script.slow)
+        };
+        if keys.is_empty() {
+            sleep(slow).await;
+        }
         let mut script = self.0.lock().unwrap();
         script.version += u64::from(script.rises && !keys.is_empty());
         let mut versions = vec![Some(script.version); keys.len()];
@@ -71,7 +95,7 @@ impl Source<u64> for Engine {
             }
         }
         Ok(Reading {
-            epoch: Epoch(1),
+            epoch,
             versions,
             head: None,
             floor: None,
@@ -106,7 +130,7 @@ impl Changes<u64> for Engine {
         let lasts = self.0.lock().unwrap().lasts;
         match lasts {
             Some(lasts) => sleep(lasts).await,
-            None => std::future::pending().await,
+            None => self.1.notified().await,
         }
         Err(FeedError::Lagged)
     }
@@ -221,4 +245,81 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     engine.set(|it| it.rises = true);
     let stats = until(&node, |it| it.gaps == 1).await;
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
+}
+
+/// What the last audit of a session found is forgotten with it: news on its way then and news on its way now are no two
+/// faults in a row.
+#[tokio::test(start_paused = true)]
+async fn g24_a_fault_of_one_session_is_not_held_against_the_next() {
+    let engine = Engine::default();
+    let node = engine.node();
+    let _interest = node.interest([7]).unwrap();
+    for session in 1..=2 {
+        until(&node, |it| it.sessions == session && it.lag.is_zero()).await;
+        engine.set(|it| it.version += 1);
+        until(&node, |it| it.healed == session).await;
+        // It has been looked at once more, and the next audit is not over.
+        sleep(Config::default().settle + FIRST).await;
+        if session == 1 {
+            engine.cut();
+        }
+    }
+    sleep(LONG / 3).await;
+    let stats = node.stats();
+    assert_eq!((stats.healed, stats.sessions, stats.gaps), (2, 2, 1));
+}
+
+const ANEW: Position = Position {
+    epoch: Epoch(2),
+    version: 0,
+};
+
+/// A read of one key shows that the store lost its data. There is no session, and no audit within the test, to have the
+/// others read.
+#[tokio::test(start_paused = true)]
+async fn g24_a_store_that_lost_its_data_has_all_keys_read_again() {
+    let engine = Engine::default();
+    engine.set(|it| (it.refuses, it.version) = (true, 5));
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7, 8]).unwrap();
+    until(&node, |_| {
+        [7, 8].iter().all(|key| interest.version(key) == 5)
+    })
+    .await;
+    engine.set(|it| it.lost = 1);
+    node.read_again(&7);
+    until(&node, |it| it.resets > 0).await;
+    sleep(FIRST).await;
+    assert_eq!([7, 8].map(|key| interest.version(&key)), [5, 5]);
+    let wait = waits.wait_past_position(8, ANEW, LONG);
+    assert_eq!(wait.await, Ok(Position { version: 5, ..ANEW }));
+}
+
+/// While a session opens, its read of the history is overtaken by a read of a key, which finds the next one: the session
+/// does not bring back the one that is over.
+#[tokio::test(start_paused = true)]
+async fn g24_a_session_that_begins_in_a_history_that_has_ended_is_given_up() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+    let seen = Position {
+        epoch: Epoch(1),
+        version: 5,
+    };
+    let wait = waits.wait_past_position(7, seen, LONG);
+    engine.set(|it| it.slow = Duration::from_millis(50));
+    engine.cut();
+    until(&node, |_| engine.0.lock().unwrap().openings == 2).await;
+    engine.set(|it| it.lost = 1);
+    node.read_again(&7);
+    assert_eq!(wait.await, Err(WaitError::Reset(ANEW)));
+    let stats = until(&node, |it| it.lag.is_zero()).await;
+    assert_eq!((stats.resets, stats.sessions), (1, 3));
+    assert_eq!(node.epoch(), Some(ANEW.epoch));
+    let found = waits.wait_past_position(7, ANEW, LONG).await;
+    assert_eq!(found, Ok(Position { version: 5, ..ANEW }));
 }

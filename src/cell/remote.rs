@@ -63,12 +63,10 @@ impl RemoteList {
     }
 }
 
-#[inline]
 fn encode(first: u32, count: u32) -> u64 {
     u64::from(count) << 32 | u64::from(first)
 }
 
-#[inline]
 fn decode(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }

@@ -303,7 +303,6 @@ impl<P> Vacant<'_, P> {
 }
 
 /// An ended slot on its way back to the free list.
-#[derive(Debug)]
 #[must_use = "a slot that is not given back is lost"]
 pub(crate) struct EndedSlot {
     at: Address,

@@ -161,6 +161,7 @@ impl State {
     }
 
     /// vacant -> held. The caller has the slot from the free list; returns the occupant's generation.
+    #[inline]
     pub fn occupy(&self) -> u32 {
         // ORDERING: Relaxed on both. The free list's lock ordered the last occupant's end before this, and no thread
         // can name the new occupant before its reference is published: under the lock of its timer shard or of a list,
@@ -263,13 +264,13 @@ impl State {
     }
 
     /// Whether the vacant slot has had its last occupant: another one could be mistaken for an earlier one.
+    #[inline]
     pub(crate) fn is_retired(&self) -> bool {
         // ORDERING: Relaxed: asked under the lock that brought the slot back.
         Snapshot(self.0.load(Ordering::Relaxed)).generation() == RETIRED
     }
 
     /// Whether the operation that a reference of `generation` means is still parked (or held).
-    #[inline]
     pub fn is_parked(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with `end`.
         Snapshot(self.0.load(Ordering::Acquire)).is(generation)

@@ -2,7 +2,7 @@
 
 use super::handler::{Ended, Handler};
 use crate::dispatch::{Dispatch, Job};
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::{Arc, Ordering, fence};
 use crate::trampoline::{Trampoline, run_later};
 
@@ -21,10 +21,37 @@ pub(crate) struct Endings<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
     run_on: RunOn,
-    /// Most calls end one payload, or none.
-    only: Option<Ended<H::Left>>,
-    /// All of them, if there are several.
-    several: Vec<Ended<H::Left>>,
+    ended: Collected<Ended<H::Left>>,
+}
+
+/// Most calls end one payload, or none.
+enum Collected<T> {
+    None,
+    Only(T),
+    Several(Vec<T>),
+}
+
+impl<T> Collected<T> {
+    #[inline]
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::None)
+    }
+
+    /// Out of line, so that what is pushed first stays in registers.
+    #[inline(never)]
+    fn push_another(&mut self, another: T) {
+        let mut all = self.take().into_vec();
+        all.push(another);
+        *self = Self::Several(all);
+    }
+
+    fn into_vec(self) -> Vec<T> {
+        match self {
+            Self::None => Vec::new(),
+            Self::Only(only) => vec![only],
+            Self::Several(several) => several,
+        }
+    }
 }
 
 impl<'a, H: Handler> Endings<'a, H> {
@@ -34,42 +61,33 @@ impl<'a, H: Handler> Endings<'a, H> {
             handler,
             trampoline,
             run_on,
-            only: None,
-            several: Vec::new(),
+            ended: Collected::None,
         }
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, ended: Ended<H::Left>) {
-        if self.only.is_none() && self.several.is_empty() {
-            self.only = Some(ended);
-        } else {
-            self.push_another(ended);
+        match self.ended {
+            Collected::None => self.ended = Collected::Only(ended),
+            _ => self.ended.push_another(ended),
         }
     }
 
-    /// Out of line, so that what is pushed first stays in registers.
-    #[inline(never)]
-    fn push_another(&mut self, ended: Ended<H::Left>) {
-        self.several.extend(self.only.take());
-        self.several.push(ended);
-    }
-
     /// Takes them back: none of them is delivered.
-    pub(crate) fn into_all(mut self) -> impl Iterator<Item = Ended<H::Left>> {
-        let several = std::mem::take(&mut self.several);
-        self.only.take().into_iter().chain(several)
+    pub(crate) fn into_all(mut self) -> Vec<Ended<H::Left>> {
+        self.ended.take().into_vec()
     }
 }
 
 impl<H: Handler> Drop for Endings<'_, H> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(only) = self.only.take() {
-            deliver(self.handler, self.trampoline, only, self.run_on);
-        } else if !self.several.is_empty() {
-            let several = std::mem::take(&mut self.several);
-            deliver_all(self.handler, self.trampoline, several, self.run_on);
+        match self.ended.take() {
+            Collected::None => {}
+            Collected::Only(only) => deliver(self.handler, self.trampoline, only, self.run_on),
+            Collected::Several(several) => {
+                deliver_all(self.handler, self.trampoline, several, self.run_on);
+            }
         }
     }
 }
@@ -144,7 +162,6 @@ pub(crate) fn deliver_all<H: Handler>(
     for_here.into_iter().for_each(&mut here);
 }
 
-#[inline]
 fn goes_to_executor<H: Handler>(handler: &H, ended: &Ended<H::Left>, run_on: RunOn) -> bool {
     (run_on == RunOn::Executor || ended.ending == Ending::Expired)
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
@@ -191,7 +208,7 @@ struct Delivery<H: Handler> {
 impl<H: Handler> Delivery<H> {
     fn new(handler: &Arc<H>, mut ended: Vec<Ended<H::Left>>, by_executor: bool) -> Self {
         let engine = handler.engine();
-        engine.count_event(|events| &events.handed_over, ended.len());
+        engine.count(Event::HandedOver, ended.len());
         ended.iter_mut().for_each(|ended| ended.pass = None);
         Self {
             handler: handler.clone(),
@@ -224,7 +241,7 @@ impl<H: Handler> Drop for Delivery<H> {
             // ORDERING: Release, see `completions_have_run`.
             fence(Ordering::Release);
             let engine = self.handler.engine();
-            engine.count_event(|events| &events.delivered, 1);
+            engine.count(Event::Delivered, 1);
         }
     }
 }

@@ -80,7 +80,11 @@ fn expire_in<H: Handler>(
     let mut more = left > 0;
     let mut fired = Vec::new();
     while more {
-        let mut batch = Batch::new();
+        let mut batch = Batch {
+            ended: Vec::new(),
+            unreclaimed: Vec::new(),
+            deadlines: Vec::new(),
+        };
         let begun = engine.guarded(|| engine.now()).ok();
         while more && batch.unreclaimed.len() <= BATCH - SLICE {
             more = shard.fire(now, &mut fired) && left > fired.len();
@@ -111,14 +115,6 @@ struct Batch<H: Handler> {
 }
 
 impl<H: Handler> Batch<H> {
-    fn new() -> Self {
-        Self {
-            ended: Vec::new(),
-            unreclaimed: Vec::new(),
-            deadlines: Vec::new(),
-        }
-    }
-
     /// Expires payloads whose timers have fired.
     fn expire(&mut self, handler: &Arc<H>, fired: &mut Vec<(Address, Tick)>) {
         self.ended.reserve(fired.len());
@@ -188,8 +184,8 @@ fn count_lateness<P, W: Scheme>(engine: &Engine<P, W>, shard: &Shard<P, W>, dead
                 engine.observe(|observer| observer.late(Duration::from_nanos(late)));
             }
         }
-        let events = &shard.tallies.shared.events;
-        events.lateness_total.add_saturating(total);
-        events.lateness_max.raise_to(max);
+        let counters = &shard.counters;
+        counters.lateness_total.add_saturating(total);
+        counters.lateness_max.raise_to(max);
     }
 }

@@ -25,7 +25,6 @@ pub(crate) struct Ended<L> {
 }
 
 impl<L> Ended<L> {
-    #[inline]
     pub(crate) fn new(left: L, ending: Ending) -> Self {
         Self {
             left,

@@ -8,7 +8,7 @@ use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Va
 use crate::error::RejectReason;
 use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
-use crate::stats::{Counters, Ending, Tallies};
+use crate::stats::{Counters, Counts, Ending, Event};
 use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
 use crate::time::ticks::NEVER;
 
@@ -18,8 +18,8 @@ pub(crate) struct Timing {
     /// When it arrived.
     pub(crate) start: Tick,
     pub(crate) deadline: Tick,
-    /// A tick that has certainly passed: a wheel that lags behind may go on to it. (A reading that a caller supplies
-    /// may be of the future, and lead past deadlines.)
+    /// A tick that has certainly passed: a wheel that lags behind may go on to it. 0 where a caller has supplied the
+    /// reading, which may be of the future, and would lead past deadlines.
     pub(crate) present: Tick,
     /// The reading of the clock behind it.
     pub(crate) since: Since,
@@ -62,9 +62,8 @@ pub(crate) struct Shard<P, W> {
     pub(crate) number: usize,
     pub(crate) slab: Slab<P, Schedule<W>>,
     /// Written under the slab's lock.
-    locked_counters: CachePadded<Counters>,
-    /// Written without a lock.
-    pub(super) tallies: Tallies,
+    pub(super) locked_counts: CachePadded<Counts>,
+    pub(super) counters: Counters,
 }
 
 /// A payload keeps its deadline: it has ended or its timer has fired, the scheme cannot hold the new deadline, or that
@@ -73,7 +72,6 @@ pub(crate) struct Shard<P, W> {
 pub(crate) struct Unchanged;
 
 impl<P, G> Records for FieldsView<'_, P, G> {
-    #[inline]
     fn deadline(&self, id: u32) -> Tick {
         self.read(id).deadline
     }
@@ -96,8 +94,8 @@ impl<P, W: Scheme> Shard<P, W> {
                     parks_to_look: 1,
                 },
             ),
-            locked_counters: CachePadded::default(),
-            tallies: Tallies::default(),
+            locked_counts: CachePadded::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -108,9 +106,8 @@ impl<P, W: Scheme> Shard<P, W> {
     }
 
     /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock, and
-    /// there is no [`refusal`](Self::refusal) that concerns the payload;
-    /// `watches` is for the counters. The caller holds the payload; a deadline that is earlier than any before has to
-    /// be announced.
+    /// there is no [`refusal`](Self::refusal) that concerns the payload; `watches` is for the counts. The caller holds the
+    /// payload. A deadline that is earlier than any before has to be announced.
     #[inline(always)]
     pub(crate) fn admit<'a>(
         &'a self,
@@ -132,10 +129,9 @@ impl<P, W: Scheme> Shard<P, W> {
                     position: position.number(),
                 };
                 let held = guard.fill(vacant, payload, fields);
-                self.locked_counters.admitted.add_exclusively(1);
-                self.locked_counters
-                    .watches_added
-                    .add_exclusively(watches as u64);
+                let counts = &self.locked_counts;
+                counts.of(Event::Admitted).add_exclusively(1);
+                counts.of(Event::Watched).add_exclusively(watches);
                 Ok((held, earliest))
             }
             Err(HorizonError { .. }) => {
@@ -185,10 +181,9 @@ impl<P, W: Scheme> Shard<P, W> {
         count: impl FnOnce(),
     ) {
         if let Some(mut guard) = self.slab.try_lock() {
-            self.locked_counters.ended(ending).add_exclusively(1);
-            self.locked_counters
-                .watches_removed
-                .add_exclusively(watches as u64);
+            let counts = &self.locked_counts;
+            counts.ended(ending).add_exclusively(1);
+            counts.of(Event::Unwatched).add_exclusively(watches);
             Self::free_locked(&mut guard, ended);
             self.free_remote(&mut guard);
         } else {
@@ -363,11 +358,5 @@ impl<P, W: Scheme> Shard<P, W> {
     /// The payloads that are here now.
     pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
         (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
-    }
-
-    /// An ending may be counted in another shard than the arrival.
-    pub(crate) fn counters(&self) -> [&Counters; 3] {
-        let [own, shared] = self.tallies.all();
-        [&self.locked_counters, &own.counters, &shared.counters]
     }
 }

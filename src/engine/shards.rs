@@ -73,9 +73,8 @@ impl<P, W: Scheme> Shards<P, W> {
         places.filter_map(OnceLock::get).map(|shard| &**shard)
     }
 
-    /// The [shards](Self::iter) for a thread that has entered a phase: shards that come later are made in that phase,
-    /// and what
-    /// [`open`](Self::open) runs finds it.
+    /// The [shards](Self::iter) for a thread that has entered a phase. Shards that come later are made in that phase, and
+    /// what [`open`](Self::open) runs finds it.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
         drop(self.opening.lock());
         self.iter()

@@ -5,7 +5,6 @@ use super::shutdown::shut_down_on_drop;
 use crate::reaper::Driven;
 use crate::sync::{Arc, Weak};
 use std::any::Any;
-use std::fmt;
 use std::marker::PhantomData;
 
 /// Exists as long as some [`SharedHandle`] does.
@@ -94,13 +93,7 @@ impl<T> Clone for WeakRef<T> {
     }
 }
 
-impl<T> fmt::Debug for WeakRef<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WeakRef")
-            .field("alive", &(self.shutdown.strong_count() > 0))
-            .finish()
-    }
-}
+debug_fields!([T] WeakRef<T>, "WeakRef", |it| alive: it.shutdown.strong_count() > 0);
 
 /// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
 macro_rules! shared_methods {
@@ -169,14 +162,10 @@ macro_rules! shared_type {
             }
         }
 
-        impl<$($generics)*> std::fmt::Debug for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct(stringify!($name))
-                    .field("name", &crate::engine::handler::Handler::engine(&*self.shared.inner).name)
-                    .field("stats", &self.stats())
-                    .finish_non_exhaustive()
-            }
-        }
+        debug_fields!(
+            [$($generics)*] $type, stringify!($name),
+            |it| name: it.shared.inner.engine.name, stats: it.stats()
+        );
     };
 }
 pub(crate) use shared_type;

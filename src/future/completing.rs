@@ -109,10 +109,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], as from `try_complete_else_watch`.
-    #[expect(
-        clippy::type_complexity,
-        reason = "a name would hide what it resolves to"
-    )]
     pub fn completion<'a>(
         &self,
         op: Op,

@@ -31,7 +31,7 @@ impl<K: Key> WaitOperation<K> {
         predicate: impl FnMut(Cause<'_, K>) -> Option<T> + Send + 'static,
         promise: Arc<Promise<Result<T, WaitError>>>,
     ) -> Self {
-        let asked = Asked {
+        let asked = Predicate {
             predicate,
             found: None,
             reply: Reply::new(promise),
@@ -56,13 +56,13 @@ trait Question<K>: Send {
     fn end(self: Box<Self>, completion: Completion);
 }
 
-struct Asked<T: 'static, P> {
+struct Predicate<T: 'static, P> {
     predicate: P,
     found: Option<T>,
     reply: Reply<Promise<Result<T, WaitError>>>,
 }
 
-impl<K, T, P> Question<K> for Asked<T, P>
+impl<K, T, P> Question<K> for Predicate<T, P>
 where
     T: Send + 'static,
     P: FnMut(Cause<'_, K>) -> Option<T> + Send,

@@ -15,7 +15,7 @@ use crate::trampoline::{Trampoline, drop_user_value};
 use std::task::{Context, Poll, Waker};
 
 /// What lies between the two ends.
-pub(super) trait Shared {
+pub(super) trait Between {
     /// What it may hold that was not handed out.
     type Unreceived: 'static;
 
@@ -27,7 +27,7 @@ pub(super) trait Shared {
     fn close(&self) -> (Self::Unreceived, Option<Waker>);
 }
 
-impl<T: 'static> Shared for Promise<Result<T, WaitError>> {
+impl<T: 'static> Between for Promise<Result<T, WaitError>> {
     type Unreceived = State<Result<T, WaitError>>;
 
     fn lose(&self, lost: WaitError) {
@@ -41,14 +41,14 @@ impl<T: 'static> Shared for Promise<Result<T, WaitError>> {
 }
 
 /// The operation's end.
-pub(super) struct Reply<M: Shared> {
+pub(super) struct Reply<M: Between> {
     shared: Arc<M>,
     told: bool,
     /// The user's code is running; if it is not any more, it panicked.
     asking: bool,
 }
 
-impl<M: Shared> Reply<M> {
+impl<M: Between> Reply<M> {
     pub(super) fn new(shared: Arc<M>) -> Self {
         Self {
             shared,
@@ -72,7 +72,7 @@ impl<M: Shared> Reply<M> {
     }
 }
 
-impl<M: Shared> Drop for Reply<M> {
+impl<M: Between> Drop for Reply<M> {
     fn drop(&mut self) {
         if self.told {
             return;
@@ -87,13 +87,13 @@ impl<M: Shared> Drop for Reply<M> {
 }
 
 /// The future's end.
-pub(super) struct Awaiting<M: Shared, Op: DelayedOperation, S: KeyHasher> {
+pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
     shared: Arc<M>,
     /// What to cancel, until the end is known.
     handle: Option<Handle<Op, S>>,
 }
 
-impl<M: Shared, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
+impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
     pub(super) fn new(shared: Arc<M>, admission: Admission<Op, S>) -> Self {
         Self {
             shared,
@@ -140,7 +140,7 @@ impl<T: 'static, Op: DelayedOperation, S: KeyHasher>
     }
 }
 
-impl<M: Shared, Op: DelayedOperation, S: KeyHasher> Drop for Awaiting<M, Op, S> {
+impl<M: Between, Op: DelayedOperation, S: KeyHasher> Drop for Awaiting<M, Op, S> {
     fn drop(&mut self) {
         self.end(Handle::cancel);
     }

@@ -1,13 +1,12 @@
 //! What a listener's operations tell the listener: that a key was checked, that it is time for a recheck, and that no
 //! more checks come.
 
-use super::reply::Shared;
+use super::reply::Between;
 use super::wait_error::WaitError;
 use crate::promise::{Look, WakeCell};
 use std::task::{Context, Poll, Waker};
 
 /// Shared by a listener and its operations.
-#[derive(Debug)]
 pub(super) struct Signal(WakeCell<News>);
 
 #[derive(Debug, Default)]
@@ -34,26 +33,22 @@ impl Signal {
 
     /// Leaves the mark of a check, and wakes the task if it is the first.
     pub(super) fn check(&self) {
-        self.0.change(|news| {
-            news.checked = true;
-            ((), true)
-        });
+        self.tell(|news| news.checked = true);
     }
 
     /// An interval without a recheck is over.
     pub(super) fn tick(&self) {
-        self.0.change(|news| {
-            news.ticked = true;
-            ((), true)
-        });
+        self.tell(|news| news.ticked = true);
     }
 
     /// Only the first end counts.
     pub(super) fn end(&self, error: WaitError) {
-        self.0.change(|news| {
-            news.end.get_or_insert(error);
-            ((), true)
-        });
+        self.tell(|news| _ = news.end.get_or_insert(error));
+    }
+
+    /// Leaves news, and wakes the task.
+    fn tell(&self, news: impl FnOnce(&mut News)) {
+        self.0.change(|known| (news(known), true));
     }
 
     /// Takes the mark of a check or of an interval, or else tells the end, any number of times. With `end_first`, tells
@@ -81,7 +76,7 @@ impl Signal {
     }
 }
 
-impl Shared for Signal {
+impl Between for Signal {
     type Unreceived = News;
 
     fn lose(&self, lost: WaitError) {

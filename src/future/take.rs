@@ -6,7 +6,6 @@ use super::wait::WaitFuture;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::Cause;
 use crate::purgatory::{Purgatory, Watch};
-use std::convert::Infallible;
 use std::time::Duration;
 
 impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
@@ -97,7 +96,7 @@ fn taker<K: Key, A: Attempt>(
         let own = usize::from(cause.is_parking() && std::mem::replace(&mut watches, true));
         // Nothing is taken that has no way back. (A predicate that has found something is not asked again.)
         way.as_ref()?;
-        match take(cause).into_result() {
+        match take(cause).taken() {
             Ok(None) => None,
             Ok(Some(value)) => {
                 // A guard from here on: a key that panics when its watchers are counted loses no value.
@@ -106,16 +105,16 @@ fn taker<K: Key, A: Attempt>(
                     way = Some(taken.put_back());
                     return None;
                 }
-                Some(A::found(Ok(taken)))
+                Some(A::found(taken))
             }
-            Err(error) => {
+            Err(failed) => {
                 let way = way.take()?;
                 // The yes that this is may use up a check for one.
                 match cause.is_check() {
                     true => way.offer(),
                     false => way.close(),
                 }
-                Some(A::found(Err(error)))
+                Some(failed)
             }
         }
     }
@@ -146,40 +145,32 @@ impl<T: Send + 'static, E: Send + 'static> Attempt for Result<Option<T>, E> {
 }
 
 mod sealed {
-    use super::{Infallible, Taken};
+    use super::Taken;
 
     pub trait Attempt<T, F>: Sized {
-        type Error;
+        /// What the closure took, or what the future resolves to though nothing was taken.
+        fn taken(self) -> Result<Option<T>, F>;
 
-        fn into_result(self) -> Result<Option<T>, Self::Error>;
-
-        fn found(taken: Result<Taken<T>, Self::Error>) -> F;
+        fn found(taken: Taken<T>) -> F;
     }
 
     impl<T: Send + 'static> Attempt<T, Taken<T>> for Option<T> {
-        type Error = Infallible;
-
-        fn into_result(self) -> Result<Option<T>, Infallible> {
+        fn taken(self) -> Result<Self, Taken<T>> {
             Ok(self)
         }
 
-        fn found(taken: Result<Taken<T>, Infallible>) -> Taken<T> {
-            match taken {
-                Ok(taken) => taken,
-                Err(never) => match never {},
-            }
+        fn found(taken: Taken<T>) -> Taken<T> {
+            taken
         }
     }
 
     impl<T: Send + 'static, E> Attempt<T, Result<Taken<T>, E>> for Result<Option<T>, E> {
-        type Error = E;
-
-        fn into_result(self) -> Self {
-            self
+        fn taken(self) -> Result<Option<T>, Result<Taken<T>, E>> {
+            self.map_err(Err)
         }
 
-        fn found(taken: Result<Taken<T>, E>) -> Result<Taken<T>, E> {
-            taken
+        fn found(taken: Taken<T>) -> Result<Taken<T>, E> {
+            Ok(taken)
         }
     }
 }

@@ -9,84 +9,62 @@ use metrics::{
 /// The one label: which purgatory.
 const LABEL: &str = "purgatory";
 
-/// Instruments are asked for once, when the purgatory is built: to use one is an atomic addition then, not a search.
-pub(super) struct Meters {
-    size: Gauge,
-    delayed: Gauge,
-    pub(super) completed_at_once: Counter,
-    completed: Counter,
-    expired: Counter,
-    cancelled: Counter,
-    shut_down: Counter,
-    aborted: Counter,
-    pub(super) panicked: Counter,
-    pub(super) rejected: Counter,
-    pub(super) missed_checks: Counter,
-    pub(super) park_time: Histogram,
-    pub(super) lateness: Histogram,
+fn gauge(purgatory: &str, metric: &'static str, says: &'static str) -> Gauge {
+    describe_gauge!(metric, Unit::Count, says);
+    gauge!(metric, LABEL => purgatory.to_owned())
+}
+
+fn counter(purgatory: &str, metric: &'static str, says: &'static str) -> Counter {
+    describe_counter!(metric, Unit::Count, says);
+    counter!(metric, LABEL => purgatory.to_owned())
+}
+
+fn histogram(purgatory: &str, metric: &'static str, says: &'static str) -> Histogram {
+    describe_histogram!(metric, Unit::Seconds, says);
+    histogram!(metric, LABEL => purgatory.to_owned())
+}
+
+macro_rules! instruments {
+    ($($field:ident: $type:ident = $ask:ident($metric:literal, $says:literal);)*) => {
+        /// Instruments are asked for once, when the purgatory is built: to use one is an atomic addition then, not a
+        /// search.
+        pub(super) struct Meters {
+            $(pub(super) $field: $type,)*
+        }
+
+        impl Meters {
+            pub(super) fn new(purgatory: &str) -> Self {
+                Self {
+                    $($field: $ask(purgatory, $metric, $says),)*
+                }
+            }
+        }
+    };
+}
+
+instruments! {
+    size: Gauge = gauge("purgatory_size", "watch entries: the sum of the keys of all parked operations");
+    delayed: Gauge = gauge("purgatory_num_delayed_operations", "operations parked");
+    completed_at_once: Counter = counter("purgatory_completed_at_once_total", "operations that could complete at once");
+    completed: Counter = counter("purgatory_completed_total", "parked operations that were satisfied or forced");
+    expired: Counter = counter("purgatory_expired_total", "parked operations whose timeout fired");
+    cancelled: Counter = counter("purgatory_cancelled_total", "parked operations that were cancelled");
+    shut_down: Counter = counter("purgatory_shut_down_total", "parked operations that the shutdown ended");
+    aborted: Counter = counter("purgatory_aborted_total", "parked operations whose try_complete panicked");
+    panicked: Counter = counter("purgatory_panicked_total", "panics caught in user code");
+    rejected: Counter = counter("purgatory_rejected_total", "operations that were refused");
+    missed_checks: Counter = counter(
+        "purgatory_missed_checks_total",
+        "events that no check announced, found at a deadline or by a recheck"
+    );
+    park_time: Histogram = histogram("purgatory_park_time_seconds", "from the parking of an operation to its end");
+    lateness: Histogram = histogram(
+        "purgatory_lateness_seconds",
+        "from the deadline of an expired operation to its expiry"
+    );
 }
 
 impl Meters {
-    pub(super) fn new(name: &str) -> Self {
-        let gauge = |metric: &'static str, says: &'static str| {
-            describe_gauge!(metric, Unit::Count, says);
-            gauge!(metric, LABEL => name.to_owned())
-        };
-        let counter = |metric: &'static str, says: &'static str| {
-            describe_counter!(metric, Unit::Count, says);
-            counter!(metric, LABEL => name.to_owned())
-        };
-        let histogram = |metric: &'static str, says: &'static str| {
-            describe_histogram!(metric, Unit::Seconds, says);
-            histogram!(metric, LABEL => name.to_owned())
-        };
-        Self {
-            size: gauge(
-                "purgatory_size",
-                "watch entries: the sum of the keys of all parked operations",
-            ),
-            delayed: gauge("purgatory_num_delayed_operations", "operations parked"),
-            completed_at_once: counter(
-                "purgatory_completed_at_once_total",
-                "operations that could complete at once",
-            ),
-            completed: counter(
-                "purgatory_completed_total",
-                "parked operations that were satisfied or forced",
-            ),
-            expired: counter(
-                "purgatory_expired_total",
-                "parked operations whose timeout fired",
-            ),
-            cancelled: counter(
-                "purgatory_cancelled_total",
-                "parked operations that were cancelled",
-            ),
-            shut_down: counter(
-                "purgatory_shut_down_total",
-                "parked operations that the shutdown ended",
-            ),
-            aborted: counter(
-                "purgatory_aborted_total",
-                "parked operations whose try_complete panicked",
-            ),
-            panicked: counter("purgatory_panicked_total", "panics caught in user code"),
-            rejected: counter("purgatory_rejected_total", "operations that were refused"),
-            missed_checks: counter(
-                "purgatory_missed_checks_total",
-                "events that no check announced, found at a deadline or by a recheck",
-            ),
-            park_time: histogram(
-                "purgatory_park_time_seconds",
-                "from the parking of an operation to its end",
-            ),
-            lateness: histogram(
-                "purgatory_lateness_seconds",
-                "from the deadline of an expired operation to its expiry",
-            ),
-        }
-    }
-
     pub(super) fn parked(&self, watches: usize) {
         self.delayed.increment(1);
         self.size.increment(watches as f64);

@@ -10,7 +10,7 @@ use crate::engine::deliver::RunOn;
 use crate::engine::handler::{Ended, Handler, ReclaimQueue};
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::trampoline::{Why, drop_user_value};
 
@@ -34,7 +34,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
         let answer = self.ask_for(&mut held, Cause::DEADLINE, Why::Deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
-            self.engine.count_event(|events| &events.missed_checks, 1);
+            self.engine.count(Event::MissedCheck, 1);
         }
         let ending = answer.map_or(Ending::Aborted, |_| Ending::Expired);
         self.end(held, ending, missed_check)

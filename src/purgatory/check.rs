@@ -24,7 +24,7 @@ use crate::engine::deliver::{Endings, RunOn, deliver};
 use crate::engine::handler::Ended;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::trampoline::{
     Examination, Examinee, Examining, Trampoline, drop_user_values, is_in_nested_check,
@@ -51,23 +51,7 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     in_vain: usize,
 }
 
-impl<'a, Op: DelayedOperation, S: KeyHasher> Check<'a, Op, S> {
-    fn new(
-        inner: &'a Arc<Inner<Op, S>>,
-        trampoline: &'a Trampoline,
-        run_on: RunOn,
-        bound: Bound,
-    ) -> Self {
-        Self {
-            inner,
-            endings: Endings::new(inner, trampoline, run_on),
-            bound,
-            completed: 0,
-            counted: 0,
-            in_vain: 0,
-        }
-    }
-
+impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
     /// Breaks off the check where its bound ends. A completion uses that up only if it is for the key that is checked:
     /// another one may have taken from another key. (An operation that another thread holds does not count either: it
     /// may end otherwise.)
@@ -102,7 +86,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
     fn drop(&mut self) {
         if self.in_vain > 0 {
             let engine = &self.inner.engine;
-            engine.count_event(|events| &events.vain_checks, self.in_vain);
+            engine.count(Event::VainCheck, self.in_vain);
         }
     }
 }
@@ -119,13 +103,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
-            Some(Found::One(watcher)) => self.check_only_one(key, watcher, run_on),
+            Some(Found::One(watcher)) => self.check_watcher(key, watcher, run_on),
             Some(found) => self.check_found(key, (found, &copied), bound, run_on, || ()),
         }
     }
 
     #[inline(never)]
-    fn check_only_one<Q>(self: &Arc<Self>, key: &Q, watcher: Address, run_on: RunOn) -> usize
+    fn check_watcher<Q>(self: &Arc<Self>, key: &Q, watcher: Address, run_on: RunOn) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -159,22 +143,38 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     #[inline(never)]
-    fn check_found<Q>(
+    fn check_found<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         self: &Arc<Self>,
         key: &Q,
         found: (Found, &Copied),
         bound: &Bound,
         run_on: RunOn,
         pause: impl FnMut(),
-    ) -> usize
-    where
-        Q: Hash + Equivalent<Op::Key> + ?Sized,
-    {
-        let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, run_on, *bound);
+    ) -> usize {
         let checked = ByKey::new(key, &self.watch);
-        let examine = |watcher| check.examine(watcher, Some(&checked));
-        self.watch.visit(key, found, *bound, examine, pause);
+        self.check_several(*bound, run_on, |check| {
+            let examine = |watcher| check.examine(watcher, Some(&checked));
+            self.watch.visit(key, found, *bound, examine, pause);
+        })
+    }
+
+    /// Checks the operations that `visit` examines. Returns how many this completed.
+    fn check_several(
+        self: &Arc<Self>,
+        bound: Bound,
+        run_on: RunOn,
+        visit: impl FnOnce(&mut Check<'_, Op, S>),
+    ) -> usize {
+        let trampoline = Trampoline::enter();
+        let mut check = Check {
+            inner: self,
+            endings: Endings::new(self, &trampoline, run_on),
+            bound,
+            completed: 0,
+            counted: 0,
+            in_vain: 0,
+        };
+        visit(&mut check);
         check.completed
     }
 
@@ -194,12 +194,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if let Some(watcher) = seen.only() {
             return usize::from(self.check_one(watcher, Some(&checked), RunOn::Caller));
         }
-        let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, RunOn::Caller, *bound);
-        list.visit(seen, *bound, |watcher| {
-            check.examine(watcher, Some(&checked))
-        });
-        check.completed
+        self.check_several(*bound, RunOn::Caller, |check| {
+            list.visit(seen, *bound, |watcher| {
+                check.examine(watcher, Some(&checked))
+            });
+        })
     }
 
     /// Checks a resolved key in whose list a load has shown one watcher, `only`.
@@ -209,7 +208,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// the list was one (or took the list's lock): after that a load is enough to find the watchers that came before
     /// it. Otherwise the second look publishes.
     #[inline(never)]
-    pub(crate) fn check_only(
+    pub(crate) fn check_single(
         self: &Arc<Self>,
         checked: ByNumber<'_, Op::Key>,
         list: &Resolved<Op::Key>,
@@ -248,7 +247,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         match self.examine(address, checked)? {
             Examined::Ended(ended) => Some(ended),
             Examined::Parked(_) => {
-                self.engine.count_event(|events| &events.vain_checks, 1);
+                self.engine.count(Event::VainCheck, 1);
                 None
             }
         }
@@ -263,18 +262,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             keys.for_each(|key| _ = self.check_key(key, &Bound::all(), RunOn::Caller));
             return 0;
         }
-        let trampoline = Trampoline::enter();
-        let mut check = Check::new(self, &trampoline, RunOn::Caller, Bound::all());
         let mut examined = HashSet::new();
-        for key in keys {
-            self.watch.visit_all(key, |watcher| {
-                if examined.insert(watcher) {
-                    // No bound is set that could break it off.
-                    let _ = check.examine(watcher, None);
-                }
-            });
-        }
-        check.completed
+        self.check_several(Bound::all(), RunOn::Caller, |check| {
+            for key in keys {
+                self.watch.visit_all(key, |watcher| {
+                    if examined.insert(watcher) {
+                        // No bound is set that could break it off.
+                        let _ = check.examine(watcher, None);
+                    }
+                });
+            }
+        })
     }
 
     /// Checks one operation, for the key that is `checked`. Returns whether this completed it. The thread holds no

@@ -375,8 +375,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 endings.push(self.end_and_reclaim(held, Ending::Cancelled));
             }
         });
-        let cancelled = endings.into_all().map(|ended| self.give_back(ended));
-        let cancelled = cancelled.collect();
+        let cancelled = endings.into_all().into_iter();
+        let cancelled = cancelled.map(|ended| self.give_back(ended)).collect();
         self.engine.leave(trampoline);
         cancelled
     }

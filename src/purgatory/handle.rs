@@ -7,6 +7,7 @@ use crate::engine::companion::Companion;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
+use crate::stats::Event;
 use crate::sync::Arc;
 use crate::time::{Clock, Timestamp};
 use std::marker::PhantomData;
@@ -62,7 +63,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Counts the operation among those whose key was not checked in time, though it has ended.
     pub(crate) fn count_missed_check(&self) {
         self.with(|inner| {
-            inner.engine.count_event(|events| &events.missed_checks, 1);
+            inner.engine.count(Event::MissedCheck, 1);
             inner.engine.observe(Observer::missed_check);
         });
     }

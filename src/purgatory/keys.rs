@@ -10,7 +10,6 @@ use std::cell::Cell;
 ///
 /// It lies in every slot, so it is small: 16 bytes for one key of up to 8. Two or three keys cost one allocation, more
 /// of them two.
-#[derive(Debug)]
 #[expect(
     clippy::box_collection,
     reason = "a vector in place would make every slot larger"
@@ -35,14 +34,12 @@ pub(crate) enum Keys<K> {
 type Filler = u32;
 
 /// A few keys. (The tickets stand together, so that they take fewer bytes.)
-#[derive(Debug)]
 pub(crate) struct Several<K, const N: usize> {
     keys: [K; N],
     tickets: [Cell<Ticket>; N],
 }
 
 /// One key of any kind.
-#[derive(Debug)]
 pub(crate) struct Watched<K> {
     target: Target<K>,
     rank: Option<Rank>,

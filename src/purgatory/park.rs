@@ -19,7 +19,7 @@ use crate::error::{RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::{Observer, OperationSpan};
 use crate::operation::{Cause, DelayedOperation};
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::trampoline::{Examining, NestedPark, Trampoline, Why, drop_user_value};
 use std::fmt;
@@ -105,7 +105,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 Ok(Admission::Ended)
             }
             Err(rejected) => {
-                self.engine.count_event(|events| &events.rejected, 1);
+                self.engine.count(Event::Rejected, 1);
                 self.engine
                     .observe(|observer| observer.rejected(&span, rejected.reason()));
                 self.engine.leave(trampoline);
@@ -138,8 +138,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let timing = match examined {
             Ok(Some(timing)) => timing,
             Ok(None) => {
-                self.engine
-                    .count_event(|events| &events.completed_at_once, 1);
+                self.engine.count(Event::CompletedAtOnce, 1);
                 self.engine
                     .observe(|observer| observer.completed_at_once(span));
                 self.discard(keys);

@@ -8,7 +8,6 @@ use crate::sync::Arc;
 use crate::trampoline::Trampoline;
 use crate::watch::bound::Bound;
 use crate::watch::resolved::{Number, Resolved, Seen};
-use std::fmt;
 
 /// A key of a purgatory, with a reference to its watch list: a broker keeps one for each partition, and checks it after
 /// every append.
@@ -19,9 +18,9 @@ use std::fmt;
 ///
 /// It does not keep the purgatory running. After the shutdown it finds no operation.
 pub struct ResolvedKey<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    inner: Arc<Inner<Op, S>>,
+    pub(super) inner: Arc<Inner<Op, S>>,
     list: Arc<Resolved<Op::Key>>,
-    number: Number,
+    pub(super) number: Number,
     key: Arc<Op::Key>,
 }
 
@@ -44,15 +43,6 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         &self.key
     }
 
-    pub(super) fn number(&self) -> Number {
-        self.number
-    }
-
-    /// Identifies the purgatory that it belongs to.
-    pub(super) fn purgatory(&self) -> usize {
-        self.inner.identity()
-    }
-
     /// Examines every operation that watches the key, as
     /// [`Purgatory::check_and_complete`](crate::Purgatory::check_and_complete) does, without hashing the key. If no
     /// operation watches it, it costs one locked instruction. It takes no lock while at most one operation has watched
@@ -61,7 +51,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     #[inline]
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
-            Some(only) => self.inner.check_only(self.checked(), &self.list, only),
+            Some(only) => self.inner.check_single(self.checked(), &self.list, only),
             None => self.check(self.list.peek_published(), const { &Bound::all() }),
         }
     }
@@ -131,13 +121,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
     }
 }
 
-impl<Op: DelayedOperation, S: KeyHasher> fmt::Debug for ResolvedKey<Op, S>
-where
-    Op::Key: fmt::Debug,
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResolvedKey")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
-}
+debug_fields!(
+    [Op: DelayedOperation<Key: std::fmt::Debug>, S: KeyHasher] ResolvedKey<Op, S>, "ResolvedKey",
+    |it| key: it.key
+);

@@ -9,7 +9,6 @@ use crate::watch::Target;
 use crate::watch::bound::Rank;
 use crate::watch::resolved::Number;
 use std::collections::HashMap;
-use std::fmt;
 
 /// Up to this many watches, duplicates are found by comparing; beyond, by hashing.
 const COMPARED: usize = 16;
@@ -47,6 +46,16 @@ enum WatchedKey<'a, K> {
     },
 }
 
+/// The pattern of a plain key without a rank.
+macro_rules! plain {
+    ($key:ident) => {
+        Watch {
+            key: WatchedKey::Plain($key),
+            rank: None,
+        }
+    };
+}
+
 impl<K> Watch<'_, K> {
     /// Watches the key at `rank`: the offset, version or epoch that the operation waits for the key to reach. A check
     /// [up to a rank](crate::Bound::up_to) examines the operation only if that rank is at least this one. All other
@@ -65,9 +74,7 @@ impl<K> Watch<'_, K> {
             WatchedKey::Resolved { key, .. } => key,
         }
     }
-}
 
-impl<K> Watch<'_, K> {
     pub(crate) fn rank(&self) -> Option<Rank> {
         self.rank
     }
@@ -96,14 +103,7 @@ impl<K> From<K> for Watch<'_, K> {
     }
 }
 
-impl<K: fmt::Debug> fmt::Debug for Watch<'_, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch")
-            .field("key", self.name())
-            .field("rank", &self.rank)
-            .finish()
-    }
-}
+debug_fields!([K: std::fmt::Debug] Watch<'_, K>, "Watch", |it| key: it.name(), rank: it.rank);
 
 impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// Watches this key, which is found without hashing. (In another purgatory than the one that resolved it, it counts
@@ -112,8 +112,8 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         Watch {
             key: WatchedKey::Resolved {
                 key: self.key(),
-                number: self.number(),
-                purgatory: self.purgatory(),
+                number: self.number,
+                purgatory: self.inner.identity(),
             },
             rank: None,
         }
@@ -127,42 +127,27 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         &self,
         watches: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Option<Keys<Op::Key>> {
-        use WatchedKey::Plain;
         let mut watches = watches.into_iter().map(Into::into);
         let first = watches.next()?;
         let Some(second) = watches.next() else {
-            return Some(match (first.key, first.rank) {
-                (Plain(key), None) => Keys::one(key),
-                (key, rank) => self.collect_other(Watch { key, rank }),
+            return Some(match first {
+                plain!(key) => Keys::one(key),
+                other => self.collect_other(other),
             });
         };
         let third = watches.next();
         let fourth = third.is_some().then(|| watches.next()).flatten();
-        // Most operations watch a few plain keys, all different.
-        let few = [first.rank, second.rank] == [None; 2] && fourth.is_none();
-        match (first.key, second.key, third) {
-            (Plain(a), Plain(b), None) if few && a != b => Some(Keys::two([a, b])),
-            (
-                Plain(a),
-                Plain(b),
-                Some(Watch {
-                    key: Plain(c),
-                    rank: None,
-                }),
-            ) if few && a != b && a != c && b != c => Some(Keys::three([a, b, c])),
-            (a, b, third) => {
-                let first = Watch {
-                    key: a,
-                    rank: first.rank,
-                };
-                let second = Watch {
-                    key: b,
-                    rank: second.rank,
-                };
-                let all = [first, second].into_iter().chain(third).chain(fourth);
-                Some(self.collect_all(all.chain(watches).collect()))
+        Some(match (first, second, third, fourth) {
+            // Most operations watch a few plain keys, all different.
+            (plain!(a), plain!(b), None, None) if a != b => Keys::two([a, b]),
+            (plain!(a), plain!(b), Some(plain!(c)), None) if a != b && a != c && b != c => {
+                Keys::three([a, b, c])
             }
-        }
+            (first, second, third, fourth) => {
+                let all = [first, second].into_iter().chain(third).chain(fourth);
+                self.collect_all(all.chain(watches).collect())
+            }
+        })
     }
 
     /// A resolved key, or a ranked one.
@@ -178,10 +163,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(never)]
     fn collect_all(&self, all: Vec<Watch<'_, Op::Key>>) -> Keys<Op::Key> {
         let all = distinct(all, &self.hasher);
-        let is_plain = |watch: &Watch<'_, Op::Key>| {
-            matches!(watch.key, WatchedKey::Plain(_)) && watch.rank.is_none()
-        };
-        let plain = all.iter().all(is_plain);
+        let plain = all.iter().all(|watch| matches!(watch, plain!(_key)));
         let targets = all.into_iter().map(|watch| self.target(watch));
         if !plain {
             return Keys::mixed(targets);

@@ -104,14 +104,14 @@ thread_local! {
 /// what still runs on the thread then, destructors of thread-local values, has the number [`ENDING`].
 #[inline]
 pub(crate) fn thread_number() -> u32 {
-    NUMBER.with(|number| match number.get() {
+    match NUMBER.get() {
         NO_NUMBER => {
             let taken = take_thread_number();
-            number.set(taken);
+            NUMBER.set(taken);
             taken
         }
         known => known,
-    })
+    }
 }
 
 #[cold]
@@ -154,7 +154,6 @@ pub(crate) fn unique_number() -> u64 {
 }
 
 /// Puts a thread to sleep until it is woken or a time has passed. A wake-up that comes first is kept.
-#[derive(Debug)]
 pub(crate) struct Parker(crossbeam::sync::Parker);
 
 /// Wakes the owner of the [`Parker`] that it came from.

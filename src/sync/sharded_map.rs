@@ -8,7 +8,6 @@ use equivalent::Equivalent;
 use std::hash::{BuildHasher, Hash};
 
 /// A change to the map's entry of `key`, prepared to be made together with others.
-#[derive(Debug)]
 pub(crate) struct Edit<'k, K, T> {
     key: &'k K,
     hash: u64,
@@ -148,15 +147,12 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     /// If it is told which entry `goes` without an edit, it looks for that first: one look instead of two where the entry
     /// goes, and two instead of one where it stays.
     #[inline(always)]
-    pub(crate) fn edit<Q>(
+    pub(crate) fn edit<Q: Hash + Equivalent<K> + ?Sized>(
         &self,
         key: &Q,
         goes: Option<impl Fn(&V) -> bool>,
         edit: impl FnOnce(&mut V) -> Entry,
-    ) -> Option<K>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    ) -> Option<K> {
         let map = self.made()?;
         let hash = self.hash_of(key);
         let mut shard = map.shards()[self.shard_of(hash)].write();

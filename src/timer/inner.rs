@@ -8,7 +8,7 @@ use crate::engine::handler::{Ended, Handler, ReclaimQueue};
 use crate::engine::shutdown::shut_down;
 use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
                 Ok(address)
             }
             Err(rejected) => {
-                self.engine.count_event(|events| &events.rejected, 1);
+                self.engine.count(Event::Rejected, 1);
                 Err(rejected)
             }
         }

@@ -22,7 +22,7 @@ use crate::engine::{Engine, cores};
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{Key, KeyHasher};
 use crate::scheme::{HierarchicalWheel, Tick};
-use crate::stats::{Count, Ending};
+use crate::stats::{Count, Ending, Event};
 use crate::sync::ShardedMap;
 use crate::timer::inner::Extra;
 use crate::trampoline::{Trampoline, drop_user_value};
@@ -44,9 +44,7 @@ pub(crate) struct Entries<K, V, S> {
 struct Entry<V> {
     /// Shared readers clone a value that may not be `Sync`: one at a time.
     value: Mutex<V>,
-    address: Address,
-    hash: u64,
-    token: u64,
+    place: Place,
     /// Another value has come for the key while this one was being ended.
     superseded: bool,
 }
@@ -54,15 +52,7 @@ struct Entry<V> {
 impl<V> Entry<V> {
     /// Whether its value is the one that is kept for its key.
     fn is_current(&self, timers: &Timers) -> bool {
-        !self.superseded && timers.is_parked(self.address)
-    }
-
-    fn place(&self) -> Place {
-        Place {
-            address: self.address,
-            hash: self.hash,
-            token: FencingToken::new(self.token),
-        }
+        !self.superseded && timers.is_parked(self.place.address)
     }
 }
 
@@ -81,6 +71,8 @@ struct Entered<'a, V> {
     replaced: Option<(Held<'a, u64>, V)>,
     /// A deadline to announce.
     earlier: Option<Tick>,
+    /// The entry to be added to the map, if the value has not got that of another.
+    fresh: Option<Entry<V>>,
 }
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64, (K, V, FencingToken)>
@@ -88,13 +80,9 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Extra<u64, (K, V, FencingToken)>
 {
     /// Takes out the entry of a value.
     fn leave(&self, address: Address, hash: u64) -> (K, V, FencingToken) {
-        let is_it = |_: &K, entry: &Entry<V>| entry.address == address;
+        let is_it = |_: &K, entry: &Entry<V>| entry.place.address == address;
         match self.map.take_where(hash, is_it) {
-            Some((key, entry)) => (
-                key,
-                entry.value.into_inner(),
-                FencingToken::new(entry.token),
-            ),
+            Some((key, entry)) => (key, entry.value.into_inner(), entry.place.token),
             // INVARIANT: see above.
             None => unreachable!("an entry leaves the map by the thread that ends its value"),
         }
@@ -119,15 +107,12 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
 
     /// A token that is greater than all before. To be called under the lock of a key's map shard: then the tokens of
     /// the key grow in the order in which its values follow one another.
-    fn next_token(&self) -> u64 {
-        self.tokens.add_and_read(1)
+    fn next_token(&self) -> FencingToken {
+        self.tokens.add_and_read(1).into()
     }
 
     /// Whether the map has an entry for `key`, whatever becomes of its value.
-    pub(super) fn has<Q>(&self, key: &Q) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub(super) fn has<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
         let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
         let found = self.map.read_where(self.hash_of(key), is_it, |_| ());
         found.is_some()
@@ -149,57 +134,41 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         timeout: Duration,
         replace: bool,
     ) -> Result<(Place, Option<V>), Rejected<V>> {
-        match self.enter(key, value, timeout, replace) {
-            Ok(entered) => {
-                self.timers.announce(entered.earlier);
-                let replaced = entered.replaced.map(|(held, value)| {
-                    self.timers.withdraw(held, Ending::Cancelled);
-                    value
-                });
-                Ok((entered.place, replaced))
-            }
-            Err(rejected) => {
-                self.timers.count_event(|events| &events.rejected, 1);
-                Err(rejected)
-            }
-        }
-    }
-
-    /// Gives a value a slot, and its key an entry.
-    fn enter(
-        &self,
-        key: K,
-        value: V,
-        timeout: Duration,
-        replace: bool,
-    ) -> Result<Entered<'a, V>, Rejected<V>> {
-        if self.timers.phase.is_closed() {
-            let _ = self.timers.guarded(|| self.timers.drop_spare(Some(key)));
-            return Err(Rejected::new(RejectReason::ShutDown, value));
-        }
+        let timers = self.timers;
         let mut value = Some(value);
         let mut entered = Err(RejectReason::Panicked);
         // `Hash` and `Eq` of keys and the clock are the user's: they come before the value has its slot. If the destructor
         // of a spare key panics, that is counted, and the value is kept.
-        let _ = self.timers.guarded(|| {
-            let timing = self.timers.timing(None, timeout);
-            let hash = self.entries.map.hash_of(&key);
+        let _ = timers.guarded(|| {
+            if timers.phase.is_closed() {
+                entered = Err(RejectReason::ShutDown);
+                return timers.drop_spare(Some(key));
+            }
+            let timing = timers.timing(None, timeout);
+            let hash = self.entries.hash_of(&key);
             let edit = |occupant: Option<&mut Entry<V>>| {
-                let fresh;
-                (entered, fresh) = match self.admit(hash, timing, occupant, &mut value, replace) {
-                    Ok((it, fresh)) => (Ok(it), fresh),
-                    Err(reason) => (Err(reason), None),
-                };
-                fresh
+                entered = self.admit(hash, timing, occupant, &mut value, replace);
+                entered.as_mut().ok()?.fresh.take()
             };
-            let is_current = |entry: &Entry<V>| entry.is_current(self.timers);
-            self.edit((hash, key), is_current, edit);
+            self.edit((hash, key), |entry| entry.is_current(timers), edit);
         });
         match (entered, value) {
-            (Ok(entered), _) => Ok(entered),
-            (Err(reason), Some(value)) => Err(Rejected::new(reason, value)),
+            (Ok(entered), _) => {
+                timers.announce(entered.earlier);
+                let replaced = entered.replaced.map(|(held, value)| {
+                    timers.withdraw(held, Ending::Cancelled);
+                    value
+                });
+                Ok((entered.place, replaced))
+            }
+            (Err(reason), Some(value)) => Err(self.refused(reason, value)),
             (Err(_), None) => unreachable!("a value is taken only to be entered"),
         }
+    }
+
+    fn refused(&self, reason: RejectReason, value: V) -> Rejected<V> {
+        self.timers.count(Event::Rejected, 1);
+        Rejected::new(reason, value)
     }
 
     /// Shows `edit` the entry of `key` that `is_current`, under the lock of the key's map shard, and adds the entry that
@@ -207,13 +176,12 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     #[inline(always)]
     fn edit(
         &self,
-        (hash, key): (u64, K),
+        key: (u64, K),
         is_current: impl Fn(&Entry<V>) -> bool,
         edit: impl FnOnce(Option<&mut Entry<V>>) -> Option<Entry<V>>,
     ) {
-        let hash_of = |_: &K, entry: &Entry<V>| entry.hash;
-        let map = &self.entries.map;
-        let spare = map.place((hash, key), is_current, edit, hash_of);
+        let hash_of = |_: &K, entry: &Entry<V>| entry.place.hash;
+        let spare = self.entries.map.place(key, is_current, edit, hash_of);
         self.timers.drop_spare(spare);
     }
 
@@ -226,7 +194,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         occupant: Option<&mut Entry<V>>,
         value: &mut Option<V>,
         replace: bool,
-    ) -> Result<(Entered<'a, V>, Option<Entry<V>>), RejectReason> {
+    ) -> Result<Entered<'a, V>, RejectReason> {
         if occupant.is_some() && !replace {
             return Err(RejectReason::Duplicate);
         }
@@ -235,29 +203,33 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         let Some(value) = value.take() else {
             unreachable!("an entry is made once")
         };
-        let token = self.entries.next_token();
-        let fresh = Entry {
-            value: Mutex::new(value),
+        let place = Place {
             address,
             hash,
-            token,
+            token: self.entries.next_token(),
+        };
+        let mut fresh = Some(Entry {
+            value: Mutex::new(value),
+            place,
             superseded: false,
-        };
-        let mut entered = Entered {
-            place: fresh.place(),
-            replaced: None,
-            earlier,
-        };
+        });
+        let mut replaced = None;
         if let Some(occupant) = occupant {
-            if let Some(held) = self.timers.claim(occupant.address, Mark::Cancel) {
-                let old = std::mem::replace(occupant, fresh);
-                entered.replaced = Some((held, old.value.into_inner()));
-                return Ok((entered, None));
+            match self.timers.claim(occupant.place.address, Mark::Cancel) {
+                Some(held) => {
+                    let old = fresh.take().map(|fresh| std::mem::replace(occupant, fresh));
+                    replaced = old.map(|old| (held, old.value.into_inner()));
+                }
+                // It is just expiring, and keeps its entry for the thread that expires it.
+                None => occupant.superseded = true,
             }
-            // It is just expiring, and keeps its entry for the thread that expires it.
-            occupant.superseded = true;
         }
-        Ok((entered, Some(fresh)))
+        Ok(Entered {
+            place,
+            replaced,
+            earlier,
+            fresh,
+        })
     }
 
     /// Ends the value for `key`, with `only` this token if one is given, and returns it.
@@ -266,7 +238,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         Q: Hash + Equivalent<K> + ?Sized,
     {
         let is_it =
-            |other: &K, token| key.equivalent(other) && only.is_none_or(|only| only.get() == token);
+            |other: &K, token| key.equivalent(other) && only.is_none_or(|only| only == token);
         let (stored, value) = self.end(self.entries.hash_of(key), Ending::Forced, is_it)?;
         if std::mem::needs_drop::<K>() {
             // A destructor that completes the next key does not nest, and one that panics does not cost the value.
@@ -279,17 +251,22 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
 
     /// Ends the value at `place`, if it is still the one with that token.
     pub(super) fn withdraw(&self, place: Place) -> Option<(K, V)> {
-        let is_it = |_: &K, token| token == place.token.get();
+        let is_it = |_: &K, token| token == place.token;
         self.end(place.hash, Ending::Cancelled, is_it)
     }
 
     /// Ends a value with this hash, which `is_it` knows by its key and its token.
     #[inline(always)]
-    fn end(&self, hash: u64, ending: Ending, is_it: impl Fn(&K, u64) -> bool) -> Option<(K, V)> {
+    fn end(
+        &self,
+        hash: u64,
+        ending: Ending,
+        is_it: impl Fn(&K, FencingToken) -> bool,
+    ) -> Option<(K, V)> {
         let mut held = None;
         let entry = self.entries.map.take_where(hash, |key, entry| {
-            if is_it(key, entry.token) {
-                held = self.timers.claim(entry.address, Mark::Cancel);
+            if is_it(key, entry.place.token) {
+                held = self.timers.claim(entry.place.address, Mark::Cancel);
                 return held.is_some();
             }
             false
@@ -320,45 +297,37 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         let mut places = Vec::new();
         self.visit(|key, entry| {
             if is_wanted(key, &entry.value.lock()) {
-                places.push(entry.place());
+                places.push(entry.place);
             }
         });
         places
     }
 
     /// Reads the entry of the live value for `key`, under the shared lock of the key's map shard.
-    fn read<Q, R>(
+    fn read<Q: Hash + Equivalent<K> + ?Sized, R>(
         &self,
         key: &Q,
         only: Option<FencingToken>,
         read: impl FnOnce(&Entry<V>) -> R,
-    ) -> Option<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    ) -> Option<R> {
         let is_it = |other: &K, entry: &Entry<V>| {
             key.equivalent(other)
-                && only.is_none_or(|only| only.get() == entry.token)
+                && only.is_none_or(|only| only == entry.place.token)
                 && entry.is_current(self.timers)
         };
-        self.entries
-            .map
-            .read_where(self.entries.map.hash_of(key), is_it, read)
+        let hash = self.entries.hash_of(key);
+        self.entries.map.read_where(hash, is_it, read)
     }
 
     /// Where the value for `key` is.
-    pub(super) fn find<Q>(&self, key: &Q) -> Option<Place>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.read(key, None, Entry::place)
+    pub(super) fn find<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Place> {
+        self.read(key, None, |entry| entry.place)
     }
 
     /// A clone of the value for `key`.
-    pub(super) fn get<Q>(&self, key: &Q) -> Option<V>
+    pub(super) fn get<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<V>
     where
         V: Clone,
-        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.read(key, None, |entry| entry.value.lock().clone())
     }
@@ -367,10 +336,12 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     ///
     /// The lock of the map shard is held until the deadline is set: else a value that has got into the same slot and
     /// entry meanwhile would have the deadline of the one before.
-    pub(super) fn touch<Q>(&self, key: &Q, only: Option<FencingToken>, timeout: Duration) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub(super) fn touch<Q: Hash + Equivalent<K> + ?Sized>(
+        &self,
+        key: &Q,
+        only: Option<FencingToken>,
+        timeout: Duration,
+    ) -> bool {
         let timing = self.timers.timing(None, timeout);
         let exists = || self.read(key, only, |_| ()).is_some();
         let started = self.timers.start_threads_to_reschedule(timing, exists);
@@ -378,7 +349,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
             return false;
         }
         let rescheduled = self.read(key, only, |entry| {
-            self.timers.reschedule_to(entry.address, timing)
+            self.timers.reschedule_to(entry.place.address, timing)
         });
         match rescheduled {
             Some(Ok(earlier)) => {
@@ -398,45 +369,41 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
         value: V,
         timeout: Duration,
     ) -> Result<(FencingToken, V), Rejected<V>> {
+        let timers = self.timers;
         let mut value = Some(value);
         let (mut replaced, mut refused) = (None, false);
-        let tried = self.timers.guarded(|| {
-            let timing = self.timers.timing(None, timeout);
-            let hash = self.entries.map.hash_of(&key);
+        let tried = timers.guarded(|| {
+            let timing = timers.timing(None, timeout);
+            let hash = self.entries.hash_of(&key);
             let exists = || self.read(&key, Some(token), |_| ()).is_some();
-            refused = self
-                .timers
-                .start_threads_to_reschedule(timing, exists)
-                .is_err();
+            refused = timers.start_threads_to_reschedule(timing, exists).is_err();
             if refused {
-                return self.timers.drop_spare(Some(key));
+                return timers.drop_spare(Some(key));
             }
             let edit = |occupant: Option<&mut Entry<V>>| {
                 let occupant = occupant?;
-                let earlier = self.timers.reschedule_to(occupant.address, timing).ok()?;
+                let earlier = timers.reschedule_to(occupant.place.address, timing).ok()?;
                 let old = std::mem::replace(occupant.value.get_mut(), value.take()?);
-                occupant.token = self.entries.next_token();
-                replaced = Some((FencingToken::new(occupant.token), old, earlier));
+                occupant.place.token = self.entries.next_token();
+                replaced = Some((occupant.place.token, old, earlier));
                 None
             };
-            let is_it =
-                |entry: &Entry<V>| entry.token == token.get() && entry.is_current(self.timers);
+            let is_it = |entry: &Entry<V>| entry.place.token == token && entry.is_current(timers);
             self.edit((hash, key), is_it, edit);
         });
         match (replaced, value) {
             (Some((token, old, earlier)), _) => {
-                self.timers.announce(earlier);
+                timers.announce(earlier);
                 Ok((token, old))
             }
             (None, Some(value)) => {
                 let reason = match tried {
                     _ if refused => RejectReason::Thread,
                     Err(_) => RejectReason::Panicked,
-                    Ok(()) if self.timers.phase.is_closed() => RejectReason::ShutDown,
+                    Ok(()) if timers.phase.is_closed() => RejectReason::ShutDown,
                     Ok(()) => RejectReason::StaleToken,
                 };
-                self.timers.count_event(|events| &events.rejected, 1);
-                Err(Rejected::new(reason, value))
+                Err(self.refused(reason, value))
             }
             (None, None) => unreachable!("a value is taken only to be kept"),
         }

@@ -18,10 +18,6 @@ use std::fmt;
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    pub(super) fn new(number: u64) -> Self {
-        Self(number)
-    }
-
     /// The number.
     pub fn get(self) -> u64 {
         self.0

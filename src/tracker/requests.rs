@@ -12,7 +12,7 @@ use crate::hash::{Key, KeyHasher, RandomState};
 use crate::panics::Panics;
 use crate::promise::Promise;
 use crate::scheme::HierarchicalWheel;
-use crate::stats::Ending;
+use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::timer;
 use crate::tracker::entries::Values;
@@ -125,7 +125,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let promise = Arc::new(Promise::new());
         let engine = &self.shared.inner.engine;
         let Ok(copy) = engine.guarded(|| id.clone()) else {
-            engine.count_event(|events| &events.rejected, 1);
+            engine.count(Event::Rejected, 1);
             return Err(Rejected::new(RejectReason::Panicked, id));
         };
         let caller = Caller::new(promise.clone());
@@ -147,10 +147,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Takes the lock of the id's map shard, and then that of a timer shard only if it is free. Wakes the future on
     /// this thread, with no lock held; if that panics, so does this call. If no such request is pending, takes the lock
     /// of the ids that have ended, and compares ids under it.
-    pub fn respond<Q>(&self, id: &Q, response: R) -> Responded<R>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub fn respond<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, response: R) -> Responded<R> {
         let trampoline = Trampoline::enter();
         let Inner { engine, extra, .. } = &*self.shared.inner;
         match self.values().complete(id, None) {
@@ -224,10 +221,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// work. `false` if no such request is pending. Locks, and reads the clock, as [`Tracker::touch`] does.
     ///
     /// [`Tracker::touch`]: crate::Tracker::touch
-    pub fn touch<Q>(&self, id: &Q, timeout: Duration) -> bool
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
+    pub fn touch<Q: Hash + Equivalent<K> + ?Sized>(&self, id: &Q, timeout: Duration) -> bool {
         self.values().touch(id, None, timeout)
     }
 

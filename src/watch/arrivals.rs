@@ -20,7 +20,7 @@ pub(super) const VACANT: Address = Address::NONE;
 /// Numbers that are this far apart have the same ticket.
 const SPAN: u64 = 1 << Ticket::BITS;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Arrivals {
     /// The number of the next watcher.
     next: u64,
@@ -34,7 +34,6 @@ pub(super) struct Arrivals {
 }
 
 /// `LIST_CHUNK` consecutive numbers. Chunk `c` has the watchers from number `c * LIST_CHUNK` on.
-#[derive(Debug)]
 struct Chunk {
     number: u64,
     places: Box<Places>,

@@ -19,7 +19,6 @@ use std::ops::{Bound as End, ControlFlow};
 use std::slice::from_ref;
 
 /// The watchers of one key. An empty list does not exist.
-#[derive(Debug)]
 pub(crate) enum WatchList {
     /// One without a rank.
     One(Address),
@@ -30,12 +29,10 @@ pub(crate) enum WatchList {
 }
 
 /// At most `N` watchers in the order of their arrival, before all vacant places.
-#[derive(Debug)]
 pub(crate) struct Short<const N: usize>(Box<[Address; N]>);
 
 /// Several watchers, or some with a rank. (It takes two cache lines, and not parts of three: another processor has
 /// mostly written them.)
-#[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Many {
     /// No other list of the key has it.
@@ -136,10 +133,7 @@ impl WatchList {
     pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
         match self.watchers() {
             Ok(watchers) => copy(watchers.iter().copied(), room),
-            Err(many) if many.ranked.is_empty() && many.unranked.len() <= room.len() => {
-                copy(many.unranked.iter(), room)
-            }
-            Err(_) => None,
+            Err(many) => many.copy_few(room),
         }
     }
 
@@ -189,7 +183,6 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 }
 
 /// How far a visit of a long list has come: it meets all watchers that are in the list from its beginning to its end.
-#[derive(Debug)]
 pub(crate) struct Walk {
     /// Of the list that it walks over. `None` before it has seen it.
     identity: Option<u64>,
@@ -328,6 +321,13 @@ impl<const N: usize> Short<N> {
 }
 
 impl Many {
+    #[inline(never)]
+    fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
+        (self.ranked.is_empty() && self.unranked.len() <= room.len())
+            .then(|| copy(self.unranked.iter(), room))
+            .flatten()
+    }
+
     fn new() -> Self {
         Self {
             identity: unique_number(),

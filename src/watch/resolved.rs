@@ -207,20 +207,14 @@ impl<K> Resolved<K> {
         }
     }
 
-    /// Shows the list wherever it is, if it is not empty.
-    pub(crate) fn read_all(&self, read: impl FnOnce(&WatchList)) {
+    /// How many watchers there are.
+    pub(crate) fn count(&self) -> usize {
         let seen = self.peek();
         match seen.only() {
-            _ if seen.is_empty() => {}
-            Some(only) => read(&WatchList::One(only)),
-            None => self.read(read),
+            _ if seen.is_empty() => 0,
+            Some(_) => 1,
+            None => self.locked.lock().list.as_ref().map_or(0, WatchList::count),
         }
-    }
-
-    pub(crate) fn is_watched(&self) -> bool {
-        let mut watched = false;
-        self.read_all(|_| watched = true);
-        watched
     }
 
     /// One more has the key resolved. The caller has the lock of the key's shard, or has it resolved already.

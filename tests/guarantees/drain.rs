@@ -2,7 +2,7 @@
 
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::{Completion, Purgatory, purgatory::RejectReason};
+use request_purgatory::{Completion, Purgatory, purgatory::Admission, purgatory::RejectReason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -124,12 +124,11 @@ fn g15_a_drain_waits_for_what_a_check_found_expired() {
         park(&purgatory, op, 1);
         slow.satisfy();
         let expired = Probe::new();
-        let (op, stall) = expired.stalled_op(SOON);
-        park(&purgatory, op, 1);
+        let (op, stall) = expired.stalled_op(NEVER_IN_A_TEST);
+        let parked = purgatory.try_complete_else_watch(op, [1]);
+        let parked = parked.ok().and_then(Admission::into_handle);
         let check = stall.check(&purgatory, 1);
-        // The reaper finds it held, and leaves a mark.
-        thread::sleep(4 * SOON);
-        stall.end();
+        stall.end_after_the_deadline(&parked.expect("it is parked"));
         has_begun.recv().expect("the completion begins");
         assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
         // Which does not wait for what the check itself completes.

@@ -406,16 +406,10 @@ fn g15_a_drain_waits_while_the_keys_of_an_expired_operation_are_dropped() {
             lock(&may_drop).recv().expect("the test says so");
         });
         let probe = Probe::new();
-        let (op, stall) = probe.stalled_op(5 * TICK);
-        assert!(
-            purgatory
-                .try_complete_else_watch(op, [Acting(1, Some(slow))])
-                .is_ok()
-        );
+        let (op, stall) = probe.stalled_op(NEVER_IN_A_TEST);
+        let parked = park(&purgatory, op, [Acting(1, Some(slow))]);
         let check = stall.check(&purgatory, Acting(1, None));
-        // The reaper finds it held, and leaves a mark.
-        thread::sleep(20 * TICK);
-        stall.end();
+        stall.end_after_the_deadline(&parked);
         is_dropping.recv().expect("its key is dropped");
         assert!(purgatory.is_empty(), "it has ended");
         let drain = {

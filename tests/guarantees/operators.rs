@@ -6,7 +6,8 @@ use crate::support::{
 };
 use request_purgatory::purgatory::ShutdownError;
 use request_purgatory::{
-    Completion, Purgatory, threads::Dispatch, threads::Reaper, threads::ReaperThread,
+    Completion, Purgatory, purgatory::Admission, threads::Dispatch, threads::Reaper,
+    threads::ReaperThread,
 };
 use std::future::Future;
 use std::ops::Range;
@@ -207,12 +208,11 @@ fn g15_an_async_shutdown_does_not_wait_for_the_jobs_of_an_executor() {
         let executor = Dispatch::Executor(Arc::new(move |job| lock(&keeps).push(job)));
         let purgatory = Purgatory::<Op>::builder("g15-jobs").dispatch(executor);
         let purgatory = purgatory.build().expect("threads are to be had");
-        let (op, stall) = Probe::new().stalled_op(SOON);
-        park(&purgatory, op, 1);
+        let (op, stall) = Probe::new().stalled_op(NEVER_IN_A_TEST);
+        let parked = purgatory.try_complete_else_watch(op, [1]);
+        let parked = parked.ok().and_then(Admission::into_handle);
         let check = stall.check(&purgatory, 1);
-        // The reaper finds it held, and leaves a mark.
-        thread::sleep(4 * SOON);
-        stall.end();
+        stall.end_after_the_deadline(&parked.expect("it is parked"));
         assert_eq!(check.join().expect("no panic"), 0);
         eventually("the job", || lock(&jobs).len() == 1);
         assert_eq!(purgatory.stats().completions_pending, 1);

@@ -1,7 +1,7 @@
 //! An operation that a check examines for as long as the test wants.
 
 use super::{Op, Probe};
-use request_purgatory::Purgatory;
+use request_purgatory::{Handle, Purgatory};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -49,6 +49,18 @@ impl Stall {
         let check = thread::spawn(move || purgatory.check_and_complete(&key));
         self.entered.recv().expect("the check examines it");
         check
+    }
+
+    /// Its deadline passes meanwhile: the reaper finds it held, and leaves a mark. Then the examination goes on. (Had it
+    /// been parked with this deadline, it might have expired before the check.)
+    pub(crate) fn end_after_the_deadline<K>(self, operation: &Handle<Op<K>>)
+    where
+        K: Eq + Hash + Clone + Send + Sync + 'static,
+    {
+        const TIMEOUT: Duration = Duration::from_millis(5);
+        assert!(operation.reschedule(TIMEOUT));
+        thread::sleep(4 * TIMEOUT);
+        self.end();
     }
 
     /// The examination goes on, and says no.

@@ -6,7 +6,7 @@ use crate::position::Epoch;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{Config, Info, Republish, Stream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// The stream as it is now. One that is gone is made again.
 pub(super) async fn get(inner: &Inner) -> Result<Stream<Info>, EngineError> {
@@ -18,6 +18,9 @@ pub(super) async fn get(inner: &Inner) -> Result<Stream<Info>, EngineError> {
             GetStreamErrorKind::JetStream(why)
                 if why.error_code() == ErrorCode::STREAM_NOT_FOUND =>
             {
+                // A server that says so may be about to remove the files of the one that was deleted, and would remove
+                // those of a new one of the same name with them: each commit to that would fail (nats-server 2.9).
+                sleep(inner.config.timeout.mul_f64(0.1)).await;
                 make(inner).await?
             }
             _ => return Err(EngineError::Store(error.into())),

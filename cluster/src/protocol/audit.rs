@@ -65,7 +65,6 @@ impl<K: Key> Audit<K> {
     pub(super) fn restart(&mut self, now: Time) {
         self.next_round = now.saturating_add(jittered(self.period));
         self.round = None;
-        self.faults = 0;
     }
 
     /// What was not heard in an earlier session, or without one, is no fault of the next one.

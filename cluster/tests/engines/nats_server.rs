@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use request_purgatory_cluster::FeedError;
 use request_purgatory_cluster::nats::{Socket, Wire};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::mpsc;
@@ -23,7 +23,6 @@ enum Asked {
 struct Connection {
     to_node: Pipe<(Told, Message)>,
     tell: Arc<dyn Fn(Event) + Send + Sync>,
-    subscriptions: Vec<(String, Told)>,
     is_cut: Arc<AtomicBool>,
 }
 
@@ -31,7 +30,14 @@ struct Connection {
 struct State {
     opened: u64,
     connections: BTreeMap<u64, Connection>,
+    /// By subject: each echo of each node would look at the subscriptions of all nodes otherwise.
+    plain: HashMap<String, Vec<Subscriber>>,
+    /// By pattern, of which all nodes together have a few.
+    patterns: BTreeMap<String, Vec<Subscriber>>,
 }
+
+/// The number of a connection, and where its messages go.
+type Subscriber = (u64, Told);
 
 #[derive(Clone)]
 pub struct NatsServer {
@@ -85,23 +91,38 @@ impl NatsServer {
             description: None,
             length,
         };
-        for (number, connection) in &mut self.state().connections {
-            connection
-                .subscriptions
-                .retain(|(_, told)| !told.is_closed());
-            for (pattern, told) in &connection.subscriptions {
-                if matches(pattern, subject) && !self.host.loses(*number) {
+        let mut state = self.state();
+        let State {
+            connections,
+            plain,
+            patterns,
+            ..
+        } = &mut *state;
+        let patterns = patterns.iter_mut().filter(|it| matches(it.0, subject));
+        for subscribers in plain
+            .get_mut(subject)
+            .into_iter()
+            .chain(patterns.map(|it| it.1))
+        {
+            subscribers
+                .retain(|(number, told)| connections.contains_key(number) && !told.is_closed());
+            for (number, told) in subscribers.iter() {
+                if !self.host.loses(*number) {
                     self.host.count(Traffic::Out(length));
-                    connection.to_node.send((told.clone(), message.clone()));
+                    let to_node = &connections[number].to_node;
+                    to_node.send((told.clone(), message.clone()));
                 }
             }
         }
     }
 
     fn subscribe(&self, number: u64, subject: String, told: Told) {
-        if let Some(connection) = self.state().connections.get_mut(&number) {
-            connection.subscriptions.push((subject, told));
-        }
+        let mut state = self.state();
+        let subscriptions = match subject.contains(['*', '>']) {
+            true => state.patterns.entry(subject).or_default(),
+            false => state.plain.entry(subject).or_default(),
+        };
+        subscriptions.push((number, told));
     }
 
     fn handle(&self, number: u64, asked: Asked) {
@@ -157,7 +178,6 @@ impl Wire for NatsServer {
             let connection = Connection {
                 to_node: Pipe::new(&server.host, &is_cut, arrive),
                 tell: Arc::from(tell),
-                subscriptions: Vec::new(),
                 is_cut: is_cut.clone(),
             };
             server.state().connections.insert(number, connection);

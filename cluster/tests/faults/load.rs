@@ -65,7 +65,11 @@ pub fn print_row(
     worst: Duration,
     then: impl std::fmt::Display,
 ) {
-    println!("| {row} | {engine} | {waits} | {lost} | {worst:.1?} | {then} |");
+    let worst = match lost {
+        0 => format!("{worst:.1?}"),
+        _ => "never".to_owned(),
+    };
+    println!("| {row} | {engine} | {waits} | {lost} | {worst} | {then} |");
 }
 
 /// What one client was told last.
@@ -145,14 +149,11 @@ impl Load {
     pub fn print(&self, row: &str, lost: usize) {
         let (told, in_step) = *self.took.lock().expect("no test panics with it");
         let waits = self.keys.len() * NODES;
-        print_row(
-            row,
-            self.engine,
-            waits,
-            lost,
-            told,
-            format!("{in_step:.1?}"),
-        );
+        let then = match lost {
+            0 => format!("{in_step:.1?}"),
+            _ => String::new(),
+        };
+        print_row(row, self.engine, waits, lost, told, then);
     }
 
     /// Commits once to every key, again and again until the store takes it.

@@ -53,7 +53,7 @@ impl Row {
             Some(it) => format!("{} x {}: {}", it.times, it.word, it.cause),
             None => "in step".to_owned(),
         };
-        let row = format!("{row}{without}");
+        let row = format!("F1 {row}{without}");
         print_row(&row, engine, self.waits, self.lost, self.worst, then);
     }
 }
@@ -220,14 +220,14 @@ async fn f1_a_feed_stays_deaf() {
     let without = &[Rule::Audit];
     both(
         "deaf feed",
-        "Redis tracking",
+        "Redis, tracking",
         without,
         run::<RedisRig<false>>,
     )
     .await;
     both(
         "deaf feed",
-        "Redis published",
+        "Redis, published",
         without,
         run::<RedisRig<true>>,
     )

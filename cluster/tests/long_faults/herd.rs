@@ -1,5 +1,6 @@
 //! 100,000 watched keys, and their engine restarts.
 
+use crate::load::print_row;
 use crate::support::engine::{Key, NatsRig, RedisPublished, RedisTracking, Rig};
 use request_purgatory_cluster::{Cluster, ClusterWaits, Config};
 use std::time::{Duration, Instant};
@@ -37,12 +38,12 @@ async fn herd<R: Rig>(engine: &str) {
     let told_after = up.elapsed();
     live(&node, before.reads + batches).await;
     let stats = node.stats();
-    println!(
-        "herd, {engine}: {KEYS} calls in {called:?}; after the restart 3 commits were told in {told_after:?}, all keys \
-         watched and read again in {:?}, by {} reads of up to 1,000 keys, 4 at a time",
+    let then = format!(
+        "{:.1?}, by {} reads of up to 1,000 keys, 4 at a time; {KEYS} calls took {called:.1?}",
         up.elapsed(),
         stats.reads - before.reads,
     );
+    print_row("herd: kill -9", engine, KEYS, 0, told_after, then);
     assert!(
         stats.reads - before.reads <= 2 * batches + 100,
         "reads are batched: {stats:?}"
@@ -65,13 +66,13 @@ async fn live(node: &Cluster<Key>, reads: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes: .ci/cluster-faults"]
 async fn herd_redis_tracking() {
-    herd::<RedisTracking>("Redis tracking").await;
+    herd::<RedisTracking>("Redis, tracking").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes: .ci/cluster-faults"]
 async fn herd_redis_published() {
-    herd::<RedisPublished>("Redis published").await;
+    herd::<RedisPublished>("Redis, published").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,15 +11,18 @@ use crate::broker::delayed::{Delayed, Purgatories};
 use crate::console::log;
 use crate::listen::Listeners;
 use axum::Router;
-use axum::extract::State;
-use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
-use axum::response::{Html, IntoResponse};
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST};
+use axum::http::{StatusCode, uri::Authority};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use request_purgatory::Purgatory;
 use serde_json::{Value, json};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Upper bounds of the histograms, in seconds. Waits are often 100 or 500 ms, or as many seconds, and a little more:
@@ -46,6 +49,8 @@ const NAMED: usize = 20;
 /// A page that listens.
 pub(crate) struct Page {
     listeners: Listeners,
+    /// The host that it listens on, as it was given.
+    host: Arc<str>,
     figures: PrometheusHandle,
 }
 
@@ -65,7 +70,12 @@ impl Page {
             .build_recorder();
         let figures = recorder.handle();
         metrics::set_global_recorder(recorder)?;
-        Ok(Some(Self { listeners, figures }))
+        let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
+        Ok(Some(Self {
+            listeners,
+            host: host.into(),
+            figures,
+        }))
     }
 
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
@@ -86,7 +96,8 @@ impl Page {
             .route("/", get(page))
             .route("/metrics", get(current).with_state(self.figures))
             .route("/oldest", get(oldest).with_state(purgatories))
-            .route("/load", get(async move || load));
+            .route("/load", get(async move || load))
+            .layer(from_fn_with_state(self.host, check_host));
         for listener in self.listeners.0 {
             let serving = axum::serve(listener, router.clone());
             tokio::spawn(async {
@@ -95,6 +106,25 @@ impl Page {
                 }
             });
         }
+    }
+}
+
+/// Refuses what is meant for another host. A page from elsewhere can have a name of its own resolve to this machine, and
+/// would read what is served here (DNS rebinding); but its browser says that name.
+async fn check_host(State(given): State<Arc<str>>, request: Request, next: Next) -> Response {
+    let asked = request.headers().get(HOST);
+    let asked = asked.and_then(|it| Authority::try_from(it.as_bytes()).ok());
+    let is_here = asked.is_some_and(|asked| {
+        let host = asked.host();
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        let is_name = |name: &str| host.eq_ignore_ascii_case(name);
+        address.parse::<IpAddr>().is_ok() || is_name("localhost") || is_name(&given)
+    });
+    let why =
+        "this host is not served here: use an address, localhost, or the host given to --metrics\n";
+    match is_here {
+        true => next.run(request).await,
+        false => (StatusCode::MISDIRECTED_REQUEST, why).into_response(),
     }
 }
 

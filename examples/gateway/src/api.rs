@@ -26,16 +26,12 @@ use query::Poll;
 use request_purgatory_cluster::Position;
 use serde_json::json;
 use std::sync::Arc;
-use std::time::Duration;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 
 /// The largest body of a post, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
 /// The longest topic, in bytes. (A subject of NATS holds it also when each byte is written as three.)
 pub const MAX_TOPIC: usize = 256;
-
-/// How long a client may be silent within the body of a post.
-const BODY: Duration = Duration::from_secs(10);
 
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
@@ -44,7 +40,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .route("/topics/{topic}", get(poll).post(post))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(RequestBodyTimeoutLayer::new(BODY))
+        .layer(RequestBodyTimeoutLayer::new(gateway.patience().body))
         .route("/stats", get(stats))
         .route("/metrics", get(metrics))
         .merge(page::routes())

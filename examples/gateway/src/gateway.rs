@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 pub struct Patience {
     /// Between two requests, and from the first byte of a request's head to its last one.
     pub head: Duration,
+    /// Without a byte of a request's body.
+    pub body: Duration,
     /// Without reading a byte of its answer. A client that has left is noticed within an eighth of this.
     pub unread: Duration,
 }
@@ -29,6 +31,7 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             head: Duration::from_secs(30),
+            body: Duration::from_secs(10),
             unread: Duration::from_secs(16),
         }
     }

@@ -53,6 +53,14 @@ async fn a_client_that_does_not_finish_its_request_does_not_hold_up_the_shutdown
     get(node.address, "/stats").await;
     let stopped = Instant::now();
     node.stop.cancel();
+    // New clients go elsewhere at once.
+    while TcpStream::connect(node.address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(
+        !node.served.is_finished(),
+        "the half of a post is waited for"
+    );
     let served = timeout(LONG, node.served).await.expect("in time");
     let error = served.expect("no panic").expect_err("a client was left");
     assert!(error.to_string().contains("within 1.5s"), "{error}");

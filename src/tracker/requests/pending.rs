@@ -44,7 +44,7 @@ impl<R> Drop for Caller<R> {
 pub(crate) struct Pending<K: 'static, R: 'static, S> {
     pub(super) entries: Entries<K, Caller<R>, S>,
     /// Its lock is taken before that of a map shard.
-    ended: Mutex<Ended<K>>,
+    ended: Mutex<Remembered<K>>,
     pub(super) late: Count,
     pub(super) unknown: Count,
 }
@@ -53,7 +53,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
     pub(super) fn new(hasher: S, remembered: usize) -> Self {
         Self {
             entries: Entries::new(hasher, 0),
-            ended: Mutex::new(Ended {
+            ended: Mutex::new(Remembered {
                 ids: BTreeMap::new(),
                 order: VecDeque::new(),
                 max: remembered,
@@ -125,7 +125,7 @@ impl<K, R> Failed<K, R> {
 }
 
 /// The ids of the requests that ended last without a response.
-struct Ended<K: 'static> {
+struct Remembered<K: 'static> {
     /// By the hash of the id, and the token of the request. (One id may be there several times.)
     ids: BTreeMap<(u64, u64), Arc<K>>,
     /// In the order in which they ended, with those whose response has come since.
@@ -134,7 +134,7 @@ struct Ended<K: 'static> {
     max: usize,
 }
 
-impl<K> Ended<K> {
+impl<K> Remembered<K> {
     /// Adds an id. Returns the one that makes room for it.
     fn add(&mut self, at: (u64, u64), id: Arc<K>) -> Option<Arc<K>> {
         self.ids.insert(at, id);
@@ -151,7 +151,7 @@ impl<K> Ended<K> {
     }
 }
 
-impl<K> Drop for Ended<K> {
+impl<K> Drop for Remembered<K> {
     fn drop(&mut self) {
         let ids = std::mem::take(&mut self.ids);
         drop(UserValues(ids.into_values().collect()));

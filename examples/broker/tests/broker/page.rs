@@ -4,6 +4,8 @@ use crate::process::{Broker, command};
 use crate::programs::{available, eventually, run};
 use crate::requests::{FETCH, create_topic, fetch, produce, receive_fetched};
 use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 
 fn get(broker: &Broker, path: &str) -> String {
@@ -38,6 +40,44 @@ fn the_figures_say_what_the_purgatories_did() {
     receive_fetched(&mut consumer, sent);
     for (figure, value) in [("completed_total", 1), ("size", 0), ("expired_total", 0)] {
         wait_for(&broker, figure, value);
+    }
+}
+
+/// What a browser asks for on behalf of a page from elsewhere, whose name now resolves to this machine.
+#[test]
+fn another_host_reads_nothing() {
+    let broker = Broker::with(&["--metrics", "localhost:0"]);
+    let address = broker.page.expect("it has a page");
+    let answer = |path: &str, host: &str| {
+        let mut socket = TcpStream::connect(address).expect("it listens");
+        let ask = format!("GET {path} HTTP/1.1\r\n{host}connection: close\r\n\r\n");
+        socket.write_all(ask.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("UTF-8");
+        answer
+    };
+    for path in ["/", "/metrics", "/oldest", "/load"] {
+        for host in ["127.0.0.1:9100", "[::1]", "10.1.2.3:80", "LocalHost:9100"] {
+            let answer = answer(path, &format!("host: {host}\r\n"));
+            assert!(
+                answer.starts_with("HTTP/1.1 200"),
+                "{path}, {host}: {answer}"
+            );
+        }
+        for host in [
+            "host: evil.example\r\n",
+            "host: 127.0.0.1.evil.example:9100\r\n",
+            "host: localhost.evil.example\r\n",
+            "host: \r\n",
+            "",
+        ] {
+            let answer = answer(path, host);
+            assert!(
+                answer.starts_with("HTTP/1.1 4"),
+                "{path}, {host:?}: {answer}"
+            );
+            assert!(!answer.contains("purgatory_"), "{path}, {host:?}: {answer}");
+        }
     }
 }
 
