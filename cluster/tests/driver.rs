@@ -358,7 +358,7 @@ async fn g24_a_doubt_of_one_session_does_not_end_the_next() {
     assert_eq!(node.epoch(), Some(ANEW.epoch));
 }
 
-/// While no session can be opened after one has ended, new keys are read at once, and the node says that it is not in step.
+/// While no session can be opened after one has ended, new keys are read at once, and the node is not in step.
 #[tokio::test(start_paused = true)]
 async fn g24_after_the_end_of_a_session_new_keys_are_read_at_once() {
     let engine = Engine::default();

@@ -210,3 +210,20 @@ impl Arrivals {
         self.next = (number + 1 + chunks) * LIST_CHUNK as u64;
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g06_chunks_whose_watchers_have_left_are_removed() {
+        let watcher = |number| Address::new(0, number, 0);
+        let mut arrivals = Arrivals::default();
+        arrivals.add(watcher(0));
+        for number in 1..20 * LIST_CHUNK as u32 {
+            let ticket = arrivals.add(watcher(number));
+            arrivals.remove(ticket, watcher(number));
+        }
+        assert_eq!((arrivals.len(), arrivals.full.len()), (1, 1));
+    }
+}

@@ -116,7 +116,8 @@ fn g19_none_ticks_where_no_interval_is_set() {
     let listener = waits.listen([1], None).recheck_every(SECOND);
     assert!(waits.next_deadline().is_some());
     drop(listener);
-    assert_eq!(waits.next_deadline(), None, "it takes its timer along");
+    pass(&waits, &clock, SECOND);
+    assert_eq!(waits.next_deadline(), None);
     drop(plain);
 }
 
@@ -305,4 +306,18 @@ fn a_further_key_that_is_refused_ends_the_listener() {
         Err(WaitError::Full),
         "the first end counts"
     );
+}
+
+#[test]
+fn g19_a_listener_that_is_dropped_leaves_no_recheck() {
+    let (waits, _clock) = by_hand();
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    assert!(
+        Bell::new()
+            .poll(&mut Box::pin(listener.checked()))
+            .is_pending()
+    );
+    assert!(waits.next_deadline().is_some(), "the recheck");
+    drop(listener);
+    assert_eq!(waits.next_deadline(), None);
 }
