@@ -169,7 +169,7 @@ fn g07_a_caller_that_asks_for_the_next_deadline_races_an_insert() {
         let running = thread::spawn(move || reaper.run());
         let asking = {
             let purgatory = world.purgatory.clone();
-            thread::spawn(move || drop(purgatory.next_deadline()))
+            thread::spawn(move || purgatory.next_deadline())
         };
         world.expire_one();
         asking.join().unwrap();

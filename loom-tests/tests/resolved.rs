@@ -282,11 +282,15 @@ fn g02_a_place_that_both_have_left_takes_a_list_that_is_there() {
     bounded(|| {
         let watchers = Arc::new(Watchers::new());
         last_of_both_leave(&watchers, None, |_| ());
-        let keys = [1, 2].map(|watcher| (By::Key(OTHER), watcher));
-        keys.map(|(by, watcher)| watchers.add(by, None, watcher));
+        let by = By::Key(OTHER);
+        for watcher in [1, 2] {
+            watchers.add(by, None, watcher);
+        }
         let other = watchers.resolve(OTHER);
         assert_eq!(other.on(u64::MAX), [1, 2]);
-        keys.map(|(by, watcher)| watchers.remove(by, None, watcher));
+        for watcher in [1, 2] {
+            watchers.remove(by, None, watcher);
+        }
         watchers.release(other);
         assert_nothing_is_left(&watchers);
     });
