@@ -27,6 +27,8 @@ struct Script {
     failing: u64,
     /// Reads return no versions.
     short: bool,
+    /// Reads of keys return when the test [says](Engine::answer) so.
+    gated: bool,
     /// How often the store has lost its data.
     lost: u64,
     /// How long a read of the history alone takes. What it says is as old.
@@ -41,7 +43,7 @@ struct Script {
 }
 
 #[derive(Clone, Default)]
-struct Engine(Arc<Mutex<Script>>, Arc<Notify>);
+struct Engine(Arc<Mutex<Script>>, Arc<Notify>, Arc<Notify>);
 
 impl Engine {
     fn set(&self, change: impl FnOnce(&mut Script)) {
@@ -55,6 +57,11 @@ impl Engine {
     /// Ends the session.
     fn cut(&self) {
         self.1.notify_one();
+    }
+
+    /// Lets a read of keys return.
+    fn answer(&self) {
+        self.2.notify_one();
     }
 
     fn node(&self) -> Cluster<u64> {
@@ -73,13 +80,15 @@ impl Engine {
 
 impl Source<u64> for Engine {
     async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
-        let (epoch, slow) = {
+        let (epoch, slow, gated) = {
             let mut script = self.0.lock().unwrap();
             script.openings += u64::from(keys.is_empty());
-            (Epoch(1 + script.lost), script.slow)
+            (Epoch(1 + script.lost), script.slow, script.gated)
         };
         if keys.is_empty() {
             sleep(slow).await;
+        } else if gated {
+            self.2.notified().await;
         }
         let mut script = self.0.lock().unwrap();
         script.version += u64::from(script.rises && !keys.is_empty());
@@ -322,4 +331,45 @@ async fn g24_a_session_that_begins_in_a_history_that_has_ended_is_given_up() {
     assert_eq!(node.epoch(), Some(ANEW.epoch));
     let found = waits.wait_past_position(7, ANEW, LONG).await;
     assert_eq!(found, Ok(Position { version: 5, ..ANEW }));
+}
+
+/// A session ends, and in the same moment a read shows that the store lost its data, which would have ended it. The next
+/// session goes on.
+#[tokio::test(start_paused = true)]
+async fn g24_a_doubt_of_one_session_does_not_end_the_next() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+    engine.set(|it| (it.gated, it.lost) = (true, 1));
+    node.read_again(&7);
+    sleep(FIRST).await;
+    engine.set(|it| it.gated = false);
+    engine.cut();
+    engine.answer();
+    until(&node, |it| it.resets == 1).await;
+    sleep(LONG).await;
+    let stats = node.stats();
+    assert_eq!(
+        (stats.sessions, stats.gaps, stats.lag),
+        (2, 1, Duration::ZERO)
+    );
+    assert_eq!(node.epoch(), Some(ANEW.epoch));
+}
+
+/// While no session can be opened after one has ended, new keys are read at once, and the node is not in step.
+#[tokio::test(start_paused = true)]
+async fn g24_after_the_end_of_a_session_new_keys_are_read_at_once() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    until(&node, |it| it.sessions == 1 && it.lag.is_zero()).await;
+    engine.set(|it| it.refuses = true);
+    engine.cut();
+    until(&node, |it| it.gaps == 1).await;
+    sleep(FIRST).await;
+    assert!(node.stats().lag >= FIRST);
+    assert_eq!(waits.wait_past(7, 0, FIRST).await, Ok(5));
 }

@@ -158,6 +158,26 @@ fn g07_a_later_insert_does_not_hide_an_earlier_one() {
     });
 }
 
+/// Another thread asks when to drive the purgatory, and may find the deadline before it is announced. Catches: a caller
+/// that sets the alarm and does not wake the reaper.
+#[test]
+fn g07_a_caller_that_asks_for_the_next_deadline_races_an_insert() {
+    bounded(|| {
+        let (reaper, shared) = ReaperLoop::new();
+        let world = World::new(shared);
+        let end = reaper.end();
+        let running = thread::spawn(move || reaper.run());
+        let asking = {
+            let purgatory = world.purgatory.clone();
+            thread::spawn(move || purgatory.next_deadline())
+        };
+        world.expire_one();
+        asking.join().unwrap();
+        end.stop();
+        running.join().unwrap();
+    });
+}
+
 /// Catches: a purgatory that goes and does not tell its shared reaper, which would keep it for ever.
 #[test]
 fn g06_a_shared_reaper_races_a_purgatory_dropped() {

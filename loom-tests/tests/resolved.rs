@@ -276,6 +276,26 @@ fn g06_the_last_watcher_and_the_last_resolution_leave_no_entry() {
     }
 }
 
+/// Catches: a release that tries once to say that the list is behind the lock, and not again after the watcher has left.
+#[test]
+fn g02_a_place_that_both_have_left_takes_a_list_that_is_there() {
+    bounded(|| {
+        let watchers = Arc::new(Watchers::new());
+        last_of_both_leave(&watchers, None, |_| ());
+        let by = By::Key(OTHER);
+        for watcher in [1, 2] {
+            watchers.add(by, None, watcher);
+        }
+        let other = watchers.resolve(OTHER);
+        assert_eq!(other.on(u64::MAX), [1, 2]);
+        for watcher in [1, 2] {
+            watchers.remove(by, None, watcher);
+        }
+        watchers.release(other);
+        assert_nothing_is_left(&watchers);
+    });
+}
+
 /// Catches: a place that is retired without reading its list again.
 #[test]
 fn g02_one_comes_by_the_plain_key_while_the_place_is_retired() {
