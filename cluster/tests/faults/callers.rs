@@ -10,7 +10,7 @@ use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
 use request_purgatory_cluster::{EngineError, Position};
 use std::time::{Duration, Instant};
 
-/// So many callers at once are all told within the bound.
+/// As many as `callers` fail at once, and each is told within the bound.
 async fn all_fail<F>(engine: &str, callers: usize, commit: impl Fn() -> F, bound: Duration)
 where
     F: Future<Output = Result<Position, EngineError>> + Send + 'static,
@@ -71,7 +71,7 @@ async fn f5_nats_callers_do_not_wait_for_each_other() {
     .await;
 }
 
-/// Whoever comes while the connection is made waits for it, and makes none of its own.
+/// A caller that comes while the connection is made waits for it, and makes none of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f5_redis_callers_share_a_connection() {
     let server = RedisServer::start(&[]).await;
