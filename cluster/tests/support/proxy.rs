@@ -78,15 +78,15 @@ async fn serve(client: TcpStream, upstream: Upstream, state: watch::Receiver<Sta
                 server.set_nodelay(true)?;
                 let (reads, writes) = server.into_split();
                 tokio::select! {
-                    carried = carry(client_reads, writes, state.clone()) => carried,
-                    carried = carry(reads, client_writes, state.clone()) => carried,
+                    carried = carry(client_reads, writes, state.clone(), cuts) => carried,
+                    carried = carry(reads, client_writes, state.clone(), cuts) => carried,
                 }
             }
             Upstream::Unix(path) => {
                 let (reads, writes) = UnixStream::connect(path).await?.into_split();
                 tokio::select! {
-                    carried = carry(client_reads, writes, state.clone()) => carried,
-                    carried = carry(reads, client_writes, state.clone()) => carried,
+                    carried = carry(client_reads, writes, state.clone(), cuts) => carried,
+                    carried = carry(reads, client_writes, state.clone(), cuts) => carried,
                 }
             }
         }
@@ -103,6 +103,7 @@ async fn carry(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut state: watch::Receiver<State>,
+    cuts: u64,
 ) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -110,8 +111,12 @@ async fn carry(
         if count == 0 {
             return Ok(());
         }
-        // An error: the proxy is gone, and with it this task soon.
-        let _ = state.wait_for(|state| !state.is_frozen).await;
+        // In one look: of a connection that is cut while frozen, nothing gets through when the others do again.
+        let may_go_on = state.wait_for(|state| !state.is_frozen || state.cuts != cuts);
+        // An error: the proxy is gone.
+        if may_go_on.await.is_ok_and(|state| state.cuts != cuts) {
+            return Ok(());
+        }
         to.write_all(&buffer[..count]).await?;
     }
 }
