@@ -202,6 +202,23 @@ async fn g24_sessions_that_fail_again_and_again_pause_and_say_why() {
     assert_eq!((stats.sessions, stats.gaps), (1, 0));
 }
 
+/// As long as none lasts for longer than the longest pause, the pauses grow though each session was live.
+#[tokio::test(start_paused = true)]
+async fn g24_sessions_that_end_again_and_again_pause() {
+    let engine = Engine::default();
+    engine.set(|it| it.lasts = Some(2 * FIRST));
+    let node = engine.node();
+    sleep(Duration::from_secs(10)).await;
+    assert_paused(node.stats().gaps);
+    // One that lasts is followed by a short pause.
+    engine.set(|it| it.lasts = Some(2 * LONGEST));
+    let gaps = until(&node, |it| it.lag.is_zero()).await.gaps;
+    until(&node, |it| it.gaps == gaps + 1).await;
+    let begun = Instant::now();
+    until(&node, |it| it.lag.is_zero()).await;
+    assert!(begun.elapsed() <= 2 * FIRST, "{:?}", begun.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn g24_each_session_that_ends_is_a_gap() {
     let engine = Engine::default();
@@ -348,7 +365,7 @@ async fn g24_a_session_that_begins_in_a_history_that_has_ended_is_given_up() {
     node.read_again(&7);
     assert_eq!(wait.await, Err(WaitError::Reset(ANEW)));
     let stats = until(&node, |it| it.lag.is_zero()).await;
-    assert_eq!((stats.resets, stats.sessions), (1, 3));
+    assert_eq!((stats.resets, stats.sessions, stats.gaps), (1, 3, 2));
     assert_eq!(node.epoch(), Some(ANEW.epoch));
     let found = waits.wait_past_position(7, ANEW, LONG).await;
     assert_eq!(found, Ok(Position { version: 5, ..ANEW }));
