@@ -4,10 +4,10 @@
 //! number also says where the watcher lies: in which chunk, and at which place of it. The low bits of the number are the
 //! watcher's [ticket](Ticket), with which it is found when it leaves.
 //!
-//! When a watcher leaves, its chunk notes that, and no other watcher moves. The place itself is neither read nor written:
-//! it lies in a cache line that the processor which added the watcher has just written, or goes on writing. So a
-//! processor that adds or removes a watcher takes few cache lines from the others, however long the list is. A chunk
-//! whose watchers have all left is removed; one is kept, so that a list of steady length allocates nothing.
+//! When a watcher leaves, its chunk notes that, and no other watcher moves. The place itself is neither read nor
+//! written: it lies in a cache line that belongs to the processor which adds watchers. So a processor that adds or
+//! removes one takes few cache lines from the others, however long the list is. A chunk whose watchers have all left is
+//! removed; one is kept, so that a list of steady length allocates nothing.
 
 use super::bound::{JOINED, Ticket};
 use crate::address::Address;
