@@ -75,8 +75,8 @@ fn join(jobs: &Jobs) {
     jobs.into_iter().for_each(|job| job.join().unwrap());
 }
 
-/// Catches: a drain that asks for what was handed over before it asks for the passes that hand it over, a completion that
-/// counts before it has run, or counts without saying what it did.
+/// Catches: a drain that asks for what was handed over before it asks for the passes that hand it over, a completion
+/// that counts before it has run, or counts without saying what it did.
 #[test]
 fn g15_a_drain_races_an_executor() {
     bounded(|| {
