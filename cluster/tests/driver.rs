@@ -210,6 +210,11 @@ async fn g24_sessions_that_end_again_and_again_pause() {
     let node = engine.node();
     sleep(Duration::from_secs(10)).await;
     assert_paused(node.stats().gaps);
+    // Nor is the trouble over.
+    engine.set(|it| it.lasts = Some(LONGEST * 9 / 10));
+    sleep(LONG).await;
+    let stats = node.stats();
+    assert_eq!(stats.feed_trouble.map(|it| it.times), Some(stats.gaps));
     // One that lasts is followed by a short pause.
     engine.set(|it| it.lasts = Some(2 * LONGEST));
     let gaps = until(&node, |it| it.lag.is_zero()).await.gaps;
@@ -292,6 +297,21 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     engine.set(|it| it.rises = true);
     let stats = until(&node, |it| it.gaps == 1).await;
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
+}
+
+/// In a session, the read of a new key follows its watch at once, whenever the driver would have looked next.
+#[tokio::test(start_paused = true)]
+async fn g24_a_key_is_read_as_soon_as_it_is_watched() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    until(&node, |it| it.lag.is_zero()).await;
+    for key in 1..=3 {
+        let begun = Instant::now();
+        let interest = node.interest([key]).unwrap();
+        until(&node, |_| interest.version(&key) == 5).await;
+        assert!(begun.elapsed() <= FIRST, "{:?}", begun.elapsed());
+    }
 }
 
 /// What the last audit of a session found is forgotten with it: news on its way then and news on its way now are no two
