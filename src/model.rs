@@ -2,6 +2,7 @@
 //! reaper's loop. Exists under loom only.
 
 use crate::engine::shard::{self, Timing};
+use crate::engine::shutdown;
 use crate::hash::RandomState;
 use crate::observe::Since;
 use crate::operation::DelayedOperation;
@@ -102,7 +103,7 @@ pub enum FreedBy {
 
 /// Waits until a shutdown that another thread makes is over, as a call with a bound does.
 pub fn wait_until_over<Op: DelayedOperation>(purgatory: &Purgatory<Op>) {
-    purgatory.wait_until_over();
+    shutdown::wait_until_over(&purgatory.shared.inner);
 }
 
 /// Sets the number of timer shards of the purgatories that this test builds from now on.

@@ -35,15 +35,9 @@ impl Count {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// For any thread.
+    /// For any thread. Returns the count that this makes.
     #[inline]
-    pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// As [`add`](Self::add), and returns the count that this makes.
-    #[inline]
-    pub(crate) fn add_and_read(&self, n: u64) -> u64 {
+    pub(crate) fn add(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed) + n
     }
 

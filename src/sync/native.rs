@@ -59,7 +59,7 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
 const KEPT: usize = 16;
 
 /// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
-pub(crate) fn give_back<K: Eq + Hash, V>(map: &Shards<K, V>) {
+pub(crate) fn shrink<K: Eq + Hash, V>(map: &Shards<K, V>) {
     for mut shard in map.shards().iter().filter_map(|shard| shard.try_write()) {
         if shard.is_empty() && shard.buckets() > KEPT {
             shard.shrink_to(0, |_| unreachable!("there is no entry to hash"));
