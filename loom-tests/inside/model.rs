@@ -1,5 +1,5 @@
 //! Internals for the models in `loom-tests`: parts as they are, and thin wrappers of the slots, the watch lists and the
-//! reaper's loop. Exists under loom only.
+//! reaper's loop. The library's module `model`, under loom only: it stands here because no user's build has it.
 
 use crate::engine::shard::{self, Timing};
 use crate::engine::shutdown;

@@ -1,4 +1,5 @@
-//! Stand-ins for model checking: loom's atomics and locks, or shuttle's, and a small map built on them.
+//! Stand-ins for model checking: loom's atomics and locks, or shuttle's, and a small map built on them. The library's
+//! module `sync::model`, under loom and shuttle only: it stands here because no user's build has it.
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
