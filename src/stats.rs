@@ -115,7 +115,7 @@ impl Counters {
     /// Counts for a thread without the lock; `is_owner` tells whether it has the number of the shard.
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of one that has
-    /// ended sees all that the other counted (`src/sync/thread_numbers.rs`).
+    /// ended sees all that the other counted (`src/sync/numbers.rs`).
     #[inline]
     pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         if is_owner {

@@ -11,9 +11,8 @@ mod lazy;
 mod model;
 #[cfg(not(any(loom, shuttle)))]
 mod native;
+pub(crate) mod numbers;
 mod sharded_map;
-#[cfg(not(shuttle))]
-pub(crate) mod thread_numbers;
 
 #[cfg(any(loom, shuttle))]
 pub(crate) use model::*;

@@ -23,7 +23,7 @@ pub use crate::address::Address;
 pub use crate::cell::slab::{Held, Released};
 pub use crate::cell::state::{Claimed, Mark, Release, State};
 pub use crate::promise::Promise;
-pub use crate::sync::thread_numbers::ThreadNumbers;
+pub use crate::sync::numbers::Numbers;
 
 /// A timer shard, without deadlines.
 pub struct Shard<P>(shard::Shard<P, HierarchicalWheel>);

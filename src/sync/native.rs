@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use super::thread_numbers::ThreadNumbers;
+use super::numbers::Numbers;
 pub(crate) use crossbeam::utils::CachePadded;
 use dashmap::DashMap;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
@@ -116,7 +116,7 @@ pub(crate) fn thread_number() -> u32 {
 
 #[cold]
 fn take_thread_number() -> u32 {
-    static NUMBERS: LazyLock<ThreadNumbers> = LazyLock::new(ThreadNumbers::default);
+    static NUMBERS: LazyLock<Numbers> = LazyLock::new(Numbers::default);
     struct GiveBack(u32);
     impl Drop for GiveBack {
         fn drop(&mut self) {
