@@ -47,11 +47,11 @@ struct Pair<E> {
 }
 
 macro_rules! pair {
-    ($engine:ty) => {
+    ($engine:ty, $name:literal) => {
         impl Rig for Pair<$engine> {
             type Engine = $engine;
 
-            const NAME: &'static str = stringify!($engine);
+            const NAME: &'static str = $name;
 
             async fn start(_: usize) -> Self {
                 unreachable!("the test makes it")
@@ -80,8 +80,8 @@ macro_rules! pair {
     };
 }
 
-pair!(NatsEngine);
-pair!(RedisEngine);
+pair!(NatsEngine, "NATS, three servers");
+pair!(RedisEngine, "Redis, with a replica");
 
 /// The name of the stream's leader, once there is one and the others follow.
 async fn leader(servers: &[NatsServer]) -> String {
