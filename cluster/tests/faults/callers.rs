@@ -2,12 +2,13 @@
 
 use crate::load::print_row;
 use crate::lost::{key, ms};
-use crate::support::engine::{NatsRig, RedisRig, Rig};
-use crate::support::eventually;
+use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;
+use crate::support::{eventually, free_port};
+use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
-use request_purgatory_cluster::{EngineError, Position};
+use request_purgatory_cluster::{Cluster, Config, EngineError, Feed, Position, Source};
 use std::time::{Duration, Instant};
 
 /// As many as `callers` fail at once, and each is told within the bound. Returns when the last one was.
@@ -86,6 +87,46 @@ async fn f5_nats_callers_do_not_wait_for_each_other() {
     })
     .await;
     print_rows("NATS", &worst, thawed.elapsed());
+}
+
+/// The error, and what a node says of its trouble, name the address, and nothing that is secret.
+async fn names_its_address<E: Source<Key> + Feed<Key> + Clone>(
+    lazy: E,
+    connected: Result<E, EngineError>,
+    port: u16,
+) {
+    let address = format!("127.0.0.1:{port}");
+    let is_told = |cause: &str| {
+        let is_refused = cause.contains("Connection refused");
+        is_refused && cause.contains(&address) && !cause.contains("secret")
+    };
+    let refused = connected.err().expect("no server is there").to_string();
+    assert!(is_told(&refused), "{refused}");
+    let node = Cluster::start(lazy.clone(), lazy, Config::default()).expect("in a runtime");
+    let trouble = eventually("the node says so", async || node.stats().feed_trouble).await;
+    assert!(is_told(&trouble.cause), "{trouble:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_a_refused_connection_is_told_with_its_address() {
+    let port = free_port();
+    let config = RedisConfig {
+        addresses: vec![format!("redis://user:secret@127.0.0.1:{port}")],
+        ..RedisConfig::default()
+    };
+    let lazy = RedisEngine::new(config.clone()).expect("the address is sound");
+    names_its_address(lazy, RedisEngine::connect(config).await, port).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_a_refused_connection_is_told_with_its_address() {
+    let port = free_port();
+    let config = NatsConfig {
+        servers: vec![format!("nats://user:secret@127.0.0.1:{port}")],
+        ..NatsConfig::default()
+    };
+    let lazy = NatsEngine::new(config.clone());
+    names_its_address(lazy, NatsEngine::connect(config).await, port).await;
 }
 
 /// A caller that comes while the connection is made waits for it, and makes none of its own.
