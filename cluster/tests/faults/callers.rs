@@ -3,13 +3,15 @@
 use crate::load::print_row;
 use crate::lost::{key, ms};
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
+use crate::support::eventually;
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;
-use crate::support::{eventually, free_port};
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
 use request_purgatory_cluster::{Cluster, Config, EngineError, Feed, Position, Source};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 
 /// As many as `callers` fail at once, and each is told within the bound. Returns when the last one was.
 async fn all_fail<F>(callers: usize, commit: impl Fn() -> F, bound: Duration) -> Duration
@@ -107,9 +109,18 @@ async fn names_its_address<E: Source<Key> + Feed<Key> + Clone>(
     assert!(is_told(&trouble.cause), "{trouble:?}");
 }
 
+/// An address that refuses connections for as long as this is kept: bound, and not listened at.
+fn refusing() -> (TcpSocket, u16) {
+    let socket = TcpSocket::new_v4().expect("there is a file");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(any).expect("there is a free port");
+    let port = socket.local_addr().expect("it is bound").port();
+    (socket, port)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_a_refused_connection_is_told_with_its_address() {
-    let port = free_port();
+    let (_socket, port) = refusing();
     let config = RedisConfig {
         addresses: vec![format!("redis://user:secret@127.0.0.1:{port}")],
         ..RedisConfig::default()
@@ -120,7 +131,7 @@ async fn redis_a_refused_connection_is_told_with_its_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_a_refused_connection_is_told_with_its_address() {
-    let port = free_port();
+    let (_socket, port) = refusing();
     let config = NatsConfig {
         servers: vec![format!("nats://user:secret@127.0.0.1:{port}")],
         ..NatsConfig::default()
