@@ -125,8 +125,8 @@ pub async fn post(address: SocketAddr, path: &str, body: impl Into<Bytes>) -> An
     answer.expect("it is answered")
 }
 
-/// A row of the table that `.ci/cluster-faults` prints: how many waited beside the fault, how many of them were lost, the
-/// worst answer, and what became of the fault.
+/// A row of the table that `.ci/cluster-faults` prints: how many waited beside the fault, how many were lost, the worst
+/// answer, and what became of the fault.
 pub fn print_row(row: &str, waits: usize, lost: usize, worst: Duration, then: impl Display) {
     println!("| F8 {row} | gateway | {waits} | {lost} | {worst:.1?} | {then} |");
 }
