@@ -4,21 +4,22 @@
 //! number also says where the watcher lies: in which chunk, and at which place of it. The low bits of the number are the
 //! watcher's [ticket](Ticket), with which it is found when it leaves.
 //!
-//! A watcher that leaves makes its place vacant, and no other watcher moves. So a processor that adds or removes a
-//! watcher takes few cache lines from the other processors, however long the list is. A chunk whose watchers have all
-//! left is removed; one is kept, so that a list of steady length allocates nothing.
+//! When a watcher leaves, its chunk notes that, and no other watcher moves. The place itself is neither read nor
+//! written: it lies in a cache line that belongs to the processor which adds watchers. So a processor that adds or
+//! removes one takes few cache lines from the others, however long the list is. A chunk whose watchers have all left is
+//! removed; one is kept, so that a list of steady length allocates nothing.
 
-use super::bound::Ticket;
+use super::bound::{JOINED, Ticket};
 use crate::address::Address;
 use crate::sync::{LIST_CHUNK, SEVERAL, SLICE};
 use std::collections::VecDeque;
 use std::iter::successors;
 
-/// In place of a watcher.
-pub(super) const VACANT: Address = Address::NONE;
-
 /// Numbers that are this far apart have the same ticket.
 const SPAN: u64 = 1 << Ticket::BITS;
+
+/// All watchers of a chunk.
+const ALL: u32 = u32::MAX >> (u32::BITS as usize - LIST_CHUNK);
 
 #[derive(Default)]
 pub(super) struct Arrivals {
@@ -37,9 +38,9 @@ pub(super) struct Arrivals {
 struct Chunk {
     number: u64,
     places: Box<Places>,
-    /// How many watchers have left. Counted instead of those that are there, so that an addition does not write it; and
+    /// A bit for each watcher that has left. Not for those that are there, so that an addition does not write it; and
     /// here instead of beside the places, which would be one more cache line for each removal.
-    left: usize,
+    left: u32,
 }
 
 type Places = [Address; LIST_CHUNK];
@@ -70,28 +71,39 @@ impl Arrivals {
     /// The last chunk is full, or there is none.
     fn begin(&mut self, chunk: u64) -> &mut Chunk {
         match self.last.take() {
-            Some(full) if full.left < LIST_CHUNK => self.full.push_back(full),
+            Some(full) if full.left != ALL => self.full.push_back(full),
             Some(vacant) => self.spare = Some(vacant.places),
             None => {}
         }
-        self.last.insert(Chunk::new(chunk, self.spare.take()))
+        let places = self.spare.take();
+        self.last.insert(Chunk {
+            number: chunk,
+            places: places.unwrap_or_else(|| Box::new([Address::NONE; LIST_CHUNK])),
+            left: 0,
+        })
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket, watcher: Address) {
+        // Most tickets say which number it is.
+        if ticket > JOINED && self.next <= SPAN {
+            self.remove_at(ticket.into(), |_| true);
+            return;
+        }
         // From the last number with this ticket on down.
         let behind = (self.next as Ticket).wrapping_sub(ticket);
         let last = self.next.checked_sub(behind.into());
         let numbers = successors(last, |number| number.checked_sub(SPAN));
         // The first few may have drawn no ticket.
         for number in numbers.chain(0..SEVERAL as u64) {
-            if self.remove_at(number, watcher) {
+            if self.remove_at(number, |there| *there == watcher) {
                 return;
             }
         }
     }
 
-    /// Returns whether `watcher` has this number.
-    fn remove_at(&mut self, number: u64, watcher: Address) -> bool {
+    /// Returns whether the watcher with this number was there, and `is_it`.
+    #[inline]
+    fn remove_at(&mut self, number: u64, is_it: impl Fn(&Address) -> bool) -> bool {
         let (number, place) = split(number);
         let index = self.index_in_full(number);
         let chunk = match (index, &mut self.last) {
@@ -99,13 +111,13 @@ impl Arrivals {
             (None, Some(last)) if last.number == number => last,
             _ => return false,
         };
-        if chunk.places[place] != watcher {
+        let bit = 1 << place;
+        if chunk.left & bit != 0 || !is_it(&chunk.places[place]) {
             return false;
         }
-        chunk.places[place] = VACANT;
-        chunk.left += 1;
+        chunk.left |= bit;
         self.len -= 1;
-        if let Some(index) = index.filter(|_| chunk.left == LIST_CHUNK) {
+        if let Some(index) = index.filter(|_| chunk.left == ALL) {
             self.remove_chunk(index);
         }
         true
@@ -158,32 +170,30 @@ impl Arrivals {
 
     /// All watchers.
     pub(super) fn iter(&self) -> impl Iterator<Item = Address> + '_ {
-        let chunks = self.full.iter().chain(&self.last);
-        let places = chunks.flat_map(|chunk| chunk.places.iter().copied());
-        // Most places are behind the last watcher.
-        places.filter(|watcher| *watcher != VACANT).take(self.len)
+        self.from(0).map(|(_, watcher)| watcher)
     }
 
     /// Those numbered from `from` on, with their numbers.
     fn from(&self, from: u64) -> impl Iterator<Item = (u64, Address)> + '_ {
         let is_before = |chunk: &Chunk| chunk.number < split(from).0;
         let full = self.full.range(self.full.partition_point(is_before)..);
-        let places = full.chain(&self.last).flat_map(|chunk| {
-            let first = chunk.number * LIST_CHUNK as u64;
-            (first..).zip(chunk.places.iter().copied())
-        });
-        places.filter(move |(number, watcher)| *number >= from && *watcher != VACANT)
+        let watchers = full.chain(&self.last).flat_map(Chunk::watchers);
+        watchers
+            .skip_while(move |(number, _)| *number < from)
+            .take_while(|(number, _)| *number < self.next)
     }
 }
 
 impl Chunk {
-    /// All `places` are vacant.
-    fn new(number: u64, places: Option<Box<Places>>) -> Self {
-        Self {
-            number,
-            places: places.unwrap_or_else(|| Box::new([VACANT; LIST_CHUNK])),
-            left: 0,
-        }
+    /// Those that have not left, with their numbers. In the last chunk of a list, also those that have not come yet.
+    fn watchers(&self) -> impl Iterator<Item = (u64, Address)> + '_ {
+        let mut there = ALL & !self.left;
+        std::iter::from_fn(move || {
+            let place = (there != 0).then(|| there.trailing_zeros() as usize)?;
+            there &= there - 1;
+            let number = self.number * LIST_CHUNK as u64 + place as u64;
+            Some((number, self.places[place]))
+        })
     }
 }
 
@@ -205,7 +215,7 @@ impl Arrivals {
     pub(super) fn skip(&mut self, chunks: u64) {
         let (number, used) = split(self.next);
         if let Some(last) = self.last.as_mut().filter(|_| used > 0) {
-            last.left += LIST_CHUNK - used;
+            last.left |= ALL << used & ALL;
         }
         self.next = (number + 1 + chunks) * LIST_CHUNK as u64;
     }

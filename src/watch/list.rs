@@ -9,7 +9,7 @@
 //! list is gone, and the numbers of the next list of the key start anew. So each list has an identity: a walk that
 //! finds another one has nothing more to meet.
 
-use super::arrivals::{Arrivals, VACANT};
+use super::arrivals::Arrivals;
 use super::bound::{Bound, JOINED, Rank, Turn};
 use crate::address::Address;
 use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
@@ -17,6 +17,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound as End, ControlFlow};
 use std::slice::from_ref;
+
+/// In place of a watcher in a short list.
+const VACANT: Address = Address::NONE;
 
 /// The watchers of one key. An empty list does not exist.
 pub(crate) enum WatchList {
