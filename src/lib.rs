@@ -31,6 +31,7 @@ pub mod guide;
 mod hash;
 #[cfg(loom)]
 #[doc(hidden)]
+#[path = "../loom-tests/inside/model.rs"]
 pub mod model;
 mod observe;
 mod operation;

@@ -26,17 +26,6 @@ pub(crate) struct Observer {
     tracer: Option<trace::Tracer>,
 }
 
-/// How an operation ended.
-#[derive(Debug, Clone, Copy)]
-#[allow(dead_code, reason = "each listener asks for its part")]
-pub(crate) struct End {
-    pub(crate) ending: Ending,
-    /// It expired, and could have completed.
-    pub(crate) missed_check: bool,
-    /// Its deadline, if the report needs it.
-    pub(crate) deadline: Option<Timestamp>,
-}
-
 /// A reading of the clock, if a report needs it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Since {
@@ -134,17 +123,20 @@ impl Observer {
         false
     }
 
-    /// It has ended. `watches` is the number of its watch entries; `now` reads the clock.
+    /// It has ended. `missed_check` says that it expired, and could have completed; `watches` is the number of its watch
+    /// entries; `deadline` is there if the report [wants](Self::wants_deadline) it; `now` reads the clock.
     #[inline]
     pub(crate) fn ended(
         &self,
         span: OperationSpan,
-        end: End,
+        ending: Ending,
+        missed_check: bool,
         watches: usize,
+        deadline: Option<Timestamp>,
         now: impl FnOnce() -> Timestamp,
     ) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.ended(end.ending, end.missed_check, watches));
+        self.meter(|it| it.ended(ending, missed_check, watches));
         #[cfg(any(feature = "metrics", feature = "tracing"))]
         if let Some(since) = span.since.reading {
             let now = now();
@@ -153,10 +145,10 @@ impl Observer {
             self.meter(|it| it.park_time.record(parked_for));
             #[cfg(feature = "tracing")]
             span.tracing.ended(
-                end.ending,
+                ending,
                 parked_for,
-                end.deadline.map(|deadline| now.saturating_since(deadline)),
-                end.missed_check,
+                deadline.map(|deadline| now.saturating_since(deadline)),
+                missed_check,
             );
         }
     }

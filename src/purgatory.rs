@@ -1,13 +1,14 @@
 //! Operations that wait for an event on their keys: [`Purgatory`], its settings, and what its calls return.
 
-// The life of an operation, file by file: `watch` and `keys` collect the keys; `park` parks it; `check` (by key or
-// handle) and `as_handler` (for the engine: at its deadline, at the shutdown) find it again; `complete` examines it and
-// ends it. All of them are methods of `Inner`, the state that the handles share (`inner`). The watch lists are in
-// `src/watch.rs`, slots and deadlines in `src/engine.rs`.
+// The life of an operation, file by file: `collect` and `keys` have the keys that it watches; `park` parks it; `check`
+// (by key or handle) and `as_handler` (for the engine: at its deadline, at the shutdown) find it again; `complete`
+// examines it and ends it. All of them are methods of `Inner`, the state that the handles share (`inner`). The watch
+// lists are in `src/watch.rs`, slots and deadlines in `src/engine.rs`.
 
 mod as_handler;
 mod check;
 mod checked_key;
+mod collect;
 mod complete;
 mod deferred;
 mod handle;
@@ -19,7 +20,6 @@ mod resolved_key;
 mod snapshot;
 #[cfg(debug_assertions)]
 mod stuck;
-mod watch;
 
 pub use crate::engine::settings::Builder;
 pub use crate::engine::shared_handle::WeakRef;
@@ -28,15 +28,15 @@ pub use crate::hash::{Key, KeyHasher, RandomState};
 pub use crate::operation::Cause;
 pub use crate::stats::Stats;
 pub use crate::watch::bound::Bound;
+pub use collect::Watch;
 pub use equivalent::Equivalent;
 pub use handle::Handle;
 pub use park::Admission;
 pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
-pub use watch::Watch;
 
 use crate::engine::deliver::RunOn;
-use crate::engine::settings::{Built, sound};
+use crate::engine::settings::sound;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_within};
 use crate::engine::{Engine, cores};
@@ -119,7 +119,7 @@ use std::time::Duration;
 /// while it is added to its list. Panics of `on_complete`, and of `try_complete` in a check, are caught and
 /// [counted](crate::purgatory::Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
-    shared: SharedHandle<Inner<Op, S>>,
+    pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
 
 impl<Op: DelayedOperation> Purgatory<Op> {
@@ -333,12 +333,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         shut_down(&self.shared.inner);
     }
 
-    /// For models: waits until a shutdown that another thread makes is over.
-    #[cfg(loom)]
-    pub(crate) fn wait_until_over(&self) {
-        crate::engine::shutdown::wait_until_over(&self.shared.inner);
-    }
-
     /// Refuses every park from now on, with [`RejectReason::Draining`], and waits until every parked operation has
     /// ended by itself and its completion has run, or `limit` has passed. Returns how many operations are still parked:
     /// [`snapshot`](Self::snapshot) says which. Timers and checks go on; a [`shutdown`](Self::shutdown) is the next
@@ -386,19 +380,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.watch.count(key)
     }
 
+    // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
     shared_methods!("operations");
 }
 
-shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>);
+shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>, (S, Own));
 
 /// The settings of a purgatory alone, but for its hasher.
 pub(crate) struct Own {
     map_shards: usize,
     max_watchers: usize,
-}
-
-impl<Op: DelayedOperation, S: KeyHasher> Built for Purgatory<Op, S> {
-    type Own = (S, Own);
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {

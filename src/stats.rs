@@ -35,15 +35,9 @@ impl Count {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// For any thread.
+    /// For any thread. Returns the count that this makes.
     #[inline]
-    pub(crate) fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    /// As [`add`](Self::add), and returns the count that this makes.
-    #[inline]
-    pub(crate) fn add_and_read(&self, n: u64) -> u64 {
+    pub(crate) fn add(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed) + n
     }
 
@@ -121,7 +115,7 @@ impl Counters {
     /// Counts for a thread without the lock; `is_owner` tells whether it has the number of the shard.
     ///
     /// INVARIANT: no two threads have one number at the same time, and a thread that gets the number of one that has
-    /// ended sees all that the other counted (`src/sync/thread_numbers.rs`).
+    /// ended sees all that the other counted (`src/sync/numbers.rs`).
     #[inline]
     pub(crate) fn count(&self, is_owner: bool, which: impl FnOnce(&Counts) -> &Count, n: usize) {
         if is_owner {

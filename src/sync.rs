@@ -2,17 +2,17 @@
 //!
 //! This is the only module that knows about loom and shuttle: a normal build gets std, parking_lot, crossbeam and
 //! dashmap ([`native`]); a build with `--cfg loom` or `--cfg shuttle` gets instrumented stand-ins of the same shape
-//! ([`model`]), so that the models in `loom-tests` and the random schedules of `shuttle-tests` run the library's own
-//! code.
+//! (`loom-tests/inside/sync.rs`), so that the models in `loom-tests` and the random schedules of `shuttle-tests` run the
+//! library's own code.
 
 mod lazy;
 #[cfg(any(loom, shuttle))]
+#[path = "../loom-tests/inside/sync.rs"]
 mod model;
 #[cfg(not(any(loom, shuttle)))]
 mod native;
+pub(crate) mod numbers;
 mod sharded_map;
-#[cfg(not(shuttle))]
-pub(crate) mod thread_numbers;
 
 #[cfg(any(loom, shuttle))]
 pub(crate) use model::*;

@@ -5,7 +5,7 @@ pub(crate) mod inner;
 use crate::address::Address;
 use crate::dispatch::Dispatch;
 use crate::engine::Engine;
-use crate::engine::settings::{Builder, Built, sound};
+use crate::engine::settings::{Builder, sound};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::error::{BuildError, Rejected};
 use crate::scheme::{HierarchicalWheel, Scheme};
@@ -64,6 +64,7 @@ pub struct TimerId {
 }
 
 impl<T: Send + 'static, W: Scheme> Timer<T, W> {
+    // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
     shared_methods!("timers that run");
 
     /// `None` for an id of another timer.
@@ -133,11 +134,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     }
 }
 
-shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>);
-
-impl<T: Send + 'static, W: Scheme> Built for Timer<T, W> {
-    type Own = ();
-}
+shared_type!([T: Send + 'static, W: Scheme] Timer, Timer<T, W>, Inner<T, W>, ());
 
 impl<T: Send + 'static> Timer<T> {
     /// A timer with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.

@@ -8,7 +8,7 @@ pub use fencing::FencingToken;
 pub use requests::{Requests, Responded, ResponseFuture};
 
 use crate::engine::Engine;
-use crate::engine::settings::{Builder, Built, sound};
+use crate::engine::settings::{Builder, sound};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::error::{BuildError, Rejected};
 use crate::hash::{Key, KeyHasher, RandomState};
@@ -70,6 +70,7 @@ type Inner<K, V, S> =
     timer::inner::Inner<u64, HierarchicalWheel, Entries<K, V, S>, (K, V, FencingToken)>;
 
 impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
+    // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
     shared_methods!("values kept");
 
     /// Keeps `value` for `key` until `timeout` has passed ([`Duration::MAX`]: without end). Returns its token, and the
@@ -236,12 +237,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     }
 }
 
-shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, Tracker<K, V, S>, Inner<K, V, S>);
-
-impl<K: Key, V: Send + 'static, S: KeyHasher> Built for Tracker<K, V, S> {
-    /// With the number of the first token.
-    type Own = (S, u64);
-}
+// Its own settings are the hasher and the number of the first token.
+shared_type!([K: Key, V: Send + 'static, S: KeyHasher] Tracker, Tracker<K, V, S>, Inner<K, V, S>, (S, u64));
 
 impl<K: Key, V: Send + 'static> Tracker<K, V> {
     /// A tracker with a tick of 1 ms, a reaper thread, and a completion thread on which `on_expiry` is called.

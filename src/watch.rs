@@ -131,8 +131,8 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     }
 
     /// Gives memory back that no watcher needs.
-    pub(crate) fn give_back(&self) {
-        self.lists.give_back();
+    pub(crate) fn shrink(&self) {
+        self.lists.shrink();
     }
 
     /// How many watchers `key` has.

@@ -4,7 +4,7 @@
 use loom::cell::UnsafeCell;
 use loom::thread;
 use loom_tests::bounded;
-use request_purgatory::model::ThreadNumbers;
+use request_purgatory::model::Numbers;
 use std::sync::Arc;
 
 /// Counters that only the thread with their number writes, with plain loads and stores.
@@ -18,7 +18,7 @@ unsafe impl Sync for Counters {}
 #[test]
 fn g16_counters_go_from_thread_to_thread_with_their_number() {
     bounded(|| {
-        let numbers = Arc::new(ThreadNumbers::default());
+        let numbers = Arc::new(Numbers::default());
         let counters = Arc::new(Counters::default());
         let threads = [(); 2].map(|()| {
             let (numbers, counters) = (numbers.clone(), counters.clone());

@@ -1,6 +1,6 @@
 //! On which thread the user's code runs for a payload that has ended.
 
-use super::handler::{Ended, Handler};
+use super::handler::{EndedPayload, Handler};
 use crate::dispatch::{Dispatch, Job};
 use crate::stats::{Ending, Event};
 use crate::sync::{Arc, Ordering, fence};
@@ -17,78 +17,54 @@ pub(crate) enum RunOn {
 
 /// Collects payloads that have ended, and delivers them when it is dropped: a panic on the way (of a key's `Hash`,
 /// say) loses none of them.
-pub(crate) struct Endings<'a, H: Handler> {
+pub(crate) struct Outbox<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
     run_on: RunOn,
-    ended: Collected<Ended<H::Left>>,
+    /// Most calls end one payload, or none.
+    first: Option<EndedPayload<H::Left>>,
+    others: Vec<EndedPayload<H::Left>>,
 }
 
-/// Most calls end one payload, or none.
-enum Collected<T> {
-    None,
-    Only(T),
-    Several(Vec<T>),
-}
-
-impl<T> Collected<T> {
-    #[inline]
-    fn take(&mut self) -> Self {
-        std::mem::replace(self, Self::None)
-    }
-
-    /// Out of line, so that what is pushed first stays in registers.
-    #[inline(never)]
-    fn push_another(&mut self, another: T) {
-        let mut all = self.take().into_vec();
-        all.push(another);
-        *self = Self::Several(all);
-    }
-
-    fn into_vec(self) -> Vec<T> {
-        match self {
-            Self::None => Vec::new(),
-            Self::Only(only) => vec![only],
-            Self::Several(several) => several,
-        }
-    }
-}
-
-impl<'a, H: Handler> Endings<'a, H> {
+impl<'a, H: Handler> Outbox<'a, H> {
     #[inline(always)]
     pub(crate) fn new(handler: &'a Arc<H>, trampoline: &'a Trampoline, run_on: RunOn) -> Self {
         Self {
             handler,
             trampoline,
             run_on,
-            ended: Collected::None,
+            first: None,
+            others: Vec::new(),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, ended: Ended<H::Left>) {
-        match self.ended {
-            Collected::None => self.ended = Collected::Only(ended),
-            _ => self.ended.push_another(ended),
+    pub(crate) fn push(&mut self, ended: EndedPayload<H::Left>) {
+        match self.first {
+            None => self.first = Some(ended),
+            Some(_) => self.others.push(ended),
         }
     }
 
     /// Takes them back: none of them is delivered.
-    pub(crate) fn into_all(mut self) -> Vec<Ended<H::Left>> {
-        self.ended.take().into_vec()
+    pub(crate) fn into_all(mut self) -> impl Iterator<Item = EndedPayload<H::Left>> {
+        let others = std::mem::take(&mut self.others);
+        self.first.take().into_iter().chain(others)
     }
 }
 
-impl<H: Handler> Drop for Endings<'_, H> {
+impl<H: Handler> Drop for Outbox<'_, H> {
     #[inline(always)]
     fn drop(&mut self) {
-        match self.ended.take() {
-            Collected::None => {}
-            Collected::Only(only) => deliver(self.handler, self.trampoline, only, self.run_on),
-            Collected::Several(several) => {
-                deliver_all(self.handler, self.trampoline, several, self.run_on);
-            }
+        let Some(first) = self.first.take() else {
+            return;
+        };
+        if self.others.is_empty() {
+            return deliver(self.handler, self.trampoline, first, self.run_on);
         }
+        self.others.insert(0, first);
+        let all = std::mem::take(&mut self.others);
+        deliver_all(self.handler, self.trampoline, all, self.run_on);
     }
 }
 
@@ -97,7 +73,7 @@ impl<H: Handler> Drop for Endings<'_, H> {
 pub(crate) fn deliver<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    ended: Ended<H::Left>,
+    ended: EndedPayload<H::Left>,
     run_on: RunOn,
 ) {
     if trampoline.is_outermost() && !goes_to_executor::<H>(handler, &ended, run_on) {
@@ -113,7 +89,7 @@ pub(crate) fn deliver<H: Handler>(
 fn deliver_one<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    ended: Ended<H::Left>,
+    ended: EndedPayload<H::Left>,
     run_on: RunOn,
 ) {
     deliver_all(handler, trampoline, vec![ended], run_on);
@@ -123,7 +99,7 @@ fn deliver_one<H: Handler>(
 pub(crate) fn deliver_all<H: Handler>(
     handler: &Arc<H>,
     trampoline: &Trampoline,
-    all: Vec<Ended<H::Left>>,
+    all: Vec<EndedPayload<H::Left>>,
     run_on: RunOn,
 ) {
     let mut here = |ended| run_here(handler, trampoline, ended);
@@ -162,14 +138,14 @@ pub(crate) fn deliver_all<H: Handler>(
     for_here.into_iter().for_each(&mut here);
 }
 
-fn goes_to_executor<H: Handler>(handler: &H, ended: &Ended<H::Left>, run_on: RunOn) -> bool {
+fn goes_to_executor<H: Handler>(handler: &H, ended: &EndedPayload<H::Left>, run_on: RunOn) -> bool {
     (run_on == RunOn::Executor || ended.ending == Ending::Expired)
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 
 /// Runs the user's code for one payload on this thread, outside every callback.
 #[inline(always)]
-fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: Ended<H::Left>) {
+fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: EndedPayload<H::Left>) {
     if trampoline.is_outermost() {
         complete(&**handler, ended);
     } else {
@@ -179,9 +155,9 @@ fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: Ended<
 
 /// Runs the user's code for one payload; the one place that does. Then its place under the limit is free.
 #[inline(always)]
-fn complete<H: Handler>(handler: &H, ended: Ended<H::Left>) {
+fn complete<H: Handler>(handler: &H, ended: EndedPayload<H::Left>) {
     // Taken apart, so that it stays in registers: a closure that borrows a part has the whole written to memory.
-    let Ended {
+    let EndedPayload {
         left,
         ending,
         was_parked,
@@ -200,13 +176,13 @@ fn complete<H: Handler>(handler: &H, ended: Ended<H::Left>) {
 /// Runs the user's code when it is dropped, wherever that is: an executor that loses the job cannot lose the ending.
 struct Delivery<H: Handler> {
     handler: Arc<H>,
-    ended: Vec<Ended<H::Left>>,
+    ended: Vec<EndedPayload<H::Left>>,
     /// An executor of the user's runs it, perhaps at once.
     by_executor: bool,
 }
 
 impl<H: Handler> Delivery<H> {
-    fn new(handler: &Arc<H>, mut ended: Vec<Ended<H::Left>>, by_executor: bool) -> Self {
+    fn new(handler: &Arc<H>, mut ended: Vec<EndedPayload<H::Left>>, by_executor: bool) -> Self {
         let engine = handler.engine();
         engine.count(Event::HandedOver, ended.len());
         ended.iter_mut().for_each(|ended| ended.pass = None);

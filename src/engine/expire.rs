@@ -10,7 +10,7 @@
 
 use super::Engine;
 use super::deliver::{RunOn, deliver_all};
-use super::handler::{Ended, Handler};
+use super::handler::{EndedPayload, Handler};
 use super::shard::Shard;
 use crate::address::Address;
 use crate::cell::state::Mark;
@@ -108,7 +108,7 @@ fn expire_in<H: Handler>(
 
 /// Payloads that have expired together.
 struct Batch<H: Handler> {
-    ended: Vec<Ended<H::Left>>,
+    ended: Vec<EndedPayload<H::Left>>,
     unreclaimed: Vec<H::Stale>,
     /// Of those that have expired.
     deadlines: Vec<Tick>,

@@ -12,7 +12,7 @@ use crate::sync::{Arc, Mutex};
 const LONG: usize = 256;
 
 /// A payload that has ended, on its way to the user's code.
-pub(crate) struct Ended<L> {
+pub(crate) struct EndedPayload<L> {
     /// What the user's code gets.
     pub(crate) left: L,
     pub(crate) ending: Ending,
@@ -24,7 +24,7 @@ pub(crate) struct Ended<L> {
     pub(crate) pass: Option<Pass>,
 }
 
-impl<L> Ended<L> {
+impl<L> EndedPayload<L> {
     pub(crate) fn new(left: L, ending: Ending) -> Self {
         Self {
             left,
@@ -53,13 +53,19 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn reclaim_queue(&self) -> &ReclaimQueue<Self::Stale>;
 
     /// Ends a payload whose deadline has passed.
-    fn expire(self: &Arc<Self>, held: Held<'_, Self::Payload>) -> (Ended<Self::Left>, Self::Stale);
+    fn expire(
+        self: &Arc<Self>,
+        held: Held<'_, Self::Payload>,
+    ) -> (EndedPayload<Self::Left>, Self::Stale);
 
     /// Frees the slots of payloads that have expired and been counted, and reclaims what else they left behind.
     fn reclaim(&self, batch: Vec<Self::Stale>);
 
     /// Ends a payload because of the shutdown. `None` if it is not for the user's code.
-    fn on_shutdown(self: &Arc<Self>, held: Held<'_, Self::Payload>) -> Option<Ended<Self::Left>>;
+    fn on_shutdown(
+        self: &Arc<Self>,
+        held: Held<'_, Self::Payload>,
+    ) -> Option<EndedPayload<Self::Left>>;
 
     /// Runs the user's code for a payload that has ended; the caller catches its panics.
     fn complete(&self, left: Self::Left, ending: Ending);
@@ -76,7 +82,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     fn on_idle(&self) {}
 
     /// The last handle was dropped: drops the payloads that the shutdown left for its caller.
-    fn discard(&self) {}
+    fn on_dropped(&self) {}
 
     /// The shutdown has ended every payload, or left that to the thread that holds it. Drops all deferred calls, and
     /// takes no more.

@@ -49,7 +49,7 @@ impl<H: Handler> Clone for SharedHandle<H> {
 }
 
 /// A public type over a [`SharedHandle`].
-pub(crate) trait Shared: Sized {
+pub(crate) trait OverHandle: Sized {
     type Handler: Handler;
 
     fn over(shared: SharedHandle<Self::Handler>) -> Self;
@@ -65,7 +65,7 @@ pub struct WeakRef<T> {
 }
 
 #[expect(private_bounds, reason = "the four types are all that it can refer to")]
-impl<T: Shared> WeakRef<T> {
+impl<T: OverHandle> WeakRef<T> {
     pub(crate) fn to(shared: &SharedHandle<T::Handler>) -> Self {
         let shutdown: Weak<ShutdownOnDrop<T::Handler>> = Arc::downgrade(&shared.shutdown);
         Self {
@@ -145,8 +145,12 @@ pub(crate) use shared_methods;
 
 /// What [`Clone`] and the like are for a public type over a [`SharedHandle`].
 macro_rules! shared_type {
-    ([$($generics:tt)*] $name:ident, $type:ty, $handler:ty) => {
-        impl<$($generics)*> crate::engine::shared_handle::Shared for $type {
+    ([$($generics:tt)*] $name:ident, $type:ty, $handler:ty, $own_settings:ty) => {
+        impl<$($generics)*> crate::engine::settings::Built for $type {
+            type Own = $own_settings;
+        }
+
+        impl<$($generics)*> crate::engine::shared_handle::OverHandle for $type {
             type Handler = $handler;
 
             fn over(shared: SharedHandle<$handler>) -> Self {

@@ -1,6 +1,6 @@
 //! The end of a handler: drain and shutdown.
 
-use super::deliver::{Endings, RunOn};
+use super::deliver::{Outbox, RunOn};
 use super::drive::advance;
 use super::expire::reclaim;
 use super::handler::Handler;
@@ -34,7 +34,7 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     close(handler, CLOSED);
     {
         let _trampoline = Trampoline::enter();
-        handler.discard();
+        handler.on_dropped();
     }
     let engine = handler.engine();
     // Where the shutdown came from a callback, no thread has joined the threads yet. One in the background joins them.
@@ -128,7 +128,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
         // After this no payload gets a slot here. One that has a slot and is still being registered is held, and its
         // holder will find the mark.
         shard.refuse(RejectReason::ShutDown);
-        let mut endings = Endings::new(handler, &trampoline, RunOn::Caller);
+        let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.occupants() {
             if let Some(held) = engine.claim(at, Mark::ShutDown) {
                 if let Some(ended) = handler.on_shutdown(held) {

@@ -48,11 +48,11 @@ use std::time::Duration;
 /// ```
 pub struct Awaited<Op: 'static> {
     op: Op,
-    reply: Option<Reply<End<Op>>>,
+    reply: Option<Reply<Outcome<Op>>>,
 }
 
 /// What an operation and its future share.
-type End<Op> = Promise<Result<(Op, Completion), WaitError>>;
+type Outcome<Op> = Promise<Result<(Op, Completion), WaitError>>;
 
 impl<Op: 'static> Awaited<Op> {
     /// An operation that no task awaits, for [`Purgatory::try_complete_else_watch`].

@@ -1,13 +1,12 @@
 //! The purgatory as a handler: what the engine calls when an operation expires, is shut down or is completed.
 
-use super::deferred::Deferred;
 use super::inner::{Inner, Parked, Stale, Wheel};
 #[cfg(debug_assertions)]
 use super::stuck::InProgress;
 use crate::cell::slab::Held;
 use crate::engine::Engine;
 use crate::engine::deliver::RunOn;
-use crate::engine::handler::{Ended, Handler, ReclaimQueue};
+use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
 use crate::hash::KeyHasher;
 use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Event};
@@ -30,8 +29,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     /// The operation is examined once more. The answer decides nothing, but shows a check that was not made.
-    fn expire(self: &Arc<Self>, mut held: Held<'_, Parked<Op>>) -> (Ended<Op>, Stale<Op::Key>) {
-        let answer = self.ask_for(&mut held, Cause::DEADLINE, Why::Deadline);
+    fn expire(
+        self: &Arc<Self>,
+        mut held: Held<'_, Parked<Op>>,
+    ) -> (EndedPayload<Op>, Stale<Op::Key>) {
+        let answer = self.examine_without_key(&mut held, Cause::DEADLINE, Why::Deadline);
         let missed_check = matches!(answer, Ok(true));
         if missed_check {
             self.engine.count(Event::MissedCheck, 1);
@@ -50,10 +52,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             (stale.slot, watches)
         }));
         // The user's destructors may drive the timer again.
-        all_keys.into_iter().for_each(|keys| self.discard(keys));
+        all_keys.into_iter().for_each(|keys| self.drop_keys(keys));
     }
 
-    fn on_shutdown(self: &Arc<Self>, held: Held<'_, Parked<Op>>) -> Option<Ended<Op>> {
+    fn on_shutdown(self: &Arc<Self>, held: Held<'_, Parked<Op>>) -> Option<EndedPayload<Op>> {
         Some(self.end_and_reclaim(held, Ending::ShutDown))
     }
 
@@ -78,20 +80,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             let Some((check, bound)) = self.deferred.next() else {
                 return;
             };
-            match &check {
-                Deferred::Key(key) => self.check_key_in_slices(key, bound, pause),
-                Deferred::Operation(address) => {
-                    self.check_one(*address, None, RunOn::Executor);
-                    pause();
-                }
-            }
+            self.check_deferred(&check, &bound, RunOn::Executor, pause);
             // The destructor of a key may panic.
             drop_user_value(check);
         });
     }
 
     fn on_idle(&self) {
-        self.watch.give_back();
+        self.watch.shrink();
         self.forget_causes();
     }
 

@@ -20,8 +20,8 @@ use super::complete::Examined;
 use super::deferred::Deferred;
 use super::inner::Inner;
 use crate::address::Address;
-use crate::engine::deliver::{Endings, RunOn, deliver};
-use crate::engine::handler::Ended;
+use crate::engine::deliver::{Outbox, RunOn, deliver};
+use crate::engine::handler::EndedPayload;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::{Ending, Event};
@@ -43,7 +43,7 @@ use std::rc::Rc;
 /// A check of several operations. When it is dropped, the completions run.
 struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
-    endings: Endings<'a, Inner<Op, S>>,
+    endings: Outbox<'a, Inner<Op, S>>,
     bound: Bound,
     /// Operations found satisfied; and those of them that use up the bound.
     completed: usize,
@@ -117,16 +117,25 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         usize::from(self.check_one(watcher, Some(&checked), run_on))
     }
 
-    /// For the thread that drives the timer: `pause` is called between slices.
-    pub(crate) fn check_key_in_slices(
+    /// Makes a check that has waited; `pause` is called between slices. The thread examines no operation.
+    pub(crate) fn check_deferred(
         self: &Arc<Self>,
-        key: &Op::Key,
-        bound: Bound,
-        pause: &mut dyn FnMut(),
+        what: &Deferred<Op::Key>,
+        bound: &Bound,
+        run_on: RunOn,
+        mut pause: impl FnMut(),
     ) {
-        let mut copied = Copied::default();
-        if let Some(found) = self.watch.find(key, &mut copied) {
-            self.check_found(key, (found, &copied), &bound, RunOn::Executor, pause);
+        match what {
+            Deferred::Key(key) => {
+                let mut copied = Copied::default();
+                if let Some(found) = self.watch.find(&**key, &mut copied) {
+                    self.check_found(&**key, (found, &copied), bound, run_on, pause);
+                }
+            }
+            Deferred::Operation(address) => {
+                self.check_one(*address, None, run_on);
+                pause();
+            }
         }
     }
 
@@ -168,7 +177,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let trampoline = Trampoline::enter();
         let mut check = Check {
             inner: self,
-            endings: Endings::new(self, &trampoline, run_on),
+            endings: Outbox::new(self, &trampoline, run_on),
             bound,
             completed: 0,
             counted: 0,
@@ -226,7 +235,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 deliver(self, &trampoline, ended, RunOn::Caller);
                 return satisfied;
             }
-            let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+            let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
             endings.push(ended);
             return satisfied + self.check_resolved(checked, list, others, &Bound::all());
         }
@@ -243,7 +252,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self: &Arc<Self>,
         address: Address,
         checked: Option<&dyn Checked<Op::Key>>,
-    ) -> Option<Ended<Op>> {
+    ) -> Option<EndedPayload<Op>> {
         match self.examine(address, checked)? {
             Examined::Ended(ended) => Some(ended),
             Examined::Parked(_) => {
@@ -355,20 +364,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         } else if first || !is_in_nested_check() {
             check.waiting.set(Some(bound));
             let (inner, waiting) = (self.clone(), check.waiting.clone());
-            queue_check(Box::new(move || inner.run_nested(&what, &waiting)));
+            queue_check(Box::new(move || {
+                let bound = waiting.take().unwrap_or_default();
+                inner.check_deferred(&what, &bound, RunOn::Caller, || ());
+            }));
         } else if cause.is_for_a_mark() {
             drop(checks);
             self.defer(what, bound);
-        }
-    }
-
-    fn run_nested(self: &Arc<Self>, what: &Deferred<Op::Key>, waiting: &Cell<Option<Bound>>) {
-        let bound = waiting.take().unwrap_or_default();
-        match what {
-            Deferred::Key(key) => _ = self.check_key(&**key, &bound, RunOn::Caller),
-            Deferred::Operation(address) => {
-                self.check_one(*address, None, RunOn::Caller);
-            }
         }
     }
 }

@@ -80,12 +80,12 @@ impl<K: Eq> Checked<K> for ByNumber<'_, K> {
 }
 
 /// A key that is checked, and an operation that watches it.
-pub(crate) struct Asked<'a, K> {
+pub(crate) struct CheckedOf<'a, K> {
     pub(crate) checked: &'a dyn Checked<K>,
     pub(crate) keys: &'a Keys<K>,
 }
 
-impl<K> CheckedKey<K> for Asked<'_, K> {
+impl<K> CheckedKey<K> for CheckedOf<'_, K> {
     fn find(&self) -> Option<&K> {
         self.checked.find_in(self.keys)
     }

@@ -1,6 +1,6 @@
 //! Examining an operation, and ending it: because it is satisfied, forced or cancelled.
 
-use super::checked_key::{Asked, Checked};
+use super::checked_key::{Checked, CheckedOf};
 use super::deferred::Deferred;
 use super::inner::{ForceCause, Inner, Parked, Stale};
 use super::keys::Keys;
@@ -10,10 +10,9 @@ use crate::address::Address;
 use crate::cell::slab::{Held, Released};
 use crate::cell::state::Mark;
 use crate::engine::UserPanic;
-use crate::engine::deliver::{Endings, RunOn, deliver};
-use crate::engine::handler::Ended;
+use crate::engine::deliver::{Outbox, RunOn, deliver};
+use crate::engine::handler::EndedPayload;
 use crate::hash::KeyHasher;
-use crate::observe::End;
 use crate::operation::{Cause, Completion, DelayedOperation};
 use crate::stats::Ending;
 use crate::sync::{Arc, MAX_EXAMINATIONS};
@@ -29,7 +28,7 @@ pub(crate) enum Examined<Op> {
     /// It is parked here, and no thread holds it.
     Parked(Address),
     /// This thread has ended it.
-    Ended(Ended<Op>),
+    Ended(EndedPayload<Op>),
 }
 
 impl Ending {
@@ -84,7 +83,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> Option<Examined<Op>> {
         let mut held = self.engine.claim(address, Mark::Recheck)?;
-        let answer = self.ask(&mut held, checked);
+        let answer = self.examine_held(&mut held, Why::Check, |parked| {
+            let Parked { op, keys, .. } = parked;
+            match checked {
+                Some(checked) => op.try_complete_for(Cause::of_key(&CheckedOf { checked, keys })),
+                None => op.try_complete_for(Cause::OTHER),
+            }
+        });
         let for_its_key = checked.is_some() && matches!(answer, Ok(true));
         let mut examined = self.release_or_end(held, answer);
         if let Examined::Ended(ended) = &mut examined {
@@ -93,37 +98,28 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Some(examined)
     }
 
-    /// Asks a held operation whether it can complete.
+    /// Examines an operation that this thread holds: `try_complete` calls the method of that name.
     #[inline(always)]
-    fn ask(
+    fn examine_held(
         &self,
         held: &mut Held<'_, Parked<Op>>,
-        checked: Option<&dyn Checked<Op::Key>>,
+        why: Why,
+        try_complete: impl FnOnce(&mut Parked<Op>) -> bool,
     ) -> Result<bool, UserPanic> {
-        let _inside = self.enter_try_complete(held.examinee(), Why::Check);
-        self.engine.guarded(|| {
-            held.with(|parked| {
-                let Parked { op, keys, .. } = parked;
-                match checked {
-                    Some(checked) => op.try_complete_for(Cause::of_key(&Asked { checked, keys })),
-                    None => op.try_complete_for(Cause::OTHER),
-                }
-            })
-        })
+        let _inside = self.enter_try_complete(held.examinee(), why);
+        self.engine.guarded(|| held.with(try_complete))
     }
 
-    /// Asks it for a reason that names no key: another thread has left a mark, or the deadline has passed.
+    /// Examines it for a reason that names no key: another thread has left a mark, or the deadline has passed.
     #[cold]
     #[inline(never)]
-    pub(crate) fn ask_for(
+    pub(crate) fn examine_without_key(
         &self,
         held: &mut Held<'_, Parked<Op>>,
         cause: Cause<'_, Op::Key>,
         why: Why,
     ) -> Result<bool, UserPanic> {
-        let _inside = self.enter_try_complete(held.examinee(), why);
-        self.engine
-            .guarded(|| held.with(|parked| parked.op.try_complete_for(cause)))
+        self.examine_held(held, why, |parked| parked.op.try_complete_for(cause))
     }
 
     /// Hands a held operation that is being forced its cause, if one was left for it.
@@ -167,7 +163,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
                 Released::Recheck(again) => {
                     held = again;
-                    answer = self.ask_for(&mut held, Cause::OTHER, Why::Mark);
+                    answer = self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
                 }
                 Released::End {
                     held: marked,
@@ -183,7 +179,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                         self.apply_cause(&mut held);
                     }
                     // The event may have been reported before the ending.
-                    let ask = || self.ask_for(&mut held, Cause::OTHER, Why::Mark);
+                    let ask = || self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
                     break match unexamined.then(ask) {
                         Some(Ok(true)) => Ending::Satisfied,
                         Some(Err(UserPanic)) => Ending::Aborted,
@@ -193,23 +189,27 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
         };
         let ended = self.end_and_reclaim(held, ending);
-        Examined::Ended(Ended { pass, ..ended })
+        Examined::Ended(EndedPayload { pass, ..ended })
     }
 
     /// Ends an operation, and takes it off its watch lists and out of the timer.
     #[inline(always)]
-    pub(crate) fn end_and_reclaim(&self, held: Held<'_, Parked<Op>>, ending: Ending) -> Ended<Op> {
+    pub(crate) fn end_and_reclaim(
+        &self,
+        held: Held<'_, Parked<Op>>,
+        ending: Ending,
+    ) -> EndedPayload<Op> {
         let (ended, stale) = self.end(held, ending, false);
         self.unwatch(&stale.keys, stale.watcher());
         self.engine.free(stale.slot, ending, stale.keys.len());
-        self.discard(stale.keys);
+        self.drop_keys(stale.keys);
         ended
     }
 
     /// Drops keys that are not watched, or not any more. A destructor that panics costs the operation neither its
     /// completion nor its way back.
     #[inline]
-    pub(crate) fn discard(&self, keys: Keys<Op::Key>) {
+    pub(crate) fn drop_keys(&self, keys: Keys<Op::Key>) {
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| keys.drop_each());
         }
@@ -228,7 +228,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         held: Held<'_, Parked<Op>>,
         ending: Ending,
         missed_check: bool,
-    ) -> (Ended<Op>, Stale<Op::Key>) {
+    ) -> (EndedPayload<Op>, Stale<Op::Key>) {
         let wanted = self
             .engine
             .observe(|observer| observer.wants_deadline(ending));
@@ -237,16 +237,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             .flatten();
         let (Parked { op, keys, span }, slot) = held.end();
         let watches = keys.len();
-        let end = End {
-            ending,
-            missed_check,
-            deadline,
-        };
         self.engine.observe(|observer| {
-            observer.ended(span, end, watches, || self.engine.clock.now());
+            let now = || self.engine.clock.now();
+            observer.ended(span, ending, missed_check, watches, deadline, now);
         });
-        let ended = Ended::new(op, ending);
-        (ended, Stale { slot, keys })
+        (EndedPayload::new(op, ending), Stale { slot, keys })
     }
 
     /// Takes an operation that has ended off the lists of its keys.
@@ -303,7 +298,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Gives an ended operation to the caller: no user code runs for it.
     #[inline]
-    pub(crate) fn give_back(&self, ended: Ended<Op>) -> Op {
+    pub(crate) fn withdrawn(&self, ended: EndedPayload<Op>) -> Op {
         self.engine.free_place();
         ended.left
     }
@@ -325,7 +320,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
-        let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+        let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
             if let Some(cause) = cause {
@@ -358,7 +353,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let trampoline = Trampoline::enter();
         let held = self.engine.claim(address, Mark::Cancel)?;
         let ended = self.end_and_reclaim(held, Ending::Cancelled);
-        let op = self.give_back(ended);
+        let op = self.withdrawn(ended);
         self.engine.leave(trampoline);
         Some(op)
     }
@@ -369,14 +364,14 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let trampoline = Trampoline::enter();
-        let mut endings = Endings::new(self, &trampoline, RunOn::Caller);
+        let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
         self.watch.visit_all(key, |watcher| {
             if let Some(held) = self.engine.claim(watcher, Mark::Cancel) {
                 endings.push(self.end_and_reclaim(held, Ending::Cancelled));
             }
         });
-        let cancelled = endings.into_all().into_iter();
-        let cancelled = cancelled.map(|ended| self.give_back(ended)).collect();
+        let cancelled = endings.into_all();
+        let cancelled = cancelled.map(|ended| self.withdrawn(ended)).collect();
         self.engine.leave(trampoline);
         cancelled
     }

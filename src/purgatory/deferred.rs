@@ -1,18 +1,17 @@
 //! Checks that wait until the timer is driven.
 
 use crate::address::Address;
-use crate::hash::KeyHasher;
+use crate::hash::{Key, KeyHasher};
 use crate::sync::{Arc, Mutex};
 use crate::trampoline::{Trampoline, drop_user_value};
 use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
 
 /// The key or the operation that a deferred check is of.
 ///
 /// A key is shared by the entries of a queue and of a map. So a map in which `Hash` panics never drops it, under the
 /// lock: destructors of keys are the user's.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Deferred<K> {
     /// All operations on a key.
     Key(Arc<K>),
@@ -23,15 +22,6 @@ pub(crate) enum Deferred<K> {
 impl<K> Deferred<K> {
     pub(crate) fn key(key: K) -> Self {
         Self::Key(Arc::new(key))
-    }
-}
-
-impl<K> Clone for Deferred<K> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Key(key) => Self::Key(key.clone()),
-            Self::Operation(address) => Self::Operation(*address),
-        }
     }
 }
 
@@ -49,7 +39,7 @@ struct Waiting<K, S> {
     closed: bool,
 }
 
-impl<K: Hash + Eq + 'static, S: KeyHasher> DeferredChecks<K, S> {
+impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
     pub(crate) fn new(hasher: S) -> Self {
         Self(Mutex::new(Waiting {
             order: VecDeque::new(),

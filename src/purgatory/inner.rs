@@ -119,14 +119,10 @@ impl<Op: 'static> ForceCauses<Op> {
     /// Forgets the causes of operations that have ended otherwise.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
         let mut causes = self.0.lock();
-        let ended = causes
-            .keys()
-            .copied()
-            .filter(|address| !is_parked(*address));
-        let ended = ended.collect::<Vec<_>>();
-        let ended = ended.iter().filter_map(|address| causes.remove(address));
-        let ended = ended.collect::<Vec<_>>();
+        let all = std::mem::take(&mut *causes).into_iter();
+        let (parked, ended) = all.partition::<HashMap<_, _>, _>(|(at, _)| is_parked(*at));
+        *causes = parked;
         drop(causes);
-        drop_user_values(ended);
+        drop_user_values(ended.into_values());
     }
 }

@@ -6,15 +6,15 @@
 //! 4. It is examined again: an event before its key was watched is seen now; one after left a mark.
 //! 5. It is released, which fails while there is a mark.
 
+use super::collect::Watch;
 use super::complete::Examined;
 use super::handle::Handle;
 use super::inner::{Inner, Parked};
 use super::keys::Keys;
-use super::watch::Watch;
 use crate::cell::slab::Held;
 use crate::engine::UserPanic;
 use crate::engine::deliver::{RunOn, deliver};
-use crate::engine::handler::Ended;
+use crate::engine::handler::EndedPayload;
 use crate::error::{RejectReason, Rejected};
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::{Observer, OperationSpan};
@@ -141,10 +141,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.engine.count(Event::CompletedAtOnce, 1);
                 self.engine
                     .observe(|observer| observer.completed_at_once(span));
-                self.discard(keys);
-                return Ok(Examined::Ended(Ended {
+                self.drop_keys(keys);
+                return Ok(Examined::Ended(EndedPayload {
                     was_parked: false,
-                    ..Ended::new(op, Ending::Satisfied)
+                    ..EndedPayload::new(op, Ending::Satisfied)
                 }));
             }
             Err(UserPanic) => return Err(self.refuse(RejectReason::Panicked, op, Some(keys))),
@@ -163,7 +163,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.register(held)
             }
             Err(rejected) => Err(rejected.map(|Parked { op, keys, .. }| {
-                self.discard(keys);
+                self.drop_keys(keys);
                 op
             })),
         }
@@ -172,7 +172,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[cold]
     fn refuse(&self, reason: RejectReason, op: Op, keys: Option<Keys<Op::Key>>) -> Rejected<Op> {
         if let Some(keys) = keys {
-            self.discard(keys);
+            self.drop_keys(keys);
         }
         Rejected::new(reason, op)
     }
@@ -211,12 +211,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 false => (Ending::Aborted, RejectReason::Panicked),
             };
             let ended = self.unregister(held, watched, ending);
-            return Err(Rejected::new(reason, self.give_back(ended)));
+            return Err(Rejected::new(reason, self.withdrawn(ended)));
         }
         match self.release_or_end(held, answer) {
             // It panicked when it was examined once more, for a check that came meanwhile.
             Examined::Ended(ended) if ended.ending == Ending::Aborted => {
-                let op = self.give_back(ended);
+                let op = self.withdrawn(ended);
                 Err(Rejected::new(RejectReason::Panicked, op))
             }
             examined => Ok(examined),
@@ -226,7 +226,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Ends an operation of which only the first `watched` watches were made. (Marks that other threads have left for
     /// it are void: it was never parked.)
     #[cold]
-    fn unregister(&self, held: Held<'_, Parked<Op>>, watched: usize, ending: Ending) -> Ended<Op> {
+    fn unregister(
+        &self,
+        held: Held<'_, Parked<Op>>,
+        watched: usize,
+        ending: Ending,
+    ) -> EndedPayload<Op> {
         let (ended, stale) = self.end(held, ending, false);
         let mut left = watched;
         self.for_each_watch(&stale.keys, |target, turn| {
@@ -236,7 +241,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
         });
         self.engine.free(stale.slot, ending, stale.keys.len());
-        self.discard(stale.keys);
+        self.drop_keys(stale.keys);
         ended
     }
 }

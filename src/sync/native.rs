@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use super::thread_numbers::ThreadNumbers;
+use super::numbers::Numbers;
 pub(crate) use crossbeam::utils::CachePadded;
 use dashmap::DashMap;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
@@ -59,7 +59,7 @@ pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
 const KEPT: usize = 16;
 
 /// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
-pub(crate) fn give_back<K: Eq + Hash, V>(map: &Shards<K, V>) {
+pub(crate) fn shrink<K: Eq + Hash, V>(map: &Shards<K, V>) {
     for mut shard in map.shards().iter().filter_map(|shard| shard.try_write()) {
         if shard.is_empty() && shard.buckets() > KEPT {
             shard.shrink_to(0, |_| unreachable!("there is no entry to hash"));
@@ -116,7 +116,7 @@ pub(crate) fn thread_number() -> u32 {
 
 #[cold]
 fn take_thread_number() -> u32 {
-    static NUMBERS: LazyLock<ThreadNumbers> = LazyLock::new(ThreadNumbers::default);
+    static NUMBERS: LazyLock<Numbers> = LazyLock::new(Numbers::default);
     struct GiveBack(u32);
     impl Drop for GiveBack {
         fn drop(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
-use super::{Entry, Lazy, Shards, for_each_entry, give_back, make_shards, map_shards};
+use super::{Entry, Lazy, Shards, for_each_entry, make_shards, map_shards, shrink};
 use dashmap::SharedValue;
 use equivalent::Equivalent;
 use std::hash::{BuildHasher, Hash};
@@ -218,9 +218,9 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     }
 
     /// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
-    pub(crate) fn give_back(&self) {
+    pub(crate) fn shrink(&self) {
         if let Some(shards) = self.map.get_made() {
-            give_back(shards);
+            shrink(shards);
         }
     }
 

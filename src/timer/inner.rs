@@ -4,7 +4,7 @@ use crate::address::Address;
 use crate::cell::slab::{EndedSlot, Held};
 use crate::cell::state::Mark;
 use crate::engine::Engine;
-use crate::engine::handler::{Ended, Handler, ReclaimQueue};
+use crate::engine::handler::{EndedPayload, Handler, ReclaimQueue};
 use crate::engine::shutdown::shut_down;
 use crate::error::{RejectReason, Rejected};
 use crate::scheme::Scheme;
@@ -97,7 +97,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
     }
 
     /// Drops payloads that the shutdown has left. The caller is inside a call of the library.
-    pub(crate) fn discard_all(&self, remains: Vec<L>) {
+    pub(crate) fn drop_remains(&self, remains: Vec<L>) {
         for left in remains {
             // Of destructors that panic together the process would die.
             let discard = || (self.on_end)(left, Ending::ShutDown);
@@ -123,10 +123,10 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
         &self.unreclaimed
     }
 
-    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (Ended<L>, EndedSlot) {
+    fn expire(self: &Arc<Self>, held: Held<'_, T>) -> (EndedPayload<L>, EndedSlot) {
         let (payload, slot) = held.end();
         let left = self.extra.leave(slot.address(), payload);
-        (Ended::new(left, Ending::Expired), slot)
+        (EndedPayload::new(left, Ending::Expired), slot)
     }
 
     fn reclaim(&self, batch: Vec<EndedSlot>) {
@@ -134,7 +134,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
             .free_counted(batch.into_iter().map(|slot| (slot, 0)));
     }
 
-    fn on_shutdown(self: &Arc<Self>, held: Held<'_, T>) -> Option<Ended<L>> {
+    fn on_shutdown(self: &Arc<Self>, held: Held<'_, T>) -> Option<EndedPayload<L>> {
         let address = held.address();
         let payload = self.engine.withdraw(held, Ending::ShutDown);
         let left = self.extra.leave(address, payload);
@@ -142,9 +142,9 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
         None
     }
 
-    fn discard(&self) {
+    fn on_dropped(&self) {
         let remains = std::mem::take(&mut *self.remains.lock());
-        self.discard_all(remains);
+        self.drop_remains(remains);
     }
 
     fn complete(&self, left: L, ending: Ending) {

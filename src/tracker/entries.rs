@@ -108,7 +108,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// A token that is greater than all before. To be called under the lock of a key's map shard: then the tokens of
     /// the key grow in the order in which its values follow one another.
     fn next_token(&self) -> FencingToken {
-        self.tokens.add_and_read(1).into()
+        self.tokens.add(1).into()
     }
 
     /// Whether the map has an entry for `key`, whatever becomes of its value.
@@ -147,7 +147,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
             let timing = timers.timing(None, timeout);
             let hash = self.entries.hash_of(&key);
             let edit = |occupant: Option<&mut Entry<V>>| {
-                entered = self.admit(hash, timing, occupant, &mut value, replace);
+                entered = self.enter(hash, timing, occupant, &mut value, replace);
                 entered.as_mut().ok()?.fresh.take()
             };
             self.edit((hash, key), |entry| entry.is_current(timers), edit);
@@ -187,7 +187,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
 
     /// Gives a value a slot, under the lock of the key's map shard: in the entry of the key's `occupant`, if that can
     /// still be ended, or in a fresh one.
-    fn admit(
+    fn enter(
         &self,
         hash: u64,
         timing: Timing,

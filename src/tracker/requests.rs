@@ -4,7 +4,7 @@ mod pending;
 
 use crate::address::Address;
 use crate::engine::Engine;
-use crate::engine::settings::{Builder, Built, sound};
+use crate::engine::settings::{Builder, sound};
 use crate::engine::shared_handle::{SharedHandle, WeakRef, shared_methods, shared_type};
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::future::WaitError;
@@ -106,6 +106,7 @@ pub struct Requests<K: Key, R: Send + 'static, S: KeyHasher = RandomState> {
 type Inner<K, R, S> = timer::inner::Inner<u64, HierarchicalWheel, Pending<K, R, S>, Failed<K, R>>;
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
+    // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
     shared_methods!("requests that are pending");
 
     /// Expects a response to request `id` within `timeout`. Call it before you send the request: a response that
@@ -240,7 +241,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     pub fn shutdown(&self) {
         let remains = self.shared.inner.shut_down();
         let _trampoline = Trampoline::enter();
-        self.shared.inner.discard_all(remains);
+        self.shared.inner.drop_remains(remains);
     }
 
     fn values(&self) -> Values<'_, K, Caller<R>, S> {
@@ -251,7 +252,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     }
 }
 
-shared_type!([K: Key, R: Send + 'static, S: KeyHasher] Requests, Requests<K, R, S>, Inner<K, R, S>);
+// Its own settings are the hasher and how many ids are remembered.
+shared_type!([K: Key, R: Send + 'static, S: KeyHasher] Requests, Requests<K, R, S>, Inner<K, R, S>, (S, usize));
 
 /// A [`Future`] of the response to one request, or of the reason why there is none.
 ///
@@ -318,11 +320,6 @@ debug_fields!(
     [K: Key + std::fmt::Debug, R: Send + 'static, S: KeyHasher] ResponseFuture<K, R, S>, "ResponseFuture",
     |it| id: it.id, answered: it.answered
 );
-
-impl<K: Key, R: Send + 'static, S: KeyHasher> Built for Requests<K, R, S> {
-    /// With the number of ids that are remembered.
-    type Own = (S, usize);
-}
 
 impl<K: Key, R: Send + 'static> Requests<K, R> {
     /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures that time out are woken.

@@ -15,7 +15,7 @@ use crate::address::Address;
 use crate::sync::{FEW, SEVERAL, SLICE, unique_number};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ops::{Bound as End, ControlFlow};
+use std::ops::{Bound as RangeEnd, ControlFlow};
 use std::slice::from_ref;
 
 /// In place of a watcher in a short list.
@@ -63,14 +63,6 @@ impl WatchList {
         Self::Many(many)
     }
 
-    #[inline(always)]
-    pub(crate) fn add(&mut self, watcher: Address, turn: Turn<'_>) {
-        match turn {
-            Turn::Arrived(ticket) if self.add_to_short(watcher) => ticket.set(JOINED),
-            _ => self.make_many().add(watcher, turn),
-        }
-    }
-
     /// Returns whether it was added: a short list stays one, or is made one of the next size.
     #[inline(always)]
     fn add_to_short(&mut self, watcher: Address) -> bool {
@@ -94,8 +86,10 @@ impl WatchList {
     #[inline(always)]
     pub(crate) fn add_up_to(&mut self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
         let room = max == usize::MAX || self.count() < max;
-        if room {
-            self.add(watcher, turn);
+        match turn {
+            _ if !room => {}
+            Turn::Arrived(ticket) if self.add_to_short(watcher) => ticket.set(JOINED),
+            _ => self.make_many().add(watcher, turn),
         }
         room
     }
@@ -192,7 +186,7 @@ pub(crate) struct Walk {
     /// Watchers with a rank up to this come first, in that order, behind `after`. It meets those with numbers before
     /// `end_ranked`.
     up_to: Rank,
-    after: End<(Rank, Address)>,
+    after: RangeEnd<(Rank, Address)>,
     end_ranked: u64,
     /// Then come those without, from number `next` to before `end`.
     next: u64,
@@ -206,7 +200,7 @@ impl Walk {
         Self {
             identity: None,
             up_to: bound.up_to,
-            after: End::Unbounded,
+            after: RangeEnd::Unbounded,
             end_ranked: 0,
             next: 0,
             end: 0,
@@ -255,12 +249,12 @@ impl Walk {
         }
         let size = self.size;
         self.size = (2 * size).min(SLICE);
-        let ranked = many.ranked.range((self.after, End::Unbounded));
+        let ranked = many.ranked.range((self.after, RangeEnd::Unbounded));
         let ranked = ranked.take_while(|((rank, _), _)| *rank <= self.up_to);
         let mut room = size;
         for (&(rank, watcher), number) in ranked.take(size) {
             room -= 1;
-            self.after = End::Excluded((rank, watcher));
+            self.after = RangeEnd::Excluded((rank, watcher));
             if *number < self.end_ranked {
                 slice.push(watcher);
             }

@@ -19,6 +19,7 @@
 use super::bound::{Bound, Turn};
 use super::list::{Walk, WatchList};
 use crate::address::Address;
+use crate::sync::numbers::Numbers;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
@@ -252,13 +253,8 @@ type Chunk<K> = Box<[Arc<Resolved<K>>]>;
 pub(crate) struct ResolvedLists<K> {
     /// Chunk `c` has `FIRST << c` places. They are never moved, and freed with the whole.
     chunks: [OnceLock<Chunk<K>>; CHUNKS],
-    free: Mutex<Free>,
-}
-
-struct Free {
-    numbers: Vec<Number>,
-    /// Numbers from here on have never been in use.
-    unused: u32,
+    /// Of places without a key.
+    free: Numbers,
 }
 
 const FIRST: u32 = 16;
@@ -268,10 +264,7 @@ impl<K> ResolvedLists<K> {
     pub(crate) fn new() -> Self {
         Self {
             chunks: [const { OnceLock::new() }; CHUNKS],
-            free: Mutex::new(Free {
-                numbers: Vec::new(),
-                unused: 0,
-            }),
+            free: Numbers::default(),
         }
     }
 
@@ -289,14 +282,7 @@ impl<K> ResolvedLists<K> {
     /// Gives `key` a place, with the list that it has, for one resolution. The caller has the lock of the
     /// key's shard.
     pub(crate) fn occupy(&self, key: Arc<K>, list: Option<WatchList>) -> Number {
-        let number = {
-            let mut free = self.free.lock();
-            free.numbers.pop().unwrap_or_else(|| {
-                let fresh = Number(free.unused);
-                free.unused += 1;
-                fresh
-            })
-        };
+        let number = Number(self.free.take());
         let place = self.get(number);
         {
             let mut locked = place.locked.lock();
@@ -317,7 +303,7 @@ impl<K> ResolvedLists<K> {
     /// The caller has the lock of the key's shard, and removes the entry.
     pub(crate) fn retire(&self, number: Number) -> Option<Arc<K>> {
         let key = self.get(number).vacate()?;
-        self.free.lock().numbers.push(number);
+        self.free.give_back(number.0);
         Some(key)
     }
 }

@@ -12,12 +12,8 @@ use crate::sync::{Arc, Edit, Entry, SLICE};
 use crate::trampoline::drop_user_value;
 use std::hash::{BuildHasher, Hash};
 
-/// One watch that ends.
-#[derive(Debug, Clone, Copy)]
-struct Leaving<'m> {
-    watcher: Address,
-    turn: Turn<'m>,
-}
+/// The watcher of a watch that ends, with its turn.
+type Leaving<'m> = (Address, Turn<'m>);
 
 /// The watches to be taken off.
 ///
@@ -50,8 +46,8 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
     pub(crate) fn add(&mut self, target: Target<&'m K>, turn: Turn<'m>, watcher: Address) {
         match target {
             Target::Key(key) => {
-                let leaving = Leaving { watcher, turn };
-                self.edits.push(self.map.lists.prepare(key, leaving));
+                self.edits
+                    .push(self.map.lists.prepare(key, (watcher, turn)));
             }
             Target::Resolved(_) => self.map.remove(target, turn, watcher),
         }
@@ -91,7 +87,7 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
         map.lists.edit_all(
             &left[..together],
             |location| matches!(location, Location::Here(_)),
-            |location, Leaving { watcher, turn }| match location {
+            |location, (watcher, turn)| match location {
                 Location::Here(list) => Entry::remove_if(list.remove(watcher, turn)),
                 Location::Resolved(number) => {
                     orphans.extend(map.remove_resolved(*number, turn, watcher));

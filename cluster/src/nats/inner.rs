@@ -5,8 +5,9 @@ use super::subjects::Subjects;
 use crate::error::{BoxError, EngineError};
 use crate::position::Epoch;
 use async_nats::jetstream::context::Context;
-use async_nats::{ConnectOptions, jetstream};
+use async_nats::{Client, ConnectError, ConnectOptions, jetstream};
 use parking_lot::Mutex;
+use std::error::Error;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -39,8 +40,20 @@ impl Inner {
             .ping_interval(Duration::from_secs(5))
     }
 
+    /// A connection to one of the servers. The error names them, without users and passwords.
+    pub(super) async fn dial(&self, options: ConnectOptions) -> Result<Client, ConnectError> {
+        let servers = &self.config.servers;
+        options.connect(servers).await.map_err(|error| {
+            let names = servers.iter().map(|it| it.rsplit('@').next().unwrap_or(it));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let cause = error.source().map(|it| format!(": {it}"));
+            let cause = format!("{names}{}", cause.unwrap_or_default());
+            ConnectError::with_source(error.kind(), cause)
+        })
+    }
+
     pub(super) async fn connect(&self, options: ConnectOptions) -> Result<Context, BoxError> {
-        let client = options.connect(&self.config.servers).await?;
+        let client = self.dial(options).await?;
         let mut context = jetstream::new(client);
         context.set_timeout(self.config.timeout);
         Ok(context)

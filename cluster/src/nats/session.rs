@@ -75,18 +75,19 @@ async fn connect(
         return Ok(Connection::Simulated(socket));
     }
     let options = inner.config.options.clone();
-    let client = options
+    let options = options
         .connection_timeout(inner.config.timeout)
         .ping_interval(config.ping)
         .subscription_capacity(inner.config.capacity)
         .event_callback(move |event| {
             tell(event);
             std::future::ready(())
-        })
-        .connect(&inner.config.servers)
-        .await;
-    let client = client.map_err(|error| FeedError::Connect(error.into()))?;
-    Ok(Connection::Real(client))
+        });
+    let client = inner
+        .dial(options)
+        .await
+        .map_err(|error| FeedError::Connect(error.into()));
+    Ok(Connection::Real(client?))
 }
 
 type Opened<K> = (

@@ -60,8 +60,8 @@ async fn make(inner: &Inner) -> Result<Stream<Info>, EngineError> {
     };
     made.map_err(|error| {
         let why = format!(
-            "the stream {name} is gone, and this user may not make it ({error}); run: nats stream add {name} \
-             --subjects '{source}' --republish-source '{source}' --republish-destination '{destination}' \
+            "the stream {name} is gone, and was not made again ({error}); if this user may not, run: nats stream add \
+             {name} --subjects '{source}' --republish-source '{source}' --republish-destination '{destination}' \
              --republish-headers --max-msgs-per-subject {kept} --replicas {replicas} --allow-direct --defaults",
             name = config.stream,
             source = republish.source,

@@ -11,6 +11,7 @@ use ::redis::{
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,6 +104,17 @@ enum Server {
     Simulated(Arc<dyn Wire>),
 }
 
+/// Its address, without the user and the password.
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Real(client) => client.get_connection_info().addr().fmt(f),
+            #[cfg(feature = "rules")]
+            Self::Simulated(_) => f.write_str("a simulated server"),
+        }
+    }
+}
+
 type Attempt = Shared<BoxFuture<'static, Result<Connection, RedisError>>>;
 
 /// The connection for reads and commits, and its number. `None` until it is needed, and after an error.
@@ -150,19 +162,23 @@ impl Addresses {
         })
     }
 
-    /// Connects to the first server that says it is a primary.
+    /// Connects to the first server that says it is a primary, or says of each why there is no connection.
     pub(super) async fn connect(
         &self,
         push: impl Fn(PushInfo) + Clone + Send + Sync + 'static,
     ) -> Result<Connection, RedisError> {
-        let mut last = None;
+        // (There is an address: `parse` sees to it.)
+        let (mut kind, mut causes) = (ErrorKind::InvalidClientConfig, Vec::new());
         for server in &self.servers {
             match self.try_one(server, push.clone()).await {
                 Ok(connection) => return Ok(connection),
-                Err(error) => last = Some(error),
+                Err(error) => {
+                    kind = error.kind();
+                    causes.push(format!("{server}: {error}"));
+                }
             }
         }
-        Err(last.unwrap_or_else(|| (ErrorKind::InvalidClientConfig, "there is no address").into()))
+        Err((kind, "no connection", causes.join("; ")).into())
     }
 
     /// For a session, which hears what the server sends unasked.

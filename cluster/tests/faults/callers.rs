@@ -2,16 +2,19 @@
 
 use crate::load::print_row;
 use crate::lost::{key, ms};
-use crate::support::engine::{NatsRig, RedisRig, Rig};
+use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
 use crate::support::eventually;
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;
+use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
-use request_purgatory_cluster::{EngineError, Position};
+use request_purgatory_cluster::{Cluster, Config, EngineError, Feed, Position, Source};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use tokio::net::TcpSocket;
 
-/// As many as `callers` fail at once, and each is told within the bound.
-async fn all_fail<F>(engine: &str, callers: usize, commit: impl Fn() -> F, bound: Duration)
+/// As many as `callers` fail at once, and each is told within the bound. Returns when the last one was.
+async fn all_fail<F>(callers: usize, commit: impl Fn() -> F, bound: Duration) -> Duration
 where
     F: Future<Output = Result<Position, EngineError>> + Send + 'static,
 {
@@ -20,8 +23,19 @@ where
     for call in calls.collect::<Vec<_>>() {
         call.await.expect("no panic").expect_err("nothing answers");
     }
-    print_row("F5 silent server", engine, callers, 0, start.elapsed(), "");
-    assert!(start.elapsed() < bound, "{:?}", start.elapsed());
+    let worst = start.elapsed();
+    assert!(worst < bound, "{worst:?}");
+    worst
+}
+
+const CALLERS: [usize; 3] = [1, 4, 32];
+
+/// A row for each of [`CALLERS`]: after `again` the engine answered as before.
+fn print_rows(engine: &str, worst: &[Duration], again: Duration) {
+    for (callers, worst) in CALLERS.into_iter().zip(worst) {
+        let again = format!("{again:.1?}");
+        print_row("F5 silent server", engine, callers, 0, *worst, again);
+    }
 }
 
 /// Servers that accept and are silent: each caller waits for the timeout, however many there are of either.
@@ -36,20 +50,23 @@ async fn f5_redis_callers_do_not_wait_for_each_other() {
         ..RedisConfig::default()
     };
     let engine = RedisEngine::new(config).expect("the address is sound");
-    for callers in [1, 4, 32] {
+    let mut worst = Vec::new();
+    for callers in CALLERS {
         let commit = || {
             let engine = engine.clone();
             async move { engine.commit(&key("a"), b"x").await }
         };
-        all_fail("Redis", callers, commit, ms(1_400)).await;
+        worst.push(all_fail(callers, commit, ms(1_400)).await);
     }
     // What was begun meanwhile is in vain, and no later caller waits for it.
     proxy.cut();
     proxy.freeze(false);
+    let thawed = Instant::now();
     engine
         .commit(&key("a"), b"x")
         .await
         .expect("it answers again");
+    print_rows("Redis", &worst, thawed.elapsed());
 }
 
 /// As above; the connection was there before the server fell silent.
@@ -57,18 +74,70 @@ async fn f5_redis_callers_do_not_wait_for_each_other() {
 async fn f5_nats_callers_do_not_wait_for_each_other() {
     let rig = NatsRig::start(10_000).await;
     rig.freeze(true);
-    for callers in [1, 4, 32] {
+    let mut worst = Vec::new();
+    for callers in CALLERS {
         let commit = || {
             let engine = rig.engine();
             async move { engine.commit(&key("a"), b"x").await }
         };
-        all_fail("NATS", callers, commit, ms(1_600)).await;
+        worst.push(all_fail(callers, commit, ms(1_600)).await);
     }
     rig.freeze(false);
+    let thawed = Instant::now();
     eventually("it answers again", async || {
-        rig.commit(&key("a")).await.ok()
+        rig.engine().commit(&key("a"), b"x").await.ok()
     })
     .await;
+    print_rows("NATS", &worst, thawed.elapsed());
+}
+
+/// The error, and what a node says of its trouble, name the address, and nothing that is secret.
+async fn names_its_address<E: Source<Key> + Feed<Key> + Clone>(
+    lazy: E,
+    connected: Result<E, EngineError>,
+    port: u16,
+) {
+    let address = format!("127.0.0.1:{port}");
+    let is_told = |cause: &str| {
+        let is_refused = cause.contains("Connection refused");
+        is_refused && cause.contains(&address) && !cause.contains("secret")
+    };
+    let refused = connected.err().expect("no server is there").to_string();
+    assert!(is_told(&refused), "{refused}");
+    let node = Cluster::start(lazy.clone(), lazy, Config::default()).expect("in a runtime");
+    let trouble = eventually("the node says so", async || node.stats().feed_trouble).await;
+    assert!(is_told(&trouble.cause), "{trouble:?}");
+}
+
+/// An address that refuses connections for as long as this is kept: bound, and not listened at.
+fn refusing() -> (TcpSocket, u16) {
+    let socket = TcpSocket::new_v4().expect("there is a file");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(any).expect("there is a free port");
+    let port = socket.local_addr().expect("it is bound").port();
+    (socket, port)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_a_refused_connection_is_told_with_its_address() {
+    let (_socket, port) = refusing();
+    let config = RedisConfig {
+        addresses: vec![format!("redis://user:secret@127.0.0.1:{port}")],
+        ..RedisConfig::default()
+    };
+    let lazy = RedisEngine::new(config.clone()).expect("the address is sound");
+    names_its_address(lazy, RedisEngine::connect(config).await, port).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_a_refused_connection_is_told_with_its_address() {
+    let (_socket, port) = refusing();
+    let config = NatsConfig {
+        servers: vec![format!("nats://user:secret@127.0.0.1:{port}")],
+        ..NatsConfig::default()
+    };
+    let lazy = NatsEngine::new(config.clone());
+    names_its_address(lazy, NatsEngine::connect(config).await, port).await;
 }
 
 /// A caller that comes while the connection is made waits for it, and makes none of its own.
@@ -112,6 +181,8 @@ async fn f6_redis_any_caller_makes_the_connection_again() {
         let first = engine.query(&ping).await;
         let second = engine.query(&ping).await;
         assert!(second.is_ok(), "{first:?}, {second:?}");
-        print_row("F6 query after a cut", "Redis", 0, 0, cut.elapsed(), "");
+        let again = cut.elapsed();
+        let then = format!("{again:.1?}");
+        print_row("F6 query after a cut", "Redis", 1, 0, again, then);
     }
 }

@@ -69,6 +69,8 @@ pub fn print_row(
         0 => format!("{worst:.1?}"),
         _ => "never".to_owned(),
     };
+    // (A server's words may hold what ends a column.)
+    let then = then.to_string().replace('|', "\\|");
     println!("| {row} | {engine} | {waits} | {lost} | {worst} | {then} |");
 }
 

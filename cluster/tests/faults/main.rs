@@ -205,11 +205,16 @@ async fn a_node_is_gone<R: Rig>(left_out: &[Rule]) {
     for wait in again.collect::<Vec<_>>() {
         lost += usize::from(wait.await.is_err());
     }
-    let name = match left_out.is_empty() {
-        true => "node gone",
-        false => "node gone (without its rules)",
+    let worst = asked.elapsed();
+    let (name, then) = match left_out.is_empty() {
+        true => {
+            let is_in_step = async || second.cluster().stats().lag.is_zero().then_some(());
+            support::eventually("the node is in step", is_in_step).await;
+            ("node gone", format!("{:.1?}", asked.elapsed()))
+        }
+        false => ("node gone (without its rules)", String::new()),
     };
-    load::print_row(name, R::NAME, KEYS, lost, asked.elapsed(), "");
+    load::print_row(name, R::NAME, KEYS, lost, worst, then);
     match left_out.is_empty() {
         true => assert_eq!(lost, 0),
         false => assert!(lost > 0),

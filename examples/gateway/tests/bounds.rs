@@ -5,19 +5,23 @@ mod support;
 use gateway::gateway::Patience;
 use gateway::store::MemoryStore;
 use std::time::{Duration, Instant};
-use support::{LONG, Node, eventually, get, post, settings};
+use support::{LONG, Node, eventually, get, is_served, post, print_row, settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
-async fn node(store: &MemoryStore) -> Node {
-    let mut settings = settings();
+fn patience() -> Patience {
     let short = Duration::from_millis(800);
-    settings.patience = Patience {
+    Patience {
         head: short,
         body: short,
         unread: short,
-    };
+    }
+}
+
+async fn node(store: &MemoryStore) -> Node {
+    let mut settings = settings();
+    settings.patience = patience();
     Node::start_with(store, settings).await
 }
 
@@ -29,15 +33,25 @@ async fn is_closed(client: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn a_head_that_does_not_end_and_an_idle_connection_are_closed() {
+async fn f8_a_head_that_does_not_end_and_an_idle_connection_are_closed() {
     let node = node(&MemoryStore::new()).await;
+    let mut closed = Vec::new();
     for sent in ["G", "", "GET /stats HTTP/1.1\r\nhost: x\r\n\r\n"] {
         let mut client = TcpStream::connect(node.address).await.expect("it listens");
         client.write_all(sent.as_bytes()).await.expect("it reads");
         let start = Instant::now();
         assert!(is_closed(&mut client).await, "{sent:?}");
         assert!(start.elapsed() >= Duration::from_millis(500), "{sent:?}");
+        closed.push(start.elapsed());
     }
+    let then = format!("closed after {closed:.1?}");
+    print_row(
+        "a head that does not end",
+        1,
+        0,
+        is_served(&node).await,
+        then,
+    );
     // One that waits for an answer is not idle.
     let poll = get(node.address, "/topics/a?after=0&wait=2").await;
     assert_eq!(poll.status, 204);
@@ -91,7 +105,7 @@ async fn a_body_that_stops_is_refused() {
 }
 
 #[tokio::test]
-async fn a_client_that_pipelines_and_leaves_takes_its_wait_along() {
+async fn f8_a_client_that_pipelines_and_leaves_takes_its_wait_along() {
     let node = node(&MemoryStore::new()).await;
     let mut client = TcpStream::connect(node.address).await.expect("it listens");
     let ask = "GET /topics/a?after=0&wait=60 HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -101,13 +115,17 @@ async fn a_client_that_pipelines_and_leaves_takes_its_wait_along() {
         .expect("it reads");
     node.parked(1).await;
     drop(client);
+    let gone = Instant::now();
     node.parked(0).await;
+    let then = format!("its wait ended after {:.1?}", gone.elapsed());
     sleep(Duration::from_millis(300)).await;
     assert_eq!(node.gateway.stats().parked, 0, "nor the next ones");
+    let served = is_served(&node).await;
+    print_row("pipelines and leaves", 1, 0, served, then);
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_cut_off() {
+async fn f8_a_client_that_does_not_read_is_cut_off() {
     let store = MemoryStore::new();
     let node = node(&store).await;
     for _ in 0..100 {
@@ -133,8 +151,10 @@ async fn a_client_that_does_not_read_is_cut_off() {
     let mut sent = Vec::new();
     let read = timeout(LONG, client.read_to_end(&mut sent)).await;
     drop(read.expect("it was closed"));
-    println!("{} bytes were sent", sent.len());
     assert!(sent.len() < 512 * 1024, "{} bytes", sent.len());
+    let then = format!("closed after {} bytes of 50 MB", sent.len());
+    let served = is_served(&node).await;
+    print_row("200 asked, nothing read", 1, 0, served, then);
 }
 
 /// Each byte that it takes shows that it is there.
@@ -168,7 +188,7 @@ async fn a_client_that_reads_slowly_is_served() {
 }
 
 #[tokio::test]
-async fn one_connection_more_than_there_is_room_for_waits_its_turn() {
+async fn f8_one_connection_more_than_there_is_room_for_waits_its_turn() {
     let mut settings = settings();
     settings.max_polls = 1;
     let node = Node::start_with(&MemoryStore::new(), settings).await;
@@ -188,4 +208,26 @@ async fn one_connection_more_than_there_is_room_for_waits_its_turn() {
     let answer = timeout(LONG, late).await.expect("there is room now");
     assert_eq!(answer.expect("no panic").status, 200);
     eventually("the node serves on", || node.gateway.stats().uptime_ms > 0).await;
+}
+
+/// They hold every place that there is, and a client that comes then is served when they are closed.
+#[tokio::test]
+async fn f8_one_byte_on_each_of_all_connections_keeps_no_other_client_out() {
+    let mut settings = settings();
+    settings.max_polls = 1;
+    settings.patience = patience();
+    let node = Node::start_with(&MemoryStore::new(), settings).await;
+    let (begun, mut held) = (Instant::now(), Vec::new());
+    for _ in 0..65 {
+        let mut client = TcpStream::connect(node.address).await.expect("it listens");
+        client.write_all(b"G").await.expect("there is room");
+        held.push(client);
+    }
+    let asked = Instant::now();
+    let answer = timeout(LONG, get(node.address, "/stats")).await;
+    assert_eq!(answer.expect("there is room again").status, 200);
+    let worst = asked.elapsed();
+    let row = "one byte on each of 65 connections, of 65";
+    print_row(row, 1, 0, worst, "all are closed");
+    assert!(begun.elapsed() >= patience().head, "they held every place");
 }

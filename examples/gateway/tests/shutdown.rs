@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{LONG, Node, get};
+use support::{LONG, Node, get, print_row};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -44,7 +44,7 @@ async fn every_parked_poll_is_answered_and_none_is_taken_later() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_finish_its_request_does_not_hold_up_the_shutdown() {
+async fn f8_a_client_that_does_not_finish_its_request_does_not_hold_up_the_shutdown() {
     use tokio::io::AsyncWriteExt;
     let node = Node::start(&MemoryStore::new()).await;
     let mut client = TcpStream::connect(node.address).await.expect("it listens");
@@ -64,11 +64,14 @@ async fn a_client_that_does_not_finish_its_request_does_not_hold_up_the_shutdown
     let served = timeout(LONG, node.served).await.expect("in time");
     let error = served.expect("no panic").expect_err("a client was left");
     assert!(error.to_string().contains("within 1.5s"), "{error}");
-    assert!(stopped.elapsed() < Duration::from_secs(2), "it ends in 2 s");
+    let ended = stopped.elapsed();
+    assert!(ended < Duration::from_secs(2), "it ends in 2 s");
+    let row = "SIGTERM, and half of a post";
+    print_row(row, 0, 0, ended, "the node has ended");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigterm_to_a_process_answers_every_parked_poll() {
+async fn f8_sigterm_to_a_process_answers_every_parked_poll() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_gateway"))
         .args(["serve", "--engine", "memory", "--listen", "127.0.0.1:0"])
         .stdout(Stdio::piped())
@@ -96,6 +99,7 @@ async fn sigterm_to_a_process_answers_every_parked_poll() {
         let answer = timeout(LONG, poll).await.expect("in time");
         assert_eq!(answer.expect("no panic").status, 503);
     }
+    let worst = told.elapsed();
     let ended = tokio::task::spawn_blocking(move || node.0.wait());
     let ended = timeout(LONG, ended).await.expect("in time");
     assert!(ended.expect("no panic").expect("a child").success());
@@ -104,6 +108,8 @@ async fn sigterm_to_a_process_answers_every_parked_poll() {
         "{:?}",
         told.elapsed()
     );
+    let then = format!("the node has ended after {:.1?}", told.elapsed());
+    print_row("SIGTERM", POLLS, 0, worst, then);
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("a pipe");
     assert_eq!(rest, "");

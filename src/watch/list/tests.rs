@@ -31,7 +31,7 @@ impl Listed {
         let (id, turn) = (self.tickets.len() as u32, Turn::new(rank, &ticket));
         match &mut self.list {
             None => self.list = Some(WatchList::new(watcher(id), turn)),
-            Some(list) => list.add(watcher(id), turn),
+            Some(list) => assert!(list.add_up_to(usize::MAX, watcher(id), turn)),
         }
         self.tickets.push((rank, ticket));
     }

@@ -15,6 +15,7 @@ use hyper::client::conn::http1::handshake;
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use request_purgatory_cluster::Config;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -122,6 +123,24 @@ pub async fn get(address: SocketAddr, path: &str) -> Answer {
 pub async fn post(address: SocketAddr, path: &str, body: impl Into<Bytes>) -> Answer {
     let answer = request(address, "POST", path, body).await;
     answer.expect("it is answered")
+}
+
+/// A row of the table that `.ci/cluster-faults` prints: how many waited beside the fault, how many were lost, the worst
+/// answer, and what became of the fault.
+pub fn print_row(row: &str, waits: usize, lost: usize, worst: Duration, then: impl Display) {
+    println!("| F8 {row} | gateway | {waits} | {lost} | {worst:.1?} | {then} |");
+}
+
+/// A poll of another client, which an event ends. Returns how long it took after the event.
+pub async fn is_served(node: &Node) -> Duration {
+    let poll = tokio::spawn(get(node.address, "/topics/served?after=0&wait=60"));
+    node.parked(1).await;
+    let posted = Instant::now();
+    let event = post(node.address, "/topics/served", "hello").await;
+    assert_eq!(event.status, StatusCode::CREATED);
+    let answer = tokio::time::timeout(LONG, poll).await.expect("in time");
+    assert_eq!(answer.expect("no panic").status, StatusCode::OK);
+    posted.elapsed()
 }
 
 pub async fn eventually(what: &str, is_true: impl Fn() -> bool) {

@@ -1,4 +1,5 @@
-//! Stand-ins for model checking: loom's atomics and locks, or shuttle's, and a small map built on them.
+//! Stand-ins for model checking: loom's atomics and locks, or shuttle's, and a small map built on them. The library's
+//! module `sync::model`, under loom and shuttle only: it stands here because no user's build has it.
 //!
 //! Constants are tiny here, so that a model of three operations already crosses chunks, blocks and list forms.
 
@@ -186,7 +187,7 @@ impl<K, V> Shards<K, V> {
 }
 
 /// A handful of entries is not worth giving back.
-pub(crate) fn give_back<K, V>(_map: &Shards<K, V>) {}
+pub(crate) fn shrink<K, V>(_map: &Shards<K, V>) {}
 
 pub(crate) fn for_each_entry<K, V>(map: &Shards<K, V>, mut visit: impl FnMut(&K, &V)) {
     let entries = &map.0[0].read().0;

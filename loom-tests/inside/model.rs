@@ -1,7 +1,8 @@
 //! Internals for the models in `loom-tests`: parts as they are, and thin wrappers of the slots, the watch lists and the
-//! reaper's loop. Exists under loom only.
+//! reaper's loop. The library's module `model`, under loom only: it stands here because no user's build has it.
 
 use crate::engine::shard::{self, Timing};
+use crate::engine::shutdown;
 use crate::hash::RandomState;
 use crate::observe::Since;
 use crate::operation::DelayedOperation;
@@ -22,7 +23,7 @@ pub use crate::address::Address;
 pub use crate::cell::slab::{Held, Released};
 pub use crate::cell::state::{Claimed, Mark, Release, State};
 pub use crate::promise::Promise;
-pub use crate::sync::thread_numbers::ThreadNumbers;
+pub use crate::sync::numbers::Numbers;
 
 /// A timer shard, without deadlines.
 pub struct Shard<P>(shard::Shard<P, HierarchicalWheel>);
@@ -102,7 +103,7 @@ pub enum FreedBy {
 
 /// Waits until a shutdown that another thread makes is over, as a call with a bound does.
 pub fn wait_until_over<Op: DelayedOperation>(purgatory: &Purgatory<Op>) {
-    purgatory.wait_until_over();
+    shutdown::wait_until_over(&purgatory.shared.inner);
 }
 
 /// Sets the number of timer shards of the purgatories that this test builds from now on.

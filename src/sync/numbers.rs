@@ -1,4 +1,4 @@
-//! Numbers for threads: none that another living thread has, low ones first.
+//! Numbers for threads and for places: none that is in use already, low ones first.
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::Mutex;
@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 #[derive(Default)]
-pub struct ThreadNumbers(Mutex<Pool>);
+pub struct Numbers(Mutex<Pool>);
 
 #[derive(Default)]
 struct Pool {
@@ -15,7 +15,7 @@ struct Pool {
     fresh: u32,
 }
 
-impl ThreadNumbers {
+impl Numbers {
     pub fn take(&self) -> u32 {
         let mut pool = self.0.lock();
         match pool.given_back.pop() {
@@ -27,9 +27,9 @@ impl ThreadNumbers {
         }
     }
 
-    /// The thread does nothing more under this number.
+    /// The number is not used any more.
     ///
-    /// ORDERING: the lock orders what it did under the number before what the next one does that takes it.
+    /// ORDERING: the lock orders what a thread did under the number before what the next thread does that takes it.
     pub fn give_back(&self, number: u32) {
         self.0.lock().given_back.push(Reverse(number));
     }
