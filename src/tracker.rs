@@ -310,3 +310,6 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Builder<Tracker<K, V, S>> {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -350,3 +350,6 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
         keys
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

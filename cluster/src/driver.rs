@@ -308,7 +308,8 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
             Ok(generation) => generation,
             Err(doubt) => return doubt.into(),
         };
-        self.protocol.lock().begin(interests.is_exact(), self.now());
+        let is_exact = interests.is_exact();
+        self.protocol.lock().begin(is_exact, self.now());
         // A read that has ended the history a moment ago found no session to end.
         if self.shared.table.history().generation != of {
             return Doubt::Epoch.into();

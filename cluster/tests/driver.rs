@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -29,6 +30,9 @@ struct Script {
     short: bool,
     /// Reads of keys return when the test [says](Engine::answer) so.
     gated: bool,
+    /// A session that is about to begin waits; and one does.
+    stalls: bool,
+    is_stalled: bool,
     /// How often the store has lost its data.
     lost: u64,
     /// How long a read of the history alone takes. What it says is as old.
@@ -132,6 +136,23 @@ impl Interests<u64> for Engine {
     async fn unwatch(&mut self, _: &[u64]) -> Result<(), FeedError> {
         Ok(())
     }
+
+    /// The driver asks when the session has read the history, and is about to begin.
+    fn is_exact(&self) -> bool {
+        let is_stalled = || {
+            let mut script = self.0.lock().unwrap();
+            script.is_stalled = script.stalls;
+            script.stalls
+        };
+        if is_stalled() {
+            block_in_place(|| {
+                while is_stalled() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+        true
+    }
 }
 
 impl Changes<u64> for Engine {
@@ -179,6 +200,28 @@ async fn g24_sessions_that_fail_again_and_again_pause_and_say_why() {
     engine.set(|it| it.refuses = false);
     let stats = until(&node, |it| it.feed_trouble.is_none()).await;
     assert_eq!((stats.sessions, stats.gaps), (1, 0));
+}
+
+/// As long as none lasts for longer than the longest pause, the pauses grow though each session was live.
+#[tokio::test(start_paused = true)]
+async fn g24_sessions_that_end_again_and_again_pause() {
+    let engine = Engine::default();
+    engine.set(|it| it.lasts = Some(2 * FIRST));
+    let node = engine.node();
+    sleep(Duration::from_secs(10)).await;
+    assert_paused(node.stats().gaps);
+    // Nor is the trouble over.
+    engine.set(|it| it.lasts = Some(LONGEST * 9 / 10));
+    sleep(LONG).await;
+    let stats = node.stats();
+    assert_eq!(stats.feed_trouble.map(|it| it.times), Some(stats.gaps));
+    // One that lasts is followed by a short pause.
+    engine.set(|it| it.lasts = Some(2 * LONGEST));
+    let gaps = until(&node, |it| it.lag.is_zero()).await.gaps;
+    until(&node, |it| it.gaps == gaps + 1).await;
+    let begun = Instant::now();
+    until(&node, |it| it.lag.is_zero()).await;
+    assert!(begun.elapsed() <= 2 * FIRST, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,6 +299,21 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
 }
 
+/// In a session, the read of a new key follows its watch at once, whenever the driver would have looked next.
+#[tokio::test(start_paused = true)]
+async fn g24_a_key_is_read_as_soon_as_it_is_watched() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    until(&node, |it| it.lag.is_zero()).await;
+    for key in 1..=3 {
+        let begun = Instant::now();
+        let interest = node.interest([key]).unwrap();
+        until(&node, |_| interest.version(&key) == 5).await;
+        assert!(begun.elapsed() <= FIRST, "{:?}", begun.elapsed());
+    }
+}
+
 /// What the last audit of a session found is forgotten with it: news on its way then and news on its way now are no two
 /// faults in a row.
 #[tokio::test(start_paused = true)]
@@ -327,10 +385,33 @@ async fn g24_a_session_that_begins_in_a_history_that_has_ended_is_given_up() {
     node.read_again(&7);
     assert_eq!(wait.await, Err(WaitError::Reset(ANEW)));
     let stats = until(&node, |it| it.lag.is_zero()).await;
-    assert_eq!((stats.resets, stats.sessions), (1, 3));
+    assert_eq!((stats.resets, stats.sessions, stats.gaps), (1, 3, 2));
     assert_eq!(node.epoch(), Some(ANEW.epoch));
     let found = waits.wait_past_position(7, ANEW, LONG).await;
     assert_eq!(found, Ok(Position { version: 5, ..ANEW }));
+}
+
+/// When a session has read the history, and before it begins, a read of a key shows that this history has ended: no
+/// session is there yet that the read could end. (On threads, and so not on the paused clock.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g24_a_session_whose_history_ends_before_it_begins_is_given_up() {
+    let engine = Engine::default();
+    engine.set(|it| (it.version, it.stalls) = (5, true));
+    let node = engine.node_with(LONG * 100);
+    let interest = node.interest([7]).unwrap();
+    until(&node, |_| {
+        engine.0.lock().unwrap().is_stalled && interest.version(&7) == 5
+    })
+    .await;
+    engine.set(|it| it.lost = 1);
+    node.read_again(&7);
+    // By the read that follows the one which ends the history: that one is done with.
+    let read = Some(Position { version: 5, ..ANEW });
+    until(&node, |_| interest.position(&7) == read).await;
+    engine.set(|it| it.stalls = false);
+    let stats = until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
+    assert_eq!((stats.resets, stats.gaps), (1, 1));
+    assert_eq!(node.epoch(), Some(ANEW.epoch));
 }
 
 /// A session ends, and in the same moment a read shows that the store lost its data, which would have ended it. The next

@@ -122,10 +122,15 @@ mod tests {
         assert!(checks.add(Deferred::key(1), Bound::at_most(1).up_to(9)));
         assert!(checks.add(Deferred::key(2), Bound::all()));
         assert!(checks.add(Deferred::key(1), Bound::at_most(2).up_to(5)));
-        assert_eq!(checks.len(), 2);
+        let until_refused = Bound::all().until_refused();
+        for key in [2, 3, 3] {
+            assert!(checks.add(Deferred::key(key), until_refused));
+        }
+        assert_eq!(checks.len(), 3);
         let both = Bound::at_most(3).up_to(9);
         assert_eq!(checks.next(), Some((Deferred::key(1), both)));
         assert_eq!(checks.next(), Some((Deferred::key(2), Bound::all())));
+        assert_eq!(checks.next(), Some((Deferred::key(3), until_refused)));
         assert_eq!(checks.next(), None);
     }
 }

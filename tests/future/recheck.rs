@@ -164,18 +164,23 @@ fn rechecks_come_in_real_time() {
     });
 }
 
-#[test]
-fn a_reactor_is_woken_for_a_recheck() {
+/// Driven by a reactor that counts how often it is woken.
+fn with_a_reactor() -> (Waits<u64>, ManualClock, Arc<Tally>) {
     let (clock, woken) = (ManualClock::new(), Tally::new());
     let wakes = woken.clone();
-    let waits = Waits::<u64>::builder("reactor")
+    let waits = Waits::builder("reactor")
         .clock(clock.clone())
         .reaper(Reaper::Reactor(WakeFn::new(move || {
             wakes.add();
             true
         })))
-        .build()
-        .expect("no threads to refuse");
+        .build();
+    (waits.expect("no threads to refuse"), clock, woken)
+}
+
+#[test]
+fn a_reactor_is_woken_for_a_recheck() {
+    let (waits, clock, woken) = with_a_reactor();
     let before = woken.count();
     let mut listener = waits.listen([1], None).recheck_every(SECOND);
     assert!(woken.count() > before, "there is a deadline now");
@@ -187,6 +192,19 @@ fn a_reactor_is_woken_for_a_recheck() {
             .poll(&mut Box::pin(listener.checked()))
             .is_ready()
     );
+}
+
+/// The recheck is to come 50 ms before its interval ends, and a deadline lies between the two.
+#[test]
+fn g07_a_reactor_is_woken_for_a_recheck_that_comes_early() {
+    let (waits, clock, woken) = with_a_reactor();
+    clock.advance(SECOND / 20);
+    let _wait = waits.wait([1], SECOND - SECOND / 50, || None::<()>);
+    let known = waits.next_deadline().expect("that of the wait");
+    let before = woken.count();
+    let _listener = waits.listen([1], None).recheck_every(SECOND);
+    assert_eq!(woken.count(), before + 1);
+    assert!(waits.next_deadline().is_some_and(|next| next < known));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! G15 for a drain: it refuses parks, waits for what is parked and for its completions, and ends whatever happens.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, within};
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::{Completion, Purgatory, purgatory::Admission, purgatory::RejectReason};
+use request_purgatory::{Completion, Purgatory, purgatory::RejectReason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -113,7 +113,7 @@ fn g15_a_drain_waits_for_the_completions_of_the_pass_in_progress() {
 #[test]
 fn g15_a_drain_waits_for_what_a_check_found_expired() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g15-drain7");
+        let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
         // Satisfied by the check, which runs its completion.
         let ((begun, has_begun), (end, ended)) = (channel(), channel::<()>());
         let slow = Probe::new();
@@ -125,10 +125,9 @@ fn g15_a_drain_waits_for_what_a_check_found_expired() {
         slow.satisfy();
         let expired = Probe::new();
         let (op, stall) = expired.stalled_op(NEVER_IN_A_TEST);
-        let parked = purgatory.try_complete_else_watch(op, [1]);
-        let parked = parked.ok().and_then(Admission::into_handle);
+        park(&purgatory, op, 1);
         let check = stall.check(&purgatory, 1);
-        stall.end_after_the_deadline(&parked.expect("it is parked"));
+        stall.end_after_the_deadline(&purgatory, &clock);
         has_begun.recv().expect("the completion begins");
         assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
         // Which does not wait for what the check itself completes.
@@ -177,32 +176,24 @@ fn g15_nothing_is_admitted_once_a_drain_has_answered() {
 #[test]
 fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::builder("g15-drain7").dispatch(Dispatch::Inline);
-        let purgatory = purgatory.build().expect("threads are to be had");
+        let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::Inline));
         let ((begun, has_begun), (end, ended)) = (channel(), channel::<()>());
         let (op, stall) = Probe::new().stalled_op(NEVER_IN_A_TEST);
         let op = op.then(move |_| {
             begun.send(thread::current().id()).expect("the test waits");
             ended.recv().expect("the test says so");
         });
-        let parked = purgatory.try_complete_else_watch(op, [1]);
-        let parked = parked.ok().and_then(Admission::into_handle);
+        park(&purgatory, op, 1);
         let check = stall.check(&purgatory, 1);
-        stall.end_after_the_deadline(&parked.expect("it is parked"));
+        stall.end_after_the_deadline(&purgatory, &clock);
         let completing = has_begun.recv().expect("the completion begins");
-        // (On a loaded machine, the reaper may find it released.)
-        if completing == check.thread().id() {
-            assert_eq!(purgatory.stats().parked, 0);
-            let drain = {
-                let purgatory = purgatory.clone();
-                thread::spawn(move || purgatory.drain(NEVER_IN_A_TEST))
-            };
-            thread::sleep(4 * SOON);
-            assert!(!drain.is_finished(), "its completion has not run");
-            end.send(()).expect("the completion waits");
-            assert_eq!(drain.join().expect("no panic"), 0);
-        }
-        drop(end);
+        assert_eq!(completing, check.thread().id());
+        assert_eq!(purgatory.stats().parked, 0);
+        let begun = Instant::now();
+        assert_eq!(purgatory.drain(4 * SOON), 0);
+        assert!(begun.elapsed() >= 4 * SOON, "its completion has not run");
+        end.send(()).expect("the completion waits");
+        assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
         assert_eq!(check.join().expect("no panic"), 0);
     });
 }

@@ -8,7 +8,7 @@ use crate::support::{
 };
 use request_purgatory::{
     Completion, Handle, Purgatory, Waits, future::block_on, purgatory::RejectReason,
-    threads::Reaper, threads::ReaperThread, time::Clock, time::Timestamp,
+    threads::Dispatch, threads::Reaper, threads::ReaperThread, time::Clock, time::Timestamp,
 };
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -398,7 +398,7 @@ fn g05_a_park_that_is_refused_returns_the_operation_though_a_deferred_call_panic
 #[test]
 fn g15_a_drain_waits_while_the_keys_of_an_expired_operation_are_dropped() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op<Acting>>::new("g15-keys");
+        let (purgatory, clock) = manual::<Acting>(|builder| builder.dispatch(Dispatch::OwnThread));
         let ((dropping, is_dropping), (drop_it, may_drop)) = (channel(), channel::<()>());
         let may_drop = Mutex::new(may_drop);
         let slow: Act = Arc::new(move || {
@@ -407,19 +407,16 @@ fn g15_a_drain_waits_while_the_keys_of_an_expired_operation_are_dropped() {
         });
         let probe = Probe::new();
         let (op, stall) = probe.stalled_op(NEVER_IN_A_TEST);
-        let parked = park(&purgatory, op, [Acting(1, Some(slow))]);
+        park(&purgatory, op, [Acting(1, Some(slow))]);
         let check = stall.check(&purgatory, Acting(1, None));
-        stall.end_after_the_deadline(&parked);
+        stall.end_after_the_deadline(&purgatory, &clock);
         is_dropping.recv().expect("its key is dropped");
         assert!(purgatory.is_empty(), "it has ended");
-        let drain = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || purgatory.drain(NEVER_IN_A_TEST))
-        };
-        thread::sleep(20 * TICK);
-        assert!(!drain.is_finished(), "its completion has not run");
+        let begun = Instant::now();
+        assert_eq!(purgatory.drain(20 * TICK), 0);
+        assert!(begun.elapsed() >= 20 * TICK, "its completion has not run");
         drop_it.send(()).expect("the key waits");
-        assert_eq!(drain.join().expect("no panic"), 0);
+        assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
         assert_eq!(probe.ending(), Some(Completion::Expired));
         assert_eq!(check.join().expect("no panic"), 0);
     });

@@ -2,12 +2,15 @@
 //! counted where an operation has ended. Afterwards no lock is held, no operation that has ended lacks its callback,
 //! and each that is still parked ends at its timeout. (A dead entry may stay in a list.)
 
-use crate::support::keys::{Fragile, Hook, with_fuse_after};
+use crate::support::keys::{
+    Fragile, Hook, fragile, fragile_keys, with_fuse_after, with_one_panic_after,
+};
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, refusal, within};
 use request_purgatory::{
-    Completion, Handle, Purgatory, ResolvedKey, purgatory::RejectReason, time::ManualClock,
+    Bound, Completion, Handle, Purgatory, ResolvedKey, purgatory::RejectReason, time::ManualClock,
 };
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 type Watch<'a> = request_purgatory::Watch<'a, Fragile>;
@@ -21,25 +24,25 @@ const OTHER: u32 = 2;
 struct Scene {
     purgatory: Purgatory<Op<Fragile>>,
     clock: ManualClock,
-    key: ResolvedKey<Op<Fragile>>,
+    key: Option<ResolvedKey<Op<Fragile>>>,
     probes: Vec<Arc<Probe>>,
     handle: Handle<Op<Fragile>>,
 }
 
 impl Scene {
-    /// Watchers of all kinds: more than one slice, so that their expiry is a storm.
-    fn new() -> Self {
+    /// So many watchers, of all kinds.
+    fn new(watchers: u64) -> Self {
         let (purgatory, clock) = manual::<Fragile>(|builder| builder);
-        let key = purgatory.resolve(Fragile(FRAGILE));
+        let key = purgatory.resolve(fragile(FRAGILE));
         let mut handle = None;
-        let probes = (0..72).map(|number| {
+        let probes = (0..watchers).map(|number| {
             let probe = Probe::new();
             let watch = match number % 3 {
-                0 => Watch::from(Fragile(FRAGILE)),
-                1 => Watch::from(Fragile(FRAGILE)).at_rank(number),
+                0 => Watch::from(fragile(FRAGILE)),
+                1 => Watch::from(fragile(FRAGILE)).at_rank(number),
                 _ => key.watch(),
             };
-            let watches = [watch, Watch::from(Fragile(OTHER))];
+            let watches = [watch, Watch::from(fragile(OTHER))];
             let parked = purgatory.try_complete_else_watch(probe.op(SOON), watches);
             handle = parked.expect("there is room").into_handle();
             probe
@@ -49,7 +52,7 @@ impl Scene {
             handle: handle.expect("it cannot complete yet"),
             purgatory,
             clock,
-            key,
+            key: Some(key),
         }
     }
 
@@ -59,132 +62,240 @@ impl Scene {
     }
 
     fn park(&self, keys: impl IntoIterator<Item = u32>) {
-        let keys = keys.into_iter().map(Fragile);
+        let keys = keys.into_iter().map(fragile);
         drop(self.purgatory.try_complete_else_watch(Op::new(SOON), keys));
+    }
+
+    fn resolved(&self) -> &ResolvedKey<Op<Fragile>> {
+        self.key.as_ref().expect("it is not released")
     }
 }
 
 /// A call. Returns how many operations it took back.
-type Call = fn(&Scene) -> usize;
+type Call = fn(&mut Scene) -> usize;
 
-const CALLS: [(&str, Call); 14] = [
-    ("resolve", |scene| {
-        drop(scene.key.clone());
-        drop(scene.purgatory.resolve(Fragile(FRAGILE)));
-        0
+/// Of a call that takes none back.
+macro_rules! call {
+    (|$scene:ident| $call:expr) => {
+        |$scene: &mut Scene| {
+            _ = $call;
+            0
+        }
+    };
+}
+
+const CALLS: [(&str, Call); 24] = [
+    (
+        "resolve",
+        call!(|scene| (
+            scene.resolved().clone(),
+            scene.purgatory.resolve(fragile(FRAGILE)),
+            scene.purgatory.resolve(fragile(3)),
+        )),
+    ),
+    (
+        "release",
+        call!(|scene| (scene.key.take(), scene.satisfy()).0),
+    ),
+    // The last watcher finds the key resolved no more, and retires its list.
+    ("retire", |scene| {
+        scene.key = None;
+        scene.purgatory.cancel_for_key(&fragile(OTHER)).len()
     }),
-    ("park", |scene| {
-        scene.park([OTHER, 3, FRAGILE]);
-        0
-    }),
-    ("park on many keys", |scene| {
-        scene.park(0..40);
-        0
-    }),
-    ("park on a resolved key", |scene| {
-        let watches = [scene.key.watch(), Watch::from(Fragile(FRAGILE))];
-        drop(
+    ("park", call!(|scene| scene.park([OTHER, 3, FRAGILE]))),
+    ("park on many keys", call!(|scene| scene.park(0..40))),
+    (
+        "park on a resolved key",
+        call!(|scene| {
+            let watches = [scene.resolved().watch(), Watch::from(fragile(FRAGILE))];
             scene
                 .purgatory
-                .try_complete_else_watch(Op::new(SOON), watches),
-        );
-        0
-    }),
-    ("check", |scene| {
-        scene.satisfy().check_and_complete(&Fragile(FRAGILE));
-        0
-    }),
-    ("check of the other key", |scene| {
-        scene.satisfy().check_and_complete(&Fragile(OTHER));
-        0
-    }),
-    ("check later", |scene| {
-        scene.satisfy().check_later(Fragile(FRAGILE));
-        scene.purgatory.advance();
-        0
-    }),
-    ("force", |scene| {
-        scene.purgatory.force_complete_for_key(&Fragile(OTHER));
-        0
-    }),
-    ("force by handle", |scene| {
-        scene.handle.force_complete();
-        0
-    }),
+                .try_complete_else_watch(Op::new(SOON), watches)
+        }),
+    ),
+    (
+        "check",
+        call!(|scene| scene.satisfy().check_and_complete(&fragile(FRAGILE))),
+    ),
+    (
+        "check of the other key",
+        call!(|scene| scene.satisfy().check_and_complete(&fragile(OTHER))),
+    ),
+    (
+        "check of the resolved key",
+        call!(|scene| {
+            scene.satisfy();
+            scene.resolved().check_and_complete()
+        }),
+    ),
+    (
+        "bounded check",
+        call!(|scene| {
+            let bound = Bound::at_most(2).up_to(3);
+            scene
+                .satisfy()
+                .check_and_complete_with(&fragile(FRAGILE), bound)
+        }),
+    ),
+    (
+        "check of several keys",
+        call!(|scene| {
+            let keys = [fragile(OTHER), fragile(FRAGILE)];
+            scene.satisfy().check_and_complete_all(&keys)
+        }),
+    ),
+    (
+        "check of the keys that",
+        call!(|scene| scene.satisfy().check_where(|key| key.0 == FRAGILE)),
+    ),
+    (
+        "check later",
+        call!(|scene| {
+            scene.satisfy().check_later(fragile(FRAGILE));
+            scene.purgatory.check_later(fragile(FRAGILE));
+            scene.purgatory.advance()
+        }),
+    ),
+    (
+        "check by handle",
+        call!(|scene| {
+            scene.satisfy();
+            scene.handle.check()
+        }),
+    ),
+    (
+        "force",
+        call!(|scene| scene.purgatory.force_complete_for_key(&fragile(OTHER))),
+    ),
+    (
+        "force with a cause",
+        call!(|scene| {
+            let key = fragile(FRAGILE);
+            scene.purgatory.force_complete_for_key_with(&key, |_| ())
+        }),
+    ),
+    (
+        "force by handle",
+        call!(|scene| scene.handle.force_complete()),
+    ),
     ("cancel", |scene| {
-        scene.purgatory.cancel_for_key(&Fragile(OTHER)).len()
+        scene.purgatory.cancel_for_key(&fragile(OTHER)).len()
     }),
     ("cancel by handle", |scene| {
         scene.handle.cancel().into_iter().count()
     }),
-    ("snapshot", |scene| {
-        drop(scene.purgatory.snapshot());
-        0
-    }),
-    ("expiry", |scene| {
-        scene.clock.advance(2 * SOON);
-        scene.purgatory.advance();
-        0
-    }),
-    ("shutdown", |scene| {
-        scene.purgatory.check_later(Fragile(FRAGILE));
-        scene.purgatory.shutdown();
-        assert!(scene.purgatory.is_empty());
-        0
-    }),
+    ("snapshot", call!(|scene| scene.purgatory.snapshot())),
+    (
+        "count",
+        call!(|scene| {
+            scene.purgatory.watched_keys() + scene.purgatory.watchers(&fragile(FRAGILE))
+        }),
+    ),
+    (
+        "expiry",
+        call!(|scene| {
+            scene.clock.advance(2 * SOON);
+            scene.purgatory.advance()
+        }),
+    ),
+    (
+        "drain",
+        call!(|scene| {
+            scene.purgatory.check_later(fragile(FRAGILE));
+            scene.clock.advance(2 * SOON);
+            scene.purgatory.drain(Duration::ZERO)
+        }),
+    ),
+    (
+        "shutdown",
+        call!(|scene| {
+            scene.purgatory.check_later(fragile(FRAGILE));
+            scene.purgatory.shutdown();
+            assert!(scene.purgatory.is_empty());
+        }),
+    ),
 ];
 
+const HOOKS: [Hook; 4] = [Hook::Clone, Hook::Hash, Hook::Eq, Hook::Drop];
+
+/// From a call of the hook on, every one panics. There is more than one slice of watchers: their expiry is a storm.
 #[test]
 fn g12_a_key_that_panics_in_any_call_costs_no_operation_its_ending() {
     within(PATIENCE, || {
-        for hook in [Hook::Clone, Hook::Hash, Hook::Eq, Hook::Drop] {
+        for hook in HOOKS {
             for (name, call) in CALLS {
                 for calls in [0, 1, 2, 5, 70] {
-                    assert_all_end(hook, calls, name, call);
+                    let mut scene = Scene::new(72);
+                    let returned = with_fuse_after(calls, FRAGILE, hook, || call(&mut scene));
+                    assert_all_end(
+                        scene,
+                        returned,
+                        &format!("{hook:?}, {calls} before, {name}"),
+                    );
                 }
             }
         }
     });
 }
 
-fn assert_all_end(hook: Hook, calls: u32, name: &str, call: Call) {
-    let scene = Scene::new();
-    let returned = with_fuse_after(calls, FRAGILE, hook, || call(&scene)).unwrap_or(0);
+/// Each call of each hook panics once, by itself: besides the endings, nothing of the library's stays behind.
+#[test]
+fn g12_no_call_of_a_key_that_panics_leaks() {
+    within(PATIENCE, || {
+        for hook in HOOKS {
+            let mut panics = 0;
+            for (name, call) in CALLS {
+                for calls in 0.. {
+                    let mut scene = Scene::new(6);
+                    let made = with_one_panic_after(calls, FRAGILE, hook, || call(&mut scene));
+                    let Some(returned) = made else { break };
+                    panics += 1;
+                    let what = format!("{hook:?}, {calls} before, {name}");
+                    let probes = assert_all_end(scene, returned, &what);
+                    assert_eq!(fragile_keys(), 0, "{what}");
+                    assert!(
+                        probes.iter().all(|probe| Arc::strong_count(probe) == 1),
+                        "{what}"
+                    );
+                }
+            }
+            assert!(panics >= 10, "{hook:?} panicked in {panics} calls");
+        }
+    });
+}
+
+fn assert_all_end(scene: Scene, returned: thread::Result<usize>, what: &str) -> Vec<Arc<Probe>> {
     let Scene {
         purgatory,
         clock,
         probes,
         key,
-        ..
+        handle,
     } = scene;
-    if !purgatory.is_shut_down() {
-        // No lock is held: operations are parked on both keys and found there.
-        for number in [FRAGILE, OTHER] {
-            let probe = Probe::new();
-            let parked =
-                purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Fragile(number)]);
-            assert!(parked.is_ok_and(|parked| parked.is_parked()));
-            probe.satisfy();
-            purgatory.check_and_complete(&Fragile(number));
-            assert_eq!(probe.ending(), Some(Completion::Satisfied), "{name}");
+    // No lock is held: operations are parked on both keys and found there.
+    for number in [FRAGILE, OTHER] {
+        let probe = Probe::new();
+        let parked =
+            purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [fragile(number)]);
+        if let Some(RejectReason::Draining | RejectReason::ShutDown) = refusal(&parked) {
+            continue;
         }
-        clock.advance(4 * SOON);
-        purgatory.advance();
+        assert!(parked.is_ok_and(|parked| parked.is_parked()));
+        probe.satisfy();
+        purgatory.check_and_complete(&fragile(number));
+        assert_eq!(probe.ending(), Some(Completion::Satisfied), "{what}");
     }
-    assert_eq!(
-        (purgatory.stats().parked, purgatory.stats().watched),
-        (0, 0),
-        "{hook:?} {name}"
-    );
+    clock.advance(4 * SOON);
+    purgatory.advance();
+    let stats = purgatory.stats();
+    assert_eq!((stats.parked, stats.watched), (0, 0), "{what}");
     let ended = probes.iter().filter(|probe| probe.ending().is_some());
-    let ended = ended.count();
-    assert_eq!(
-        ended + returned,
-        probes.len(),
-        "{hook:?}, {calls} calls of it before, {name}"
-    );
+    let returned = returned.unwrap_or(0);
+    assert_eq!(ended.count() + returned, probes.len(), "{what}");
     drop(key);
     purgatory.shutdown();
+    drop((purgatory, handle));
+    probes
 }
 
 /// Whichever hook of a key panics, and in whichever call of it: a park never drops its operation.
@@ -202,7 +313,7 @@ fn g12_a_park_whose_key_panics_returns_the_operation() {
             let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
             let probe = Probe::new();
             let op = probe.op(SOON);
-            let keys = keys.iter().copied().map(Fragile);
+            let keys = keys.iter().copied().map(fragile);
             let parked = with_fuse_after(calls, FRAGILE, hook, || {
                 purgatory.try_complete_else_watch(op, keys)
             });
@@ -212,7 +323,7 @@ fn g12_a_park_whose_key_panics_returns_the_operation() {
                 refused += 1;
                 assert_eq!(rejected.reason(), RejectReason::Panicked);
                 let op = rejected.into_inner();
-                let again = purgatory.try_complete_else_watch(op, [Fragile(OTHER)]);
+                let again = purgatory.try_complete_else_watch(op, [fragile(OTHER)]);
                 assert!(again.is_ok_and(|parked| parked.is_parked()));
             }
             purgatory.shutdown();
@@ -233,7 +344,7 @@ fn g12_a_park_whose_iterator_panics_returns_the_operation() {
         let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
         let keys = (0..3).map(|number| match number {
             2 => std::panic::panic_any("intended"),
-            number => Fragile(number),
+            number => fragile(number),
         });
         let refused = purgatory.try_complete_else_watch(Op::new(SOON), keys);
         assert_eq!(refusal(&refused), Some(RejectReason::Panicked));
@@ -250,13 +361,13 @@ fn g01_a_deferred_check_that_panicked_leaves_the_key_to_later_ones() {
                 let (purgatory, _clock) = manual::<Fragile>(|builder| builder);
                 let probe = Probe::new();
                 let parked = purgatory
-                    .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [Fragile(FRAGILE)]);
+                    .try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [fragile(FRAGILE)]);
                 assert!(parked.is_ok());
-                purgatory.check_later(Fragile(FRAGILE));
+                purgatory.check_later(fragile(FRAGILE));
                 let advanced = with_fuse_after(calls, FRAGILE, hook, || purgatory.advance());
                 assert!(advanced.is_ok(), "it is counted");
                 probe.satisfy();
-                purgatory.check_later(Fragile(FRAGILE));
+                purgatory.check_later(fragile(FRAGILE));
                 purgatory.advance();
                 let satisfied = Some(Completion::Satisfied);
                 assert_eq!(probe.ending(), satisfied, "{hook:?}, {calls} calls before");

@@ -2,12 +2,11 @@
 //! handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
 
 use crate::support::{
-    Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, threads_named, within,
+    Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, manual, threads_named, within,
 };
 use request_purgatory::purgatory::ShutdownError;
 use request_purgatory::{
-    Completion, Purgatory, purgatory::Admission, threads::Dispatch, threads::Reaper,
-    threads::ReaperThread,
+    Completion, Purgatory, threads::Dispatch, threads::Reaper, threads::ReaperThread,
 };
 use std::future::Future;
 use std::ops::Range;
@@ -206,15 +205,13 @@ fn g15_an_async_shutdown_does_not_wait_for_the_jobs_of_an_executor() {
         let jobs = Arc::<Mutex<Vec<Job>>>::default();
         let keeps = jobs.clone();
         let executor = Dispatch::Executor(Arc::new(move |job| lock(&keeps).push(job)));
-        let purgatory = Purgatory::<Op>::builder("g15-jobs").dispatch(executor);
-        let purgatory = purgatory.build().expect("threads are to be had");
+        let (purgatory, clock) = manual(|builder| builder.dispatch(executor));
         let (op, stall) = Probe::new().stalled_op(NEVER_IN_A_TEST);
-        let parked = purgatory.try_complete_else_watch(op, [1]);
-        let parked = parked.ok().and_then(Admission::into_handle);
+        park(&purgatory, op, 1);
         let check = stall.check(&purgatory, 1);
-        stall.end_after_the_deadline(&parked.expect("it is parked"));
+        stall.end_after_the_deadline(&purgatory, &clock);
         assert_eq!(check.join().expect("no panic"), 0);
-        eventually("the job", || lock(&jobs).len() == 1);
+        assert_eq!(lock(&jobs).len(), 1);
         assert_eq!(purgatory.stats().completions_pending, 1);
         futures::executor::block_on(purgatory.shutdown_async().expect("a thread more"));
         assert_eq!(purgatory.stats().completions_pending, 1);

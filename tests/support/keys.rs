@@ -73,8 +73,19 @@ impl Drop for Acting {
 }
 
 thread_local! {
-    /// Keys with this number panic on this thread, in the hook that is named, once it has been called so often.
-    static FUSE: Cell<Option<(u32, Hook, u32)>> = const { Cell::new(None) };
+    static FUSE: Cell<Option<Fuse>> = const { Cell::new(None) };
+    /// The [fragile] keys that this thread has made, and their clones, less those that it has dropped.
+    static FRAGILE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Keys with this number panic on this thread, in this hook, when it has been called so often.
+#[derive(Clone, Copy)]
+struct Fuse {
+    number: u32,
+    hook: Hook,
+    left: u32,
+    /// They panic in the calls after that as well.
+    for_good: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,23 +102,37 @@ pub(crate) struct Fragile(pub(crate) u32);
 
 impl Fragile {
     fn hook(&self, hook: Hook) {
-        let Some((number, hooked, left)) = FUSE.get() else {
+        let Some(fuse) = FUSE.get() else {
             return;
         };
-        if (number, hooked) != (self.0, hook) || thread::panicking() {
+        if (fuse.number, fuse.hook) != (self.0, hook) || thread::panicking() {
             return;
         }
-        match left.checked_sub(1) {
-            Some(left) => FUSE.set(Some((number, hooked, left))),
-            None => panic!("a hook of key {number}"),
+        if let Some(left) = fuse.left.checked_sub(1) {
+            return FUSE.set(Some(Fuse { left, ..fuse }));
         }
+        if !fuse.for_good {
+            FUSE.set(None);
+        }
+        panic!("a hook of key {}", self.0);
     }
+}
+
+/// A fragile key that counts among those that exist.
+pub(crate) fn fragile(number: u32) -> Fragile {
+    FRAGILE.set(FRAGILE.get().wrapping_add(1));
+    Fragile(number)
+}
+
+/// How many exist, if all were made by [`fragile`] on this thread, and dropped here.
+pub(crate) fn fragile_keys() -> usize {
+    FRAGILE.get()
 }
 
 impl Clone for Fragile {
     fn clone(&self) -> Self {
         self.hook(Hook::Clone);
-        Self(self.0)
+        fragile(self.0)
     }
 }
 
@@ -129,6 +154,7 @@ impl Eq for Fragile {}
 
 impl Drop for Fragile {
     fn drop(&mut self) {
+        FRAGILE.set(FRAGILE.get().wrapping_sub(1));
         self.hook(Hook::Drop);
     }
 }
@@ -149,8 +175,35 @@ pub(crate) fn with_fuse_after<R>(
     hook: Hook,
     action: impl FnOnce() -> R,
 ) -> thread::Result<R> {
-    FUSE.set(Some((number, hook, calls)));
+    let fuse = Fuse {
+        number,
+        hook,
+        left: calls,
+        for_good: true,
+    };
+    burn(fuse, action).0
+}
+
+/// As [`with_fuse_after`], but only one call of the hook panics. Returns `None` if it was not called so often.
+pub(crate) fn with_one_panic_after<R>(
+    calls: u32,
+    number: u32,
+    hook: Hook,
+    action: impl FnOnce() -> R,
+) -> Option<thread::Result<R>> {
+    let fuse = Fuse {
+        number,
+        hook,
+        left: calls,
+        for_good: false,
+    };
+    let (result, left) = burn(fuse, action);
+    left.is_none().then_some(result)
+}
+
+/// Also returns what is left of the fuse.
+fn burn<R>(fuse: Fuse, action: impl FnOnce() -> R) -> (thread::Result<R>, Option<Fuse>) {
+    FUSE.set(Some(fuse));
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
-    FUSE.set(None);
-    result
+    (result, FUSE.take())
 }

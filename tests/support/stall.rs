@@ -1,7 +1,8 @@
 //! An operation that a check examines for as long as the test wants.
 
-use super::{Op, Probe};
-use request_purgatory::{Handle, Purgatory};
+use super::{NEVER_IN_A_TEST, Op, Probe};
+use request_purgatory::Purgatory;
+use request_purgatory::time::ManualClock;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -51,15 +52,14 @@ impl Stall {
         check
     }
 
-    /// Its deadline passes meanwhile: the reaper finds it held, and leaves a mark. Then the examination goes on. (Had it
-    /// been parked with this deadline, it might have expired before the check.)
-    pub(crate) fn end_after_the_deadline<K>(self, operation: &Handle<Op<K>>)
+    /// Its deadline passes meanwhile: this thread drives the timer, finds it held, and leaves a mark. Then the examination
+    /// goes on.
+    pub(crate) fn end_after_the_deadline<K>(self, purgatory: &Purgatory<Op<K>>, clock: &ManualClock)
     where
         K: Eq + Hash + Clone + Send + Sync + 'static,
     {
-        const TIMEOUT: Duration = Duration::from_millis(5);
-        assert!(operation.reschedule(TIMEOUT));
-        thread::sleep(4 * TIMEOUT);
+        clock.advance(2 * NEVER_IN_A_TEST);
+        assert_eq!(purgatory.advance(), 0, "the check holds it");
         self.end();
     }
 

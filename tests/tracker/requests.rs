@@ -73,7 +73,14 @@ fn as_many_ended_requests_are_remembered_as_are_asked_for() {
     // Of the first one, an end is forgotten.
     let late = [1, 2, 2, 2, 1].map(|id| calls.respond(&id, id) == Late(id));
     assert_eq!(late, [true, true, true, false, false]);
+    // A response is one to the first of them, and the others stay as long as they would have.
+    let calls = ids(2);
+    [1, 1].into_iter().for_each(|id| end(&calls, id));
+    assert_eq!(calls.respond(&1, 1), Late(1));
+    end(&calls, 2);
+    assert_eq!(calls.respond(&1, 1), Late(1));
     // What has had its response still counts, so the bound is one of time as well.
+    let calls = ids(3);
     end(&calls, 3);
     end(&calls, 4);
     assert_eq!(calls.respond(&4, 4), Late(4));

@@ -137,6 +137,34 @@ proptest! {
     }
 }
 
+/// Between two slices of a walk all watchers leave, and others come: these are in another list, be it short or long.
+#[test]
+fn g22_a_walk_meets_no_watcher_of_another_list() {
+    let count = 3 * SLICE as u32;
+    let newcomers = [
+        vec![None],
+        vec![None; SEVERAL],
+        vec![None; 3 * SLICE],
+        vec![Some(0)],
+    ];
+    for newcomers in newcomers {
+        let listed = RefCell::new(Listed::of(count));
+        let mut met = Vec::new();
+        Walk::new(Bound::at_most(1)).visit(
+            |watcher| {
+                met.push(watcher.index());
+                let mut listed = listed.borrow_mut();
+                (0..count).for_each(|id| listed.remove(id));
+                newcomers.iter().for_each(|rank| listed.add(*rank));
+                ControlFlow::Continue(())
+            },
+            || (),
+            |read| listed.borrow().list.iter().for_each(&mut *read),
+        );
+        assert_eq!(met, [0], "{} came", newcomers.len());
+    }
+}
+
 /// A watcher that stays for long does not keep the memory of those that come and leave meanwhile.
 #[test]
 fn g06_a_list_keeps_no_chunk_without_watchers_but_one() {

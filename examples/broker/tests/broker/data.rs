@@ -116,7 +116,8 @@ fn topics_records_and_producers_outlive_the_broker() {
     }
 }
 
-/// A crash in the middle of an append leaves a part of a batch, or bytes that are none.
+/// A crash in the middle of an append leaves a part of a batch, or bytes that are none. (Or a batch that belongs
+/// elsewhere: its checksum does not cover the offset.)
 #[test]
 fn a_torn_tail_is_cut_off() {
     let folder = Folder::new("torn");
@@ -135,8 +136,13 @@ fn a_torn_tail_is_cut_off() {
     let mut flipped = whole.clone();
     flipped[two + 70] ^= 1;
     let garbage = [&whole[..two], &[0xab; 500]].concat();
+    let mut misplaced = whole.clone();
+    misplaced[two + 7] += 1;
     let parts = [two + 1, two + 60, whole.len() - 1].map(|length| &whole[..length]);
-    for torn in parts.into_iter().chain([&flipped[..], &garbage[..]]) {
+    for torn in parts
+        .into_iter()
+        .chain([&flipped[..], &garbage, &misplaced])
+    {
         fs::write(&segment, torn).expect("tear the segment");
         let broker = folder.broker();
         broker.wait_for_log("cut off");

@@ -191,6 +191,8 @@ fn a_batch_sent_again_is_not_appended_again() {
     }
     assert_eq!(one(8, 0), (0, 6), "a repeat");
     assert_eq!(one(7, 9), (0, 1_006), "a gap of one that is not known");
+    assert_eq!(one(6, i32::MAX), (0, 1_007));
+    assert_eq!(one(6, 0), (0, 1_008), "the numbers begin anew");
     broker.assert_clean(client);
 }
 
@@ -252,6 +254,14 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
         let batches = [0, 1].map(|at: usize| records(&fetched[at]).len() as i32 / length);
         assert_eq!(batches, expected, "{max_bytes} {partition_max_bytes}");
     }
+    // Nor may one behind a partition with nothing to read.
+    let mut fetch = fetch_from("t", &[0, 3, 0], 0).with_max_bytes(1);
+    for (asked, index) in fetch.topics[0].partitions.iter_mut().zip([0, 0, 1]) {
+        asked.partition = index;
+    }
+    let fetched = run(&mut client, &fetch);
+    let batches = [0, 1, 2].map(|at: usize| records(&fetched[at]).len() as i32 / length);
+    assert_eq!(batches, [1, 0, 0]);
     // Whole batches, from the one that holds the offset.
     let fetched = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&fetched[0])[..8], 2_i64.to_be_bytes());
