@@ -21,9 +21,37 @@ pub(crate) struct Outbox<'a, H: Handler> {
     handler: &'a Arc<H>,
     trampoline: &'a Trampoline,
     run_on: RunOn,
-    /// Most calls end one payload, or none.
-    first: Option<EndedPayload<H::Left>>,
-    others: Vec<EndedPayload<H::Left>>,
+    ended: Collected<EndedPayload<H::Left>>,
+}
+
+/// Most calls end one payload, or none.
+enum Collected<T> {
+    None,
+    Only(T),
+    Several(Vec<T>),
+}
+
+impl<T> Collected<T> {
+    #[inline]
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::None)
+    }
+
+    /// Out of line, so that what is pushed first stays in registers.
+    #[inline(never)]
+    fn push_another(&mut self, another: T) {
+        let mut all = self.take().into_vec();
+        all.push(another);
+        *self = Self::Several(all);
+    }
+
+    fn into_vec(self) -> Vec<T> {
+        match self {
+            Self::None => Vec::new(),
+            Self::Only(only) => vec![only],
+            Self::Several(several) => several,
+        }
+    }
 }
 
 impl<'a, H: Handler> Outbox<'a, H> {
@@ -33,38 +61,34 @@ impl<'a, H: Handler> Outbox<'a, H> {
             handler,
             trampoline,
             run_on,
-            first: None,
-            others: Vec::new(),
+            ended: Collected::None,
         }
     }
 
     #[inline(always)]
     pub(crate) fn push(&mut self, ended: EndedPayload<H::Left>) {
-        match self.first {
-            None => self.first = Some(ended),
-            Some(_) => self.others.push(ended),
+        match self.ended {
+            Collected::None => self.ended = Collected::Only(ended),
+            _ => self.ended.push_another(ended),
         }
     }
 
     /// Takes them back: none of them is delivered.
     pub(crate) fn into_all(mut self) -> impl Iterator<Item = EndedPayload<H::Left>> {
-        let others = std::mem::take(&mut self.others);
-        self.first.take().into_iter().chain(others)
+        self.ended.take().into_vec().into_iter()
     }
 }
 
 impl<H: Handler> Drop for Outbox<'_, H> {
     #[inline(always)]
     fn drop(&mut self) {
-        let Some(first) = self.first.take() else {
-            return;
-        };
-        if self.others.is_empty() {
-            return deliver(self.handler, self.trampoline, first, self.run_on);
+        match self.ended.take() {
+            Collected::None => {}
+            Collected::Only(only) => deliver(self.handler, self.trampoline, only, self.run_on),
+            Collected::Several(several) => {
+                deliver_all(self.handler, self.trampoline, several, self.run_on);
+            }
         }
-        self.others.insert(0, first);
-        let all = std::mem::take(&mut self.others);
-        deliver_all(self.handler, self.trampoline, all, self.run_on);
     }
 }
 
