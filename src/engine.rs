@@ -27,7 +27,7 @@ use crate::cell::slab::{EndedSlot, Held, Released};
 use crate::cell::state::Mark;
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
-use crate::observe::{OBSERVED, Observer, Since};
+use crate::observe::{OBSERVED, Observer};
 use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Counts, Ending, Event, Stats};
@@ -67,7 +67,8 @@ pub(crate) struct Engine<P, W> {
     pub(crate) companion: CompanionCell,
     pub(crate) passes: Passes,
     pub(crate) background: Background,
-    observer: Observer,
+    /// A timer and a tracker have none.
+    observer: Option<Observer>,
     pub(crate) phase: Phase,
 }
 
@@ -94,7 +95,7 @@ impl<P, W: Scheme> Engine<P, W> {
             companion: CompanionCell::default(),
             passes: Passes::default(),
             background: Background::new(),
-            observer: Observer::default(),
+            observer: None,
             phase: Phase::new(),
         };
         if settings.threads_at_once {
@@ -109,8 +110,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// From now on the user's recorder and subscriber are told of events.
     pub(crate) fn observed(mut self) -> Self {
         // A recorder that panics here is told nothing more.
-        let observer = self.caught(|| Observer::new(&self.name));
-        self.observer = observer.unwrap_or_default();
+        self.observer = self.caught(|| Observer::new(&self.name)).ok();
         self
     }
 
@@ -176,7 +176,7 @@ impl<P, W: Scheme> Engine<P, W> {
             start,
             deadline,
             present: arrival.map_or(start, |_| 0),
-            since: Since::at(reading),
+            since: reading,
         }
     }
 
@@ -476,11 +476,9 @@ impl<P, W: Scheme> Engine<P, W> {
     /// no observer. To be called with no lock held.
     #[inline]
     pub(crate) fn observe<R: Default>(&self, tell: impl FnOnce(&Observer) -> R) -> R {
-        if OBSERVED {
-            self.caught(|| tell(&self.observer)).unwrap_or_default()
-        } else {
-            tell(&self.observer)
-        }
+        let observer = self.observer.as_ref().filter(|_| OBSERVED);
+        let told = observer.and_then(|observer| self.caught(|| tell(observer)).ok());
+        told.unwrap_or_default()
     }
 
     #[inline(always)]

@@ -4,14 +4,13 @@
 use crate::engine::shard::{self, Timing};
 use crate::engine::shutdown;
 use crate::hash::RandomState;
-use crate::observe::Since;
 use crate::operation::DelayedOperation;
 use crate::purgatory::Purgatory;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
 use crate::sync::{Arc, set_timer_shards};
-use crate::time::ticks::NEVER;
+use crate::time::{Timestamp, ticks::NEVER};
 use crate::watch::bound::{Bound, Ticket, Turn};
 use crate::watch::resolved::{self, Resolved};
 use crate::watch::{Copied, Target, WatchMap};
@@ -39,7 +38,7 @@ impl<P: Send> Shard<P> {
             start: 0,
             deadline: NEVER,
             present: 0,
-            since: Since::default(),
+            since: Timestamp::default(),
         };
         let shard = &self.0;
         let Ok((held, _)) = shard.admit(&mut shard.slab.lock(), payload, 0, never, u32::MAX) else {

@@ -6,10 +6,10 @@
 use crate::address::Address;
 use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Vacant};
 use crate::error::RejectReason;
-use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Counts, Ending, Event};
 use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
+use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 
 /// The arrival and the deadline of a payload, in ticks.
@@ -22,7 +22,7 @@ pub(crate) struct Timing {
     /// reading, which may be of the future, and would lead past deadlines.
     pub(crate) present: Tick,
     /// The reading of the clock behind it.
-    pub(crate) since: Since,
+    pub(crate) since: Timestamp,
 }
 
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
