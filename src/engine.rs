@@ -116,22 +116,18 @@ impl<P, W: Scheme> Engine<P, W> {
 
     #[inline]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        self.shards.at(number, || {
-            let idle = || (!self.threads.are_started()).then_some(RejectReason::Thread);
-            self.phase.refusal().or_else(idle)
-        })
+        self.shards.at(number, || self.phase.refusal())
     }
 
     /// Starts the threads that only this engine uses, unless they were started or the engine is closed. Where the system
     /// refuses a thread, a later call tries again.
+    #[cold]
     fn start_threads(&self) -> io::Result<()> {
-        self.shards.open(|| {
-            if self.threads.are_started() || self.phase.is_closed() {
-                return Ok(false);
-            }
-            self.threads.start(&self.name)?;
-            Ok(true)
-        })
+        let _alone = self.shards.order.lock();
+        match self.threads.are_started() || self.phase.is_closed() {
+            true => Ok(()),
+            false => self.threads.start(&self.name),
+        }
     }
 
     /// Announces what the thread that drives the timer is to do beside its timers, and starts the threads for it. Where the
@@ -157,6 +153,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
+    /// Payloads that never expire need no threads.
     fn needs_threads(&self, timing: Timing) -> bool {
         timing.deadline != NEVER && !self.threads.are_started()
     }
@@ -229,49 +226,20 @@ impl<P, W: Scheme> Engine<P, W> {
         if !self.take_place() {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
+        if self.needs_threads(timing) && self.start_threads().is_err() {
+            return Err(self.refused(RejectReason::Thread, payload));
+        }
         let mine = self.shard(self.shards.wrap(thread_number() as usize));
         let (shard, mut guard) = match mine.slab.try_lock() {
             Some(guard) => (mine, guard),
             None => self.lock_near(mine),
         };
-        if let Some(refusal) = Shard::refusal(&mut guard) {
-            match self.overcome(refusal, shard, guard, timing) {
-                Ok(open) => guard = open,
-                Err(refusal) => return Err(self.refused(refusal, payload)),
-            }
-        }
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => Ok((guard, held, earlier)),
             Err((refusal, payload)) => {
                 drop(guard);
                 Err(self.refused(refusal, payload))
             }
-        }
-    }
-
-    /// Starts the threads for the first payload with a deadline. Payloads that never expire need none.
-    #[cold]
-    fn overcome<'a>(
-        &self,
-        refusal: RejectReason,
-        shard: &'a Shard<P, W>,
-        guard: Guard<'a, P, W>,
-        timing: Timing,
-    ) -> Result<Guard<'a, P, W>, RejectReason> {
-        if refusal != RejectReason::Thread {
-            return Err(refusal);
-        }
-        if timing.deadline == NEVER {
-            return Ok(guard);
-        }
-        drop(guard);
-        self.start_threads().map_err(|_| RejectReason::Thread)?;
-        let mut guard = shard.slab.lock();
-        match Shard::refusal(&mut guard) {
-            None => Ok(guard),
-            // A shutdown has begun, and has not come to this shard.
-            Some(RejectReason::Thread) => Err(RejectReason::ShutDown),
-            Some(refusal) => Err(refusal),
         }
     }
 

@@ -129,7 +129,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
         // holder will find the mark.
         shard.refuse(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
-        for at in shard.occupants() {
+        for at in shard.slab.occupants() {
             if let Some(held) = engine.claim(at, Mark::ShutDown) {
                 if let Some(ended) = handler.on_shutdown(held) {
                     endings.push(ended);
