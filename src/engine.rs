@@ -6,7 +6,6 @@
 //! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`deliver`] runs the user's
 //! code for payloads that have ended.
 
-pub(crate) mod companion;
 pub(crate) mod deliver;
 pub(crate) mod drive;
 pub(crate) mod expire;
@@ -19,7 +18,7 @@ pub(crate) mod shared_handle;
 pub(crate) mod shutdown;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod thread_set;
+pub(crate) mod thread_set;
 
 use crate::address::{Address, SLOTS};
 use crate::alarm::Alarm;
@@ -36,16 +35,15 @@ use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Trampoline, drop_user_value};
 use crate::worker::Worker;
-use companion::CompanionCell;
 use phase::{Background, DRAINING, Passes, Phase};
 use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
 use shards::Shards;
 use std::io;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
-use thread_set::ThreadSet;
+use thread_set::{Companion, ThreadSet};
 
 pub(crate) struct Engine<P, W> {
     pub(crate) name: Arc<str>,
@@ -64,7 +62,8 @@ pub(crate) struct Engine<P, W> {
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
-    pub(crate) companion: CompanionCell,
+    /// At most one, made when it is first asked for.
+    pub(crate) companion: OnceLock<Arc<dyn Companion>>,
     pub(crate) passes: Passes,
     pub(crate) background: Background,
     /// A timer and a tracker have none.
@@ -76,8 +75,10 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Checks the settings. The threads that they ask for are started when they are first needed, unless they are to
     /// be started at once.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
-        let slots = settings.slots()?;
-        let scale = settings.scale()?;
+        let slots = u32::try_from(settings.wheel_size).ok();
+        let slots = slots.filter(|slots| (2..=1 << 16).contains(slots));
+        let slots = slots.ok_or(BuildError::WheelSize)?;
+        let scale = TickScale::new(settings.tick, settings.clock.now()).ok_or(BuildError::Tick)?;
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
         let engine = Self {
             name: settings.name.into(),
@@ -92,7 +93,7 @@ impl<P, W: Scheme> Engine<P, W> {
             reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
-            companion: CompanionCell::default(),
+            companion: OnceLock::new(),
             passes: Passes::default(),
             background: Background::new(),
             observer: None,

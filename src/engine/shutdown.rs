@@ -151,7 +151,7 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     engine.begin_drain();
     wait(limit, || {
         // Where no thread of the library drives the timer, this one does.
-        if !engine.threads.is_driving() {
+        if !engine.threads.has_reaper() || !engine.threads.are_started() {
             advance(handler);
         }
         // In this order: what is found to have ended is handed over by now, or its pass is in progress.
