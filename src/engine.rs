@@ -95,7 +95,7 @@ impl<P, W: Scheme> Engine<P, W> {
             threads,
             companion: OnceLock::new(),
             passes: Passes::default(),
-            background: Background::new(),
+            background: Background::default(),
             observer: None,
             phase: Phase::new(),
         };

@@ -17,6 +17,7 @@ use crate::watch::{Copied, Target, WatchMap};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 pub use crate::address::Address;
 pub use crate::cell::slab::{Held, Released};
@@ -102,7 +103,8 @@ pub enum FreedBy {
 
 /// Waits until a shutdown that another thread makes is over, as a call with a bound does.
 pub fn wait_until_over<Op: DelayedOperation>(purgatory: &Purgatory<Op>) {
-    shutdown::wait_until_over(&purgatory.shared.inner);
+    let handler = &purgatory.shared.inner;
+    shutdown::wait(Duration::MAX, || shutdown::is_over(handler));
 }
 
 /// Sets the number of timer shards of the purgatories that this test builds from now on.
