@@ -134,12 +134,16 @@ impl Resolution {
     /// As a check by this key does.
     pub fn on(&self, up_to: u64) -> Vec<u32> {
         let mut found = Vec::new();
-        let each = |watcher: Address| {
+        let mut each = |watcher: Address| {
             found.push(watcher.index());
             ControlFlow::Continue(())
         };
         let seen = self.list.peek_published();
-        self.list.visit(seen, Bound::all().up_to(up_to), each);
+        match seen.only() {
+            Some(watcher) => _ = each(watcher),
+            None if seen.is_empty() => {}
+            None => self.list.visit(Bound::all().up_to(up_to), each),
+        }
         found
     }
 
@@ -267,7 +271,8 @@ impl ReaperLoop {
         while !is_idle() {
             let rest = shared.round();
             if !is_idle() {
-                shared.parker.lock().park(rest);
+                let parker = shared.parker.lock();
+                rest.map_or_else(|| parker.park(), |time| parker.park_timeout(time));
             }
         }
     }
