@@ -1,10 +1,10 @@
 //! Transfer: what a cache line costs that another processor has written last: the measured input of
 //! `benches/contention.py`.
 //!
-//! Two threads take turns. In its turn a thread goes round some lines twice, each of which names the next one, and writes to
-//! each by a locked instruction, as a lock or a state word is taken. The first time each line comes from the other processor,
-//! and the second time it is there: the difference is the transfer. As only a line says which is next, no processor fetches
-//! it ahead. The thread that waits reads one line that says whose turn it is, and no other.
+//! Two threads take turns. In its turn a thread goes round some lines twice, each of which names the next one, and
+//! writes to each by a locked instruction, as a lock or a state word is taken. The first time each line comes from the
+//! other processor, and the second time it is there: the difference is the transfer. As only a line says which is next,
+//! no processor fetches it ahead. The thread that waits reads one line that says whose turn it is, and no other.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,8 +117,8 @@ impl Transfer {
 /// The column of a workload on two threads that says how far apart their processors were.
 pub(super) const BESIDE: Metric = Metric::note("transfer", "ns");
 
-/// Measures a round with the transfer before and after it: the mean; NaN if one is over 1.5 of the other, as the processors
-/// have moved in between.
+/// Measures a round with the transfer before and after it: their mean, or NaN if one is over 1.5 of the other, as the
+/// processors have moved in between.
 pub(super) fn beside<R>(round: impl FnOnce() -> R) -> (R, f64) {
     let transfer = || {
         let turns = TURNS_BESIDE;
