@@ -2,8 +2,8 @@
 //! they fail, and what it says of that.
 
 use request_purgatory_cluster::{
-    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError, Interests,
-    Position, Reading, Source, Stats, WaitError,
+    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError, InterestError,
+    Interests, Position, Reading, Source, Stats, WaitError,
 };
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -238,6 +238,43 @@ async fn g24_each_session_that_ends_is_a_gap() {
     node.shutdown();
     sleep(LONG).await;
     assert_eq!(node.stats().gaps, gaps, "the shutdown is no gap");
+}
+
+/// (Several nodes: when the first audit of each begins is a matter of chance.)
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_runs_on_times_without_end() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let never = Duration::MAX;
+    for _ in 0..16 {
+        let config = Config {
+            audit: never,
+            linger: never,
+            settle: never,
+            backoff: (never, never),
+            ping: never,
+            ..Config::default()
+        };
+        let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+        // The second one when the node has lasted for a while.
+        for key in [7, 8] {
+            let interest = node.interest([key]).unwrap();
+            until(&node, |it| it.lag.is_zero() && interest.version(&key) == 5).await;
+            sleep(LONG).await;
+        }
+    }
+}
+
+/// Nor in a key that is watched still: no version of it would come.
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_that_was_shut_down_takes_no_interest() {
+    let node = Engine::default().node();
+    let _interest = node.interest([7]).unwrap();
+    node.shutdown();
+    for key in [7, 8] {
+        let refused = node.interest([key]).err();
+        assert_eq!(refused, Some(InterestError::ShutDown), "in {key}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
