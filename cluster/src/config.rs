@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A time that is longer is taken for this: 30 years, which clocks can add to the present.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// The settings of a node. Every node may have its own; nothing is negotiated. For a time, [`Duration::MAX`] means never.
+/// The settings of a node. Every node may have its own; nothing is negotiated. A time of [`Duration::MAX`] means never.
 ///
 /// ```
 /// use request_purgatory_cluster::Config;

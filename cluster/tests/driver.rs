@@ -2,8 +2,8 @@
 //! they fail, and what it says of that.
 
 use request_purgatory_cluster::{
-    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError, InterestError,
-    Interests, Position, Reading, Source, Stats, WaitError,
+    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError,
+    InterestError, Interests, Position, Reading, Source, Stats, WaitError,
 };
 use std::sync::Arc;
 use std::sync::Mutex;

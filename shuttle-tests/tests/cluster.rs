@@ -248,7 +248,10 @@ fn g24_a_history_that_is_over_does_not_come_back() {
             epoch: history.epoch,
         };
         hear(&table, history.generation, &[change]).expect("it is of this history");
-        assert_eq!(interest.position(&KEY).map(|it| (it.epoch, it.version)), history.epoch.map(|it| (it, 5)));
+        assert_eq!(
+            interest.position(&KEY).map(|it| (it.epoch, it.version)),
+            history.epoch.map(|it| (it, 5))
+        );
     });
 }
 

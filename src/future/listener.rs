@@ -201,9 +201,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     fn poll_wake(&mut self, cx: &Context<'_>, end_first: bool) -> Poll<Result<(), WaitError>> {
         let poll = self.listening.shared().poll(cx, end_first);
         if let Some(recheck) = &mut self.recheck {
-            recheck.woke = false;
-            if let Poll::Ready(Ok(Wake { checked, ticked: true })) = poll {
-                recheck.woke = !checked;
+            let wake = match poll {
+                Poll::Ready(Ok(wake)) => wake,
+                _ => Wake::default(),
+            };
+            recheck.woke = wake.ticked && !wake.checked;
+            if wake.ticked {
                 recheck.arm(&self.listening);
             }
         }

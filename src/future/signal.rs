@@ -21,7 +21,7 @@ pub(super) struct News {
 }
 
 /// Why a listener is woken: for a check, because an interval is over, or for both at once.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Wake {
     pub(super) checked: bool,
     pub(super) ticked: bool,
@@ -57,11 +57,9 @@ impl Signal {
     /// the end even if a mark came before it.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.0.poll(cx, |news| {
-            if let (Some(error), true) = (news.end, end_first) {
-                return Look::Ready(Err(error));
-            }
             let (checked, ticked) = (take(&mut news.checked), take(&mut news.ticked));
             match news.end {
+                Some(error) if end_first => Look::Ready(Err(error)),
                 _ if checked || ticked => Look::Ready(Ok(Wake { checked, ticked })),
                 Some(error) => Look::Ready(Err(error)),
                 None => Look::Wait,

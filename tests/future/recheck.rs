@@ -145,6 +145,20 @@ fn g19_none_ticks_where_no_interval_is_set() {
     drop(plain);
 }
 
+/// The thread would find nothing to do, and look again and again.
+#[test]
+fn g19_a_recheck_between_two_ticks_is_not_looked_for_before_the_second() {
+    let waits = Waits::<u64>::builder("coarse")
+        .tick(SECOND)
+        .clock(ManualClock::new())
+        .reaper(Reaper::Manual);
+    let waits = waits.build().expect("no threads to refuse");
+    let _listener = waits.listen([1], None).recheck_every(SECOND / 2);
+    waits.advance();
+    let next = waits.next_deadline().expect("a recheck");
+    assert_eq!(next.since_origin(), SECOND);
+}
+
 /// Intervals that begin within a tenth of each other end together.
 #[test]
 fn rechecks_of_many_listeners_share_a_wake_up() {
