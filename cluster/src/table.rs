@@ -437,3 +437,33 @@ impl<K> fmt::Debug for Table<K> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place that no longer exists.
+    struct Gone;
+
+    impl Waiting<u8> for Gone {
+        fn check(&self, _: &u8, _: u64) -> bool {
+            false
+        }
+
+        fn is_alive(&self) -> bool {
+            false
+        }
+
+        fn shut_down(&self) {}
+    }
+
+    #[test]
+    fn a_place_that_is_gone_is_forgotten_by_the_next_check() {
+        let table = Table::<u8>::new(1, Rules::default(), || {});
+        let place = Arc::new(Gone);
+        table.attach(place.clone());
+        assert_eq!(Arc::strong_count(&place), 2);
+        table.check(&7, 0);
+        assert_eq!(Arc::strong_count(&place), 1);
+    }
+}

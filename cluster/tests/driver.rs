@@ -222,6 +222,15 @@ async fn g24_sessions_that_end_again_and_again_pause() {
     let begun = Instant::now();
     until(&node, |it| it.lag.is_zero()).await;
     assert!(begun.elapsed() <= 2 * FIRST, "{:?}", begun.elapsed());
+    // Not one that lasts as long and never catches up.
+    engine.set(|it| it.failing = u64::MAX);
+    let _interest = node.interest([7]).unwrap();
+    for gaps in gaps + 2..gaps + 12 {
+        until(&node, |it| it.gaps == gaps).await;
+    }
+    let (sessions, begun) = (node.stats().sessions, Instant::now());
+    until(&node, |it| it.sessions > sessions).await;
+    assert!(begun.elapsed() >= LONGEST / 3, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -334,6 +343,33 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     engine.set(|it| it.rises = true);
     let stats = until(&node, |it| it.gaps == 1).await;
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
+}
+
+/// A key that the node forgets before it could hear of what an audit has found is no fault of the session.
+#[tokio::test(start_paused = true)]
+async fn g24_a_key_that_is_forgotten_need_not_be_heard_of() {
+    let engine = Engine::default();
+    let config = Config {
+        audit: AUDIT,
+        linger: FIRST,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    until(&node, |it| it.lag.is_zero()).await;
+    for key in 1..=4 {
+        let interest = node.interest([key]).unwrap();
+        until(&node, |_| {
+            interest.version(&key) == key - 1 && interest.position(&key).is_some()
+        })
+        .await;
+        sleep(FIRST).await;
+        engine.set(|it| it.version = key);
+        until(&node, |it| it.healed == key).await;
+        drop(interest);
+        until(&node, |it| it.watched_keys == 0).await;
+    }
+    sleep(LONG).await;
+    assert_eq!((node.stats().sessions, node.stats().gaps), (1, 0));
 }
 
 /// In a session, the read of a new key follows its watch at once, whenever the driver would have looked next.
