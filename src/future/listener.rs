@@ -122,7 +122,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// ```
     pub fn also<'a>(&mut self, key: impl Into<Watch<'a, K>>) {
         let watch = key.into();
-        let rank = watch.rank();
+        let rank = watch.rank;
         match self.known.get_mut(watch.name()) {
             Some(known) if *known <= rank => return,
             Some(known) => *known = rank,
