@@ -61,7 +61,7 @@ impl<K: Key> Cluster<K> {
         feed: F,
         config: Config,
     ) -> Result<Self, StartError> {
-        config.validate()?;
+        let config = config.validated()?;
         let runtime = Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         let (source, feed) = (Arc::new(source), Arc::new(feed));
         let shared = Arc::new(Shared::new(config));

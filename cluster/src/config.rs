@@ -4,7 +4,10 @@ use crate::error::StartError;
 use crate::rules::Rules;
 use std::time::Duration;
 
-/// The settings of a node. Every node may have its own; nothing is negotiated.
+/// A time that is longer is taken for this: 30 years, which clocks can add to the present.
+const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// The settings of a node. Every node may have its own; nothing is negotiated. A time of [`Duration::MAX`] means never.
 ///
 /// ```
 /// use request_purgatory_cluster::Config;
@@ -109,7 +112,8 @@ impl Default for Config {
 }
 
 impl Config {
-    pub(crate) fn validate(&self) -> Result<(), StartError> {
+    /// The settings of a node that starts.
+    pub(crate) fn validated(mut self) -> Result<Self, StartError> {
         let zero = [
             ("audit", self.audit.is_zero()),
             ("read_batch", self.read_batch == 0),
@@ -118,9 +122,20 @@ impl Config {
             ("backoff", self.backoff.0.is_zero()),
             ("ping", self.ping.is_zero()),
         ];
-        match zero.into_iter().find(|(_, is_zero)| *is_zero) {
-            Some((setting, _)) => Err(StartError::Zero(setting)),
-            None => Ok(()),
+        if let Some((setting, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
+            return Err(StartError::Zero(setting));
         }
+        let Self {
+            audit,
+            linger,
+            settle,
+            backoff: (first, longest),
+            ping,
+            ..
+        } = &mut self;
+        for time in [audit, linger, settle, first, longest, ping] {
+            *time = LONGEST.min(*time);
+        }
+        Ok(self)
     }
 }

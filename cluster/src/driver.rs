@@ -285,13 +285,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
         let counters = &self.shared.table.counters;
         let asked_in = self.shared.table.history().generation;
         let opened = self.open().await;
-        if let Some(advice) = self.feed.advice() {
-            let mut known = self.shared.advice.lock();
-            if known.as_ref() != Some(&advice) {
-                self.shared.observer.advice(&advice);
-                *known = Some(advice);
-            }
-        }
+        self.shared.advise(self.feed.advice());
         let (interests, changes, reading) = match opened {
             Ok(opened) => opened,
             Err(end) => {

@@ -67,6 +67,17 @@ impl<K: Key> Shared<K> {
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
+    /// What the operator should change now, if anything.
+    pub(crate) fn advise(&self, advice: Option<Arc<str>>) {
+        let before = std::mem::replace(&mut *self.advice.lock(), advice.clone());
+        if before != advice
+            && let Some(advice) = advice
+        {
+            // With no lock held: the subscriber may ask for the statistics.
+            self.observer.advice(&advice);
+        }
+    }
+
     /// What this node has seen so far.
     pub(crate) fn stats(&self) -> Stats {
         let counters = &self.table.counters;

@@ -66,6 +66,8 @@ struct Shard<K> {
     idle: Vec<K>,
     /// In the order of their ends.
     lingering: VecDeque<(Time, K)>,
+    /// No interest begins any more.
+    is_closed: bool,
 }
 
 type Places<K> = Arc<Vec<Arc<dyn Waiting<K>>>>;
@@ -96,6 +98,7 @@ impl<K: Key> Table<K> {
                 orders: Vec::new(),
                 idle: Vec::new(),
                 lingering: VecDeque::new(),
+                is_closed: false,
             })
         };
         Self {
@@ -125,12 +128,12 @@ impl<K: Key> Table<K> {
     /// The table is full, or closed.
     pub fn enter(&self, key: &K) -> Result<Arc<Entry>, InterestError> {
         let mut shard = self.shard(key).lock();
+        if shard.is_closed {
+            return Err(InterestError::ShutDown);
+        }
         if let Some(slot) = shard.slots.get_mut(key) {
             slot.interests += 1;
             return Ok(slot.entry.clone());
-        }
-        if self.is_closed() {
-            return Err(InterestError::ShutDown);
         }
         // Before anything is changed: `Clone` may panic.
         let (slot_key, order_key) = (key.clone(), key.clone());
@@ -203,6 +206,7 @@ impl<K: Key> Table<K> {
                 orders: ordered,
                 idle,
                 lingering,
+                ..
             } = &mut *shard;
             for key in idle.drain(..) {
                 if let Some(slot) = slots.get_mut(&key).filter(|slot| slot.interests == 0) {
@@ -417,6 +421,9 @@ impl<K: Key> Table<K> {
     /// Refuses interests from now on, and ends what waits.
     pub fn close(&self) {
         *self.closed.lock() = true;
+        for shard in &self.shards {
+            shard.lock().is_closed = true;
+        }
         let places = std::mem::take(&mut *self.places.lock());
         places.iter().for_each(|place| place.shut_down());
     }
@@ -428,5 +435,35 @@ impl<K> fmt::Debug for Table<K> {
             .field("keys", &self.keys)
             .field("history", &self.history.lock().0)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place that no longer exists.
+    struct Gone;
+
+    impl Waiting<u8> for Gone {
+        fn check(&self, _: &u8, _: u64) -> bool {
+            false
+        }
+
+        fn is_alive(&self) -> bool {
+            false
+        }
+
+        fn shut_down(&self) {}
+    }
+
+    #[test]
+    fn a_place_that_is_gone_is_forgotten_by_the_next_check() {
+        let table = Table::<u8>::new(1, Rules::default(), || {});
+        let place = Arc::new(Gone);
+        table.attach(place.clone());
+        assert_eq!(Arc::strong_count(&place), 2);
+        table.check(&7, 0);
+        assert_eq!(Arc::strong_count(&place), 1);
     }
 }

@@ -2,8 +2,8 @@
 //! they fail, and what it says of that.
 
 use request_purgatory_cluster::{
-    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError, Interests,
-    Position, Reading, Source, Stats, WaitError,
+    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError,
+    InterestError, Interests, Position, Reading, Source, Stats, WaitError,
 };
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -222,6 +222,15 @@ async fn g24_sessions_that_end_again_and_again_pause() {
     let begun = Instant::now();
     until(&node, |it| it.lag.is_zero()).await;
     assert!(begun.elapsed() <= 2 * FIRST, "{:?}", begun.elapsed());
+    // Not one that lasts as long and never catches up.
+    engine.set(|it| it.failing = u64::MAX);
+    let _interest = node.interest([7]).unwrap();
+    for gaps in gaps + 2..gaps + 12 {
+        until(&node, |it| it.gaps == gaps).await;
+    }
+    let (sessions, begun) = (node.stats().sessions, Instant::now());
+    until(&node, |it| it.sessions > sessions).await;
+    assert!(begun.elapsed() >= LONGEST / 3, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,6 +247,43 @@ async fn g24_each_session_that_ends_is_a_gap() {
     node.shutdown();
     sleep(LONG).await;
     assert_eq!(node.stats().gaps, gaps, "the shutdown is no gap");
+}
+
+/// (Several nodes: when the first audit of each begins is a matter of chance.)
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_runs_on_times_without_end() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let never = Duration::MAX;
+    for _ in 0..16 {
+        let config = Config {
+            audit: never,
+            linger: never,
+            settle: never,
+            backoff: (never, never),
+            ping: never,
+            ..Config::default()
+        };
+        let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+        // The second one when the node has lasted for a while.
+        for key in [7, 8] {
+            let interest = node.interest([key]).unwrap();
+            until(&node, |it| it.lag.is_zero() && interest.version(&key) == 5).await;
+            sleep(LONG).await;
+        }
+    }
+}
+
+/// Nor in a key that is watched still: no version of it would come.
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_that_was_shut_down_takes_no_interest() {
+    let node = Engine::default().node();
+    let _interest = node.interest([7]).unwrap();
+    node.shutdown();
+    for key in [7, 8] {
+        let refused = node.interest([key]).err();
+        assert_eq!(refused, Some(InterestError::ShutDown), "in {key}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,6 +343,33 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     engine.set(|it| it.rises = true);
     let stats = until(&node, |it| it.gaps == 1).await;
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
+}
+
+/// A key that the node forgets before it could hear of what an audit has found is no fault of the session.
+#[tokio::test(start_paused = true)]
+async fn g24_a_key_that_is_forgotten_need_not_be_heard_of() {
+    let engine = Engine::default();
+    let config = Config {
+        audit: AUDIT,
+        linger: FIRST,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    until(&node, |it| it.lag.is_zero()).await;
+    for key in 1..=4 {
+        let interest = node.interest([key]).unwrap();
+        until(&node, |_| {
+            interest.version(&key) == key - 1 && interest.position(&key).is_some()
+        })
+        .await;
+        sleep(FIRST).await;
+        engine.set(|it| it.version = key);
+        until(&node, |it| it.healed == key).await;
+        drop(interest);
+        until(&node, |it| it.watched_keys == 0).await;
+    }
+    sleep(LONG).await;
+    assert_eq!((node.stats().sessions, node.stats().gaps), (1, 0));
 }
 
 /// In a session, the read of a new key follows its watch at once, whenever the driver would have looked next.

@@ -113,17 +113,15 @@ fn g28_two_first_deadlines_race() {
     });
 }
 
-/// Catches: a thread that is started after the shutdown has looked for threads, which never ends.
-#[test]
-fn g28_the_first_deadline_races_the_shutdown() {
-    bounded(|| {
+fn first_park_races_the_shutdown(timeout: Duration) {
+    bounded(move || {
         let purgatory = purgatory(&ManualClock::new());
         let ends = Ends::default();
         let parker = {
             let (purgatory, ends) = (purgatory.clone(), ends.clone());
             thread::spawn(move || {
                 let op = Op {
-                    timeout: NEAR,
+                    timeout,
                     ready: None,
                     ends,
                 };
@@ -144,6 +142,18 @@ fn g28_the_first_deadline_races_the_shutdown() {
         );
         assert_empty(&purgatory);
     });
+}
+
+/// Catches: a thread that is started after the shutdown has looked for threads, which never ends.
+#[test]
+fn g28_the_first_deadline_races_the_shutdown() {
+    first_park_races_the_shutdown(NEAR);
+}
+
+/// Catches: a timer shard that is made after the shutdown has looked for shards, and that takes what needs no thread.
+#[test]
+fn g15_a_first_park_without_a_deadline_races_the_shutdown() {
+    first_park_races_the_shutdown(NEVER);
 }
 
 /// Catches: an alarm that is set before there is a thread, and lost.

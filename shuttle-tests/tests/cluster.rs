@@ -225,6 +225,36 @@ fn g24_interest_linger_and_reached_lose_no_wait() {
     explore(|| play(Rules::default()));
 }
 
+/// The store loses its data, and again, while threads are still telling the keys of the histories before: in the end
+/// every key is in the last one, and versions of that are believed.
+#[test]
+fn g24_a_history_that_is_over_does_not_come_back() {
+    explore(|| {
+        let table = Node::new(Rules::default()).table;
+        let interest = Interest::new(&table, [KEY]).expect("there is room");
+        let threads = (1..=3).map(|epoch| {
+            let table = table.clone();
+            thread::spawn(move || match table.history() {
+                history if epoch == 1 || history.epoch.is_none() => table.adopt(Epoch(epoch)),
+                history => drop(table.reset(Epoch(epoch), history)),
+            })
+        });
+        let threads = threads.collect::<Vec<_>>();
+        threads.into_iter().for_each(|it| it.join().unwrap());
+        let history = table.history();
+        let change = Change {
+            key: KEY,
+            version: 5,
+            epoch: history.epoch,
+        };
+        hear(&table, history.generation, &[change]).expect("it is of this history");
+        assert_eq!(
+            interest.position(&KEY).map(|it| (it.epoch, it.version)),
+            history.epoch.map(|it| (it, 5))
+        );
+    });
+}
+
 #[test]
 fn without_another_look_before_forgetting() {
     loses(|| play(Rules::default().without(Rule::LookAgain)));

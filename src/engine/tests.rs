@@ -15,11 +15,12 @@ use crate::operation::{Completion, DelayedOperation};
 use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
-use crate::sync::{PARKS_PER_LOOK, SLICE};
+use crate::sync::{PARKS_PER_LOOK, SLICE, thread_number};
 use crate::time::ManualClock;
 use crate::timer::Timer;
 use crate::tracker::Tracker;
 use crate::worker::refusal::grant;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -278,12 +279,40 @@ fn eventually(condition: impl Fn() -> bool) {
     }
 }
 
+/// What still runs on a thread that has given its number back, destructors of its thread-local values, counts under no
+/// number that another thread may have by now.
+#[test]
+fn g16_a_thread_that_has_given_its_number_back_has_none() {
+    struct Late(std::sync::mpsc::Sender<u32>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            self.0.send(thread_number()).expect("the test waits");
+        }
+    }
+    thread_local! {
+        static BEFORE: Cell<Option<Late>> = const { Cell::new(None) };
+        static AFTER: Cell<Option<Late>> = const { Cell::new(None) };
+    }
+    let (sender, late) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // One of them is dropped after the number is given back, whichever order the system has.
+        BEFORE.set(Some(Late(sender.clone())));
+        let number = thread_number();
+        AFTER.set(Some(Late(sender)));
+        number
+    });
+    let number = thread.join().expect("it does not panic");
+    assert!(late.iter().any(|late| late != number));
+}
+
 /// The system refuses the reaper. Whatever the call was, it can be made again when there are threads.
 #[test]
 fn g28_a_refused_thread_changes_nothing() {
     const SOON: Duration = Duration::from_millis(1);
     {
-        let purgatory = Purgatory::<Op>::new("g28-refused");
+        // A call that is refused takes no place either.
+        let purgatory = Purgatory::<Op>::builder("g28-refused").max_parked(2);
+        let purgatory = purgatory.build().expect("it starts no thread");
         let op = Op::new(Duration::MAX);
         let state = op.1.clone();
         let infinite = purgatory.try_complete_else_watch(op, [1]);

@@ -140,8 +140,9 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// Wakes the listener after every `interval` too, without a check: a *recheck*. It is a safety net for changes that
     /// no check announces, because some code forgets to check, or because another process has made them.
     ///
-    /// An interval begins when the waiter has received the recheck before; the first begins now. It lasts 1 ms at
-    /// least, and may be a tenth shorter than it says, so that many listeners share the wake-ups of one thread.
+    /// An interval begins when the waiter has received the recheck before, or the check that came with it; the first
+    /// begins now. It lasts 1 ms at least, and may be a tenth shorter than it says, so that many listeners share the
+    /// wake-ups of one thread.
     ///
     /// If the condition is true after a recheck, that counts as a
     /// [missed check](crate::purgatory::Stats::missed_checks), and is logged (feature `tracing`, level `WARN`),
@@ -185,8 +186,12 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     fn poll_wake(&mut self, cx: &Context<'_>, end_first: bool) -> Poll<Result<(), WaitError>> {
         let poll = self.listening.shared().poll(cx, end_first);
         if let Some(recheck) = &mut self.recheck {
-            recheck.woke = poll == Poll::Ready(Ok(Wake::Recheck));
-            if recheck.woke {
+            let wake = match poll {
+                Poll::Ready(Ok(wake)) => wake,
+                _ => Wake::default(),
+            };
+            recheck.woke = wake.ticked && !wake.checked;
+            if wake.ticked {
                 recheck.arm(&self.listening);
             }
         }

@@ -4,6 +4,7 @@
 use super::reply::Between;
 use super::wait_error::WaitError;
 use crate::promise::{Look, WakeCell};
+use std::mem::take;
 use std::task::{Context, Poll, Waker};
 
 /// Shared by a listener and its operations.
@@ -19,11 +20,11 @@ pub(super) struct News {
     end: Option<WaitError>,
 }
 
-/// Why a listener is woken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wake {
-    Check,
-    Recheck,
+/// Why a listener is woken: for a check, because an interval is over, or for both at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Wake {
+    pub(super) checked: bool,
+    pub(super) ticked: bool,
 }
 
 impl Signal {
@@ -31,14 +32,15 @@ impl Signal {
         Self(WakeCell::new(News::default()))
     }
 
-    /// Leaves the mark of a check, and wakes the task if it is the first.
+    /// Leaves the mark of a check, and wakes the task. Not after the end: while other operations of the listener are still
+    /// parked, their checks would keep the waiter from it.
     pub(super) fn check(&self) {
-        self.tell(|news| news.checked = true);
+        self.tell(|news| news.checked |= news.end.is_none());
     }
 
-    /// An interval without a recheck is over.
+    /// An interval without a recheck is over. After the end there are no more.
     pub(super) fn tick(&self) {
-        self.tell(|news| news.ticked = true);
+        self.tell(|news| news.ticked |= news.end.is_none());
     }
 
     /// Only the first end counts.
@@ -51,19 +53,14 @@ impl Signal {
         self.0.change(|known| (news(known), true));
     }
 
-    /// Takes the mark of a check or of an interval, or else tells the end, any number of times. With `end_first`, tells
+    /// Takes the marks of a check and of an interval, or else tells the end, any number of times. With `end_first`, tells
     /// the end even if a mark came before it.
     pub(super) fn poll(&self, cx: &Context<'_>, end_first: bool) -> Poll<Result<Wake, WaitError>> {
         self.0.poll(cx, |news| {
-            if let (Some(error), true) = (news.end, end_first) {
-                return Look::Ready(Err(error));
-            }
-            let ticked = std::mem::take(&mut news.ticked);
-            if std::mem::take(&mut news.checked) {
-                return Look::Ready(Ok(Wake::Check));
-            }
+            let (checked, ticked) = (take(&mut news.checked), take(&mut news.ticked));
             match news.end {
-                _ if ticked => Look::Ready(Ok(Wake::Recheck)),
+                Some(error) if end_first => Look::Ready(Err(error)),
+                _ if checked || ticked => Look::Ready(Ok(Wake { checked, ticked })),
                 Some(error) => Look::Ready(Err(error)),
                 None => Look::Wait,
             }

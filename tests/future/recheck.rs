@@ -24,6 +24,25 @@ fn pass(waits: &Waits<u64>, clock: &ManualClock, time: Duration) {
     waits.advance();
 }
 
+/// What comes after the end keeps no waiter from it: neither checks of a further key, nor rechecks.
+#[test]
+fn g10_a_listener_ends_at_its_timeout_however_often_it_would_be_woken() {
+    let (waits, clock) = by_hand();
+    let mut listener = waits.listen([1], SECOND).recheck_every(SECOND / 2);
+    listener.also(2);
+    let bell = Bell::new();
+    let mut poll = || bell.poll(&mut Box::pin(listener.checked()));
+    waits.check_and_complete(&2);
+    pass(&waits, &clock, SECOND / 2);
+    pass(&waits, &clock, SECOND / 2);
+    assert_eq!(poll(), Poll::Ready(Ok(())), "what came before the end");
+    for _ in 0..3 {
+        waits.check_and_complete(&2);
+        pass(&waits, &clock, SECOND);
+        assert_eq!(poll(), Poll::Ready(Err(WaitError::Expired)));
+    }
+}
+
 /// Within the interval, and counted once: unless the check comes soon after, and was only late.
 #[test]
 fn an_event_that_no_check_announces_is_found_and_counted() {
@@ -82,6 +101,11 @@ fn a_check_counts_before_a_recheck() {
     };
     assert_eq!(poll(), Poll::Ready(Ok(())));
     assert_eq!(poll(), Poll::Pending, "one wake-up for both");
+    // And the next interval has begun.
+    pass(&waits, &clock, SECOND);
+    assert_eq!(poll(), Poll::Ready(Ok(())));
+    waits.check_and_complete(&1);
+    assert_eq!(poll(), Poll::Ready(Ok(())));
     listener.satisfied();
     pass(&waits, &clock, GRACE);
     assert_eq!((waits.stats().parked, waits.stats().missed_checks), (0, 0));
@@ -119,6 +143,20 @@ fn g19_none_ticks_where_no_interval_is_set() {
     pass(&waits, &clock, SECOND);
     assert_eq!(waits.next_deadline(), None);
     drop(plain);
+}
+
+/// The thread would find nothing to do, and look again and again.
+#[test]
+fn g19_a_recheck_between_two_ticks_is_not_looked_for_before_the_second() {
+    let waits = Waits::<u64>::builder("coarse")
+        .tick(SECOND)
+        .clock(ManualClock::new())
+        .reaper(Reaper::Manual);
+    let waits = waits.build().expect("no threads to refuse");
+    let _listener = waits.listen([1], None).recheck_every(SECOND / 2);
+    waits.advance();
+    let next = waits.next_deadline().expect("a recheck");
+    assert_eq!(next.since_origin(), SECOND);
 }
 
 /// Intervals that begin within a tenth of each other end together.
@@ -214,7 +252,6 @@ fn rechecks_end_with_the_listener_and_with_the_purgatory() {
     let mut listener = waits.listen([1], SECOND / 2).recheck_every(SECOND);
     pass(&waits, &clock, SECOND);
     let mut poll = || bell.poll(&mut Box::pin(listener.checked()));
-    assert_eq!(poll(), Poll::Ready(Ok(())));
     assert_eq!(poll(), Poll::Ready(Err(WaitError::Expired)));
     drop(listener);
     let mut best = pin!(

@@ -323,6 +323,30 @@ fn g19_one_that_was_used_and_is_empty_wakes_up_once_at_most() {
 }
 
 /// Fault 7: many calls shut it down in the background at once, and one thread does it.
+/// It would ask again, and so on.
+#[test]
+fn g19_a_reactor_that_asks_is_not_woken_for_what_it_finds() {
+    let woken = Tally::new();
+    let wakes = woken.clone();
+    let waker = WakeFn::new(move || {
+        wakes.add();
+        true
+    });
+    let purgatory = Purgatory::<Op>::builder("g19")
+        .clock(ManualClock::new())
+        .reaper(Reaper::Reactor(waker));
+    let purgatory = purgatory.build().expect("no threads to refuse");
+    for parked in 0..2 {
+        let before = woken.count();
+        for _ in 0..2 {
+            purgatory.advance();
+            assert_eq!(purgatory.next_deadline().is_some(), parked > 0);
+        }
+        assert_eq!(woken.count(), before, "with {parked} parked");
+        park(&purgatory, Op::new(NEVER_IN_A_TEST));
+    }
+}
+
 #[test]
 fn g15_many_calls_that_shut_down_in_the_background_start_one_thread() {
     const CALLERS: usize = 8;

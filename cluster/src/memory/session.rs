@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// A number of a session in a store.
 struct Membership<K> {
@@ -30,7 +30,8 @@ pub(super) fn open<K: Key>(store: &Arc<Mutex<Store<K>>>) -> (MemoryInterests<K>,
     let mut locked = store.lock();
     locked.sessions += 1;
     let number = locked.sessions;
-    let (sender, changes) = mpsc::channel(locked.capacity);
+    let capacity = locked.capacity.clamp(1, Semaphore::MAX_PERMITS);
+    let (sender, changes) = mpsc::channel(capacity);
     let subscriber = Subscriber {
         watched: HashSet::new(),
         changes: sender,

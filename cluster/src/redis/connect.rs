@@ -317,3 +317,22 @@ fn is_fatal(error: &EngineError) -> bool {
 pub(super) fn is_forbidden(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm) || error.code() == Some("NOPERM")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Several callers fail on one connection. The last of them comes when another one has been made, and leaves it.
+    #[test]
+    fn who_fails_on_an_earlier_connection_leaves_the_next_one() {
+        let attempt = std::future::pending().boxed().shared();
+        let slot = Mutex::new(Slot {
+            number: 2,
+            attempt: Some(attempt),
+        });
+        forget(&slot, 1);
+        assert!(slot.lock().attempt.is_some());
+        forget(&slot, 2);
+        assert!(slot.lock().attempt.is_none());
+    }
+}

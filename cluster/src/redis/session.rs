@@ -13,6 +13,7 @@ use ::redis::{Value, cmd};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub(super) async fn open<K: WireKey>(
     inner: &Arc<Inner>,
@@ -22,8 +23,10 @@ pub(super) async fn open<K: WireKey>(
     let connection = inner.addresses.connect_with(&pushes).await;
     let mut connection = connection.map_err(|error| FeedError::Connect(error.into()))?;
     connection.set_timeout(config.ping);
-    if let Some(advice) = eviction(&connection).await {
-        *inner.advice.lock() = Some(advice);
+    let advice = eviction(&connection).await;
+    // ORDERING: Relaxed: as in `tracking::open`.
+    if advice.is_some() || !inner.is_outgrown.load(Ordering::Relaxed) {
+        *inner.advice.lock() = advice;
     }
     let link = || Link {
         inner: inner.clone(),

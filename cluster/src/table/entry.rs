@@ -150,10 +150,11 @@ impl Entry {
         known.heard = known.heard.max(version);
     }
 
-    /// Begins another history, in which nothing is known yet. Returns whether this was not done already.
+    /// Begins another history, in which nothing is known yet. Returns whether this was not done already. (A thread that
+    /// comes late with an earlier history finds the next one here.)
     pub(super) fn reset(&self, history: History) -> bool {
         let mut known = self.known.lock();
-        let is_new = known.history.generation != history.generation;
+        let is_new = known.history.generation < history.generation;
         if is_new {
             *known = Known {
                 history,
@@ -168,8 +169,12 @@ impl Entry {
         is_new
     }
 
-    /// Takes over the first epoch that the store told: no reset, nothing was known before.
+    /// Takes over the first epoch that the store told: no reset, nothing was known before. (That history may be over by
+    /// now.)
     pub(super) fn adopt(&self, history: History) {
-        self.known.lock().history = history;
+        let mut known = self.known.lock();
+        if known.history.generation == history.generation {
+            known.history = history;
+        }
     }
 }

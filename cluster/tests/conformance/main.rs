@@ -190,6 +190,16 @@ async fn a_slow_consumer_ends_the_session<R: Rig>() {
     assert!(matches!(error, FeedError::Lagged), "{error}");
 }
 
+async fn a_capacity_that_no_channel_has_is_taken<R: Rig>() {
+    let rig = R::start(usize::MAX).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    interests.watch(&[key(1)]).await.expect("it watches");
+    let version = rig.commit(&key(1)).await.expect("it commits");
+    hear(&mut changes, &key(1), version, LONG)
+        .await
+        .expect("it is heard");
+}
+
 async fn silence_ends_the_session<R: Rig>() {
     let rig = R::start(CAPACITY).await;
     let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
@@ -307,6 +317,7 @@ macro_rules! conformance {
                 a_read_shows_what_was_committed_before
                 a_cut_ends_the_session
                 a_slow_consumer_ends_the_session
+                a_capacity_that_no_channel_has_is_taken
                 silence_ends_the_session
                 a_quiet_session_stays
                 an_event_ends_waits_on_every_node

@@ -382,6 +382,16 @@ async fn f4_redis_another_policy_than_noeviction_is_told() {
     live(&waits).await;
     let advice = waits.cluster().stats().advice.expect("it is told");
     assert!(advice.contains("noeviction"), "{advice}");
+    // The operator follows it: the next session finds that so.
+    rig.server
+        .query("CONFIG SET maxmemory-policy noeviction")
+        .await;
+    rig.cut();
+    eventually("it is told no more", async || {
+        let stats = waits.cluster().stats();
+        (stats.sessions > 1 && stats.advice.is_none()).then_some(())
+    })
+    .await;
 }
 
 /// More keys than the server's table of tracked keys holds.
