@@ -96,9 +96,6 @@ impl CompletionThread {
 
     /// One caller at a time: the one with the lock of the queue.
     fn start_under(&self, _alone: &Jobs, name: &str) -> io::Result<()> {
-        if self.thread.is_started() {
-            return Ok(());
-        }
         let queue = self.queue.clone();
         self.thread.start(name, "completions", move || queue.run())
     }

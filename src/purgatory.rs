@@ -35,7 +35,6 @@ pub use park::Admission;
 pub use resolved_key::ResolvedKey;
 pub use snapshot::ParkedOperation;
 
-use crate::engine::deliver::RunOn;
 use crate::engine::settings::sound;
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
 use crate::engine::shutdown::{drain, shut_down, shut_down_async, shut_down_within};
@@ -193,9 +192,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
     #[inline]
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
-        self.shared
-            .inner
-            .check_key(key, const { &Bound::all() }, RunOn::Caller)
+        self.shared.inner.check_key(key, const { &Bound::all() })
     }
 
     /// Examines operations that watch `key`, as far as `bound` goes: for [at most](Bound::at_most) a number of completions,
@@ -212,7 +209,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     {
         match bound.at_most {
             0 => 0,
-            _ => self.shared.inner.check_key(key, &bound, RunOn::Caller),
+            _ => self.shared.inner.check_key(key, &bound),
         }
     }
 
@@ -296,7 +293,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         let inner = &self.shared.inner;
         match Examining::current() {
             Some(_) => inner.defer(Deferred::key(key.clone()), bound),
-            None => _ = inner.check_key(key, &bound, RunOn::Caller),
+            None => _ = inner.check_key(key, &bound),
         }
     }
 

@@ -25,15 +25,16 @@ pub(crate) struct Examinee {
     pub(crate) generation: u32,
 }
 
-/// Why an operation is examined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why an operation is examined: a bit above those of its generation.
+#[derive(Debug, Clone, Copy)]
+#[repr(u64)]
 pub(crate) enum Why {
     /// It is being parked, or this thread checks it.
-    Check,
+    Check = 0,
     /// Another thread has asked for it, which found the operation held by this one.
-    Mark,
+    Mark = 1 << 32,
     /// Its deadline has passed.
-    Deadline,
+    Deadline = 1 << 33,
 }
 
 /// One call of an operation's `try_complete`. (Two words, since every examination writes one and restores another.)
@@ -41,14 +42,12 @@ pub(crate) enum Why {
 pub(crate) struct Examination {
     /// 0 if there is none.
     slot: usize,
-    /// The generation, [`MARK`](Self::MARK) and [`IN_EXPIRY`](Self::IN_EXPIRY).
+    /// The generation, [why](Why) it is made, and whether one that it is inside of is made at a deadline.
     detail: u64,
 }
 
 impl Examination {
     const NONE: Self = Self { slot: 0, detail: 0 };
-    const MARK: u64 = 1 << 32;
-    const IN_EXPIRY: u64 = 1 << 33;
 
     pub(crate) fn examinee(self) -> Examinee {
         Examinee {
@@ -59,12 +58,12 @@ impl Examination {
 
     /// Whether another thread has asked for it.
     pub(crate) fn is_for_a_mark(self) -> bool {
-        self.detail & Self::MARK != 0
+        self.detail & Why::Mark as u64 != 0
     }
 
     /// Whether this one, or one that it is inside of, is made because a deadline has passed.
     pub(crate) fn is_in_expiry(self) -> bool {
-        self.detail & Self::IN_EXPIRY != 0
+        self.detail & Why::Deadline as u64 != 0
     }
 }
 
@@ -233,17 +232,12 @@ impl Examining {
 
     #[inline(always)]
     pub(crate) fn enter(of: Examinee, why: Why) -> Self {
-        let why = match why {
-            Why::Check => 0,
-            Why::Mark => Examination::MARK,
-            Why::Deadline => Examination::IN_EXPIRY,
-        };
         let outer = EXAMINING.try_with(|examining| {
             let outer = examining.get();
-            let inherited = outer.detail & Examination::IN_EXPIRY;
+            let inherited = outer.detail & Why::Deadline as u64;
             examining.set(Examination {
                 slot: of.slot,
-                detail: u64::from(of.generation) | why | inherited,
+                detail: u64::from(of.generation) | why as u64 | inherited,
             });
             outer
         });

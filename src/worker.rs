@@ -6,16 +6,13 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, TryRecvError, bounded};
 use parking_lot::Mutex;
 #[cfg(debug_assertions)]
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 /// How long the drop of the last handle waits for a thread. (A task of an async runtime may drop it.)
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
-
-/// Nothing is ever sent: the channel ends with the thread.
-#[derive(Debug, PartialEq, Eq)]
-enum Never {}
 
 #[cfg(debug_assertions)]
 std::thread_local! {
@@ -29,7 +26,8 @@ pub(crate) struct Worker(OnceLock<Started>);
 struct Started {
     name: String,
     thread: Mutex<Option<JoinHandle<()>>>,
-    ended: Receiver<Never>,
+    /// Nothing is ever sent: the channel ends with the thread.
+    ended: Receiver<Infallible>,
 }
 
 impl Worker {

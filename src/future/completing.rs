@@ -1,6 +1,6 @@
 //! Waiting for the end of an operation.
 
-use super::reply::Reply;
+use super::reply::{Awaiting, Reply};
 use super::wait::WaitFuture;
 use super::wait_error::WaitError;
 use crate::error::Rejected;
@@ -92,7 +92,7 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
 
     fn on_complete(self, completion: Completion) {
         match self.reply {
-            Some(reply) => reply.tell(|promise| drop(promise.keep(Ok((self.op, completion))))),
+            Some(reply) => reply.answer(Ok((self.op, completion))),
             None => self.op.on_complete(completion),
         }
     }
@@ -115,9 +115,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<WaitFuture<Awaited<Op>, (Op, Completion), S>, Rejected<Op>> {
         let promise = Arc::new(Promise::new());
-        let reply = Some(Reply::new(promise.clone()));
+        let reply = Some(Reply::new(promise.clone(), WaitError::Cancelled));
         match self.try_complete_else_watch(Awaited { op, reply }, keys) {
-            Ok(admission) => Ok(WaitFuture::new(promise, admission)),
+            Ok(admission) => Ok(WaitFuture(Awaiting::new(promise, Ok(admission)))),
             Err(rejected) => Err(rejected.map(Awaited::into_operation)),
         }
     }

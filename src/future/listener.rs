@@ -3,11 +3,11 @@
 
 use super::operation::WaitOperation;
 use super::recheck::{Listening, Recheck};
+use super::reply::Awaiting;
 use super::signal::{Signal, Wake};
 use super::wait_error::WaitError;
-use crate::error::Rejected;
 use crate::hash::{Key, KeyHasher, RandomState};
-use crate::purgatory::{Admission, Handle, Purgatory, Watch};
+use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
 use crate::watch::bound::Rank;
 use std::collections::HashMap;
@@ -61,10 +61,11 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         timeout: impl Into<Option<Duration>>,
     ) -> Listener<K, S> {
         let timeout = timeout.into().unwrap_or(Duration::MAX);
+        let signal = Arc::new(Signal::new());
+        let operation = WaitOperation::listener(timeout, signal.clone());
+        let parked = self.try_complete_else_watch(operation, keys);
         Listener {
-            listening: begin(timeout, Arc::new(Signal::new()), |operation| {
-                self.try_complete_else_watch(operation, keys)
-            }),
+            listening: Awaiting::new(signal, parked),
             recheck: None,
             also: Vec::new(),
             known: HashMap::new(),
@@ -85,23 +86,6 @@ pub struct Listener<K: Key, S: KeyHasher = RandomState> {
     /// These keys, each with the lowest rank at which it is watched. The operations are not in this map, because a map
     /// does not drop all of its entries if the destructor of a key panics, and these operations would stay parked.
     known: HashMap<K, Option<Rank>>,
-}
-
-/// Parks one operation of a listener. It tells `signal` of checks and of its end.
-fn begin<K: Key, S: KeyHasher>(
-    timeout: Duration,
-    signal: Arc<Signal>,
-    park: impl FnOnce(
-        WaitOperation<K>,
-    ) -> Result<Admission<WaitOperation<K>, S>, Rejected<WaitOperation<K>>>,
-) -> Listening<K, S> {
-    let operation = WaitOperation::listener(timeout, signal.clone());
-    let admission = park(operation).unwrap_or_else(|rejected| {
-        // Before the operation is dropped: its destructor would say that the listener was cancelled.
-        signal.end(WaitError::of(&rejected));
-        Admission::Ended
-    });
-    Listening::new(signal, admission)
 }
 
 impl<K: Key, S: KeyHasher> Listener<K, S> {
@@ -138,7 +122,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// ```
     pub fn also<'a>(&mut self, key: impl Into<Watch<'a, K>>) {
         let watch = key.into();
-        let rank = watch.rank();
+        let rank = watch.rank;
         match self.known.get_mut(watch.name()) {
             Some(known) if *known <= rank => return,
             Some(known) => *known = rank,
@@ -146,9 +130,10 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
         }
         // Without a handle, the purgatory has refused the listener, which has ended.
         if let Some(handle) = self.listening.handle() {
-            let park = |operation| handle.park_beside(operation, watch);
             let signal = self.listening.shared().clone();
-            self.also.push(begin(Duration::MAX, signal, park));
+            let operation = WaitOperation::listener(Duration::MAX, signal.clone());
+            let parked = handle.park_beside(operation, watch);
+            self.also.push(Awaiting::new(signal, parked));
         }
     }
 

@@ -34,7 +34,7 @@ impl<K: Key> WaitOperation<K> {
         let asked = Predicate {
             predicate,
             found: None,
-            reply: Reply::new(promise),
+            reply: Reply::new(promise, WaitError::Cancelled),
         };
         Self {
             timeout,
@@ -45,7 +45,7 @@ impl<K: Key> WaitOperation<K> {
     pub(super) fn listener(timeout: Duration, signal: Arc<Signal>) -> Self {
         Self {
             timeout,
-            role: Role::Listener(Reply::new(signal)),
+            role: Role::Listener(Reply::new(signal, WaitError::Cancelled)),
         }
     }
 }
@@ -82,8 +82,7 @@ where
         let result = found.ok_or(completion.into());
         // Dropped before the future is told. If its destructor panics, the future is told all the same.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(predicate)));
-        // The promise refuses the result if the future was dropped.
-        reply.tell(|promise| drop(promise.keep(result)));
+        reply.answer(result);
         if let Err(panic) = dropped {
             resume_unwind(panic);
         }

@@ -5,6 +5,7 @@
 //! operation.
 
 use super::wait_error::WaitError;
+use crate::error::Rejected;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::panics::Panics;
@@ -15,7 +16,7 @@ use crate::trampoline::{Trampoline, drop_user_value};
 use std::task::{Context, Poll, Waker};
 
 /// What lies between the two ends.
-pub(super) trait Between {
+pub(crate) trait Between {
     /// What it may hold that was not handed out.
     type Unreceived: 'static;
 
@@ -41,48 +42,49 @@ impl<T: 'static> Between for Promise<Result<T, WaitError>> {
 }
 
 /// The operation's end.
-pub(super) struct Reply<M: Between> {
+pub(crate) struct Reply<M: Between> {
     shared: Arc<M>,
-    told: bool,
-    /// The user's code is running; if it is not any more, it panicked.
-    asking: bool,
+    /// What the future is told if this is dropped. `None` once it was told its end.
+    lost: Option<WaitError>,
 }
 
 impl<M: Between> Reply<M> {
-    pub(super) fn new(shared: Arc<M>) -> Self {
+    pub(crate) fn new(shared: Arc<M>, lost: WaitError) -> Self {
         Self {
             shared,
-            told: false,
-            asking: false,
+            lost: Some(lost),
         }
     }
 
     /// Runs code of the user's. If that panics, the future will be told so.
     pub(super) fn asking<R>(&mut self, ask: impl FnOnce(&M) -> R) -> R {
-        self.asking = true;
+        let lost = self.lost.replace(WaitError::Panicked);
         let answer = ask(&self.shared);
-        self.asking = false;
+        self.lost = lost;
         answer
     }
 
     /// Tells the future the end.
     pub(super) fn tell(mut self, tell: impl FnOnce(&M)) {
-        self.told = true;
+        self.lost = None;
         tell(&self.shared);
+    }
+}
+
+impl<T: 'static> Reply<Promise<Result<T, WaitError>>> {
+    /// Tells the future the result. If that was dropped, so is the result.
+    pub(crate) fn answer(self, result: Result<T, WaitError>) {
+        self.tell(|promise| drop_user_value(promise.keep(result).err()));
     }
 }
 
 impl<M: Between> Drop for Reply<M> {
     fn drop(&mut self) {
-        if self.told {
-            return;
+        if let Some(lost) = self.lost {
+            // Other destructors may follow this one, or unwind already: a waker that panics must not keep them from
+            // running, nor abort. The panic hook has reported it.
+            Panics::contain(|| self.shared.lose(lost));
         }
-        let lost = match self.asking {
-            true => WaitError::Panicked,
-            false => WaitError::Cancelled,
-        };
-        // This may run while another destructor of the user's unwinds: a waker that panics too must not abort.
-        Panics::contain(|| self.shared.lose(lost));
     }
 }
 
@@ -94,11 +96,17 @@ pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
 }
 
 impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
-    pub(super) fn new(shared: Arc<M>, admission: Admission<Op, S>) -> Self {
-        Self {
-            shared,
-            handle: admission.into_handle(),
-        }
+    /// Tells why, if the operation was not `parked`.
+    pub(super) fn new(shared: Arc<M>, parked: Result<Admission<Op, S>, Rejected<Op>>) -> Self {
+        let handle = match parked {
+            Ok(admission) => admission.into_handle(),
+            Err(rejected) => {
+                // Before the operation is dropped: its destructor would say that it was cancelled.
+                shared.lose(WaitError::of(&rejected));
+                None
+            }
+        };
+        Self { shared, handle }
     }
 
     pub(super) fn handle(&self) -> Option<&Handle<Op, S>> {

@@ -6,7 +6,7 @@ use super::wait_error::WaitError;
 use crate::hash::{Key, KeyHasher, RandomState};
 use crate::operation::{Cause, DelayedOperation};
 use crate::promise::Promise;
-use crate::purgatory::{Admission, Handle, Purgatory, Watch};
+use crate::purgatory::{Handle, Purgatory, Watch};
 use crate::sync::Arc;
 use std::future::Future;
 use std::pin::Pin;
@@ -91,13 +91,8 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
         let promise = Arc::new(Promise::new());
         let timeout = timeout.into().unwrap_or(Duration::MAX);
         let waiter = WaitOperation::predicate(timeout, predicate, promise.clone());
-        let admission = self.try_complete_else_watch(waiter, keys);
-        let admission = admission.unwrap_or_else(|rejected| {
-            // Before the waiter is dropped: its destructor would say that the wait was cancelled.
-            let _ = promise.keep(Err(WaitError::of(&rejected)));
-            Admission::Ended
-        });
-        WaitFuture::new(promise, admission)
+        let parked = self.try_complete_else_watch(waiter, keys);
+        WaitFuture(Awaiting::new(promise, parked))
     }
 }
 
@@ -114,17 +109,10 @@ impl<K: Key, S: KeyHasher> Purgatory<WaitOperation<K>, S> {
 /// get an operation of your own back, use [`handle`](Self::handle) and [`Handle::cancel`].
 #[must_use = "a wait that is dropped is cancelled"]
 pub struct WaitFuture<Op: DelayedOperation, T: 'static, S: KeyHasher = RandomState>(
-    Awaiting<Promise<Result<T, WaitError>>, Op, S>,
+    pub(super) Awaiting<Promise<Result<T, WaitError>>, Op, S>,
 );
 
 impl<Op: DelayedOperation, T: 'static, S: KeyHasher> WaitFuture<Op, T, S> {
-    pub(super) fn new(
-        promise: Arc<Promise<Result<T, WaitError>>>,
-        admission: Admission<Op, S>,
-    ) -> Self {
-        Self(Awaiting::new(promise, admission))
-    }
-
     /// The handle of the parked operation, for instance to read or change its deadline. `None` if it ended before it was
     /// parked, or the future has resolved.
     pub fn handle(&self) -> Option<&Handle<Op, S>> {

@@ -94,7 +94,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for Check<'_, Op, S> {
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Checks the operations on `key`, as far as `bound` goes. Returns how many this completed.
     #[inline(always)]
-    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &Bound, run_on: RunOn) -> usize
+    pub(crate) fn check_key<Q>(self: &Arc<Self>, key: &Q, bound: &Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -103,18 +103,18 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
-            Some(Found::One(watcher)) => self.check_watcher(key, watcher, run_on),
-            Some(found) => self.check_found(key, (found, &copied), bound, run_on, || ()),
+            Some(Found::One(watcher)) => self.check_watcher(key, watcher),
+            Some(found) => self.check_found(key, (found, &copied), bound, RunOn::Caller, || ()),
         }
     }
 
     #[inline(never)]
-    fn check_watcher<Q>(self: &Arc<Self>, key: &Q, watcher: Address, run_on: RunOn) -> usize
+    fn check_watcher<Q>(self: &Arc<Self>, key: &Q, watcher: Address) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
         let checked = ByKey::new(key, &self.watch);
-        usize::from(self.check_one(watcher, Some(&checked), run_on))
+        usize::from(self.check_one(watcher, Some(&checked), RunOn::Caller))
     }
 
     /// Makes a check that has waited; `pause` is called between slices. The thread examines no operation.
@@ -268,7 +268,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Q: Hash + Equivalent<Op::Key> + ?Sized + 'q,
     {
         if Examining::current().is_some() {
-            keys.for_each(|key| _ = self.check_key(key, &Bound::all(), RunOn::Caller));
+            keys.for_each(|key| _ = self.check_key(key, &Bound::all()));
             return 0;
         }
         let mut examined = HashSet::new();

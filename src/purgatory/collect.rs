@@ -33,7 +33,7 @@ const COMPARED: usize = 16;
 /// ```
 pub struct Watch<'a, K> {
     key: WatchedKey<'a, K>,
-    rank: Option<Rank>,
+    pub(crate) rank: Option<Rank>,
 }
 
 enum WatchedKey<'a, K> {
@@ -74,27 +74,10 @@ impl<K> Watch<'_, K> {
             WatchedKey::Resolved { key, .. } => key,
         }
     }
-
-    pub(crate) fn rank(&self) -> Option<Rank> {
-        self.rank
-    }
-}
-
-impl<K: Eq> Watch<'_, K> {
-    /// Whether both mean the same key; if so, this one counts for both.
-    fn covers(&mut self, other: &Self) -> bool {
-        let same = self.name() == other.name();
-        if same {
-            // At the lower rank it is examined earlier, and without a rank always.
-            self.rank = self.rank.min(other.rank);
-        }
-        same
-    }
 }
 
 /// A plain key, without a rank.
 impl<K> From<K> for Watch<'_, K> {
-    #[inline]
     fn from(key: K) -> Self {
         Self {
             key: WatchedKey::Plain(key),
@@ -162,16 +145,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     #[inline(never)]
     fn collect_all(&self, all: Vec<Watch<'_, Op::Key>>) -> Keys<Op::Key> {
-        let all = distinct(all, &self.hasher);
-        let plain = all.iter().all(|watch| matches!(watch, plain!(_key)));
-        let targets = all.into_iter().map(|watch| self.target(watch));
-        if !plain {
-            return Keys::mixed(targets);
-        }
-        Keys::plain(targets.filter_map(|(target, _)| match target {
-            Target::Key(key) => Some(key),
-            Target::Resolved(_) => None,
-        }))
+        let all = distinct(all, &self.hasher).into_iter();
+        Keys::mixed(all.map(|watch| self.target(watch)))
     }
 
     #[inline(always)]
@@ -187,33 +162,28 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 }
 
-/// Each of `all` once.
+/// Each of `all` once: at its lowest rank, where it is examined earlier; without one, always, if it was once given so.
 fn distinct<'a, K: Key>(all: Vec<Watch<'a, K>>, hasher: &impl KeyHasher) -> Vec<Watch<'a, K>> {
-    let mut distinct = Vec::<Watch<'a, K>>::with_capacity(all.len());
-    for watch in all {
-        let few = distinct.len() <= COMPARED;
-        if !few || !distinct.iter_mut().any(|other| other.covers(&watch)) {
-            distinct.push(watch);
+    if all.len() <= COMPARED {
+        let mut distinct = Vec::<Watch<'a, K>>::with_capacity(all.len());
+        for watch in all {
+            match distinct.iter_mut().find(|it| it.name() == watch.name()) {
+                Some(known) => known.rank = known.rank.min(watch.rank),
+                None => distinct.push(watch),
+            }
         }
-    }
-    if distinct.len() <= COMPARED {
         return distinct;
     }
-    let mut first = HashMap::with_capacity_and_hasher(distinct.len(), hasher.clone());
-    let same_as = distinct
-        .iter()
-        .enumerate()
-        .map(|(place, watch)| *first.entry(watch.name()).or_insert(place))
-        .collect::<Vec<_>>();
-    for (place, &first) in same_as.iter().enumerate() {
-        let (before, from) = distinct.split_at_mut(place);
-        if let (Some(other), Some(watch)) = (before.get_mut(first), from.first()) {
-            other.covers(watch);
-        }
+    let mut lowest = HashMap::with_capacity_and_hasher(all.len(), hasher.clone());
+    for watch in &all {
+        let rank = lowest.entry(watch.name()).or_insert(watch.rank);
+        *rank = watch.rank.min(*rank);
     }
-    let mut places = same_as.iter().enumerate();
-    distinct.retain(|_| places.next().is_some_and(|(place, &first)| place == first));
-    distinct
+    let ranks = all.iter().map(|watch| lowest.remove(watch.name()));
+    let ranks = ranks.collect::<Vec<_>>();
+    let all = all.into_iter().zip(ranks);
+    all.filter_map(|(watch, rank)| rank.map(|rank| Watch { rank, ..watch }))
+        .collect()
 }
 
 #[cfg(all(test, not(loom)))]

@@ -60,19 +60,14 @@ impl<K: Key, S: KeyHasher> DeferredChecks<K, S> {
         if waiting.closed {
             spare = Some(check);
         } else {
-            match waiting.bounds.get_mut(&check) {
-                Some((known, at)) if *at >= waiting.first => {
-                    *known = known.merge(bound);
-                    spare = Some(check);
-                }
-                Some(dead) => {
-                    *dead = (bound, number);
-                    waiting.order.push_back(check);
-                }
-                None => {
-                    waiting.bounds.insert(check.clone(), (bound, number));
-                    waiting.order.push_back(check);
-                }
+            let entry = waiting.bounds.entry(check.clone());
+            let (known, at) = entry.or_insert((bound, number));
+            if (waiting.first..number).contains(at) {
+                *known = known.merge(bound);
+                spare = Some(check);
+            } else {
+                (*known, *at) = (bound, number);
+                waiting.order.push_back(check);
             }
         }
         drop(guard);

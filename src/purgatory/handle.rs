@@ -26,7 +26,6 @@ pub struct Handle<Op: DelayedOperation, S = RandomState> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
-    #[inline]
     pub(crate) fn new(inner: &Inner<Op, S>, address: Address) -> Self {
         Self {
             weak: inner.weak,
@@ -36,7 +35,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     }
 
     /// `None` once the purgatory has been shut down: every operation has ended then, or is about to.
-    #[inline]
     pub(super) fn with<R>(&self, use_it: impl FnOnce(&Arc<Inner<Op, S>>) -> R) -> Option<R> {
         self.weak.with(use_it)
     }

@@ -35,7 +35,6 @@ pub(crate) struct Stale<K> {
 
 impl<K> Stale<K> {
     /// Its address, which stands on the watch lists.
-    #[inline]
     pub(crate) fn watcher(&self) -> Address {
         self.slot.address()
     }

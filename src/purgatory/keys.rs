@@ -24,9 +24,8 @@ pub(crate) enum Keys<K> {
         Box<Several<K, 3>>,
         #[expect(dead_code, reason = "it fills the word of the tag")] Filler,
     ),
-    More(Box<Vec<(K, Cell<Ticket>)>>),
     Resolved(Number, Cell<Ticket>),
-    /// Resolved keys among them, or some at a rank.
+    /// More keys, or of different kinds.
     Mixed(Box<Vec<Watched<K>>>),
 }
 
@@ -47,29 +46,20 @@ pub(crate) struct Watched<K> {
 }
 
 impl<K> Keys<K> {
-    #[inline]
     pub(crate) fn one(key: K) -> Self {
         Self::One(key, Cell::default())
     }
 
     /// Different keys.
-    #[inline]
     pub(crate) fn two(keys: [K; 2]) -> Self {
         Self::Two(Several::of(keys), 0)
     }
 
     /// Different keys.
-    #[inline]
     pub(crate) fn three(keys: [K; 3]) -> Self {
         Self::Three(Several::of(keys), 0)
     }
 
-    /// Different plain keys, any number of them.
-    pub(crate) fn plain(keys: impl Iterator<Item = K>) -> Self {
-        Self::More(Box::new(keys.map(|key| (key, Cell::default())).collect()))
-    }
-
-    #[inline]
     pub(crate) fn resolved(number: Number) -> Self {
         Self::Resolved(number, Cell::default())
     }
@@ -94,7 +84,6 @@ impl<K> Keys<K> {
             Self::One(key, _) => drop_user_value(key),
             Self::Two(keys, _) => drop_user_values(keys.keys),
             Self::Three(keys, _) => drop_user_values(keys.keys),
-            Self::More(keys) => drop_user_values(*keys),
             Self::Mixed(watches) => drop_user_values(*watches),
         }
     }
@@ -105,7 +94,6 @@ impl<K> Keys<K> {
             Self::One(..) | Self::Resolved(..) => 1,
             Self::Two(..) => 2,
             Self::Three(..) => 3,
-            Self::More(keys) => keys.len(),
             Self::Mixed(watches) => watches.len(),
         }
     }
@@ -140,18 +128,12 @@ impl<K> Keys<K> {
             Self::One(..) | Self::Resolved(..) => {}
             Self::Two(keys, _) => for_each_key(keys, skipped, &mut each),
             Self::Three(keys, _) => for_each_key(keys, skipped, &mut each),
-            Self::More(keys) => {
-                for (key, ticket) in keys.get(skipped..).unwrap_or_default() {
-                    each(Target::Key(key), Turn::Arrived(ticket));
-                }
-            }
             Self::Mixed(watches) => for_each_watch(watches, skipped, each),
         }
     }
 }
 
 impl<K, const N: usize> Several<K, N> {
-    #[inline]
     fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
         Box::new(Self { keys, tickets })

@@ -184,7 +184,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         mut held: Held<'_, Parked<Op>>,
     ) -> Result<Examined<Op>, Rejected<Op>> {
         let address = held.address();
-        let (mut watched, mut full) = (0, false);
+        let mut full = false;
         let examinee = held.examinee();
         let answer = self.engine.guarded(|| {
             held.with(|parked| {
@@ -197,7 +197,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                         }
                         let (added, spare) = self.watch.add(target, turn, address);
                         full = !added;
-                        watched += usize::from(added);
                         drop_user_value(spare);
                     },
                 );
@@ -210,7 +209,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 true => (Ending::Cancelled, RejectReason::KeyFull),
                 false => (Ending::Aborted, RejectReason::Panicked),
             };
-            let ended = self.unregister(held, watched, ending);
+            // Marks that other threads have left for it are void: it was never parked. What was not added to a list is not
+            // found there.
+            let ended = self.end_and_reclaim(held, ending);
             return Err(Rejected::new(reason, self.withdrawn(ended)));
         }
         match self.release_or_end(held, answer) {
@@ -221,27 +222,5 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             examined => Ok(examined),
         }
-    }
-
-    /// Ends an operation of which only the first `watched` watches were made. (Marks that other threads have left for
-    /// it are void: it was never parked.)
-    #[cold]
-    fn unregister(
-        &self,
-        held: Held<'_, Parked<Op>>,
-        watched: usize,
-        ending: Ending,
-    ) -> EndedPayload<Op> {
-        let (ended, stale) = self.end(held, ending, false);
-        let mut left = watched;
-        self.for_each_watch(&stale.keys, |target, turn| {
-            if left > 0 {
-                left -= 1;
-                self.watch.remove(target, turn, stale.watcher());
-            }
-        });
-        self.engine.free(stale.slot, ending, stale.keys.len());
-        self.drop_keys(stale.keys);
-        ended
     }
 }

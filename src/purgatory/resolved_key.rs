@@ -48,7 +48,6 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     /// operation watches it, it costs one locked instruction. It takes no lock while at most one operation has watched
     /// the key at a time, without a rank; else that of the key's list. For each operation that it completes, it takes
     /// the locks of the other keys, and that of the timer shard only if it is free.
-    #[inline]
     pub fn check_and_complete(&self) -> usize {
         match self.list.peek().only() {
             Some(only) => self.inner.check_single(self.checked(), &self.list, only),
@@ -62,14 +61,12 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
     ///
     /// Without such a lock the check may miss an operation that is being parked, which then waits for the next check or
     /// its timeout.
-    #[inline]
     pub fn check_and_complete_after_lock(&self) -> usize {
         self.check(self.list.peek(), const { &Bound::all() })
     }
 
     /// As [`check_and_complete`](Self::check_and_complete), and goes only as far as `bound` says; see
     /// [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
-    #[inline]
     pub fn check_and_complete_with(&self, bound: Bound) -> usize {
         match bound.at_most {
             0 => 0,
@@ -86,7 +83,6 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
             .check_resolved(self.checked(), &self.list, seen, bound)
     }
 
-    #[inline]
     fn checked(&self) -> ByNumber<'_, Op::Key> {
         ByNumber {
             number: self.number,

@@ -15,18 +15,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 
-static CALLS: Mutex<Calls> = parking_lot::const_mutex(Calls {
-    in_progress: Vec::new(),
-    begun: false,
-});
+/// Those in progress on threads of the user.
+static CALLS: Mutex<Vec<Call>> = Mutex::new(Vec::new());
 static BEGUN: Condvar = Condvar::new();
-
-struct Calls {
-    /// Those on threads of the user.
-    in_progress: Vec<Call>,
-    /// Whether one has begun since the last look.
-    begun: bool,
-}
 
 struct Call {
     began: Instant,
@@ -53,17 +44,14 @@ impl InProgress {
             _ = thread.spawn(look);
         });
         let began = Instant::now();
-        let mut calls = CALLS.lock();
-        calls.in_progress.push(Call {
+        CALLS.lock().push(Call {
             began,
             purgatory: purgatory.clone(),
             operation: type_name::<Op>(),
             key: type_name::<K>(),
             reported: false,
         });
-        if !std::mem::replace(&mut calls.begun, true) {
-            BEGUN.notify_one();
-        }
+        BEGUN.notify_one();
         Self(Some(began))
     }
 }
@@ -72,7 +60,7 @@ impl Drop for InProgress {
     fn drop(&mut self) {
         if let Some(began) = self.0 {
             // Which of two that began at the same instant makes no difference.
-            let calls = &mut CALLS.lock().in_progress;
+            let mut calls = CALLS.lock();
             if let Some(at) = calls.iter().position(|call| call.began == began) {
                 calls.swap_remove(at);
             }
@@ -84,12 +72,12 @@ impl Drop for InProgress {
 fn look() {
     loop {
         let mut calls = CALLS.lock();
-        while !calls.begun && calls.in_progress.is_empty() {
+        if calls.is_empty() {
+            // For one that begins: the next look, a second later, shows whether it is over.
             BEGUN.wait(&mut calls);
         }
-        calls.begun = false;
         let mut reports = Vec::new();
-        for call in &mut calls.in_progress {
+        for call in calls.iter_mut() {
             if !call.reported && call.began.elapsed() >= LIMIT {
                 call.reported = true;
                 reports.push((call.purgatory.clone(), call.operation, call.key));

@@ -114,7 +114,6 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
     type Left = L;
     type Stale = EndedSlot;
 
-    #[inline]
     fn engine(&self) -> &Engine<T, W> {
         &self.engine
     }

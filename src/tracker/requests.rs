@@ -129,7 +129,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
             engine.count(Event::Rejected, 1);
             return Err(Rejected::new(RejectReason::Panicked, id));
         };
-        let caller = Caller::new(promise.clone());
+        let caller = Caller::new(promise.clone(), WaitError::ShutDown);
         match self.values().track(copy, caller, timeout, false) {
             Ok((place, _)) => Ok(ResponseFuture {
                 promise,
@@ -152,13 +152,12 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         let trampoline = Trampoline::enter();
         let Inner { engine, extra, .. } = &*self.shared.inner;
         match self.values().complete(id, None) {
-            // A waker that responds to the next request does not nest.
-            Some(caller) if trampoline.is_outermost() => {
-                caller.answer(Ok(response));
-                Responded::Delivered
-            }
             Some(caller) => {
-                trampoline.run(Box::new(move || caller.answer(Ok(response))));
+                // A waker that responds to the next request does not nest.
+                match trampoline.is_outermost() {
+                    true => caller.answer(Ok(response)),
+                    false => trampoline.run(Box::new(move || caller.answer(Ok(response)))),
+                }
                 Responded::Delivered
             }
             None => {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::ring::{Ring, assert_empty};
 use super::w1::W1;
-use super::{Case, Contender, Workload, contenders};
+use super::{Case, Contender, Workload, contenders, transfer};
 use crate::candidate::Candidate;
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
@@ -29,6 +29,14 @@ const SCALING: usize = 1;
 
 impl W1t {
     fn round<C: Candidate>(&self) -> Values {
+        let (rate, transfer) = match self.threads {
+            1 => (self.rate::<C>(), f64::NAN),
+            _ => transfer::beside(|| self.rate::<C>()),
+        };
+        vec![rate, f64::NAN, transfer]
+    }
+
+    fn rate<C: Candidate>(&self) -> f64 {
         let candidate = C::new();
         let board = Flag::board(self.threads * self.one.shape.flags());
         let together = Barrier::new(self.threads);
@@ -49,7 +57,7 @@ impl W1t {
         let ended = spans.iter().map(|span| span.1).max();
         let elapsed = ended.expect("a thread") - started.expect("a thread");
         let lives = (self.threads * self.one.lives) as f64;
-        vec![lives / elapsed.as_secs_f64() / 1e6, f64::NAN]
+        lives / elapsed.as_secs_f64() / 1e6
     }
 
     fn run_one<C: Candidate>(
@@ -82,6 +90,7 @@ impl Workload for W1t {
     const METRICS: &'static [Metric] = &[
         Metric::more("rate", "M lives/s"),
         Metric::note("scaling", "x one thread"),
+        transfer::BESIDE,
     ];
 
     /// The million has no case of its own: it is memory that W1 measures there.

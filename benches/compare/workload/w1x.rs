@@ -15,7 +15,7 @@ use crossbeam::utils::CachePadded;
 
 use super::ring::{Ring, assert_empty};
 use super::w1::W1;
-use super::{Case, Contender, Workload, contenders};
+use super::{Case, Contender, Workload, contenders, transfer};
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom, UnpurgedPort,
@@ -39,6 +39,11 @@ struct Progress {
 
 impl W1x {
     fn round<C: Candidate>(&self) -> Values {
+        let (rate, transfer) = transfer::beside(|| self.rate::<C>());
+        vec![rate, transfer]
+    }
+
+    fn rate<C: Candidate>(&self) -> f64 {
         let candidate = C::new();
         let flags = Flag::board(self.0.shape.flags());
         flags.iter().for_each(Flag::mark_ended);
@@ -51,7 +56,7 @@ impl W1x {
         });
         assert_empty(&candidate);
         let elapsed = ended.duration_since(started).as_secs_f64();
-        vec![self.0.lives as f64 / elapsed / 1e6]
+        self.0.lives as f64 / elapsed / 1e6
     }
 
     fn total(&self) -> usize {
@@ -139,7 +144,7 @@ impl Workload for W1x {
 
     const TITLE: &'static str = "one thread parks, another completes by key";
 
-    const METRICS: &'static [Metric] = &[Metric::more("rate", "M lives/s")];
+    const METRICS: &'static [Metric] = &[Metric::more("rate", "M lives/s"), transfer::BESIDE];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let mut cases = Vec::new();

@@ -2,6 +2,7 @@
 
 use crate::address::Address;
 use crate::future::WaitError;
+use crate::future::reply::Reply;
 use crate::hash::{Key, KeyHasher};
 use crate::panics::Panics;
 use crate::promise::Promise;
@@ -14,32 +15,8 @@ use equivalent::Equivalent;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
 
-/// The side of a promise that answers, once. Its destructor ends a request without an answer with a shutdown.
-pub(crate) struct Caller<R: 'static>(Option<Arc<Promise<Result<R, WaitError>>>>);
-
-impl<R> Caller<R> {
-    pub(super) fn new(promise: Arc<Promise<Result<R, WaitError>>>) -> Self {
-        Self(Some(promise))
-    }
-
-    pub(super) fn answer(mut self, answer: Result<R, WaitError>) {
-        // The promise refuses the answer if its future is just being dropped.
-        let refused = self.0.take().map(|promise| promise.keep(answer));
-        if let Some(Err(unwanted)) = refused {
-            drop_user_value(unwanted);
-        }
-    }
-}
-
-impl<R> Drop for Caller<R> {
-    fn drop(&mut self) {
-        // A shutdown drops many callers, and the waker of one may panic: the others must be told all the same. The panic
-        // hook has reported it.
-        if let Some(promise) = self.0.take() {
-            Panics::contain(|| drop(promise.keep(Err(WaitError::ShutDown))));
-        }
-    }
-}
+/// Answers a request. It ends with a shutdown where this is dropped.
+pub(crate) type Caller<R> = Reply<Promise<Result<R, WaitError>>>;
 
 pub(crate) struct Pending<K: 'static, R: 'static, S> {
     pub(super) entries: Entries<K, Caller<R>, S>,
