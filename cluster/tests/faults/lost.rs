@@ -394,6 +394,50 @@ async fn f4_redis_another_policy_than_noeviction_is_told() {
     .await;
 }
 
+/// How often the server was asked for this.
+async fn calls(rig: &RedisRig<false>, command: &str) -> u64 {
+    let client::Value::BulkString(info) = rig.server.query("INFO commandstats").await else {
+        return 0;
+    };
+    let info = String::from_utf8(info).expect("it is text");
+    let begin = format!("cmdstat_{command}:calls=");
+    let line = info.lines().find_map(|it| it.strip_prefix(&*begin));
+    let calls = line.and_then(|it| it.split(',').next());
+    calls.map_or(0, |it| it.parse().expect("a number"))
+}
+
+/// Counters that are written again and do not change, fewer in each period of signs of life than show that the table is
+/// too small.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f7_redis_what_is_announced_now_and_then_does_not_add_up() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    let waits = node(&rig.engine());
+    let keys = (0..200).map(|number| key(&number.to_string()));
+    let keys = keys.collect::<Vec<_>>();
+    let interest = waits
+        .cluster()
+        .interest(keys.clone())
+        .expect("there is room");
+    eventually("all are read", async || {
+        let mut read = keys.iter().map(|key| interest.position(key));
+        read.all(|it| it.is_some()).then_some(())
+    })
+    .await;
+    live(&waits).await;
+    let zeros = (0..keys.len()).map(|number| format!(" purgatory:v:{number} 0"));
+    let write = format!("MSET{}", zeros.collect::<String>());
+    for _ in 0..3 {
+        rig.server.query(&write).await;
+        let before = calls(&rig, "ping").await;
+        eventually("the period is over", async || {
+            (calls(&rig, "ping").await > before + 1).then_some(())
+        })
+        .await;
+    }
+    let stats = waits.cluster().stats();
+    assert_eq!((stats.advice, stats.gaps), (None, 0));
+}
+
 /// More keys than the server's table of tracked keys holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
@@ -412,17 +456,7 @@ async fn f7_redis_a_tracking_table_that_is_too_small_is_left() {
     })
     .await;
     sleep(ms(300)).await;
-    let reads = async || -> u64 {
-        let client::Value::BulkString(info) = rig.server.query("INFO commandstats").await else {
-            return 0;
-        };
-        let info = String::from_utf8(info).expect("it is text");
-        let line = info
-            .lines()
-            .find_map(|it| it.strip_prefix("cmdstat_mget:calls="));
-        let calls = line.and_then(|it| it.split(',').next());
-        calls.map_or(0, |it| it.parse().expect("a number"))
-    };
+    let reads = async || calls(&rig, "mget").await;
     let before = reads().await;
     let start = Instant::now();
     for key in &keys[..15] {

@@ -38,6 +38,24 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     world.check();
 }
 
+/// It does not go on with what it had in the generation before.
+#[test]
+fn a_member_to_which_the_leader_assigns_nothing_has_nothing() {
+    let world = World::new();
+    let ids = world.stable(2);
+    let mut joins = [world.rejoin(&ids[0]), world.rejoin(&ids[1])];
+    assert!(
+        joins
+            .iter_mut()
+            .all(|join| join.joined().generation_id == 2)
+    );
+    let synced = world.sync(&ids[0], 2, &[&ids[0]]).synced();
+    assert_eq!(synced.assignment, share(&ids[0], 2));
+    let synced = world.sync(&ids[1], 2, &[]).synced();
+    assert_eq!((synced.error_code, synced.assignment.len()), (0, 0));
+    world.check();
+}
+
 /// One that does not join again, although it lives, and one that does not ask for its share.
 #[test]
 fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
