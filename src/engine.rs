@@ -6,7 +6,6 @@
 //! has passed, [`expire`] gives the handler the payloads whose deadline has passed, and [`deliver`] runs the user's
 //! code for payloads that have ended.
 
-pub(crate) mod companion;
 pub(crate) mod deliver;
 pub(crate) mod drive;
 pub(crate) mod expire;
@@ -19,7 +18,7 @@ pub(crate) mod shared_handle;
 pub(crate) mod shutdown;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod thread_set;
+pub(crate) mod thread_set;
 
 use crate::address::{Address, SLOTS};
 use crate::alarm::Alarm;
@@ -27,7 +26,7 @@ use crate::cell::slab::{EndedSlot, Held, Released};
 use crate::cell::state::Mark;
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
-use crate::observe::{OBSERVED, Observer, Since};
+use crate::observe::{OBSERVED, Observer};
 use crate::panics::Panics;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::{Count, Counts, Ending, Event, Stats};
@@ -36,16 +35,15 @@ use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Trampoline, drop_user_value};
 use crate::worker::Worker;
-use companion::CompanionCell;
 use phase::{Background, DRAINING, Passes, Phase};
 use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
 use shards::Shards;
 use std::io;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
-use thread_set::ThreadSet;
+use thread_set::{Companion, ThreadSet};
 
 pub(crate) struct Engine<P, W> {
     pub(crate) name: Arc<str>,
@@ -64,10 +62,12 @@ pub(crate) struct Engine<P, W> {
     pub(crate) reclaim_first: bool,
     dispatch: Dispatch,
     pub(crate) threads: ThreadSet,
-    pub(crate) companion: CompanionCell,
+    /// At most one, made when it is first asked for.
+    pub(crate) companion: OnceLock<Arc<dyn Companion>>,
     pub(crate) passes: Passes,
     pub(crate) background: Background,
-    observer: Observer,
+    /// A timer and a tracker have none.
+    observer: Option<Observer>,
     pub(crate) phase: Phase,
 }
 
@@ -75,8 +75,10 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Checks the settings. The threads that they ask for are started when they are first needed, unless they are to
     /// be started at once.
     pub(crate) fn new(settings: Settings) -> Result<Self, BuildError> {
-        let slots = settings.slots()?;
-        let scale = settings.scale()?;
+        let slots = u32::try_from(settings.wheel_size).ok();
+        let slots = slots.filter(|slots| (2..=1 << 16).contains(slots));
+        let slots = slots.ok_or(BuildError::WheelSize)?;
+        let scale = TickScale::new(settings.tick, settings.clock.now()).ok_or(BuildError::Tick)?;
         let (threads, dispatch) = ThreadSet::new(settings.reaper, settings.dispatch);
         let engine = Self {
             name: settings.name.into(),
@@ -91,10 +93,10 @@ impl<P, W: Scheme> Engine<P, W> {
             reclaim_first: settings.reclaim_first || settings.max_parked.is_some(),
             dispatch,
             threads,
-            companion: CompanionCell::default(),
+            companion: OnceLock::new(),
             passes: Passes::default(),
-            background: Background::new(),
-            observer: Observer::default(),
+            background: Background::default(),
+            observer: None,
             phase: Phase::new(),
         };
         if settings.threads_at_once {
@@ -109,29 +111,24 @@ impl<P, W: Scheme> Engine<P, W> {
     /// From now on the user's recorder and subscriber are told of events.
     pub(crate) fn observed(mut self) -> Self {
         // A recorder that panics here is told nothing more.
-        let observer = self.caught(|| Observer::new(&self.name));
-        self.observer = observer.unwrap_or_default();
+        self.observer = self.caught(|| Observer::new(&self.name)).ok();
         self
     }
 
     #[inline]
     pub(crate) fn shard(&self, number: usize) -> &Shard<P, W> {
-        self.shards.at(number, || {
-            let idle = || (!self.threads.are_started()).then_some(RejectReason::Thread);
-            self.phase.refusal().or_else(idle)
-        })
+        self.shards.at(number, || self.phase.refusal())
     }
 
     /// Starts the threads that only this engine uses, unless they were started or the engine is closed. Where the system
     /// refuses a thread, a later call tries again.
+    #[cold]
     fn start_threads(&self) -> io::Result<()> {
-        self.shards.open(|| {
-            if self.threads.are_started() || self.phase.is_closed() {
-                return Ok(false);
-            }
-            self.threads.start(&self.name)?;
-            Ok(true)
-        })
+        let _alone = self.shards.order.lock();
+        match self.threads.are_started() || self.phase.is_closed() {
+            true => Ok(()),
+            false => self.threads.start(&self.name),
+        }
     }
 
     /// Announces what the thread that drives the timer is to do beside its timers, and starts the threads for it. Where the
@@ -157,6 +154,7 @@ impl<P, W: Scheme> Engine<P, W> {
         }
     }
 
+    /// Payloads that never expire need no threads.
     fn needs_threads(&self, timing: Timing) -> bool {
         timing.deadline != NEVER && !self.threads.are_started()
     }
@@ -176,7 +174,7 @@ impl<P, W: Scheme> Engine<P, W> {
             start,
             deadline,
             present: arrival.map_or(start, |_| 0),
-            since: Since::at(reading),
+            since: reading,
         }
     }
 
@@ -229,49 +227,20 @@ impl<P, W: Scheme> Engine<P, W> {
         if !self.take_place() {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
+        if self.needs_threads(timing) && self.start_threads().is_err() {
+            return Err(self.refused(RejectReason::Thread, payload));
+        }
         let mine = self.shard(self.shards.wrap(thread_number() as usize));
         let (shard, mut guard) = match mine.slab.try_lock() {
             Some(guard) => (mine, guard),
             None => self.lock_near(mine),
         };
-        if let Some(refusal) = Shard::refusal(&mut guard) {
-            match self.overcome(refusal, shard, guard, timing) {
-                Ok(open) => guard = open,
-                Err(refusal) => return Err(self.refused(refusal, payload)),
-            }
-        }
         match shard.admit(&mut guard, payload, watches, timing, SLOTS) {
             Ok((held, earlier)) => Ok((guard, held, earlier)),
             Err((refusal, payload)) => {
                 drop(guard);
                 Err(self.refused(refusal, payload))
             }
-        }
-    }
-
-    /// Starts the threads for the first payload with a deadline. Payloads that never expire need none.
-    #[cold]
-    fn overcome<'a>(
-        &self,
-        refusal: RejectReason,
-        shard: &'a Shard<P, W>,
-        guard: Guard<'a, P, W>,
-        timing: Timing,
-    ) -> Result<Guard<'a, P, W>, RejectReason> {
-        if refusal != RejectReason::Thread {
-            return Err(refusal);
-        }
-        if timing.deadline == NEVER {
-            return Ok(guard);
-        }
-        drop(guard);
-        self.start_threads().map_err(|_| RejectReason::Thread)?;
-        let mut guard = shard.slab.lock();
-        match Shard::refusal(&mut guard) {
-            None => Ok(guard),
-            // A shutdown has begun, and has not come to this shard.
-            Some(RejectReason::Thread) => Err(RejectReason::ShutDown),
-            Some(refusal) => Err(refusal),
         }
     }
 
@@ -476,11 +445,9 @@ impl<P, W: Scheme> Engine<P, W> {
     /// no observer. To be called with no lock held.
     #[inline]
     pub(crate) fn observe<R: Default>(&self, tell: impl FnOnce(&Observer) -> R) -> R {
-        if OBSERVED {
-            self.caught(|| tell(&self.observer)).unwrap_or_default()
-        } else {
-            tell(&self.observer)
-        }
+        let observer = self.observer.as_ref().filter(|_| OBSERVED);
+        let told = observer.and_then(|observer| self.caught(|| tell(observer)).ok());
+        told.unwrap_or_default()
     }
 
     #[inline(always)]

@@ -11,54 +11,38 @@ mod trace;
 
 use crate::error::RejectReason;
 use crate::stats::Ending;
+use crate::sync::Arc;
 use crate::time::Timestamp;
 use std::time::Duration;
 
 /// Whether a recorder or a subscriber may exist.
 pub(crate) const OBSERVED: bool = cfg!(any(feature = "metrics", feature = "tracing"));
 
-/// Reports on one purgatory. The default reports nothing: timers and trackers have that.
-#[derive(Default)]
+/// Reports on one purgatory.
 pub(crate) struct Observer {
     #[cfg(feature = "metrics")]
-    meters: Option<meters::Meters>,
+    meters: meters::Meters,
     #[cfg(feature = "tracing")]
-    tracer: Option<trace::Tracer>,
-}
-
-/// A reading of the clock, if a report needs it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Since {
-    #[cfg(any(feature = "metrics", feature = "tracing"))]
-    reading: Option<Timestamp>,
+    purgatory: Arc<str>,
 }
 
 /// The data of one operation that the report of its end needs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OperationSpan {
-    #[allow(dead_code, reason = "without a listener, no report uses it")]
-    since: Since,
+    /// The reading of the clock when it was parked.
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    since: Option<Timestamp>,
     #[cfg(feature = "tracing")]
     tracing: trace::TracingSpan,
 }
 
-impl Since {
-    #[inline]
-    pub(crate) fn at(reading: Timestamp) -> Self {
-        let _ = reading;
-        Self {
-            #[cfg(any(feature = "metrics", feature = "tracing"))]
-            reading: Some(reading),
-        }
-    }
-}
-
+#[allow(unused_variables, reason = "without a listener, no report uses it")]
 impl OperationSpan {
     /// The span of the operation, which parks now.
-    #[inline]
-    pub(crate) fn since(&self, since: Since) -> Self {
+    pub(crate) fn since(&self, since: Timestamp) -> Self {
         Self {
-            since,
+            #[cfg(any(feature = "metrics", feature = "tracing"))]
+            since: Some(since),
             #[cfg(feature = "tracing")]
             tracing: self.tracing.clone(),
         }
@@ -68,54 +52,50 @@ impl OperationSpan {
 #[allow(unused_variables, reason = "each listener asks for its part")]
 impl Observer {
     /// For the purgatory of this name. Asks the recorder that is installed now for its instruments.
-    pub(crate) fn new(name: &str) -> Self {
+    pub(crate) fn new(purgatory: &Arc<str>) -> Self {
         Self {
             #[cfg(feature = "metrics")]
-            meters: Some(meters::Meters::new(name)),
+            meters: meters::Meters::new(purgatory),
             #[cfg(feature = "tracing")]
-            tracer: Some(trace::Tracer::new(name)),
+            purgatory: purgatory.clone(),
         }
     }
 
     /// An operation arrived.
-    #[inline]
     pub(crate) fn arrived(&self) -> OperationSpan {
         OperationSpan {
-            since: Since::default(),
+            #[cfg(any(feature = "metrics", feature = "tracing"))]
+            since: None,
             #[cfg(feature = "tracing")]
-            tracing: self.tracer.as_ref().map(|it| it.span()).unwrap_or_default(),
+            tracing: trace::span(&self.purgatory),
         }
     }
 
     /// It could complete at once.
-    #[inline]
     pub(crate) fn completed_at_once(&self, span: &OperationSpan) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.completed_at_once.increment(1));
+        self.meters.completed_at_once.increment(1);
         #[cfg(feature = "tracing")]
         span.tracing.completed_at_once();
     }
 
     /// It was refused.
-    #[inline]
     pub(crate) fn rejected(&self, span: &OperationSpan, reason: RejectReason) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.rejected.increment(1));
+        self.meters.rejected.increment(1);
         #[cfg(feature = "tracing")]
         span.tracing.rejected(reason);
     }
 
     /// It has a slot, and this thread still holds it.
-    #[inline]
     pub(crate) fn parked(&self, span: &OperationSpan, watches: usize) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.parked(watches));
+        self.meters.parked(watches);
         #[cfg(feature = "tracing")]
         span.tracing.parked(watches);
     }
 
     /// Whether the report of this end needs the deadline.
-    #[inline]
     pub(crate) fn wants_deadline(&self, ending: Ending) -> bool {
         #[cfg(feature = "tracing")]
         return ending == Ending::Expired && trace::is_on();
@@ -125,7 +105,6 @@ impl Observer {
 
     /// It has ended. `missed_check` says that it expired, and could have completed; `watches` is the number of its watch
     /// entries; `deadline` is there if the report [wants](Self::wants_deadline) it; `now` reads the clock.
-    #[inline]
     pub(crate) fn ended(
         &self,
         span: OperationSpan,
@@ -136,13 +115,13 @@ impl Observer {
         now: impl FnOnce() -> Timestamp,
     ) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.ended(ending, missed_check, watches));
+        self.meters.ended(ending, missed_check, watches);
         #[cfg(any(feature = "metrics", feature = "tracing"))]
-        if let Some(since) = span.since.reading {
+        if let Some(since) = span.since {
             let now = now();
             let parked_for = now.saturating_since(since);
             #[cfg(feature = "metrics")]
-            self.meter(|it| it.park_time.record(parked_for));
+            self.meters.park_time.record(parked_for);
             #[cfg(feature = "tracing")]
             span.tracing.ended(
                 ending,
@@ -154,33 +133,22 @@ impl Observer {
     }
 
     /// An operation expired this long after its deadline.
-    #[inline]
     pub(crate) fn late(&self, by: Duration) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.lateness.record(by));
+        self.meters.lateness.record(by);
     }
 
     /// A listener's condition was true, and no check had said so: it found out by a recheck, or at the deadline.
-    #[inline]
     pub(crate) fn missed_check(&self) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.missed_checks.increment(1));
+        self.meters.missed_checks.increment(1);
         #[cfg(feature = "tracing")]
-        self.tracer.iter().for_each(trace::Tracer::missed_check);
+        trace::missed_check(&self.purgatory);
     }
 
     /// The user's code panicked.
-    #[inline]
     pub(crate) fn panicked(&self) {
         #[cfg(feature = "metrics")]
-        self.meter(|it| it.panicked.increment(1));
-    }
-
-    #[cfg(feature = "metrics")]
-    #[inline]
-    fn meter(&self, tell: impl FnOnce(&meters::Meters)) {
-        if let Some(meters) = &self.meters {
-            tell(meters);
-        }
+        self.meters.panicked.increment(1);
     }
 }

@@ -45,7 +45,7 @@ use crate::stats::Event;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, UserValues};
 use deferred::Deferred;
-use inner::{ForceCause, Inner};
+use inner::{ForceCause, Inner, Own};
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
@@ -383,12 +383,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
 
 shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>, (S, Own));
 
-/// The settings of a purgatory alone, but for its hasher.
-pub(crate) struct Own {
-    map_shards: usize,
-    max_watchers: usize,
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     /// The number of map shards, each with a lock of its own: the next power of two, from 2 to 65,536. With more of
     /// them, threads meet less often at a lock; each takes 128 bytes. Default: 64 for each processor, at least 1,024 and
@@ -429,7 +423,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Builder<Purgatory<Op, S>> {
     pub fn build(self) -> Result<Purgatory<Op, S>, BuildError> {
         let engine = Engine::new(self.settings)?.observed();
         let (hasher, own) = self.own;
-        let inner = Inner::new(engine, hasher, own.map_shards, own.max_watchers);
+        let inner = Inner::new(engine, hasher, &own);
         Ok(Purgatory {
             shared: SharedHandle::start(inner),
         })

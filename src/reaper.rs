@@ -103,7 +103,7 @@ impl Sleeper {
     pub(crate) fn new() -> Self {
         let parker = Parker::new();
         Self {
-            unparker: parker.unparker(),
+            unparker: parker.unparker().clone(),
             shared: Arc::new(Shared {
                 driven: Mutex::new(Vec::new()),
                 stopping: AtomicBool::new(false),
@@ -154,7 +154,10 @@ impl Shared {
         let parker = self.parker.lock();
         // ORDERING: Acquire, see `Sleeper::close`.
         while !self.stopping.load(Ordering::Acquire) {
-            parker.park(self.round());
+            match self.round() {
+                Some(time) => parker.park_timeout(time),
+                None => parker.park(),
+            }
         }
     }
 

@@ -5,7 +5,6 @@
 //! (`loom-tests/inside/sync.rs`), so that the models in `loom-tests` and the random schedules of `shuttle-tests` run the
 //! library's own code.
 
-mod lazy;
 #[cfg(any(loom, shuttle))]
 #[path = "../loom-tests/inside/sync.rs"]
 mod model;
@@ -19,7 +18,6 @@ pub(crate) use model::*;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use native::*;
 
-pub(crate) use lazy::Lazy;
 pub(crate) use sharded_map::{Edit, ShardedMap};
 pub(crate) use std::sync::{Arc, Weak};
 
@@ -36,19 +34,5 @@ impl<T> UnsafeCell<T> {
     #[inline]
     pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
         access(self.0.get())
-    }
-}
-
-/// What becomes of a map entry after an edit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entry {
-    Keep,
-    Remove,
-}
-
-impl Entry {
-    #[inline]
-    pub(crate) fn remove_if(remove: bool) -> Self {
-        if remove { Self::Remove } else { Self::Keep }
     }
 }

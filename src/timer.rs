@@ -88,9 +88,8 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
 
     /// Takes back a payload that has not expired. `None` if the timer has fired or was stopped, or is firing.
     pub fn stop(&self, id: TimerId) -> Option<T> {
-        self.shared
-            .inner
-            .withdraw(self.address_of(id)?, Ending::Cancelled)
+        let address = self.address_of(id)?;
+        self.shared.inner.withdraw(address, Ending::Cancelled)
     }
 
     /// Lets a running timer expire `timeout` from now instead ([`Duration::MAX`]: never). Takes the lock of a timer

@@ -14,7 +14,7 @@ pub(crate) mod resolved;
 pub(crate) mod sweep;
 
 use crate::address::Address;
-use crate::sync::{Arc, COPIED, Entry, ShardedMap};
+use crate::sync::{Arc, COPIED, ShardedMap};
 use crate::trampoline::{drop_user_value, drop_user_values};
 use bound::{Bound, Turn};
 use equivalent::Equivalent;
@@ -160,34 +160,20 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
                     turn.came_first().then_some(goes),
                     #[inline(always)]
                     |location| match location {
-                        Location::Here(list) => Entry::remove_if(list.remove(watcher, turn)),
+                        Location::Here(list) => list.remove(watcher, turn),
                         Location::Resolved(number) => {
-                            orphan = self.remove_resolved(*number, turn, watcher);
-                            Entry::Keep
+                            orphan = self.resolved.get(*number).remove(watcher, turn);
+                            false
                         }
                     },
                 );
                 drop_user_value(removed);
             }
-            Target::Resolved(number) => {
-                orphan = self.remove_resolved(number, turn, watcher);
-            }
+            Target::Resolved(number) => orphan = self.resolved.get(number).remove(watcher, turn),
         }
-        if let Some((key, number)) = orphan {
-            self.retire(key, number);
+        if let Some(key) = orphan {
+            self.retire(key);
         }
-    }
-
-    /// Removes a watcher from a resolved list. Returns the key if the list may be retired now.
-    #[inline(always)]
-    fn remove_resolved(
-        &self,
-        number: Number,
-        turn: Turn<'_>,
-        watcher: Address,
-    ) -> Option<(Arc<K>, Number)> {
-        let orphan = self.resolved.get(number).remove(watcher, turn)?;
-        Some((orphan, number))
     }
 
     /// A copy of `key`, if it is watched or resolved.
@@ -283,26 +269,25 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
     /// Gives the list of `key` a place of its own, until every resolution of it has been [released](Self::release).
     pub(crate) fn resolve(&self, key: &Arc<K>) -> (Number, Arc<Resolved<K>>) {
         let mut resolved = None;
-        let spare = self.place(K::clone(key), |mut location| {
-            let list = match location.as_deref_mut() {
-                Some(Location::Resolved(number)) => {
-                    self.resolved.get(*number).pin();
-                    resolved = Some(*number);
-                    return None;
-                }
-                Some(Location::Here(list)) => Some(list.take()),
-                None => None,
+        let spare = self.place(K::clone(key), |location| {
+            let occupy = |list| self.resolved.occupy(key.clone(), list);
+            let Some(there) = location else {
+                let number = *resolved.insert(occupy(None));
+                return Some(Location::Resolved(number));
             };
-            let number = self.resolved.occupy(key.clone(), list);
-            resolved = Some(number);
-            let fresh = Location::Resolved(number);
-            match location {
-                Some(here) => {
-                    *here = fresh;
-                    None
+            resolved = Some(match there {
+                Location::Resolved(number) => {
+                    self.resolved.get(*number).pin();
+                    *number
                 }
-                None => Some(fresh),
-            }
+                Location::Here(list) => {
+                    let list = std::mem::replace(list, WatchList::One(Address::NONE));
+                    let number = occupy(Some(list));
+                    *there = Location::Resolved(number);
+                    number
+                }
+            });
+            None
         });
         drop_user_value(spare);
         let Some(number) = resolved else {
@@ -313,31 +298,32 @@ impl<K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> WatchMap<K, S> {
 
     /// One resolution less. With the last, a list without watchers vanishes.
     pub(crate) fn release(&self, key: &K, number: Number) {
-        drop_user_values(self.vacate(key, number, || self.resolved.unpin(number)));
+        let unpin = |found: Number| (found == number).then(|| self.resolved.unpin(number))?;
+        drop_user_values(self.vacate(key, unpin));
     }
 
-    /// Removes a list that is neither resolved nor watched any more, if that is still so.
+    /// Removes the list of `key`, if that is resolved no more and has no watcher. (It may be resolved again, or have
+    /// another place.)
     #[cold]
-    fn retire(&self, key: Arc<K>, number: Number) {
-        let [entry, place] = self.vacate(&key, number, || self.resolved.retire(number));
+    fn retire(&self, key: Arc<K>) {
+        let [entry, place] = self.vacate(&key, |number| self.resolved.retire(number));
         drop_user_values([entry, place, Some(key)]);
     }
 
-    /// Removes the entry of `key`, if it leads to `number` and that is `retired`. Returns the keys of the entry and of
-    /// the place, to be dropped under no lock.
+    /// Removes the entry of `key`, if its place can be `retired`. Returns the keys of the entry and of the place, to be
+    /// dropped under no lock.
     fn vacate(
         &self,
         key: &K,
-        number: Number,
-        retire: impl FnOnce() -> Option<Arc<K>>,
+        retire: impl FnOnce(Number) -> Option<Arc<K>>,
     ) -> [Option<Arc<K>>; 2] {
         let mut retired = None;
         let goes = None::<fn(&Location) -> bool>;
         let removed = self.lists.edit(key, goes, |location| {
-            if matches!(location, Location::Resolved(other) if *other == number) {
-                retired = retire();
+            if let Location::Resolved(number) = location {
+                retired = retire(*number);
             }
-            Entry::remove_if(retired.is_some())
+            retired.is_some()
         });
         [removed.map(Arc::new), retired]
     }

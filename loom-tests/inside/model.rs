@@ -4,20 +4,20 @@
 use crate::engine::shard::{self, Timing};
 use crate::engine::shutdown;
 use crate::hash::RandomState;
-use crate::observe::Since;
 use crate::operation::DelayedOperation;
 use crate::purgatory::Purgatory;
 use crate::reaper::{Reaper, ReaperThread, Sleeper};
 use crate::scheme::HierarchicalWheel;
 use crate::stats::Ending;
 use crate::sync::{Arc, set_timer_shards};
-use crate::time::ticks::NEVER;
+use crate::time::{Timestamp, ticks::NEVER};
 use crate::watch::bound::{Bound, Ticket, Turn};
 use crate::watch::resolved::{self, Resolved};
 use crate::watch::{Copied, Target, WatchMap};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 pub use crate::address::Address;
 pub use crate::cell::slab::{Held, Released};
@@ -39,7 +39,7 @@ impl<P: Send> Shard<P> {
             start: 0,
             deadline: NEVER,
             present: 0,
-            since: Since::default(),
+            since: Timestamp::default(),
         };
         let shard = &self.0;
         let Ok((held, _)) = shard.admit(&mut shard.slab.lock(), payload, 0, never, u32::MAX) else {
@@ -103,7 +103,8 @@ pub enum FreedBy {
 
 /// Waits until a shutdown that another thread makes is over, as a call with a bound does.
 pub fn wait_until_over<Op: DelayedOperation>(purgatory: &Purgatory<Op>) {
-    shutdown::wait_until_over(&purgatory.shared.inner);
+    let handler = &purgatory.shared.inner;
+    shutdown::wait(Duration::MAX, || shutdown::is_over(handler));
 }
 
 /// Sets the number of timer shards of the purgatories that this test builds from now on.
@@ -133,12 +134,16 @@ impl Resolution {
     /// As a check by this key does.
     pub fn on(&self, up_to: u64) -> Vec<u32> {
         let mut found = Vec::new();
-        let each = |watcher: Address| {
+        let mut each = |watcher: Address| {
             found.push(watcher.index());
             ControlFlow::Continue(())
         };
         let seen = self.list.peek_published();
-        self.list.visit(seen, Bound::all().up_to(up_to), each);
+        match seen.only() {
+            Some(watcher) => _ = each(watcher),
+            None if seen.is_empty() => {}
+            None => self.list.visit(Bound::all().up_to(up_to), each),
+        }
         found
     }
 
@@ -266,7 +271,8 @@ impl ReaperLoop {
         while !is_idle() {
             let rest = shared.round();
             if !is_idle() {
-                shared.parker.lock().park(rest);
+                let parker = shared.parker.lock();
+                rest.map_or_else(|| parker.park(), |time| parker.park_timeout(time));
             }
         }
     }

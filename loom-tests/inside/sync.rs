@@ -40,6 +40,7 @@ pub(crate) const PARKS_PER_LOOK: u32 = 1;
 pub(crate) const MAX_EXAMINATIONS: u32 = 2;
 pub(crate) const LAST_GENERATION: u32 = 1;
 pub(crate) const MAX_TIMER_SHARDS: usize = 2;
+pub(crate) const MAX_MAP_SHARDS: usize = 1;
 
 /// A lock with the methods of parking_lot's, on an atomic of the checker's.
 ///
@@ -167,10 +168,6 @@ pub(crate) struct Shard<K, V>(Mutex<Table<K, V>>);
 pub(crate) struct Table<K, V>(Vec<Pair<K, V>>);
 
 type Pair<K, V> = (K, SharedValue<V>);
-
-pub(crate) fn map_shards(_asked: usize) -> usize {
-    1
-}
 
 pub(crate) fn make_shards<K, V>(_count: usize) -> Shards<K, V> {
     Shards([Shard(Mutex::new(Table(Vec::new())))])
@@ -357,15 +354,19 @@ impl Parker {
         ))))
     }
 
-    pub(crate) fn unparker(&self) -> Unparker {
-        self.0.clone()
+    pub(crate) fn unparker(&self) -> &Unparker {
+        &self.0
+    }
+
+    pub(crate) fn park(&self) {
+        self.park_timeout(Duration::MAX);
     }
 
     /// Time does not pass in a model: a sleep that is not over at once ends by a wake-up only.
-    pub(crate) fn park(&self, timeout: Option<Duration>) {
+    pub(crate) fn park_timeout(&self, timeout: Duration) {
         let (token, woken) = &*self.0.0;
         let mut token = token.lock().expect("no model panics under this lock");
-        while !*token && timeout != Some(Duration::ZERO) {
+        while !*token && !timeout.is_zero() {
             token = woken.wait(token).expect("no model panics under this lock");
         }
         *token = false;

@@ -20,25 +20,19 @@ impl RemoteList {
 
     /// Pushes the slot at `index`, whose link this is. Returns the length.
     pub(super) fn push(&self, index: u32, link: &Link) -> usize {
-        // ORDERING: Relaxed: the exchange below checks it.
-        let mut head = self.0.load(Ordering::Relaxed);
-        loop {
+        let mut length = 0;
+        // ORDERING: Release pairs with the Acquire in `take_all`: the link, and everything that the ending thread did with
+        // the slot, come before its reuse. The load is Relaxed: the exchange checks it.
+        let (set, fetch) = (Ordering::Release, Ordering::Relaxed);
+        // A closure that always has a next value never fails.
+        let _ = self.0.fetch_update(set, fetch, |head| {
             let (first, count) = decode(head);
-            // ORDERING: Relaxed: published by the Release below.
+            // ORDERING: Relaxed: published by the Release above.
             link.store(first, Ordering::Relaxed);
-            let count = count.saturating_add(1);
-            // ORDERING: Release pairs with the Acquire in `take_all`: the link, and everything that the ending thread
-            // did with the slot, come before its reuse.
-            match self.0.compare_exchange_weak(
-                head,
-                encode(index, count),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return count as usize,
-                Err(changed) => head = changed,
-            }
-        }
+            length = count.saturating_add(1);
+            Some(u64::from(length) << 32 | u64::from(index))
+        });
+        length as usize
     }
 
     /// Takes all slots: returns the first, which leads to the others by its link. [`NIL`] if there are none.
@@ -61,10 +55,6 @@ impl RemoteList {
         // thread's exchange come before a load if that thread loads first.
         decode(self.0.fetch_or(0, Ordering::Relaxed)).1
     }
-}
-
-fn encode(first: u32, count: u32) -> u64 {
-    u64::from(count) << 32 | u64::from(first)
 }
 
 fn decode(word: u64) -> (u32, u32) {

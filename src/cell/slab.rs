@@ -26,7 +26,7 @@ use super::state::{Claimed, Mark, Release, State};
 use crate::address::Address;
 use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering, UnsafeCell};
 use crate::trampoline::Examinee;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::AtomicU32 as Link;
 
@@ -122,10 +122,8 @@ impl<P, G> Slab<P, G> {
     #[inline(always)]
     pub(crate) fn claim(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;
-        match slot.state.claim(at.generation(), mark) {
-            Claimed::Held => Some(Held { slot, at }),
-            Claimed::Marked | Claimed::Stale => None,
-        }
+        let claimed = slot.state.claim(at.generation(), mark);
+        (claimed == Claimed::Held).then(|| Held { slot, at })
     }
 
     /// Whether the operation that `at` names has not ended.
@@ -151,6 +149,11 @@ impl<P, G> Slab<P, G> {
         }
     }
 
+    /// The operations that are here now.
+    pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
+        (0..self.used()).filter_map(|index| self.occupant(index))
+    }
+
     /// One more than the highest index ever used.
     pub(crate) fn used(&self) -> u32 {
         self.slots.len()
@@ -173,10 +176,8 @@ impl<P, G> Slab<P, G> {
     /// Leaves an ended slot for the next thread that gets the lock. Returns how many slots wait for that now.
     pub(crate) fn free_remotely(&self, ended: EndedSlot) -> usize {
         let index = ended.at.index();
-        let Some(slot) = self.slots.get(index) else {
-            return 0;
-        };
-        self.remote.push(index, &slot.link)
+        let slot = self.slots.get(index);
+        slot.map_or(0, |slot| self.remote.push(index, &slot.link))
     }
 
     /// For tests: the memory of the first chunk.
@@ -188,10 +189,7 @@ impl<P, G> Slab<P, G> {
 
 impl<P, G> Drop for Slab<P, G> {
     fn drop(&mut self) {
-        for index in 0..self.used() {
-            let Some(at) = self.occupant(index) else {
-                continue;
-            };
+        for at in self.occupants() {
             if let Some(held) = self.claim(at, Mark::ShutDown) {
                 drop(held.end());
             }
@@ -240,7 +238,7 @@ impl<'a, P> Held<'a, P> {
     pub fn release(self, examine_again: bool) -> Released<'a, P> {
         match self.slot.state.release(self.at.generation(), examine_again) {
             Release::Parked { unexamined } => {
-                self.defuse();
+                let _used_up = ManuallyDrop::new(self);
                 Released::Parked { unexamined }
             }
             Release::Recheck => Released::Recheck(self),
@@ -252,28 +250,17 @@ impl<'a, P> Held<'a, P> {
         }
     }
 
-    /// The proof is used up.
-    #[inline]
-    #[allow(
-        clippy::forget_non_drop,
-        reason = "it has a destructor only in a build with debug assertions"
-    )]
-    fn defuse(self) {
-        std::mem::forget(self);
-    }
-
     /// Ends the operation: moves it out and makes every reference to it stale. The slot itself comes back as a token.
     #[inline(always)]
     pub(crate) fn end(self) -> (P, EndedSlot) {
-        let payload = self.slot.payload.with_mut(|payload| {
+        let held = ManuallyDrop::new(self);
+        let payload = held.slot.payload.with_mut(|payload| {
             // SAFETY: initialised, and ours alone, as in `with`; `self` is consumed, and the state word leaves
             // PARKED below, so no thread reads it again.
             unsafe { payload.cast::<P>().read() }
         });
-        self.slot.state.end(self.at.generation());
-        let at = self.at;
-        self.defuse();
-        (payload, EndedSlot { at })
+        held.slot.state.end(held.at.generation());
+        (payload, EndedSlot { at: held.at })
     }
 }
 
@@ -330,11 +317,20 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         (&mut self.locked.beside, fields)
     }
 
+    /// Whether `limit` slots exist, and none is on the free list.
+    #[inline(always)]
+    pub(crate) fn is_full(&self, limit: u32) -> bool {
+        self.locked.free == NIL && self.slab.used() >= limit
+    }
+
     /// Takes a vacant slot off the free list. `None` if `limit` slots exist and none is free.
     #[inline(always)]
     pub(crate) fn take_vacant(&mut self, limit: u32) -> Option<Vacant<'a, P>> {
-        if self.locked.free == NIL && !self.add_slot(limit) {
+        if self.is_full(limit) {
             return None;
+        }
+        if self.locked.free == NIL {
+            self.add_slot();
         }
         let index = self.locked.free;
         let slot = self.slab.slots.get(index)?;
@@ -403,11 +399,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
     }
 
     /// Adds one more slot and makes it the free list. There is no free list over a fresh chunk: building one would take
-    /// as long as the chunk is large, under the lock. `false` if there are `limit` slots.
-    fn add_slot(&mut self, limit: u32) -> bool {
-        if self.slab.used() >= limit {
-            return false;
-        }
+    /// as long as the chunk is large, under the lock.
+    fn add_slot(&mut self) {
         let vacant = Slot {
             state: State::vacant(),
             fields: UnsafeCell::new(Fields::default()),
@@ -417,7 +410,6 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         // SAFETY: we have the lock, and slots are added here only. A thread that has the lock has `&Slab`, which it
         // gets from another thread only if `P`, and with it the slot, is `Send`.
         self.locked.free = unsafe { self.slab.slots.push(vacant) };
-        true
     }
 }
 
@@ -430,17 +422,14 @@ impl<P, G> FieldsView<'_, P, G> {
     /// The timer fields of the slot at `index`; zeros if it was never used.
     #[inline(always)]
     pub(crate) fn read(&self, index: u32) -> Fields {
-        self.slab
-            .slots
-            .get(index)
-            .map(|slot| {
-                slot.fields.with_mut(|fields| {
-                    // SAFETY: a view exists only by exclusive borrow of a guard, so the lock is held and there is
-                    // one view at a time; a shared borrow of it keeps writers out.
-                    unsafe { *fields }
-                })
-            })
-            .unwrap_or_default()
+        match self.slab.slots.get(index) {
+            Some(slot) => slot.fields.with_mut(|fields| {
+                // SAFETY: a view exists only by exclusive borrow of a guard, so the lock is held and there is one view
+                // at a time; a shared borrow of it keeps writers out.
+                unsafe { *fields }
+            }),
+            None => Fields::default(),
+        }
     }
 
     /// Changes the timer fields of the slot at `index`.
@@ -452,11 +441,5 @@ impl<P, G> FieldsView<'_, P, G> {
                 change(unsafe { &mut *fields });
             });
         }
-    }
-
-    /// The operation in the slot at `index`, if it has not ended.
-    #[inline]
-    pub(crate) fn occupant(&self, index: u32) -> Option<Address> {
-        self.slab.occupant(index)
     }
 }

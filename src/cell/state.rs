@@ -125,26 +125,24 @@ impl Snapshot {
     }
 }
 
-enum Next<A> {
-    /// Go there, and say so.
-    To(Snapshot, A),
-    /// Nothing to change.
-    Stay(A),
-}
-
 impl State {
     /// The word of a slot that was never used.
     pub fn vacant() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The only compare-and-swap loop on the word, which was `now`.
+    /// The only compare-and-swap loop on the word, which was `now`. `step` gives the answer, and what the word is next if
+    /// it changes.
     #[inline(always)]
-    fn transition_from<A>(&self, mut now: u64, step: impl Fn(Snapshot) -> Next<A>) -> A {
+    fn transition_from<A>(
+        &self,
+        mut now: u64,
+        step: impl Fn(Snapshot) -> (A, Option<Snapshot>),
+    ) -> A {
         loop {
-            let (next, answer) = match step(Snapshot(now)) {
-                Next::To(next, answer) => (next, answer),
-                Next::Stay(answer) => return answer,
+            let (answer, next) = step(Snapshot(now));
+            let Some(next) = next else {
+                return answer;
             };
             // ORDERING: AcqRel, because every transition hands something over in one direction or the other. Release:
             // `release` publishes what the holder did to the operation to the next `claim` that gets it; a `claim` that
@@ -158,6 +156,14 @@ impl State {
                 Err(changed) => now = changed,
             }
         }
+    }
+
+    /// The first try of a transition: from what the word mostly is.
+    #[inline(always)]
+    fn exchange(&self, from: Snapshot, to: Snapshot) -> Result<u64, u64> {
+        // ORDERING: as in `transition_from`.
+        self.0
+            .compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire)
     }
 
     /// vacant -> held. The caller has the slot from the free list; returns the occupant's generation.
@@ -179,13 +185,7 @@ impl State {
         // Most are parked and not held. A load before would bring the line from another processor first to be read, and
         // then once more to be written.
         let parked = Snapshot::of(generation, PARKED);
-        // ORDERING: as in `transition_from`.
-        match self.0.compare_exchange(
-            parked.0,
-            parked.with(HELD).0,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
+        match self.exchange(parked, parked.with(HELD)) {
             Ok(_) => Claimed::Held,
             Err(found) => self.claim_from(found, generation, mark),
         }
@@ -195,13 +195,13 @@ impl State {
     fn claim_from(&self, found: u64, generation: u32, mark: Mark) -> Claimed {
         self.transition_from(found, |now| {
             if !now.is(generation) {
-                Next::Stay(Claimed::Stale)
+                (Claimed::Stale, None)
             } else if !now.has(HELD) {
-                Next::To(now.with(HELD), Claimed::Held)
+                (Claimed::Held, Some(now.with(HELD)))
             } else {
                 // Written even when the mark is there already: it is this write that hands *our* event to the
                 // holder, not the write of the thread that came before.
-                Next::To(now.with(mark.bit()), Claimed::Marked)
+                (Claimed::Marked, Some(now.with(mark.bit())))
             }
         })
     }
@@ -216,13 +216,7 @@ impl State {
     pub fn release(&self, generation: u32, examine_again: bool) -> Release {
         // Most have no mark.
         let held = Snapshot::of(generation, PARKED | HELD);
-        // ORDERING: as in `transition_from`.
-        match self.0.compare_exchange(
-            held.0,
-            held.without(HELD).0,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
+        match self.exchange(held, held.without(HELD)) {
             Ok(_) => Release::Parked { unexamined: false },
             Err(found) => self.release_from(found, examine_again),
         }
@@ -232,20 +226,17 @@ impl State {
     fn release_from(&self, found: u64, examine_again: bool) -> Release {
         self.transition_from(found, |now| {
             debug_assert!(now.has(PARKED) && now.has(HELD));
-            let asked = now.has(RECHECK);
+            let unexamined = now.has(RECHECK);
             // A recheck comes first: an event that was reported before the ending is examined before it.
-            if asked && examine_again {
-                return Next::To(now.without(RECHECK), Release::Recheck);
+            if unexamined && examine_again {
+                return (Release::Recheck, Some(now.without(RECHECK)));
             }
             match Mark::ENDING.into_iter().find(|mark| now.has(mark.bit())) {
-                Some(mark) => Next::Stay(Release::End {
-                    mark,
-                    unexamined: asked,
-                }),
-                None => Next::To(
-                    now.without(HELD | RECHECK),
-                    Release::Parked { unexamined: asked },
-                ),
+                Some(mark) => (Release::End { mark, unexamined }, None),
+                None => {
+                    let parked = now.without(HELD | RECHECK);
+                    (Release::Parked { unexamined }, Some(parked))
+                }
             }
         })
     }

@@ -126,55 +126,44 @@ pub(crate) fn deliver_all<H: Handler>(
     all: Vec<EndedPayload<H::Left>>,
     run_on: RunOn,
 ) {
-    let mut here = |ended| run_here(handler, trampoline, ended);
-    if matches!(handler.engine().dispatch, Dispatch::Inline) {
-        return all.into_iter().for_each(here);
-    }
-    let (mut for_thread, mut for_here) = (Vec::new(), Vec::new());
-    for ended in all {
-        if !goes_to_executor::<H>(handler, &ended, run_on) {
-            for_here.push(ended);
-            continue;
-        }
-        match &handler.engine().dispatch {
-            // One job for each: they may run side by side.
-            Dispatch::Executor(executor) => {
-                let job = Delivery::new(handler, vec![ended], true).into_job();
-                // If it panics, the unwinding drops the job, which runs it.
-                let _ = handler.engine().guarded(|| executor(job));
+    let engine = handler.engine();
+    let run_here = |ended: EndedPayload<H::Left>| match trampoline.is_outermost() {
+        true => complete(&**handler, ended),
+        false => trampoline.run(job(handler, vec![ended], false)),
+    };
+    let (elsewhere, here): (Vec<_>, _) = match &engine.dispatch {
+        Dispatch::Inline => (Vec::new(), all),
+        _ => all
+            .into_iter()
+            .partition(|ended| goes_to_executor::<H>(handler, ended, run_on)),
+    };
+    match &engine.dispatch {
+        // One job for each: they may run side by side.
+        Dispatch::Executor(executor) => elsewhere.into_iter().for_each(|ended| {
+            let job = job(handler, vec![ended], true);
+            // If it panics, the unwinding drops the job, which runs it.
+            let _ = engine.guarded(|| executor(job));
+        }),
+        // One job for all: the thread runs them one after the other anyway.
+        _ if !elsewhere.is_empty() => {
+            let job = job(handler, elsewhere, false);
+            // After the shutdown the thread takes no more; and the system may refuse the thread.
+            let refused = match &engine.threads.completions {
+                Some(thread) => thread.submit(&engine.name, job).err(),
+                None => Some(job),
+            };
+            if let Some(job) = refused {
+                trampoline.run(job);
             }
-            // One job for all: the thread runs them one after the other anyway.
-            _ => for_thread.push(ended),
         }
+        _ => {}
     }
-    if !for_thread.is_empty() {
-        let job = Delivery::new(handler, for_thread, false).into_job();
-        // After the shutdown the thread takes no more; and the system may refuse the thread.
-        let engine = handler.engine();
-        let refused = match engine.threads.completions() {
-            Some(thread) => thread.submit(&engine.name, job).err(),
-            None => Some(job),
-        };
-        if let Some(job) = refused {
-            trampoline.run(job);
-        }
-    }
-    for_here.into_iter().for_each(&mut here);
+    here.into_iter().for_each(run_here);
 }
 
 fn goes_to_executor<H: Handler>(handler: &H, ended: &EndedPayload<H::Left>, run_on: RunOn) -> bool {
     (run_on == RunOn::Executor || ended.ending == Ending::Expired)
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
-}
-
-/// Runs the user's code for one payload on this thread, outside every callback.
-#[inline(always)]
-fn run_here<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, ended: EndedPayload<H::Left>) {
-    if trampoline.is_outermost() {
-        complete(&**handler, ended);
-    } else {
-        trampoline.run(Delivery::new(handler, vec![ended], false).into_job());
-    }
 }
 
 /// Runs the user's code for one payload; the one place that does. Then its place under the limit is free.
@@ -205,21 +194,21 @@ struct Delivery<H: Handler> {
     by_executor: bool,
 }
 
-impl<H: Handler> Delivery<H> {
-    fn new(handler: &Arc<H>, mut ended: Vec<EndedPayload<H::Left>>, by_executor: bool) -> Self {
-        let engine = handler.engine();
-        engine.count(Event::HandedOver, ended.len());
-        ended.iter_mut().for_each(|ended| ended.pass = None);
-        Self {
-            handler: handler.clone(),
-            ended,
-            by_executor,
-        }
-    }
-
-    fn into_job(self) -> Job {
-        Box::new(move || drop(self))
-    }
+/// Hands payloads over to whatever runs the job.
+fn job<H: Handler>(
+    handler: &Arc<H>,
+    mut ended: Vec<EndedPayload<H::Left>>,
+    by_executor: bool,
+) -> Job {
+    let engine = handler.engine();
+    engine.count(Event::HandedOver, ended.len());
+    ended.iter_mut().for_each(|ended| ended.pass = None);
+    let delivery = Delivery {
+        handler: handler.clone(),
+        ended,
+        by_executor,
+    };
+    Box::new(move || drop(delivery))
 }
 
 impl<H: Handler> Drop for Delivery<H> {
@@ -232,7 +221,7 @@ impl<H: Handler> Drop for Delivery<H> {
                 ended,
                 by_executor: false,
             };
-            return run_later(later.into_job());
+            return run_later(Box::new(move || drop(later)));
         }
         // On a thread of the user's: what this causes must not nest in it.
         let _trampoline = Trampoline::enter();

@@ -1,6 +1,5 @@
 //! Driving a handler when time has passed, and setting its alarm.
 
-use super::companion::Companion;
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
 use super::shard::Shard;
@@ -28,16 +27,12 @@ pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {
 fn set_alarm<H: Handler>(handler: &H) -> (Tick, bool) {
     let engine = handler.engine();
     let deferred = (handler.deferred() > 0).then_some(0);
-    let buckets = engine.shards.iter().filter_map(Shard::next_deadline);
-    let mut next = NEVER;
-    let mut earlier = false;
-    let companion = engine.companion.get().and_then(Companion::next_deadline);
+    let companion = engine.companion.get().and_then(|it| it.next_deadline());
     let companion = companion.map(|deadline| engine.scale.ceil(deadline));
-    for deadline in deferred.into_iter().chain(companion).chain(buckets) {
-        next = next.min(deadline);
-        earlier |= engine.alarm.set(deadline);
-    }
-    (next, earlier)
+    let buckets = engine.shards.iter().filter_map(Shard::next_deadline);
+    let all = deferred.into_iter().chain(companion).chain(buckets);
+    let next = all.min().unwrap_or(NEVER);
+    (next, engine.alarm.set(next))
 }
 
 /// Sets the alarm anew, for the thread that sleeps until it. Returns the tick of the next thing to do, and the tick that
@@ -99,9 +94,7 @@ impl<H: Handler> Driven for H {
             self.on_idle();
             return Rest::UntilWoken;
         }
-        match engine.clock.time_until(engine.scale.timestamp(next)) {
-            Some(time) => Rest::For(time),
-            None => Rest::UntilWoken,
-        }
+        let time = engine.clock.time_until(engine.scale.timestamp(next));
+        time.map_or(Rest::UntilWoken, Rest::For)
     }
 }

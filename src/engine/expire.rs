@@ -10,9 +10,8 @@
 
 use super::Engine;
 use super::deliver::{RunOn, deliver_all};
-use super::handler::{EndedPayload, Handler};
+use super::handler::Handler;
 use super::shard::Shard;
-use crate::address::Address;
 use crate::cell::state::Mark;
 use crate::scheme::{Scheme, Tick};
 use crate::stats::Ending;
@@ -80,82 +79,48 @@ fn expire_in<H: Handler>(
     let mut more = left > 0;
     let mut fired = Vec::new();
     while more {
-        let mut batch = Batch {
-            ended: Vec::new(),
-            unreclaimed: Vec::new(),
-            deadlines: Vec::new(),
-        };
+        // The deadlines are those of the payloads that have expired.
+        let (mut all, mut unreclaimed, mut deadlines) = (Vec::new(), Vec::new(), Vec::new());
         let begun = engine.guarded(|| engine.now()).ok();
-        while more && batch.unreclaimed.len() <= BATCH - SLICE {
+        while more && all.len() <= BATCH - SLICE {
             more = shard.fire(now, &mut fired) && left > fired.len();
             left = left.saturating_sub(fired.len());
             // Timers that only move to a finer level are no reason to let completions wait.
             if fired.is_empty() {
                 break;
             }
-            batch.expire(handler, &mut fired);
+            for (at, deadline) in fired.drain(..) {
+                // A payload that another thread holds is ended by that thread.
+                if let Some(held) = engine.claim(at, Mark::Expire) {
+                    let (ended, stale) = handler.expire(held);
+                    if ended.ending == Ending::Expired {
+                        deadlines.push(deadline);
+                    }
+                    all.push(ended);
+                    unreclaimed.push(stale);
+                }
+            }
             // Where `try_complete` takes its time, the completions of those that have expired do not wait for the
             // others. (The clock may be the user's.)
             if engine.guarded(|| engine.now()).ok() != begun {
                 break;
             }
         }
-        expired += batch.deadlines.len();
-        batch.finish(handler, trampoline, shard, more);
+        // A completion finds its ending counted.
+        expired += deadlines.len();
+        engine.count_ended(Ending::Expired, deadlines.len());
+        engine.count_ended(Ending::Aborted, all.len() - deadlines.len());
+        count_lateness(engine, shard, &deadlines);
+        // A limit bounds memory: what ended payloads leave is reclaimed before their places are free.
+        let storm = !engine.reclaim_first && (more || all.len() >= SLICE);
+        if !all.is_empty() && (storm || !handler.reclaim_queue().is_empty()) {
+            handler.reclaim_queue().add(unreclaimed);
+        } else {
+            handler.reclaim(unreclaimed);
+        }
+        deliver_all(handler, trampoline, all, RunOn::Caller);
     }
     expired
-}
-
-/// Payloads that have expired together.
-struct Batch<H: Handler> {
-    ended: Vec<EndedPayload<H::Left>>,
-    unreclaimed: Vec<H::Stale>,
-    /// Of those that have expired.
-    deadlines: Vec<Tick>,
-}
-
-impl<H: Handler> Batch<H> {
-    /// Expires payloads whose timers have fired.
-    fn expire(&mut self, handler: &Arc<H>, fired: &mut Vec<(Address, Tick)>) {
-        self.ended.reserve(fired.len());
-        self.unreclaimed.reserve(fired.len());
-        for (at, deadline) in fired.drain(..) {
-            // A payload that another thread holds is ended by that thread.
-            let Some(held) = handler.engine().claim(at, Mark::Expire) else {
-                continue;
-            };
-            let (ended, unreclaimed) = handler.expire(held);
-            if ended.ending == Ending::Expired {
-                self.deadlines.push(deadline);
-            }
-            self.ended.push(ended);
-            self.unreclaimed.push(unreclaimed);
-        }
-    }
-
-    /// Counts them, reclaims a few and queues many, and runs the completions.
-    fn finish(
-        self,
-        handler: &Arc<H>,
-        trampoline: &Trampoline,
-        shard: &Shard<H::Payload, H::Scheme>,
-        more: bool,
-    ) {
-        let engine = handler.engine();
-        // A completion finds its ending counted.
-        let (ended, expired) = (self.ended.len(), self.deadlines.len());
-        engine.count_ended(Ending::Expired, expired);
-        engine.count_ended(Ending::Aborted, ended - expired);
-        count_lateness(engine, shard, &self.deadlines);
-        // A limit bounds memory: what ended payloads leave is reclaimed before their places are free.
-        let storm = !engine.reclaim_first && (more || ended >= SLICE);
-        if ended > 0 && (storm || !handler.reclaim_queue().is_empty()) {
-            handler.reclaim_queue().add(self.unreclaimed);
-        } else {
-            handler.reclaim(self.unreclaimed);
-        }
-        deliver_all(handler, trampoline, self.ended, RunOn::Caller);
-    }
 }
 
 /// Reclaims a part of the queue. `false` if it was empty.

@@ -5,7 +5,6 @@ use crate::error::BuildError;
 use crate::reaper::Reaper;
 use crate::sync::Arc;
 use crate::time::Clock;
-use crate::time::ticks::TickScale;
 use std::time::{Duration, Instant};
 
 #[derive(Clone)]
@@ -37,19 +36,6 @@ impl Settings {
             reaper: Reaper::Own,
             threads_at_once: false,
         }
-    }
-
-    /// The slots of a level, if the wheel can have that many.
-    pub(super) fn slots(&self) -> Result<u32, BuildError> {
-        u32::try_from(self.wheel_size)
-            .ok()
-            .filter(|slots| (2..=1 << 16).contains(slots))
-            .ok_or(BuildError::WheelSize)
-    }
-
-    /// The scale of ticks, whose zero is now.
-    pub(super) fn scale(&self) -> Result<TickScale, BuildError> {
-        TickScale::new(self.tick, self.clock.now()).ok_or(BuildError::Tick)
     }
 }
 

@@ -4,12 +4,12 @@
 //! timeouts. One hold of the lock takes a slot and starts its timer; one stops the timer and frees the slot.
 
 use crate::address::Address;
-use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard, Vacant};
+use crate::cell::slab::{EndedSlot, Fields, FieldsView, Held, Slab, SlabGuard};
 use crate::error::RejectReason;
-use crate::observe::Since;
 use crate::scheme::{HorizonError, Position, Records, Scheme, Step, Tick};
 use crate::stats::{Counters, Counts, Ending, Event};
 use crate::sync::{CachePadded, PARKS_PER_LOOK, SLICE};
+use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 
 /// The arrival and the deadline of a payload, in ticks.
@@ -22,14 +22,13 @@ pub(crate) struct Timing {
     /// reading, which may be of the future, and would lead past deadlines.
     pub(crate) present: Tick,
     /// The reading of the clock behind it.
-    pub(crate) since: Since,
+    pub(crate) since: Timestamp,
 }
 
 /// The wheel and the shutdown flag of a shard, under the lock of its slots.
 pub(crate) struct Schedule<W> {
     timer: W,
-    /// Set by a drain and by the shutdown: the shard takes no more payloads. [`RejectReason::Thread`] until the threads
-    /// are started: payloads that never expire are taken all the same.
+    /// Set by a drain and by the shutdown: the shard takes no more payloads.
     refuses: Option<RejectReason>,
     /// How many parks until one looks for slots that other threads have freed.
     parks_to_look: u32,
@@ -99,15 +98,9 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Why the shard takes no payload, if so. `guard` is its lock.
-    #[inline(always)]
-    pub(crate) fn refusal(guard: &mut Guard<'_, P, W>) -> Option<RejectReason> {
-        guard.split().0.refuses
-    }
-
-    /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock, and
-    /// there is no [`refusal`](Self::refusal) that concerns the payload; `watches` is for the counts. The caller holds the
-    /// payload. A deadline that is earlier than any before has to be announced.
+    /// Gives `payload` a slot, of which at most `limit` exist, and starts its timer. `guard` is this shard's lock;
+    /// `watches` is for the counts. The caller holds the payload. A deadline that is earlier than any before has to be
+    /// announced.
     #[inline(always)]
     pub(crate) fn admit<'a>(
         &'a self,
@@ -117,7 +110,17 @@ impl<P, W: Scheme> Shard<P, W> {
         timing: Timing,
         limit: u32,
     ) -> Result<(Held<'a, P>, Option<Tick>), (RejectReason, P)> {
-        let Some(vacant) = self.take_vacant(guard, limit) else {
+        let (schedule, _) = guard.split();
+        if let Some(refusal) = schedule.refuses {
+            return Err((refusal, payload));
+        }
+        // It does not always look for slots that other threads have freed: each look takes the cache line of their list
+        // from the processor of such a thread, which then has to take it back.
+        schedule.parks_to_look -= 1;
+        if schedule.parks_to_look == 0 || guard.is_full(limit) {
+            self.look(guard);
+        }
+        let Some(vacant) = guard.take_vacant(limit) else {
             return Err((RejectReason::Full, payload));
         };
         let (schedule, mut records) = guard.split();
@@ -141,31 +144,11 @@ impl<P, W: Scheme> Shard<P, W> {
         }
     }
 
-    /// Takes a vacant slot. `None` if there are `limit` slots, and all are in use.
-    ///
-    /// It does not always look for slots that other threads have freed: each look takes the cache line of their list from
-    /// the processor of such a thread, which then has to take it back.
-    #[inline(always)]
-    fn take_vacant<'a>(&'a self, guard: &mut Guard<'a, P, W>, limit: u32) -> Option<Vacant<'a, P>> {
-        let schedule = guard.split().0;
-        schedule.parks_to_look -= 1;
-        if schedule.parks_to_look > 0 {
-            if let Some(vacant) = guard.take_vacant(limit) {
-                return Some(vacant);
-            }
-        }
-        self.look_and_take(guard, limit)
-    }
-
+    /// Frees slots that other threads have freed, for a park.
     #[inline(never)]
-    fn look_and_take<'a>(
-        &'a self,
-        guard: &mut Guard<'a, P, W>,
-        limit: u32,
-    ) -> Option<Vacant<'a, P>> {
+    fn look(&self, guard: &mut Guard<'_, P, W>) {
         guard.split().0.parks_to_look = PARKS_PER_LOOK;
         self.free_remote(guard);
-        guard.take_vacant(limit)
     }
 
     /// Frees an ended slot, stops its timer, and counts the ending; `watches` entries are gone from the lists.
@@ -272,7 +255,7 @@ impl<P, W: Scheme> Shard<P, W> {
                 Step::Fired(index, deadline) => {
                     // INVARIANT: a slot is freed only with its timer stopped, under this lock. So the timer that
                     // fired belongs to the present occupant, unless that has ended and is about to be freed.
-                    if let Some(at) = fields.occupant(index) {
+                    if let Some(at) = self.slab.occupant(index) {
                         fired.push((at, deadline));
                     }
                 }
@@ -302,7 +285,7 @@ impl<P, W: Scheme> Shard<P, W> {
     ) -> Result<Option<Tick>, Unchanged> {
         let mut guard = self.slab.lock();
         let (schedule, mut fields) = guard.split();
-        if fields.occupant(at.index()) != Some(at) {
+        if self.slab.occupant(at.index()) != Some(at) {
             return Err(Unchanged);
         }
         let before = fields.read(at.index());
@@ -332,7 +315,7 @@ impl<P, W: Scheme> Shard<P, W> {
     pub(crate) fn times(&self, at: Address) -> Option<(Tick, Tick)> {
         let mut guard = self.slab.lock();
         let (_, fields) = guard.split();
-        (fields.occupant(at.index()) == Some(at)).then(|| {
+        (self.slab.occupant(at.index()) == Some(at)).then(|| {
             let fields = fields.read(at.index());
             (fields.parked_at, fields.deadline)
         })
@@ -346,17 +329,5 @@ impl<P, W: Scheme> Shard<P, W> {
         if *refuses != Some(RejectReason::ShutDown) {
             *refuses = Some(refusal);
         }
-    }
-
-    /// The threads are started: payloads of all kinds are taken, unless a drain or the shutdown came first.
-    pub(crate) fn open(&self) {
-        let mut guard = self.slab.lock();
-        let refuses = &mut guard.split().0.refuses;
-        refuses.take_if(|refusal| *refusal == RejectReason::Thread);
-    }
-
-    /// The payloads that are here now.
-    pub(crate) fn occupants(&self) -> impl Iterator<Item = Address> + '_ {
-        (0..self.slab.used()).filter_map(|index| self.slab.occupant(index))
     }
 }

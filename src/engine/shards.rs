@@ -9,7 +9,6 @@ use crate::address::SHARD_BITS;
 use crate::error::RejectReason;
 use crate::scheme::Scheme;
 use crate::sync::{MAX_TIMER_SHARDS, Mutex, OnceLock};
-use std::io;
 
 pub(crate) struct Shards<P, W> {
     /// By number. Those behind the last shard stay empty.
@@ -18,7 +17,8 @@ pub(crate) struct Shards<P, W> {
     last: usize,
     /// For the wheels of the shards.
     slots: u32,
-    opening: Mutex<()>,
+    /// Held while a shard is made, and while the threads are started.
+    pub(super) order: Mutex<()>,
 }
 
 const _: () = assert!(MAX_TIMER_SHARDS <= 1 << SHARD_BITS, "an address names it");
@@ -30,7 +30,7 @@ impl<P, W: Scheme> Shards<P, W> {
             places: std::array::from_fn(|_| OnceLock::new()),
             last: count.next_power_of_two().min(MAX_TIMER_SHARDS) - 1,
             slots,
-            opening: Mutex::new(()),
+            order: Mutex::new(()),
         }
     }
 
@@ -62,7 +62,7 @@ impl<P, W: Scheme> Shards<P, W> {
     #[cold]
     #[inline(never)]
     fn make(&self, number: usize, refuses: impl FnOnce() -> Option<RejectReason>) -> &Shard<P, W> {
-        let _opening = self.opening.lock();
+        let _alone = self.order.lock();
         let make = || Box::new(Shard::new(number, self.slots, refuses()));
         self.places[number].get_or_init(make)
     }
@@ -74,19 +74,9 @@ impl<P, W: Scheme> Shards<P, W> {
     }
 
     /// The [shards](Self::iter) for a thread that has entered a phase. Shards that come later are made in that phase, and
-    /// what [`open`](Self::open) runs finds it.
+    /// a thread that starts the threads later finds it.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Shard<P, W>> {
-        drop(self.opening.lock());
+        drop(self.order.lock());
         self.iter()
-    }
-
-    /// If `start` says that the threads are there now, all shards take deadlines. One thread at a time is in `start`.
-    #[cold]
-    pub(crate) fn open(&self, start: impl FnOnce() -> io::Result<bool>) -> io::Result<()> {
-        let _opening = self.opening.lock();
-        if start()? {
-            self.iter().for_each(Shard::open);
-        }
-        Ok(())
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
 
 /// Whether every payload has ended because of the shutdown and, but for jobs of an executor, been completed; and whether
 /// the threads have ended.
-fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
+pub(crate) fn is_over<H: Handler>(handler: &Arc<H>) -> bool {
     let engine = handler.engine();
     // When the pass of the shutdown itself is over, nothing more is parked. What it left to a thread that holds it is
     // ended by that one, which is a pass meanwhile: so passes are asked for again.
@@ -63,7 +63,7 @@ fn shut_down_in_background<H: Handler>(
     done: Option<&Arc<Promise<()>>>,
 ) -> io::Result<()> {
     let engine = handler.engine();
-    engine.background.begin(done, || {
+    let was_over = engine.background.begin(done, || {
         let handler = handler.clone();
         Worker::default().start(&engine.name, "shutdown", move || {
             let engine = handler.engine();
@@ -74,13 +74,23 @@ fn shut_down_in_background<H: Handler>(
             // Also where another thread has closed it: that may have been a callback, which does not wait. If another
             // thread is joining them, this one waits as well.
             engine.stop_threads(Worker::join);
-            wait_until_over(&handler);
-            for done in engine.background.end() {
-                // A waker is the user's code.
-                let _ = engine.guarded(|| done.keep(()));
-            }
+            wait(Duration::MAX, || is_over(&handler));
+            keep_promises(&handler);
         })
-    })
+    })?;
+    if was_over {
+        keep_promises(handler);
+    }
+    Ok(())
+}
+
+/// The shutdown is over.
+fn keep_promises<H: Handler>(handler: &Arc<H>) {
+    let engine = handler.engine();
+    for done in engine.background.end() {
+        // A waker is the user's code.
+        let _ = engine.guarded(|| done.keep(()));
+    }
 }
 
 /// As [`shut_down`], on a thread of its own.
@@ -110,11 +120,6 @@ pub(crate) fn shut_down_within<H: Handler>(
     })
 }
 
-/// Waits until the shutdown [is over](is_over).
-pub(crate) fn wait_until_over<H: Handler>(handler: &Arc<H>) {
-    wait(Duration::MAX, || is_over(handler));
-}
-
 /// Ends every payload. Returns whether this call did it.
 fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
     let engine = handler.engine();
@@ -129,7 +134,7 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
         // holder will find the mark.
         shard.refuse(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
-        for at in shard.occupants() {
+        for at in shard.slab.occupants() {
             if let Some(held) = engine.claim(at, Mark::ShutDown) {
                 if let Some(ended) = handler.on_shutdown(held) {
                     endings.push(ended);
@@ -151,7 +156,7 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     engine.begin_drain();
     wait(limit, || {
         // Where no thread of the library drives the timer, this one does.
-        if !engine.threads.is_driving() {
+        if !engine.threads.has_reaper() || !engine.threads.are_started() {
             advance(handler);
         }
         // In this order: what is found to have ended is handed over by now, or its pass is in progress.
@@ -173,7 +178,7 @@ fn completions_have_run<H: Handler>(handler: &Arc<H>) -> bool {
 
 /// Asks `is_done` now and then until it says so or `limit` has passed. Returns its last answer. From a callback it is
 /// asked once: what it waits for may have to be done by this very thread.
-fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+pub(crate) fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     let mut pause = FIRST_PAUSE;
     while !is_done() {

@@ -10,13 +10,12 @@ use crate::cell::slab::{EndedSlot, Held, Released};
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, ShutdownError};
 use crate::future::{WaitError, Waits, block_on};
-use crate::observe::Since;
 use crate::operation::{Completion, DelayedOperation};
 use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
 use crate::sync::{PARKS_PER_LOOK, SLICE, thread_number};
-use crate::time::ManualClock;
+use crate::time::{ManualClock, Timestamp};
 use crate::timer::Timer;
 use crate::tracker::Tracker;
 use crate::worker::refusal::grant;
@@ -30,7 +29,7 @@ fn timing(deadline: Tick, present: Tick) -> Timing {
         start: present,
         deadline,
         present,
-        since: Since::default(),
+        since: Timestamp::default(),
     }
 }
 

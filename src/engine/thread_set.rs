@@ -1,15 +1,28 @@
-//! The threads that work for one engine.
+//! The threads that work for one engine, and what its timer's thread drives beside it.
 
 use crate::dispatch::{CompletionThread, Dispatch};
 use crate::reaper::{Driven, Reaper, Sleeper};
 use crate::sync::{Arc, AtomicBool, Ordering, Weak};
-use crate::time::{Clock, WakeFn};
+use crate::time::{Clock, Timestamp, WakeFn};
 use crate::worker::Worker;
+use std::any::Any;
 use std::io;
+
+/// Timers that stand on an engine and need its thread: they are driven whenever the engine's own payloads are.
+pub(crate) trait Companion: Any + Send + Sync {
+    /// Does what has come to be done by now.
+    fn advance(&self);
+
+    /// When [`advance`](Self::advance) has something to do next.
+    fn next_deadline(&self) -> Option<Timestamp>;
+
+    /// A coercion would do from Rust 1.86 on.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
 
 pub(crate) struct ThreadSet {
     reaper: Option<Arc<Sleeper>>,
-    completions: Option<Arc<CompletionThread>>,
+    pub(super) completions: Option<Arc<CompletionThread>>,
     /// Wakes the thread that drives the timer.
     waker: Option<WakeFn>,
     /// Shared threads go on without this engine.
@@ -94,15 +107,6 @@ impl ThreadSet {
     /// Whether a thread of the library drives the timer, or will.
     pub(crate) fn has_reaper(&self) -> bool {
         self.reaper.is_some()
-    }
-
-    /// Whether a thread of the library drives the timer now.
-    pub(crate) fn is_driving(&self) -> bool {
-        self.has_reaper() && self.are_started()
-    }
-
-    pub(crate) fn completions(&self) -> Option<&CompletionThread> {
-        self.completions.as_deref()
     }
 
     fn own_reaper(&self) -> Option<&Sleeper> {

@@ -73,16 +73,12 @@ where
     }
 
     fn end(self: Box<Self>, completion: Completion) {
-        let Self {
-            predicate,
-            found,
-            reply,
-        } = *self;
+        let question = *self;
         // A value that was found is kept, also if the examination at the deadline found it.
-        let result = found.ok_or(completion.into());
+        let result = question.found.ok_or(completion.into());
         // Dropped before the future is told. If its destructor panics, the future is told all the same.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(predicate)));
-        reply.answer(result);
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(question.predicate)));
+        question.reply.answer(result);
         if let Err(panic) = dropped {
             resume_unwind(panic);
         }

@@ -7,7 +7,7 @@ use super::operation::WaitOperation;
 use super::reply::Awaiting;
 use super::signal::Signal;
 use crate::dispatch::Dispatch;
-use crate::engine::companion::Companion;
+use crate::engine::thread_set::Companion;
 use crate::hash::{Key, KeyHasher};
 use crate::panics::Panics;
 use crate::purgatory::Handle;

@@ -341,12 +341,8 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
     }
 
     fn close(self: Box<Self>) {
-        let Self {
-            waits,
-            keys,
-            give_back,
-        } = *self;
-        contain(&waits, || drop(keys));
-        contain(&waits, || drop(give_back));
+        let route = *self;
+        contain(&route.waits, || drop(route.keys));
+        contain(&route.waits, || drop(route.give_back));
     }
 }

@@ -10,37 +10,24 @@ use std::mem;
 use std::time::Duration;
 use tracing::{Level, Span, field};
 
-/// Makes the spans of one purgatory.
-pub(super) struct Tracer {
-    name: String,
+/// The span of an operation that just arrived, within the current span of the parking thread.
+#[inline(never)]
+pub(super) fn span(purgatory: &str) -> TracingSpan {
+    TracingSpan(tracing::debug_span!(
+        target: "request_purgatory",
+        "delayed_operation",
+        purgatory
+    ))
 }
 
-impl Tracer {
-    pub(super) fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-        }
-    }
-
-    /// The span of an operation that just arrived, within the current span of the parking thread.
-    #[inline(never)]
-    pub(super) fn span(&self) -> TracingSpan {
-        TracingSpan(tracing::debug_span!(
-            target: "request_purgatory",
-            "delayed_operation",
-            purgatory = self.name.as_str()
-        ))
-    }
-
-    /// Some code changes what a listener's condition reads, and does not check the key.
-    #[inline(never)]
-    pub(super) fn missed_check(&self) {
-        tracing::warn!(
-            target: "request_purgatory",
-            purgatory = self.name.as_str(),
-            "missed check: an event was found that no check of its key announced"
-        );
-    }
+/// Some code changes what a listener's condition reads, and does not check the key.
+#[inline(never)]
+pub(super) fn missed_check(purgatory: &str) {
+    tracing::warn!(
+        target: "request_purgatory",
+        purgatory,
+        "missed check: an event was found that no check of its key announced"
+    );
 }
 
 /// Whether a subscriber may want events of ends.

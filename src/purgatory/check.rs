@@ -204,9 +204,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return usize::from(self.check_one(watcher, Some(&checked), RunOn::Caller));
         }
         self.check_several(*bound, RunOn::Caller, |check| {
-            list.visit(seen, *bound, |watcher| {
-                check.examine(watcher, Some(&checked))
-            });
+            list.visit(*bound, |watcher| check.examine(watcher, Some(&checked)));
         })
     }
 

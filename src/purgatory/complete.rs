@@ -128,10 +128,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         if let Some(cause) = self.causes.take(held.address()) {
             let _examining = Examining::enter(held.examinee(), Why::Check);
             // A panic is counted, and the operation ends all the same.
-            let _ = self
-                .engine
-                .guarded(|| held.with(|parked| cause(&mut parked.op)));
-            let _ = self.engine.guarded(|| drop_user_value(cause));
+            let engine = &self.engine;
+            let _ = engine.guarded(|| held.with(|parked| cause(&mut parked.op)));
+            let _ = engine.guarded(|| drop_user_value(cause));
         }
     }
 
@@ -229,16 +228,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         ending: Ending,
         missed_check: bool,
     ) -> (EndedPayload<Op>, Stale<Op::Key>) {
-        let wanted = self
-            .engine
-            .observe(|observer| observer.wants_deadline(ending));
-        let deadline = wanted
-            .then(|| self.engine.deadline(held.address()))
-            .flatten();
+        let engine = &self.engine;
+        let wanted = engine.observe(|observer| observer.wants_deadline(ending));
+        let deadline = wanted.then(|| engine.deadline(held.address())).flatten();
         let (Parked { op, keys, span }, slot) = held.end();
         let watches = keys.len();
-        self.engine.observe(|observer| {
-            let now = || self.engine.clock.now();
+        engine.observe(|observer| {
+            let now = || engine.clock.now();
             observer.ended(span, ending, missed_check, watches, deadline, now);
         });
         (EndedPayload::new(op, ending), Stale { slot, keys })

@@ -3,7 +3,7 @@
 use super::inner::Inner;
 use super::recycled_weak::RecycledWeak;
 use crate::address::Address;
-use crate::engine::companion::Companion;
+use crate::engine::thread_set::Companion;
 use crate::hash::{KeyHasher, RandomState};
 use crate::observe::Observer;
 use crate::operation::DelayedOperation;
@@ -45,8 +45,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         make: impl FnOnce(&Arc<dyn Clock>) -> C,
     ) -> Option<Arc<C>> {
         self.with(|inner| {
-            let engine = &inner.engine;
-            engine.companion.get_or_make(|| make(&engine.clock))
+            let make = || Arc::new(make(&inner.engine.clock)) as Arc<dyn Companion>;
+            let companion = inner.engine.companion.get_or_init(make);
+            // (Every caller asks for the same type.)
+            companion.clone().into_any().downcast().ok()
         })?
     }
 

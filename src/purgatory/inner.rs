@@ -40,6 +40,12 @@ impl<K> Stale<K> {
     }
 }
 
+/// The settings of a purgatory alone, but for its hasher.
+pub(crate) struct Own {
+    pub(crate) map_shards: usize,
+    pub(crate) max_watchers: usize,
+}
+
 pub(crate) struct Inner<Op: DelayedOperation, S> {
     pub(crate) engine: Engine<Parked<Op>, Wheel>,
     /// For handles. Keeps this from being dropped until the shutdown cuts it.
@@ -55,18 +61,13 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Exists until it is shut down.
-    pub(crate) fn new(
-        engine: Engine<Parked<Op>, Wheel>,
-        hasher: S,
-        map_shards: usize,
-        max_watchers: usize,
-    ) -> Arc<Self> {
-        let map_shards = map_shards.clamp(2, 1 << 16).next_power_of_two();
+    pub(crate) fn new(engine: Engine<Parked<Op>, Wheel>, hasher: S, own: &Own) -> Arc<Self> {
+        let map_shards = own.map_shards.clamp(2, 1 << 16).next_power_of_two();
         let weak = RecycledWeak::take();
         let inner = Arc::new(Self {
             weak,
             engine,
-            watch: WatchMap::new(hasher.clone(), map_shards, max_watchers),
+            watch: WatchMap::new(hasher.clone(), map_shards, own.max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
             causes: ForceCauses::new(),
             unreclaimed: ReclaimQueue::new(),

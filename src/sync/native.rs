@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::numbers::Numbers;
+pub(crate) use crossbeam::sync::{Parker, Unparker};
 pub(crate) use crossbeam::utils::CachePadded;
 use dashmap::DashMap;
 pub(crate) use parking_lot::{Mutex, MutexGuard};
@@ -46,10 +47,8 @@ pub(crate) fn timer_shards(processors: usize) -> usize {
 /// user's hasher, whose `clone` is the user's code.
 pub(crate) type Shards<K, V> = DashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
-/// The number of shards of a map, a power of two: the one that is asked for. (A model has one shard.)
-pub(crate) fn map_shards(asked: usize) -> usize {
-    asked
-}
+/// A map has at most this many shards: a power of two. (In a model it has one.)
+pub(crate) const MAX_MAP_SHARDS: usize = 1 << 16;
 
 pub(crate) fn make_shards<K: Eq + Hash, V>(count: usize) -> Shards<K, V> {
     DashMap::with_capacity_and_hasher_and_shard_amount(0, Default::default(), count)
@@ -105,11 +104,7 @@ thread_local! {
 #[inline]
 pub(crate) fn thread_number() -> u32 {
     match NUMBER.get() {
-        NO_NUMBER => {
-            let taken = take_thread_number();
-            NUMBER.set(taken);
-            taken
-        }
+        NO_NUMBER => take_thread_number(),
         known => known,
     }
 }
@@ -130,6 +125,7 @@ fn take_thread_number() -> u32 {
     let number = NUMBERS.take();
     // If this thread is already past its destructors, the number is not used again.
     let _ = GIVE_BACK.try_with(|give_back| give_back.set(Some(GiveBack(number))));
+    NUMBER.set(number);
     number
 }
 
@@ -142,37 +138,11 @@ pub(crate) fn unique_number() -> u64 {
     thread_local! {
         static NEXT: Cell<u64> = const { Cell::new(0) };
     }
-    NEXT.with(|next| {
-        let mut number = next.get();
-        if number % BLOCK == 0 {
-            // ORDERING: Relaxed: all that counts is that no two are equal.
-            number = NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed);
-        }
-        next.set(number + 1);
-        number
-    })
-}
-
-/// Puts a thread to sleep until it is woken or a time has passed. A wake-up that comes first is kept.
-pub(crate) struct Parker(crossbeam::sync::Parker);
-
-/// Wakes the owner of the [`Parker`] that it came from.
-pub(crate) type Unparker = crossbeam::sync::Unparker;
-
-impl Parker {
-    pub(crate) fn new() -> Self {
-        Self(crossbeam::sync::Parker::new())
+    let mut number = NEXT.get();
+    if number % BLOCK == 0 {
+        // ORDERING: Relaxed: all that counts is that no two are equal.
+        number = NEXT_BLOCK.fetch_add(BLOCK, Ordering::Relaxed);
     }
-
-    pub(crate) fn unparker(&self) -> Unparker {
-        self.0.unparker().clone()
-    }
-
-    /// `None` sleeps until woken.
-    pub(crate) fn park(&self, timeout: Option<Duration>) {
-        match timeout {
-            Some(timeout) => self.0.park_timeout(timeout),
-            None => self.0.park(),
-        }
-    }
+    NEXT.set(number + 1);
+    number
 }

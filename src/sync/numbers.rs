@@ -2,15 +2,14 @@
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use super::Mutex;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub struct Numbers(Mutex<Pool>);
 
 #[derive(Default)]
 struct Pool {
-    given_back: BinaryHeap<Reverse<u32>>,
+    given_back: BTreeSet<u32>,
     /// The first that was never taken.
     fresh: u32,
 }
@@ -18,19 +17,17 @@ struct Pool {
 impl Numbers {
     pub fn take(&self) -> u32 {
         let mut pool = self.0.lock();
-        match pool.given_back.pop() {
-            Some(Reverse(number)) => number,
-            None => {
-                pool.fresh += 1;
-                pool.fresh - 1
-            }
+        if let Some(number) = pool.given_back.pop_first() {
+            return number;
         }
+        pool.fresh += 1;
+        pool.fresh - 1
     }
 
     /// The number is not used any more.
     ///
     /// ORDERING: the lock orders what a thread did under the number before what the next thread does that takes it.
     pub fn give_back(&self, number: u32) {
-        self.0.lock().given_back.push(Reverse(number));
+        self.0.lock().given_back.insert(number);
     }
 }

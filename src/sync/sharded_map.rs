@@ -2,31 +2,22 @@
 //!
 //! That hashes the key once and probes once in the common case, and leaves out the guards for single entries.
 
-use super::{Entry, Lazy, Shards, for_each_entry, make_shards, map_shards, shrink};
+use super::{AtomicBool, MAX_MAP_SHARDS, OnceLock, Ordering, Shards};
+use super::{for_each_entry, make_shards, shrink};
 use dashmap::SharedValue;
 use equivalent::Equivalent;
 use std::hash::{BuildHasher, Hash};
 
-/// A change to the map's entry of `key`, prepared to be made together with others.
-pub(crate) struct Edit<'k, K, T> {
-    key: &'k K,
-    hash: u64,
-    shard: usize,
-    /// What it is about.
-    what: T,
-}
-
-impl<K, T> Edit<'_, K, T> {
-    /// Those of one shard are to be made together.
-    pub(crate) fn shard(&self) -> usize {
-        self.shard
-    }
-}
+/// A change to the map's entry of a key, to be made together with others: the hash of the key, the key, and what the
+/// change is about.
+pub(crate) type Edit<'k, K, T> = (u64, &'k K, T);
 
 /// A concurrent map of small values: every access happens under the lock of the key's shard. The shards are made when
 /// the first value comes.
 pub(crate) struct ShardedMap<K, V, S> {
-    map: Lazy<Shards<K, V>>,
+    map: OnceLock<Shards<K, V>>,
+    /// Whether a thread has begun to make it.
+    begun: AtomicBool,
     hasher: S,
     /// How many shards there are, a power of two, less one.
     mask: usize,
@@ -35,26 +26,52 @@ pub(crate) struct ShardedMap<K, V, S> {
 impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     pub(crate) fn new(hasher: S, shards: usize) -> Self {
         Self {
-            map: Lazy::new(),
+            map: OnceLock::new(),
+            begun: AtomicBool::new(false),
             hasher,
-            mask: map_shards(shards) - 1,
+            mask: shards.min(MAX_MAP_SHARDS) - 1,
         }
     }
 
-    fn make(&self) -> Shards<K, V> {
-        make_shards(self.mask + 1)
+    fn make(&self) -> &Shards<K, V> {
+        self.map.get_or_init(|| make_shards(self.mask + 1))
     }
 
     /// By bits that choose no place in a shard's table: those are the lowest and the highest ones.
     #[inline]
-    fn shard_of(&self, hash: u64) -> usize {
+    pub(crate) fn shard_of(&self, hash: u64) -> usize {
         (hash >> 32) as usize & self.mask
     }
 
     /// `None` if no value has come yet.
+    ///
+    /// A thread that finds that has looked, as if it had taken the lock of a shard that is there: what it did before is
+    /// seen by every thread that uses the map later. So an event that a check has announced in vain is seen by the
+    /// operation that comes to watch for it.
     #[inline(always)]
     fn made(&self) -> Option<&Shards<K, V>> {
-        self.map.get(|| self.make())
+        match self.map.get() {
+            None => self.look(),
+            made => made,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(&self) -> Option<&Shards<K, V>> {
+        // ORDERING: AcqRel, a read-modify-write: either it finds that of `begin`, or that one comes later, pairs with
+        // this one, and is seen by all threads that find the map.
+        let begun = self.begun.fetch_or(false, Ordering::AcqRel);
+        begun.then(|| self.make())
+    }
+
+    /// The first value comes.
+    #[cold]
+    #[inline(never)]
+    fn begin(&self) -> &Shards<K, V> {
+        // ORDERING: AcqRel, see `look`. It comes before the map can be found.
+        self.begun.swap(true, Ordering::AcqRel);
+        self.make()
     }
 
     /// Reads the entry of `key` under the shared lock of its shard.
@@ -115,7 +132,10 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         edit: impl FnOnce(Option<&mut V>) -> Option<V>,
         hash_of: impl Fn(&K, &V) -> u64,
     ) -> Option<K> {
-        let map = self.map.get_or_make(|| self.make());
+        let map = match self.map.get() {
+            None => self.begin(),
+            Some(map) => map,
+        };
         let mut shard = map.shards()[self.shard_of(hash)].write();
         let hash_of = |(key, value): &(K, SharedValue<V>)| hash_of(key, value.get());
         // `Hash` of other keys may panic. If it does while a table is hashed anew in place, entries are dropped under the
@@ -141,8 +161,8 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         }
     }
 
-    /// Changes the entry of `key`, if there is one, and removes it if so told, under one hold of the exclusive lock of
-    /// its shard. Returns what was removed: destructors of keys are the user's.
+    /// Changes the entry of `key`, if there is one, and removes it if `edit` says so, under one hold of the exclusive lock
+    /// of its shard. Returns what was removed: destructors of keys are the user's.
     ///
     /// If it is told which entry `goes` without an edit, it looks for that first: one look instead of two where the entry
     /// goes, and two instead of one where it stays.
@@ -151,7 +171,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         &self,
         key: &Q,
         goes: Option<impl Fn(&V) -> bool>,
-        edit: impl FnOnce(&mut V) -> Entry,
+        edit: impl FnOnce(&mut V) -> bool,
     ) -> Option<K> {
         let map = self.made()?;
         let hash = self.hash_of(key);
@@ -163,7 +183,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         });
         if removed.is_none() {
             let entry = shard.get_mut(hash, |(other, _)| key.equivalent(other));
-            if entry.map(|(_, value)| edit(value.get_mut())) == Some(Entry::Remove) {
+            if entry.is_some_and(|(_, value)| edit(value.get_mut())) {
                 removed = shard.remove_entry(hash, |(other, _)| key.equivalent(other));
             }
         }
@@ -171,46 +191,31 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
         removed.map(|(key, _)| key)
     }
 
-    /// Prepares a change to the entry of `key`, if there is one.
-    pub(crate) fn prepare<'k, T>(&self, key: &'k K, what: T) -> Edit<'k, K, T> {
-        let hash = self.hash_of(key);
-        let shard = self.shard_of(hash);
-        Edit {
-            key,
-            hash,
-            shard,
-            what,
-        }
-    }
-
-    /// Makes changes that were prepared, all in one shard, under one hold of its exclusive lock; each may remove its
-    /// entry, which is added to `removed`: destructors of keys are the user's. `done` counts the changes, and among
-    /// them the one in which a panic of the key's ends the call. `prefetch` just reads the value.
+    /// Makes changes, all in one shard, under one hold of its exclusive lock. Where `edit` says so, the entry is removed
+    /// and added to `removed`: destructors of keys are the user's. `done` counts the changes, and among them the one in
+    /// which a panic of the key's ends the call. `prefetch` just reads the value.
     pub(crate) fn edit_all<T: Copy>(
         &self,
         edits: &[Edit<'_, K, T>],
         prefetch: impl Fn(&V) -> bool,
-        mut edit: impl FnMut(&mut V, T) -> Entry,
+        mut edit: impl FnMut(&mut V, T) -> bool,
         done: &mut usize,
         removed: &mut Vec<(K, V)>,
     ) {
-        let (Some(first), Some(map)) = (edits.first(), self.made()) else {
+        let (Some(&(first, ..)), Some(map)) = (edits.first(), self.made()) else {
             return;
         };
         removed.reserve(edits.len());
-        let mut shard = map.shards()[first.shard].write();
+        let mut shard = map.shards()[self.shard_of(first)].write();
         // The entries lie far apart. In a loop of their own, these loads do not wait for one another.
-        for &Edit { hash, .. } in edits {
+        for &(hash, ..) in edits {
             let likely = shard.get(hash, |_| true);
             std::hint::black_box(likely.is_some_and(|(_, value)| prefetch(value.get())));
         }
-        for &Edit {
-            key, hash, what, ..
-        } in edits
-        {
+        for &(hash, key, what) in edits {
             *done += 1;
             let entry = shard.get_mut(hash, |(other, _)| other == key);
-            if entry.map(|(_, value)| edit(value.get_mut(), what)) == Some(Entry::Remove) {
+            if entry.is_some_and(|(_, value)| edit(value.get_mut(), what)) {
                 let entry = shard.remove_entry(hash, |(other, _)| other == key);
                 removed.extend(entry.map(|(key, value)| (key, value.into_inner())));
             }
@@ -219,7 +224,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
     pub(crate) fn shrink(&self) {
-        if let Some(shards) = self.map.get_made() {
+        if let Some(shards) = self.map.get() {
             shrink(shards);
         }
     }

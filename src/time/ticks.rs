@@ -54,10 +54,9 @@ impl TickScale {
     /// it is beyond all counting, or if the timeout is [`Duration::MAX`].
     #[inline(always)]
     pub(crate) fn start_and_deadline(&self, at: Timestamp, timeout: Duration) -> (Tick, Tick) {
-        let (Some(reading), Some(wait)) = (nanos(at.since_origin()), nanos(timeout)) else {
-            return self.start_and_deadline_wide(at, timeout);
-        };
-        let Some(present) = reading.checked_sub(self.origin_nanos) else {
+        let reading = nanos(at.since_origin());
+        let present = reading.and_then(|reading| reading.checked_sub(self.origin_nanos));
+        let (Some(present), Some(wait)) = (present, nanos(timeout)) else {
             return self.start_and_deadline_wide(at, timeout);
         };
         let (ticks, exact) = self.divide_nanos(present + wait);

@@ -24,8 +24,8 @@ const ALL: u32 = u32::MAX >> (u32::BITS as usize - LIST_CHUNK);
 #[derive(Default)]
 pub(super) struct Arrivals {
     /// The number of the next watcher.
-    next: u64,
-    len: usize,
+    pub(super) next: u64,
+    pub(super) len: usize,
     /// Where the next watchers are added. Here, not in `full`: an addition finds it without a further load.
     last: Option<Chunk>,
     /// The chunks before it that have a watcher.
@@ -46,15 +46,6 @@ struct Chunk {
 type Places = [Address; LIST_CHUNK];
 
 impl Arrivals {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// The number of the next watcher.
-    pub(super) fn next(&self) -> u64 {
-        self.next
-    }
-
     pub(super) fn add(&mut self, watcher: Address) -> Ticket {
         let number = self.next;
         let (chunk, place) = split(number);
@@ -234,6 +225,6 @@ mod tests {
             let ticket = arrivals.add(watcher(number));
             arrivals.remove(ticket, watcher(number));
         }
-        assert_eq!((arrivals.len(), arrivals.full.len()), (1, 1));
+        assert_eq!((arrivals.len, arrivals.full.len()), (1, 1));
     }
 }

@@ -89,7 +89,7 @@ impl WatchList {
         match turn {
             _ if !room => {}
             Turn::Arrived(ticket) if self.add_to_short(watcher) => ticket.set(JOINED),
-            _ => self.make_many().add(watcher, turn),
+            _ => self.add_to_many(watcher, turn),
         }
         room
     }
@@ -108,21 +108,20 @@ impl WatchList {
     pub(crate) fn count(&self) -> usize {
         match self.watchers() {
             Ok(watchers) => watchers.len(),
-            Err(many) => many.unranked.len() + many.ranked.len(),
+            Err(many) => many.unranked.len + many.ranked.len(),
         }
     }
 
+    /// The list is a long one, or is made one.
     #[inline(never)]
-    fn make_many(&mut self) -> &mut Many {
-        if !matches!(self, Self::Many(_)) {
-            let mut many = Box::new(Many::new());
-            self.for_each(|watcher| many.add(watcher, Turn::Arrived(&Cell::default())));
-            *self = Self::Many(many);
+    fn add_to_many(&mut self, watcher: Address, turn: Turn<'_>) {
+        if let Self::Many(many) = self {
+            return many.add(watcher, turn);
         }
-        match self {
-            Self::Many(many) => many,
-            _ => unreachable!("it was made many"),
-        }
+        let mut many = Box::new(Many::new());
+        self.for_each(|watcher| many.add(watcher, Turn::Arrived(&Cell::default())));
+        many.add(watcher, turn);
+        *self = Self::Many(many);
     }
 
     /// Copies the watchers, if none has a rank and there is room for all. Returns how many.
@@ -130,7 +129,10 @@ impl WatchList {
     pub(crate) fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
         match self.watchers() {
             Ok(watchers) => copy(watchers.iter().copied(), room),
-            Err(many) => many.copy_few(room),
+            Err(many) if many.ranked.is_empty() && many.unranked.len <= room.len() => {
+                copy(many.unranked.iter(), room)
+            }
+            Err(_) => None,
         }
     }
 
@@ -149,11 +151,6 @@ impl WatchList {
             Self::Several(several) => several.remove(watcher),
             Self::Many(many) => many.remove(watcher, turn),
         }
-    }
-
-    /// Moves the watchers out, to another list. This one is to be dropped.
-    pub(crate) fn take(&mut self) -> Self {
-        std::mem::replace(self, Self::One(Address::default()))
     }
 
     /// Calls `each` for all watchers.
@@ -180,13 +177,14 @@ fn copy(watchers: impl IntoIterator<Item = Address>, room: &mut [Address]) -> Op
 }
 
 /// How far a visit of a long list has come: it meets all watchers that are in the list from its beginning to its end.
+#[derive(Default)]
 pub(crate) struct Walk {
     /// Of the list that it walks over. `None` before it has seen it.
     identity: Option<u64>,
     /// Watchers with a rank up to this come first, in that order, behind `after`. It meets those with numbers before
     /// `end_ranked`.
     up_to: Rank,
-    after: RangeEnd<(Rank, Address)>,
+    after: Option<(Rank, Address)>,
     end_ranked: u64,
     /// Then come those without, from number `next` to before `end`.
     next: u64,
@@ -198,13 +196,9 @@ pub(crate) struct Walk {
 impl Walk {
     pub(crate) fn new(bound: Bound) -> Self {
         Self {
-            identity: None,
             up_to: bound.up_to,
-            after: RangeEnd::Unbounded,
-            end_ranked: 0,
-            next: 0,
-            end: 0,
             size: bound.at_most.clamp(1, SLICE),
+            ..Self::default()
         }
     }
 
@@ -238,23 +232,22 @@ impl Walk {
             }
             return false;
         };
-        match self.identity {
-            None => {
-                self.identity = Some(many.identity);
-                self.end_ranked = many.next_ranked;
-                self.end = many.unranked.next();
-            }
-            Some(identity) if identity != many.identity => return false,
-            Some(_) => {}
+        if self.identity.is_none() {
+            self.end_ranked = many.next_ranked;
+            self.end = many.unranked.next;
+        }
+        if *self.identity.get_or_insert(many.identity) != many.identity {
+            return false;
         }
         let size = self.size;
         self.size = (2 * size).min(SLICE);
-        let ranked = many.ranked.range((self.after, RangeEnd::Unbounded));
+        let after = self.after.map_or(RangeEnd::Unbounded, RangeEnd::Excluded);
+        let ranked = many.ranked.range((after, RangeEnd::Unbounded));
         let ranked = ranked.take_while(|((rank, _), _)| *rank <= self.up_to);
         let mut room = size;
         for (&(rank, watcher), number) in ranked.take(size) {
             room -= 1;
-            self.after = RangeEnd::Excluded((rank, watcher));
+            self.after = Some((rank, watcher));
             if *number < self.end_ranked {
                 slice.push(watcher);
             }
@@ -293,13 +286,8 @@ impl<const N: usize> Short<N> {
     /// `false` if there is no place.
     #[inline(always)]
     fn add(&mut self, watcher: Address) -> bool {
-        match self.0.iter_mut().find(|place| **place == VACANT) {
-            Some(vacant) => {
-                *vacant = watcher;
-                true
-            }
-            None => false,
-        }
+        let vacant = self.0.iter_mut().find(|place| **place == VACANT);
+        vacant.map(|vacant| *vacant = watcher).is_some()
     }
 
     /// Returns whether this was the last one.
@@ -318,13 +306,6 @@ impl<const N: usize> Short<N> {
 }
 
 impl Many {
-    #[inline(never)]
-    fn copy_few(&self, room: &mut [Address]) -> Option<usize> {
-        (self.ranked.is_empty() && self.unranked.len() <= room.len())
-            .then(|| copy(self.unranked.iter(), room))
-            .flatten()
-    }
-
     fn new() -> Self {
         Self {
             identity: unique_number(),
@@ -349,7 +330,7 @@ impl Many {
             Turn::Ranked(rank) => drop(self.ranked.remove(&(rank, watcher))),
             Turn::Arrived(ticket) => self.unranked.remove(ticket.get(), watcher),
         }
-        self.ranked.is_empty() && self.unranked.len() == 0
+        self.ranked.is_empty() && self.unranked.len == 0
     }
 }
 

@@ -155,17 +155,12 @@ impl<K> Resolved<K> {
     /// does not find.
     #[inline(always)]
     pub(crate) fn peek_published(&self) -> Seen {
-        // ORDERING: Relaxed: the exchange below checks it.
-        let mut word = self.word.load(Ordering::Relaxed);
         // ORDERING: AcqRel, a read-modify-write that changes nothing. It comes before or after the swap of any parker:
         // after, it finds the watch (Acquire pairs with the Release in `swap`); before, its Release passes the event
-        // on to the parker's Acquire there. A load does the one, but not the other.
-        while let Err(changed) =
-            self.word
-                .compare_exchange_weak(word, word, Ordering::AcqRel, Ordering::Relaxed)
-        {
-            word = changed;
-        }
+        // on to the parker's Acquire there. A load does the one, but not the other. (That before the exchange is
+        // Relaxed: the exchange checks it.)
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Relaxed);
+        let (Ok(word) | Err(word)) = self.word.fetch_update(set, fetch, Some);
         Seen(word)
     }
 
@@ -181,19 +176,10 @@ impl<K> Resolved<K> {
     }
 
     /// Calls `each` for every watcher that is on the list during the whole visit, as
-    /// [`WatchMap::visit`](super::WatchMap::visit) does. The visit begins with the watchers that were `seen`.
+    /// [`WatchMap::visit`](super::WatchMap::visit) does. A look has shown that the list is behind the lock.
     #[inline(always)]
-    pub(crate) fn visit(
-        &self,
-        seen: Seen,
-        bound: Bound,
-        mut each: impl FnMut(Address) -> ControlFlow<()>,
-    ) {
-        match seen.only() {
-            _ if seen.is_empty() => {}
-            Some(watcher) => _ = each(watcher),
-            None => Walk::new(bound).visit(each, || (), |read| self.read(read)),
-        }
+    pub(crate) fn visit(&self, bound: Bound, each: impl FnMut(Address) -> ControlFlow<()>) {
+        Walk::new(bound).visit(each, || (), |read| self.read(read));
     }
 
     /// Whose place it is.
@@ -234,15 +220,6 @@ impl<K> Resolved<K> {
         locked.pins -= 1;
         if locked.pins == 0 {
             while !self.gather(&mut locked) {}
-        }
-    }
-
-    /// Takes the key out, if it has neither resolution nor watcher. The caller has the lock of the key's shard.
-    fn vacate(&self) -> Option<Arc<K>> {
-        let mut locked = self.locked.lock();
-        match locked.pins == 0 && locked.list.is_none() {
-            true => locked.key.take(),
-            false => None,
         }
     }
 }
@@ -302,7 +279,10 @@ impl<K> ResolvedLists<K> {
     /// Takes a place back, if its key has neither resolution nor watcher. Returns the key, to be dropped under no lock.
     /// The caller has the lock of the key's shard, and removes the entry.
     pub(crate) fn retire(&self, number: Number) -> Option<Arc<K>> {
-        let key = self.get(number).vacate()?;
+        let mut locked = self.get(number).locked.lock();
+        let unused = locked.pins == 0 && locked.list.is_none();
+        let key = locked.key.take_if(|_| unused)?;
+        drop(locked);
         self.free.give_back(number.0);
         Some(key)
     }

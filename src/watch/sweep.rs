@@ -5,15 +5,11 @@
 //! are close together.
 
 use super::bound::Turn;
-use super::resolved::Number;
 use super::{Location, Target, WatchMap};
 use crate::address::Address;
-use crate::sync::{Arc, Edit, Entry, SLICE};
+use crate::sync::{Arc, Edit, SLICE};
 use crate::trampoline::drop_user_value;
 use std::hash::{BuildHasher, Hash};
-
-/// The watcher of a watch that ends, with its turn.
-type Leaving<'m> = (Address, Turn<'m>);
 
 /// The watches to be taken off.
 ///
@@ -22,12 +18,13 @@ type Leaving<'m> = (Address, Turn<'m>);
 /// would abort the process.
 pub(crate) struct Sweep<'m, K, S> {
     map: &'m WatchMap<K, S>,
-    edits: Vec<Edit<'m, K, Leaving<'m>>>,
+    /// Each with the watcher that leaves, and its turn.
+    edits: Vec<Edit<'m, K, (Address, Turn<'m>)>>,
     done: usize,
     /// Entries of keys without watchers, to be dropped.
     removed: Vec<(K, Location)>,
-    /// Resolved lists that can be retired.
-    orphans: Vec<(Arc<K>, Number)>,
+    /// Keys whose resolved lists can be retired.
+    orphans: Vec<Arc<K>>,
 }
 
 impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S> {
@@ -46,16 +43,21 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
     pub(crate) fn add(&mut self, target: Target<&'m K>, turn: Turn<'m>, watcher: Address) {
         match target {
             Target::Key(key) => {
-                self.edits
-                    .push(self.map.lists.prepare(key, (watcher, turn)));
+                let hash = self.map.lists.hash_of(key);
+                self.edits.push((hash, key, (watcher, turn)));
             }
-            Target::Resolved(_) => self.map.remove(target, turn, watcher),
+            Target::Resolved(number) => {
+                let list = self.map.resolved.get(number);
+                self.orphans.extend(list.remove(watcher, turn));
+            }
         }
     }
 
     /// All have been added.
     pub(crate) fn sort(&mut self) {
-        self.edits.sort_unstable_by_key(Edit::shard);
+        let lists = &self.map.lists;
+        self.edits
+            .sort_unstable_by_key(|&(hash, ..)| lists.shard_of(hash));
     }
 
     /// Whether all watches are removed and all keys dropped. A watch or key that panicked counts as done.
@@ -66,37 +68,31 @@ impl<'m, K: Eq + Hash + Clone + 'static, S: BuildHasher + Clone> Sweep<'m, K, S>
     /// Removes the watches of one shard, or a slice of them. To be repeated until it is [done](Self::is_done), also
     /// after a panic.
     pub(crate) fn step(&mut self) {
-        self.take_off();
-        // No lock is held. A value that panics is out of its vector already, and the others wait for the next step.
-        while let Some(entry) = self.removed.pop() {
-            drop_user_value(entry);
-        }
-        while let Some((key, number)) = self.orphans.pop() {
-            self.map.retire(key, number);
-        }
-    }
-
-    fn take_off(&mut self) {
-        let left = &self.edits[self.done..];
-        let Some(first) = left.first() else {
-            return;
-        };
-        let same = |edit: &&Edit<'_, K, Leaving<'_>>| edit.shard() == first.shard();
-        let together = left.iter().take(SLICE).take_while(same).count();
         let (map, orphans) = (self.map, &mut self.orphans);
+        let slice = &self.edits[self.done..];
+        let slice = &slice[..slice.len().min(SLICE)];
+        let shard_of = |edit: &Edit<'_, K, _>| map.lists.shard_of(edit.0);
+        let mut by_shard = slice.chunk_by(|one, next| shard_of(one) == shard_of(next));
         map.lists.edit_all(
-            &left[..together],
+            by_shard.next().unwrap_or_default(),
             |location| matches!(location, Location::Here(_)),
             |location, (watcher, turn)| match location {
-                Location::Here(list) => Entry::remove_if(list.remove(watcher, turn)),
+                Location::Here(list) => list.remove(watcher, turn),
                 Location::Resolved(number) => {
-                    orphans.extend(map.remove_resolved(*number, turn, watcher));
-                    Entry::Keep
+                    orphans.extend(map.resolved.get(*number).remove(watcher, turn));
+                    false
                 }
             },
             &mut self.done,
             &mut self.removed,
         );
+        // No lock is held. A value that panics is out of its vector already, and the others wait for the next step.
+        while let Some(entry) = self.removed.pop() {
+            drop_user_value(entry);
+        }
+        while let Some(key) = self.orphans.pop() {
+            self.map.retire(key);
+        }
     }
 }
 

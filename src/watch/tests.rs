@@ -26,10 +26,10 @@ impl Map {
     }
 
     /// The first step of a removal. The last one is to retire what this returns, with no lock held in between.
-    fn leave(&self, place: Number, number: u32) -> Option<(Arc<u32>, Number)> {
+    fn leave(&self, place: Number, number: u32) -> Option<Arc<u32>> {
         let ticket = Cell::<Ticket>::default();
-        self.0
-            .remove_resolved(place, Turn::Arrived(&ticket), watcher(number))
+        let place = self.0.resolved.get(place);
+        place.remove(watcher(number), Turn::Arrived(&ticket))
     }
 
     /// Resolves `key`, has it watched, and is resolved no more.
@@ -47,23 +47,23 @@ impl Map {
 fn g02_a_place_is_retired_by_the_key_that_has_it() {
     let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
     let place = map.watched(KEY, 0);
-    let (key, late) = map.leave(place, 0).expect("it was the last");
+    let late = map.leave(place, 0).expect("it was the last");
     let (again, _) = map.0.resolve(&Arc::new(KEY));
     map.0.release(&KEY, again);
     assert_eq!((again, map.0.all_keys()), (place, vec![]), "it was retired");
 
     assert_eq!(map.watched(OTHER, 1), place, "the place is used again");
-    let (other, late_too) = map.leave(place, 1).expect("it was the last");
+    let late_too = map.leave(place, 1).expect("it was the last");
     let (fresh, _) = map.0.resolve(&Arc::new(KEY));
     map.add(fresh, 2);
 
-    map.0.retire(key, late);
+    map.0.retire(late);
     assert_eq!(
         (map.0.count(&KEY), map.0.keys()),
         (1, 1),
         "its list is the other one"
     );
-    map.0.retire(other, late_too);
+    map.0.retire(late_too);
     assert_eq!(map.0.all_keys(), [KEY]);
     assert!(map.leave(fresh, 2).is_none(), "the key is resolved");
     map.0.release(&KEY, fresh);

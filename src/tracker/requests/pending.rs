@@ -86,17 +86,12 @@ impl<K, R> Failed<K, R> {
     /// Tells its future what `answer` makes of the id. That, wakers and destructors are the user's: the first panic goes
     /// on when all of them have run.
     pub(super) fn answer(self, answer: impl FnOnce(&K) -> Result<R, WaitError>) {
-        let Self {
-            id,
-            caller,
-            forgotten,
-        } = self;
         let mut panics = Panics::default();
-        let answer = panics.catch(|| answer(&id));
+        let answer = panics.catch(|| answer(&self.id));
         let answer = answer.unwrap_or(Err(WaitError::Panicked));
-        panics.catch(|| caller.answer(answer));
-        panics.catch(|| drop_user_value(id));
-        panics.catch(|| drop_user_value(forgotten));
+        panics.catch(|| self.caller.answer(answer));
+        panics.catch(|| drop_user_value(self.id));
+        panics.catch(|| drop_user_value(self.forgotten));
         panics.resume();
     }
 }
