@@ -180,3 +180,20 @@ fn version(value: &Value) -> Option<u64> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The store was flushed between two commands of one read.
+    #[test]
+    fn pieces_of_two_histories_are_no_reading() {
+        let piece = |epoch| (Epoch(epoch), vec![Some(5)]);
+        let mut whole = Whole::default();
+        whole.add(piece(1)).expect("it is the first");
+        whole.add(piece(1)).expect("it is of the same history");
+        assert!(whole.add(piece(2)).is_err());
+        let (epoch, versions) = whole.finish().expect("there is something");
+        assert_eq!((epoch, versions), (Epoch(1), vec![Some(5); 2]));
+    }
+}
