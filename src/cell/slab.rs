@@ -122,8 +122,10 @@ impl<P, G> Slab<P, G> {
     #[inline(always)]
     pub(crate) fn claim(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;
-        let claimed = slot.state.claim(at.generation(), mark);
-        (claimed == Claimed::Held).then(|| Held { slot, at })
+        match slot.state.claim(at.generation(), mark) {
+            Claimed::Held => Some(Held { slot, at }),
+            Claimed::Marked | Claimed::Stale => None,
+        }
     }
 
     /// Whether the operation that `at` names has not ended.
