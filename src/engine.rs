@@ -156,7 +156,7 @@ impl<P, W: Scheme> Engine<P, W> {
 
     /// Payloads that never expire need no threads.
     fn needs_threads(&self, timing: Timing) -> bool {
-        timing.deadline != NEVER && !self.threads.are_started()
+        !self.threads.are_started() && timing.deadline != NEVER
     }
 
     #[inline]

@@ -80,6 +80,7 @@ impl ThreadSet {
     }
 
     /// Whether the engine's own reaper was started, or it has none.
+    #[inline]
     pub(crate) fn are_started(&self) -> bool {
         // ORDERING: Acquire, see `start`.
         self.started.load(Ordering::Acquire)
