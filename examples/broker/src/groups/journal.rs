@@ -121,9 +121,13 @@ impl Journal {
         self.file.is_some() && self.length > self.limit
     }
 
-    /// Sees to it that what was noted outlives the machine.
+    /// Sees to it that what was noted outlives the machine: the file, and in its folder that it bears this name.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.as_ref().map_or(Ok(()), File::sync_all)
+        let (Some(file), Some(folder)) = (&self.file, self.path.parent()) else {
+            return Ok(());
+        };
+        file.sync_all()?;
+        File::open(folder)?.sync_all()
     }
 }
 

@@ -159,10 +159,14 @@ impl Segments {
         Ok(())
     }
 
-    /// Has the system write the last segment to its disk; the earlier ones were when they became full.
+    /// Has the system write the last segment to its disk, and that the folder has it; the earlier ones were when they
+    /// became full.
     pub(crate) fn sync(&self) -> io::Result<()> {
         match self.segments.back() {
-            Some(last) if last.length > 0 => File::open(&last.path)?.sync_all(),
+            Some(last) if last.length > 0 => {
+                File::open(&last.path)?.sync_all()?;
+                File::open(&self.folder)?.sync_all()
+            }
             _ => Ok(()),
         }
     }
