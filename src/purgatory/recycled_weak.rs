@@ -50,6 +50,7 @@ impl RecycledWeak {
     }
 
     /// Calls `use_it` with the purgatory, which exists until that returns. `None` if the purgatory has been cut.
+    #[inline]
     pub(crate) fn with<T: Send + Sync + 'static, R>(
         self,
         use_it: impl FnOnce(&Arc<T>) -> R,
