@@ -3,9 +3,16 @@
 use crate::error::StartError;
 use crate::rules::Rules;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// A time that is longer is taken for this: 30 years, which clocks can add to the present.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// The capacity that a channel gets for the one that an engine was given: it cannot have none, nor more than its
+/// semaphore counts.
+pub(crate) fn channel_capacity(given: usize) -> usize {
+    given.clamp(1, Semaphore::MAX_PERMITS)
+}
 
 /// The settings of a node. Every node may have its own; nothing is negotiated. A time of [`Duration::MAX`] means never.
 ///

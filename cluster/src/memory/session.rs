@@ -1,6 +1,7 @@
 //! One session with the engine in memory.
 
 use super::store::{Store, Subscriber};
+use crate::config::channel_capacity;
 use crate::error::FeedError;
 use crate::feed::{Change, Changes, Interests};
 use crate::key::Key;
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
 /// A number of a session in a store.
 struct Membership<K> {
@@ -30,8 +31,7 @@ pub(super) fn open<K: Key>(store: &Arc<Mutex<Store<K>>>) -> (MemoryInterests<K>,
     let mut locked = store.lock();
     locked.sessions += 1;
     let number = locked.sessions;
-    let capacity = locked.capacity.clamp(1, Semaphore::MAX_PERMITS);
-    let (sender, changes) = mpsc::channel(capacity);
+    let (sender, changes) = mpsc::channel(channel_capacity(locked.capacity));
     let subscriber = Subscriber {
         watched: HashSet::new(),
         changes: sender,

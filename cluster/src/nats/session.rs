@@ -4,7 +4,7 @@ mod echo;
 
 use super::connect::{Connection, Subscription};
 use super::inner::Inner;
-use crate::config::Config;
+use crate::config::{Config, channel_capacity};
 use crate::error::FeedError;
 use crate::feed::{Change, Changes, Interests};
 use crate::key::WireKey;
@@ -18,7 +18,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval_at};
 
 /// How many messages are taken at once.
@@ -78,7 +78,7 @@ async fn connect(
     let options = options
         .connection_timeout(inner.config.timeout)
         .ping_interval(config.ping)
-        .subscription_capacity(inner.config.capacity.clamp(1, Semaphore::MAX_PERMITS))
+        .subscription_capacity(channel_capacity(inner.config.capacity))
         .event_callback(move |event| {
             tell(event);
             std::future::ready(())
