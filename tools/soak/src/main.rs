@@ -17,6 +17,8 @@
 //! | the accounts | `ledger`, `record`, `histogram` |
 
 mod actor;
+#[path = "../../../tests/support/allocated.rs"]
+mod allocated;
 mod audit;
 mod caller;
 mod cli;
