@@ -1,9 +1,8 @@
 //! The choice of the thread for completions of expired operations and of deferred checks.
 
 use crate::panics::Panics;
-use crate::sync::Arc;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::worker::{GRACE, Worker};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;

@@ -115,6 +115,49 @@ impl<T> Mutex<T> {
     }
 }
 
+impl<T> MutexGuard<'_, T> {
+    /// Runs `unlocked` without the lock.
+    pub(crate) fn unlocked<R>(guard: &mut Self, unlocked: impl FnOnce() -> R) -> R {
+        guard.release();
+        let result = unlocked();
+        guard.take_again();
+        result
+    }
+
+    fn release(&mut self) {
+        self.value = None;
+        // ORDERING: Release, see `try_lock`.
+        self.mutex.locked.store(false, Ordering::Release);
+        let waiting = std::mem::take(&mut *self.mutex.waiting());
+        waiting.iter().for_each(checker::thread::Thread::unpark);
+    }
+
+    fn take_again(&mut self) {
+        self.value = self.mutex.lock().value.take();
+    }
+}
+
+/// A condition variable with the methods of parking_lot's. Some of its waits end without a notification.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(parking_lot::Mutex<Vec<checker::thread::Thread>>);
+
+impl Condvar {
+    pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        let me = checker::thread::current();
+        self.0.lock().push(me.clone());
+        guard.release();
+        // A wake-up that came since then is kept.
+        checker::thread::park();
+        self.0.lock().retain(|other| other.id() != me.id());
+        guard.take_again();
+    }
+
+    pub(crate) fn notify_one(&self) {
+        let first = self.0.lock().pop();
+        first.iter().for_each(checker::thread::Thread::unpark);
+    }
+}
+
 impl<T: Default> Default for Mutex<T> {
     fn default() -> Self {
         Self::new(T::default())
@@ -136,11 +179,9 @@ impl<T> std::ops::DerefMut for MutexGuard<'_, T> {
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
-        self.value = None;
-        // ORDERING: Release, see `try_lock`.
-        self.mutex.locked.store(false, Ordering::Release);
-        let waiting = std::mem::take(&mut *self.mutex.waiting());
-        waiting.iter().for_each(checker::thread::Thread::unpark);
+        if self.value.is_some() {
+            self.release();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::numbers::Numbers;
 pub(crate) use crossbeam::sync::{Parker, Unparker};
 pub(crate) use crossbeam::utils::CachePadded;
 use dashmap::DashMap;
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::sync::OnceLock;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use std::{thread, thread_local};
