@@ -1,5 +1,5 @@
-//! The completion thread: its own loop, in a thread of the model. A lost wake-up, and a pass that waits for a completion,
-//! show as a deadlock.
+//! The completion thread: its own loop, in a thread of the model. A lost wake-up, and a pass that waits for a
+//! completion, show as a deadlock.
 #![cfg(loom)]
 
 use loom::thread;
@@ -99,8 +99,8 @@ fn g13_a_completion_races_the_thread_for_it_going_to_sleep() {
     });
 }
 
-/// Catches: a thread that ends with jobs in its queue, a queue that takes jobs after its thread has ended, and an end that
-/// wakes no thread.
+/// Catches: a thread that ends with jobs in its queue, a queue that takes jobs after its thread has ended, and an end
+/// that wakes no thread.
 #[test]
 fn g15_a_shutdown_races_the_completion_of_an_expired_operation() {
     bounded(|| {
