@@ -5,7 +5,7 @@
 /// Names one payload for as long as it is parked: its timer shard, its slot there, and the slot's generation, in 64
 /// bits. Watch lists and handles keep nothing else of an operation; a stale address names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Address(u64);
+pub struct Address(pub(crate) u64);
 
 /// Bits for the number of the timer shard.
 pub(crate) const SHARD_BITS: u32 = 6;
@@ -32,14 +32,5 @@ impl Address {
 
     pub(crate) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
-    }
-
-    /// The address as a number, of which the low 32 bits are never all set.
-    pub(crate) fn to_bits(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn from_bits(bits: u64) -> Self {
-        Self(bits)
     }
 }

@@ -97,7 +97,7 @@ impl<P, W: Scheme> Engine<P, W> {
             passes: Passes::default(),
             background: Background::default(),
             observer: None,
-            phase: Phase::new(),
+            phase: Phase::default(),
         };
         if settings.threads_at_once {
             let completions = engine.threads.start_completions(&engine.name);
@@ -381,14 +381,9 @@ impl<P, W: Scheme> Engine<P, W> {
         self.threads.stop(join);
     }
 
-    /// When the payload at `address` was parked, and its deadline.
-    pub(crate) fn times(&self, address: Address) -> Option<(Tick, Tick)> {
-        self.shard(address.shard()).times(address)
-    }
-
     /// The deadline of the payload at `address`, rounded up to the tick. `None` if it has ended or never expires.
     pub(crate) fn deadline(&self, address: Address) -> Option<Timestamp> {
-        let (_, deadline) = self.times(address)?;
+        let (_, deadline) = self.shard(address.shard()).times(address)?;
         (deadline != NEVER).then(|| self.scale.timestamp(deadline))
     }
 

@@ -2,7 +2,6 @@
 
 use crate::hash::Key;
 use crate::time::Timestamp;
-use std::fmt;
 use std::time::Duration;
 
 /// A request that cannot be answered yet.
@@ -157,16 +156,10 @@ impl<K> Clone for Cause<'_, K> {
 
 impl<K> Copy for Cause<'_, K> {}
 
-impl<K> fmt::Debug for Cause<'_, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Reason::Parking => "Parking",
-            Reason::Key(_) => "Key(..)",
-            Reason::Deadline => "Deadline",
-            Reason::Other => "Other",
-        })
-    }
-}
+debug_fields!(
+    [K] Cause<'_, K>, "Cause",
+    |it| is_parking: it.is_parking(), is_check: it.is_check(), is_deadline: it.is_deadline()
+);
 
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

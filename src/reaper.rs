@@ -166,7 +166,8 @@ impl Shared {
         let mut rest = None;
         let mut place = 0;
         // The list is locked for one element at a time: driving runs user code.
-        while let Some(driven) = self.at(place) {
+        let at = |place: usize| self.driven.lock().get(place).cloned();
+        while let Some(driven) = at(place) {
             let verdict = driven.upgrade().map_or(Rest::Done, |driven| {
                 Panics::contain(|| driven.drive()).unwrap_or(Rest::For(AFTER_PANIC))
             });
@@ -181,9 +182,5 @@ impl Shared {
             place += 1;
         }
         rest
-    }
-
-    fn at(&self, place: usize) -> Option<Weak<dyn Driven>> {
-        self.driven.lock().get(place).cloned()
     }
 }

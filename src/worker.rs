@@ -38,7 +38,7 @@ impl Worker {
         work: &str,
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        if self.is_started() {
+        if self.0.get().is_some() {
             return Ok(());
         }
         // The system cannot have a NUL in the name.
@@ -59,10 +59,6 @@ impl Worker {
             ended,
         });
         Ok(())
-    }
-
-    pub(crate) fn is_started(&self) -> bool {
-        self.0.get().is_some()
     }
 
     /// Whether the calling thread is one of the library.

@@ -8,18 +8,15 @@ use std::mem;
 
 /// It takes payloads; it refuses payloads and lets the parked ones end by themselves; it is shut down, by the calling
 /// thread or by one in the background.
-pub(super) const OPEN: u32 = 0;
+pub(super) const OPEN: u32 = 0; // the default
 pub(super) const DRAINING: u32 = 1;
 pub(super) const CLOSED: u32 = 2;
 pub(super) const CLOSED_IN_BACKGROUND: u32 = 3;
 
+#[derive(Default)]
 pub(crate) struct Phase(AtomicU32);
 
 impl Phase {
-    pub(super) fn new() -> Self {
-        Self(AtomicU32::new(OPEN))
-    }
-
     #[inline]
     pub(super) fn now(&self) -> u32 {
         // ORDERING: Acquire pairs with the exchange in `enter`.

@@ -25,9 +25,8 @@ pub(crate) struct ThreadSet {
     pub(super) completions: Option<Arc<CompletionThread>>,
     /// Wakes the thread that drives the timer.
     waker: Option<WakeFn>,
-    /// Shared threads go on without this engine.
-    own_reaper: bool,
-    own_completions: bool,
+    /// Whether they are those of a shared reaper, which go on without this engine.
+    shared: bool,
     /// Whether the engine's own reaper was started. Always, if it has none.
     started: AtomicBool,
 }
@@ -48,14 +47,11 @@ impl ThreadSet {
             Reaper::Reactor(waker) => (None, Some(waker), None),
             Reaper::Manual => (None, None, None),
         };
-        let own_completions = wants_thread && shared.is_none();
-        let own = || own_completions.then(Arc::default);
         let threads = Self {
             waker: waker.or_else(|| reaper.as_deref().map(Sleeper::waker)),
             reaper,
-            completions: shared.filter(|_| wants_thread).or_else(own),
-            own_reaper,
-            own_completions,
+            shared: shared.is_some(),
+            completions: wants_thread.then(|| shared.unwrap_or_default()),
             started: AtomicBool::new(!own_reaper),
         };
         (threads, dispatch)
@@ -111,11 +107,11 @@ impl ThreadSet {
     }
 
     fn own_reaper(&self) -> Option<&Sleeper> {
-        self.reaper.as_deref().filter(|_| self.own_reaper)
+        self.reaper.as_deref().filter(|_| !self.shared)
     }
 
     fn own_completions(&self) -> Option<&CompletionThread> {
-        self.completions.as_deref().filter(|_| self.own_completions)
+        self.completions.as_deref().filter(|_| !self.shared)
     }
 
     /// Ends the engine's own threads. The reaper ends first, so that no more jobs come to the completion thread, which

@@ -1,13 +1,14 @@
 //! The watches that a caller asks for.
 
 use super::inner::Inner;
-use super::keys::Keys;
+use super::keys::{Keys, Several};
 use super::resolved_key::ResolvedKey;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::DelayedOperation;
 use crate::watch::Target;
 use crate::watch::bound::Rank;
 use crate::watch::resolved::Number;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Up to this many watches, duplicates are found by comparing; beyond, by hashing.
@@ -114,7 +115,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let first = watches.next()?;
         let Some(second) = watches.next() else {
             return Some(match first {
-                plain!(key) => Keys::one(key),
+                plain!(key) => Keys::One(key, Cell::default()),
                 other => self.collect_other(other),
             });
         };
@@ -122,9 +123,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let fourth = third.is_some().then(|| watches.next()).flatten();
         Some(match (first, second, third, fourth) {
             // Most operations watch a few plain keys, all different.
-            (plain!(a), plain!(b), None, None) if a != b => Keys::two([a, b]),
+            (plain!(a), plain!(b), None, None) if a != b => Keys::Two(Several::of([a, b]), 0),
             (plain!(a), plain!(b), Some(plain!(c)), None) if a != b && a != c && b != c => {
-                Keys::three([a, b, c])
+                Keys::Three(Several::of([a, b, c]), 0)
             }
             (first, second, third, fourth) => {
                 let all = [first, second].into_iter().chain(third).chain(fourth);
@@ -137,8 +138,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     #[inline(always)]
     fn collect_other(&self, watch: Watch<'_, Op::Key>) -> Keys<Op::Key> {
         match self.target(watch) {
-            (Target::Key(key), None) => Keys::one(key),
-            (Target::Resolved(number), None) => Keys::resolved(number),
+            (Target::Key(key), None) => Keys::One(key, Cell::default()),
+            (Target::Resolved(number), None) => Keys::Resolved(number, Cell::default()),
             ranked => Keys::mixed([ranked]),
         }
     }

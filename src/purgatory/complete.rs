@@ -57,21 +57,17 @@ impl From<Mark> for Ending {
     }
 }
 
-/// While it exists, this thread is inside the `try_complete` of an operation.
-pub(super) struct InTryComplete {
-    #[cfg(debug_assertions)]
-    _call: InProgress,
-    _examining: Examining,
-}
-
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
+    /// While the result exists, this thread is inside the `try_complete` of an operation.
     #[inline]
-    pub(super) fn enter_try_complete(&self, of: Examinee, why: Why) -> InTryComplete {
-        InTryComplete {
-            _examining: Examining::enter(of, why),
-            #[cfg(debug_assertions)]
-            _call: InProgress::begin::<Op, Op::Key>(&self.engine.name),
-        }
+    pub(super) fn enter_try_complete(&self, of: Examinee, why: Why) -> impl Sized + use<Op, S> {
+        let examining = Examining::enter(of, why);
+        #[cfg(debug_assertions)]
+        let examining = (
+            InProgress::begin::<Op, Op::Key>(&self.engine.name),
+            examining,
+        );
+        examining
     }
 
     /// Examines one operation for the key that is `checked`; for no key in particular if there is none. `None` if it has
@@ -199,7 +195,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         ending: Ending,
     ) -> EndedPayload<Op> {
         let (ended, stale) = self.end(held, ending, false);
-        self.unwatch(&stale.keys, stale.watcher());
+        self.unwatch(&stale.keys, stale.slot.address());
         self.engine.free(stale.slot, ending, stale.keys.len());
         self.drop_keys(stale.keys);
         ended
@@ -253,13 +249,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Takes several operations off the lists of their keys, list by list.
     pub(crate) fn unwatch_all(&self, batch: &[Stale<Op::Key>]) {
         if let [stale] = batch {
-            return self.unwatch(&stale.keys, stale.watcher());
+            return self.unwatch(&stale.keys, stale.slot.address());
         }
         let watches = batch.iter().map(|stale| stale.keys.len()).sum();
         let mut sweep = Sweep::of(&self.watch, watches);
         for stale in batch {
             self.for_each_watch(&stale.keys, |target, turn| {
-                sweep.add(target, turn, stale.watcher());
+                sweep.add(target, turn, stale.slot.address());
             });
         }
         sweep.sort();

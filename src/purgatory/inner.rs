@@ -33,13 +33,6 @@ pub(crate) struct Stale<K> {
     pub(crate) keys: Keys<K>,
 }
 
-impl<K> Stale<K> {
-    /// Its address, which stands on the watch lists.
-    pub(crate) fn watcher(&self) -> Address {
-        self.slot.address()
-    }
-}
-
 /// The settings of a purgatory alone, but for its hasher.
 pub(crate) struct Own {
     pub(crate) map_shards: usize,
@@ -69,8 +62,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             engine,
             watch: WatchMap::new(hasher.clone(), map_shards, own.max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
-            causes: ForceCauses::new(),
-            unreclaimed: ReclaimQueue::new(),
+            causes: ForceCauses(Mutex::default()),
+            unreclaimed: ReclaimQueue(Mutex::default()),
             hasher,
         });
         weak.fill(inner.clone());
@@ -102,10 +95,6 @@ pub(crate) type ForceCause<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 pub(crate) struct ForceCauses<Op>(Mutex<HashMap<Address, ForceCause<Op>>>);
 
 impl<Op: 'static> ForceCauses<Op> {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(HashMap::new()))
-    }
-
     /// For an operation that will be marked next.
     pub(crate) fn leave(&self, address: Address, cause: &ForceCause<Op>) {
         // A cause that stood there is dropped without the lock: its destructor is the user's.

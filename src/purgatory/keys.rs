@@ -14,16 +14,11 @@ use std::cell::Cell;
     clippy::box_collection,
     reason = "a vector in place would make every slot larger"
 )]
+#[expect(dead_code, reason = "a filler is not read")]
 pub(crate) enum Keys<K> {
     One(K, Cell<Ticket>),
-    Two(
-        Box<Several<K, 2>>,
-        #[expect(dead_code, reason = "it fills the word of the tag")] Filler,
-    ),
-    Three(
-        Box<Several<K, 3>>,
-        #[expect(dead_code, reason = "it fills the word of the tag")] Filler,
-    ),
+    Two(Box<Several<K, 2>>, Filler),
+    Three(Box<Several<K, 3>>, Filler),
     Resolved(Number, Cell<Ticket>),
     /// More keys, or of different kinds.
     Mixed(Box<Vec<Watched<K>>>),
@@ -46,24 +41,6 @@ pub(crate) struct Watched<K> {
 }
 
 impl<K> Keys<K> {
-    pub(crate) fn one(key: K) -> Self {
-        Self::One(key, Cell::default())
-    }
-
-    /// Different keys.
-    pub(crate) fn two(keys: [K; 2]) -> Self {
-        Self::Two(Several::of(keys), 0)
-    }
-
-    /// Different keys.
-    pub(crate) fn three(keys: [K; 3]) -> Self {
-        Self::Three(Several::of(keys), 0)
-    }
-
-    pub(crate) fn resolved(number: Number) -> Self {
-        Self::Resolved(number, Cell::default())
-    }
-
     /// Different keys of any kind.
     pub(crate) fn mixed(watches: impl IntoIterator<Item = (Target<K>, Option<Rank>)>) -> Self {
         let watches = watches.into_iter().map(|(target, rank)| Watched {
@@ -134,7 +111,8 @@ impl<K> Keys<K> {
 }
 
 impl<K, const N: usize> Several<K, N> {
-    fn of(keys: [K; N]) -> Box<Self> {
+    /// Different keys.
+    pub(crate) fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
         Box::new(Self { keys, tickets })
     }

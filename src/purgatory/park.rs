@@ -22,7 +22,6 @@ use crate::operation::{Cause, DelayedOperation};
 use crate::stats::{Ending, Event};
 use crate::sync::Arc;
 use crate::trampoline::{Examining, NestedPark, Trampoline, Why, drop_user_value};
-use std::fmt;
 
 /// The answer of a park.
 pub enum Admission<Op: DelayedOperation, S = RandomState> {
@@ -55,14 +54,7 @@ impl<Op: DelayedOperation, S> Admission<Op, S> {
     }
 }
 
-impl<Op: DelayedOperation, S> fmt::Debug for Admission<Op, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ended => f.write_str("Ended"),
-            Self::Parked(handle) => f.debug_tuple("Parked").field(handle).finish(),
-        }
-    }
-}
+debug_fields!([Op: DelayedOperation, S] Admission<Op, S>, "Admission", |it| is_parked: it.is_parked());
 
 impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Parks another operation in the same purgatory.

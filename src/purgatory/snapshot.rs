@@ -43,7 +43,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         panics.catch(|| drop(all));
         let mut parked = Vec::with_capacity(keys.len());
         for (watcher, keys) in keys {
-            let Some((parked_at, deadline)) = self.engine.times(watcher) else {
+            let Some((parked_at, deadline)) = self.engine.shard(watcher.shard()).times(watcher)
+            else {
                 panics.catch(|| drop(UserValues(keys)));
                 continue;
             };

@@ -63,7 +63,7 @@ impl Seen {
     /// The watcher, if it is the only one and the list is not behind the lock.
     #[inline]
     pub(crate) fn only(self) -> Option<Address> {
-        (!matches!(self.0, EMPTY | MANY)).then(|| Address::from_bits(self.0))
+        (!matches!(self.0, EMPTY | MANY)).then(|| Address(self.0))
     }
 }
 
@@ -82,7 +82,7 @@ impl<K> Resolved<K> {
     /// From now on, a visit finds `watcher`, unless there are `max` watchers already. Returns whether it was added.
     #[inline(always)]
     pub(crate) fn add(&self, max: usize, watcher: Address, turn: Turn<'_>) -> bool {
-        let only = !turn.is_ranked() && max > 0 && self.swap(EMPTY, watcher.to_bits());
+        let only = !turn.is_ranked() && max > 0 && self.swap(EMPTY, watcher.0);
         only || self.add_locked(max, watcher, turn)
     }
 
@@ -93,7 +93,7 @@ impl<K> Resolved<K> {
         }
         let mut locked = self.locked.lock();
         // Without a rank and on an empty list, the word is enough.
-        while turn.is_ranked() || !self.swap(EMPTY, watcher.to_bits()) {
+        while turn.is_ranked() || !self.swap(EMPTY, watcher.0) {
             if self.gather(&mut locked) {
                 match &mut locked.list {
                     Some(list) => return list.add_up_to(max, watcher, turn),
@@ -112,7 +112,7 @@ impl<K> Resolved<K> {
             MANY => true,
             EMPTY => self.swap(EMPTY, MANY),
             only if self.swap(only, MANY) => {
-                locked.list = Some(WatchList::One(Address::from_bits(only)));
+                locked.list = Some(WatchList::One(Address(only)));
                 true
             }
             _ => false,
@@ -122,7 +122,7 @@ impl<K> Resolved<K> {
     /// Takes `watcher` off, which was added with this turn. Returns the key if it has no watcher and no resolution any more.
     #[inline(always)]
     pub(crate) fn remove(&self, watcher: Address, turn: Turn<'_>) -> Option<Arc<K>> {
-        if !turn.is_ranked() && self.swap(watcher.to_bits(), EMPTY) {
+        if !turn.is_ranked() && self.swap(watcher.0, EMPTY) {
             return None;
         }
         let mut locked = self.locked.lock();
