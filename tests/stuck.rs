@@ -53,7 +53,13 @@ fn g03_a_check_that_waits_for_a_lock_of_its_caller_is_reported_once() {
     child.wait().unwrap();
     let mut rest = String::new();
     stderr.read_to_string(&mut rest).unwrap();
-    for part in ["`fetches`", "stuck::Fetch", "stuck::Partition", "2 s"] {
+    for part in [
+        "`fetches`",
+        "stuck::Fetch",
+        "stuck::Partition",
+        "2 s",
+        "predicate",
+    ] {
         assert!(report.contains(part), "{report:?} does not name {part}");
     }
     assert_eq!(rest, "", "a second report");

@@ -7,6 +7,7 @@
 use crate::worker::Worker;
 use parking_lot::{Condvar, Mutex};
 use std::any::type_name;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Those in progress on threads of the user.
-static CALLS: Mutex<Vec<Call>> = Mutex::new(Vec::new());
+/// Those in progress on threads of the user, by a number of their own: two may begin at the same instant.
+static CALLS: Mutex<BTreeMap<u64, Call>> = Mutex::new(BTreeMap::new());
 static BEGUN: Condvar = Condvar::new();
 
 struct Call {
@@ -28,7 +29,7 @@ struct Call {
 }
 
 /// While it exists, the calling thread is inside an operation's code.
-pub(super) struct InProgress(Option<Instant>);
+pub(super) struct InProgress(Option<u64>);
 
 impl InProgress {
     /// Notes a call of an operation `Op` with keys `K`. Threads of the library are left out: completions are theirs to
@@ -43,27 +44,25 @@ impl InProgress {
             let thread = std::thread::Builder::new().name("stuck-calls".into());
             _ = thread.spawn(look);
         });
-        let began = Instant::now();
-        CALLS.lock().push(Call {
-            began,
+        let call = Call {
+            began: Instant::now(),
             purgatory: purgatory.clone(),
             operation: type_name::<Op>(),
             key: type_name::<K>(),
             reported: false,
-        });
+        };
+        let mut calls = CALLS.lock();
+        let number = calls.last_key_value().map_or(0, |(last, _)| last + 1);
+        calls.insert(number, call);
         BEGUN.notify_one();
-        Self(Some(began))
+        Self(Some(number))
     }
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        if let Some(began) = self.0 {
-            // Which of two that began at the same instant makes no difference.
-            let mut calls = CALLS.lock();
-            if let Some(at) = calls.iter().position(|call| call.began == began) {
-                calls.swap_remove(at);
-            }
+        if let Some(number) = self.0 {
+            CALLS.lock().remove(&number);
         }
     }
 }
@@ -77,7 +76,7 @@ fn look() {
             BEGUN.wait(&mut calls);
         }
         let mut reports = Vec::new();
-        for call in calls.iter_mut() {
+        for call in calls.values_mut() {
             if !call.reported && call.began.elapsed() >= LIMIT {
                 call.reported = true;
                 reports.push((call.purgatory.clone(), call.operation, call.key));
@@ -89,8 +88,8 @@ fn look() {
             let _ = writeln!(
                 std::io::stderr(),
                 "request-purgatory: in the purgatory `{purgatory}`, a call of `{operation}` (keys `{key}`) has run for \
-                 {} s. Does its `try_complete` or `on_complete` wait for a lock that the caller of the check holds? \
-                 (Only debug builds report this.)",
+                 {} s. Does its `try_complete` (of a wait: its predicate) or `on_complete` wait for a lock that the \
+                 caller of the check holds? (Only debug builds report this.)",
                 LIMIT.as_secs()
             );
         }

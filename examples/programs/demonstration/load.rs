@@ -41,7 +41,7 @@ impl Load {
             fetches: Purgatory::new("fetch"),
             produces: Purgatory::new("produce"),
             each: requests.max(6) / 2,
-            threads: threads.clamp(2, 8),
+            threads: threads.clamp(1, 8),
         }
     }
 

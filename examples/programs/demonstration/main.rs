@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 
 /// The longest wait for the last requests to time out. They need two seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
+const HELP: &str = "\
+demonstration [--seconds 4] [--requests 200000]     a random load for so long, with so many requests parked
+              [--miscount]                          leaves one ending out of the count: the program must notice";
 const REDRAW: Duration = Duration::from_millis(50);
 
 struct Arguments {
@@ -36,7 +39,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn parse() -> Result<Self, Box<dyn Error>> {
+    /// None: only the help is asked for.
+    fn parse() -> Result<Option<Self>, Box<dyn Error>> {
         let mut arguments = Self {
             seconds: 4.0,
             requests: 200_000,
@@ -49,10 +53,11 @@ impl Arguments {
                 "--seconds" => arguments.seconds = value()?.parse()?,
                 "--requests" => arguments.requests = value()?.parse()?,
                 "--miscount" => arguments.miscount = true,
-                _ => return Err(format!("there is no {name}: see the head of main.rs").into()),
+                "-h" | "--help" => return Ok(None),
+                _ => return Err(format!("there is no {name}; there are\n{HELP}").into()),
             }
         }
-        Ok(arguments)
+        Ok(Some(arguments))
     }
 }
 
@@ -117,7 +122,10 @@ fn show(report: &Report) -> Result<bool, Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    let shown = Arguments::parse().and_then(|arguments| show(&run(&arguments)?));
+    let shown = Arguments::parse().and_then(|arguments| match arguments {
+        Some(arguments) => show(&run(&arguments)?),
+        None => Ok(writeln!(std::io::stdout(), "{HELP}").map(|()| true)?),
+    });
     match shown {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

@@ -101,7 +101,7 @@ impl fmt::Display for Report {
         let (fetch, produce) = (&self.fetch, &self.produce);
         writeln!(
             f,
-            "{} requests parked at any time, each on 3 of {} keys; {} threads that append, replicate and cancel at random\n",
+            "{} requests parked at any time, each on 3 of {} keys; threads that append, replicate and cancel at random: {}\n",
             grouped(self.parked_at_once as u64),
             grouped(self.partitions as u64),
             self.threads,

@@ -87,6 +87,15 @@ fn the_demonstration_fails_where_its_counts_do_not_add_up() {
     );
 }
 
+#[test]
+fn the_demonstration_says_how_it_is_called() {
+    let help = run(env!("CARGO_BIN_EXE_demonstration"), &["--help"]);
+    assert!(
+        help.lines().count() == 2 && help.contains("--seconds"),
+        "{help}"
+    );
+}
+
 /// Each small program is run above, and stands in the index; each is of a length to be copied.
 #[test]
 fn all_of_them_are_indexed_and_short() {
