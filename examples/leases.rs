@@ -11,7 +11,6 @@
 use request_purgatory::future::{Taken, WaitFuture, WaitOperation};
 use request_purgatory::tracker::FencingToken;
 use request_purgatory::{Bound, Tracker, Waits};
-use std::error::Error;
 use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +20,7 @@ const DISK: Resource = Resource(1);
 
 /// A guard: dropped, it releases the lease.
 type Lease = Taken<FencingToken>;
+type Acquiring = WaitFuture<WaitOperation<Resource>, Lease>;
 
 struct Leases {
     /// The holder of each resource, until its lease expires.
@@ -44,12 +44,7 @@ impl Leases {
 
     /// Waits until `resource` is free, for at most a minute, and holds it for `ttl` from then on. When the lease is
     /// dropped, or the future that may have one by then, the resource goes to the next one that waits.
-    fn acquire(
-        &self,
-        resource: Resource,
-        holder: &'static str,
-        ttl: Duration,
-    ) -> WaitFuture<WaitOperation<Resource>, Lease> {
+    fn acquire(&self, resource: Resource, holder: &'static str, ttl: Duration) -> Acquiring {
         let (takes, returns) = (self.held.clone(), self.held.clone());
         self.free.take(
             [resource],
@@ -81,7 +76,7 @@ impl Store {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (leases, mut store) = (Leases::new(), Store::default());
     let (short, long) = (Duration::from_millis(300), Duration::from_secs(60));
     let stalled = leases.acquire(DISK, "A", short).await?;
@@ -100,6 +95,5 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let third = third.await?;
     println!("C holds it with token {}, released by B", *third);
     assert!(leases.renew(DISK, *third, long) && leases.held.get(&DISK) == Some("C"));
-    store.write(*third, "by C")?;
-    Ok(())
+    Ok(store.write(*third, "by C")?)
 }

@@ -21,10 +21,6 @@ const LOG: u32 = 0;
 #[derive(Default)]
 struct Storage(RwLock<Vec<String>>);
 impl Storage {
-    async fn append(&self, record: String) {
-        self.0.write().await.push(record);
-    }
-
     async fn read(&self, from: usize) -> Vec<String> {
         let records = self.0.read().await;
         records.get(from..).unwrap_or_default().to_vec()
@@ -39,7 +35,7 @@ struct Log {
 
 impl Log {
     async fn append(&self, record: String) {
-        self.storage.append(record).await;
+        self.storage.0.write().await.push(record);
         // After the change. The thread that appends runs none of the readers' code but their wakers.
         self.waits.check_and_complete(&LOG);
     }
@@ -59,7 +55,7 @@ impl Log {
     /// Calls `each` for every record, until that says no, or nothing was appended for a second.
     async fn follow(&self, mut each: impl FnMut(String) -> bool) -> Result<(), WaitError> {
         let mut next = 0;
-        let mut listener = self.waits.listen([LOG], Duration::MAX);
+        let mut listener = self.waits.listen([LOG], None);
         loop {
             for record in self.storage.read(next).await {
                 next += 1;
@@ -95,11 +91,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (fetched, followed) = (fetcher.await??, follower.await??);
     let all = (0..RECORDS).map(|number| format!("record {number}"));
     assert!(all.eq(followed), "each record, in order");
-    assert_eq!(log.waits.stats().missed_checks, 0);
+    let stats = log.waits.stats();
+    assert_eq!(stats.missed_checks, 0);
     println!("fetched {}, from {:?} on", fetched.len(), fetched[0]);
-    println!(
-        "followed {RECORDS} records, {} parked now",
-        log.waits.stats().parked
-    );
+    println!("followed {RECORDS} records, {} parked now", stats.parked);
     Ok(())
 }

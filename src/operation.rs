@@ -56,8 +56,8 @@ pub trait DelayedOperation: Send + 'static {
     /// [`Purgatory`](crate::Purgatory).
     fn try_complete(&mut self) -> bool;
 
-    /// As [`try_complete`](Self::try_complete), and told [for what](Cause) the operation is examined. The library calls
-    /// this method only; by default it calls `try_complete`.
+    /// Whether the operation can complete now; `cause` says [for what](Cause) it is examined. The library calls this method
+    /// only; by default it calls [`try_complete`](Self::try_complete), whose duties it has.
     ///
     /// An operation that *takes* something when it completes, and watches several keys, implements it: asked for one
     /// key, it takes only what belongs to that key. So a [bounded check](crate::Purgatory::check_and_complete_with) of
@@ -93,6 +93,42 @@ pub trait DelayedOperation: Send + 'static {
 ///
 /// In the last row one examination may stand for several checks, so no key is named: an operation may take from any of
 /// its keys then.
+///
+/// Only the library makes a cause. A test of your own `try_complete_for` lets it, with a purgatory that has no thread:
+///
+/// ```
+/// use request_purgatory::purgatory::Cause;
+/// use request_purgatory::threads::Reaper;
+/// use request_purgatory::time::ManualClock;
+/// use request_purgatory::{Completion, DelayedOperation, Purgatory};
+/// use std::sync::mpsc::{Sender, channel};
+/// use std::time::Duration;
+///
+/// struct Pop(Sender<&'static str>);
+///
+/// impl DelayedOperation for Pop {
+///     type Key = &'static str;
+///     fn timeout(&self) -> Duration { Duration::from_secs(1) }
+///     fn try_complete(&mut self) -> bool { false }
+///     fn try_complete_for(&mut self, cause: Cause<'_, &'static str>) -> bool {
+///         let asked = cause.key().copied();
+///         let asked = asked.unwrap_or(if cause.is_deadline() { "deadline" } else { "any" });
+///         self.0.send(asked).is_err()
+///     }
+///     fn on_complete(self, _: Completion) {}
+/// }
+///
+/// let (clock, (asked, causes)) = (ManualClock::new(), channel());
+/// let pops = Purgatory::<Pop>::builder("test").clock(clock.clone()).reaper(Reaper::Manual).build()?;
+/// let handle = pops.try_complete_else_watch(Pop(asked), ["l1", "l2"])?.into_handle();
+/// pops.check_and_complete("l2"); // one key
+/// handle.expect("it is parked").check(); // no key
+/// clock.advance(Duration::from_secs(1));
+/// pops.advance(); // the deadline
+/// let causes = causes.iter().collect::<Vec<_>>(); // twice while it was parked
+/// assert_eq!(causes, ["any", "any", "l2", "any", "deadline"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Cause<'a, K>(Reason<&'a dyn CheckedKey<K>>);
 
 #[derive(Clone, Copy)]

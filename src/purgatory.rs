@@ -270,9 +270,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, None)
     }
 
-    /// As [`force_complete_for_key`](Self::force_complete_for_key), and hands each operation the cause first: `cause`
-    /// changes it, for instance sets the error that its `on_complete` answers with. (Kafka's
-    /// `completeAllExceptionally`.)
+    /// Runs `cause` on every operation that watches `key`, and then completes it as satisfied. `cause` changes the
+    /// operation, for instance sets the error that its `on_complete` answers with. Returns, runs and locks as
+    /// [`force_complete_for_key`](Self::force_complete_for_key) does. (Kafka's `completeAllExceptionally`.)
     ///
     /// The cause also reaches an operation that another thread is examining: that thread runs `cause`, and then completes
     /// the operation, unless it finds it satisfied. So `cause` may run on several threads, also after this call has
@@ -346,8 +346,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         drain(&self.shared.inner, limit)
     }
 
-    /// As [`shutdown`](Self::shutdown), on a thread of its own; waits at most `limit` for the end of it, and for the
-    /// completions that were handed to an executor or to a shared reaper's thread. In a callback it does not wait.
+    /// [Shuts the purgatory down](Self::shutdown) on a thread of its own, and waits at most `limit` for the end of that and
+    /// for the completions that were handed to an executor or to a shared reaper's thread. In a callback it does not wait.
     ///
     /// The callbacks of the shutdown run on that thread, so no callback, however slow, makes this call take longer.
     ///
@@ -357,9 +357,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         shut_down_within(&self.shared.inner, limit)
     }
 
-    /// As [`shutdown`](Self::shutdown), on a thread of its own, so that no thread of an async runtime is blocked. It
-    /// begins with this call, and goes on whether the [`Future`] is polled, dropped or neither. That is ready when every
-    /// parked operation has ended and the purgatory's own threads have been joined. It needs no runtime.
+    /// [Shuts the purgatory down](Self::shutdown) on a thread of its own, so that no thread of an async runtime is blocked,
+    /// and returns a [`Future`] of the end. The shutdown begins with this call, and goes on whether the future is polled,
+    /// dropped or neither. The future is ready when every parked operation has ended and the purgatory's own threads have
+    /// been joined. It needs no runtime.
     ///
     /// # Errors
     /// If the system refuses the thread. Nothing has happened then.

@@ -3,7 +3,6 @@
 pub(crate) mod inner;
 
 use crate::address::Address;
-use crate::dispatch::Dispatch;
 use crate::engine::Engine;
 use crate::engine::settings::{Builder, sound};
 use crate::engine::shared_handle::{SharedHandle, shared_methods, shared_type};
@@ -13,10 +12,9 @@ use crate::stats::Ending;
 use crate::time::Timestamp;
 use crate::trampoline::drop_user_value;
 use inner::Inner;
-use std::sync::mpsc;
 use std::time::Duration;
 
-/// Passes each payload to a callback, or to a channel, when its timeout has passed. For use by any number of threads.
+/// Passes each payload to a callback when its timeout has passed. For use by any number of threads.
 ///
 /// It stands on the engine of the [`Purgatory`](crate::Purgatory), with its guarantees: any [`Duration`] is a timeout,
 /// nothing fires before its deadline or more than a tick after it (while the callbacks keep up), a panic of the
@@ -27,13 +25,15 @@ use std::time::Duration;
 /// use request_purgatory::threads::Reaper;
 /// use request_purgatory::time::ManualClock;
 /// use request_purgatory::timer::Timer;
+/// use std::sync::mpsc;
 /// use std::time::Duration;
 ///
 /// let clock = ManualClock::new();
-/// let (timer, expired) = Timer::builder("leases")
+/// let (expire, expired) = mpsc::channel();
+/// let timer = Timer::builder("leases")
 ///     .clock(clock.clone())
 ///     .reaper(Reaper::Manual) // no thread; by default the timer has its own
-///     .build_with_channel()?;
+///     .build(move |lease| expire.send(lease).unwrap())?;
 /// let short = timer.start(Duration::from_millis(10), "short")?;
 /// timer.start(Duration::from_secs(10), "long")?;
 /// assert_eq!(timer.stop(short), Some("short"));
@@ -101,12 +101,6 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
         let engine = &self.shared.inner.engine;
         let address = self.address_of(id);
         address.is_some_and(|address| engine.reschedule(address, timeout))
-    }
-
-    /// Whether the timer has neither fired nor been stopped. Takes no lock.
-    pub fn is_running(&self, id: TimerId) -> bool {
-        let address = self.address_of(id);
-        address.is_some_and(|address| self.shared.inner.engine.is_parked(address))
     }
 
     /// The time until the deadline, zero if it has passed. `None` if the timer has fired or was stopped, or never
@@ -190,25 +184,5 @@ impl<T: Send + 'static, W: Scheme> Builder<Timer<T, W>> {
         Ok(Timer {
             shared: SharedHandle::start(inner),
         })
-    }
-
-    /// Builds it with a channel in place of a callback: the receiver gets expired payloads, which are dropped if the
-    /// receiver was dropped. There is no completion thread unless [`dispatch`](Self::dispatch) asks for one. The
-    /// channel ends when the timer is shut down and its last clone is dropped.
-    ///
-    /// # Errors
-    /// As for [`build`](Self::build).
-    ///
-    /// # Panics
-    /// If the clock does.
-    pub fn build_with_channel(mut self) -> Result<(Timer<T, W>, mpsc::Receiver<T>), BuildError> {
-        // Sending does not block.
-        self.settings.dispatch.get_or_insert(Dispatch::Inline);
-        let (sender, receiver) = mpsc::channel();
-        let timer = self.build(move |payload| {
-            // Without a receiver, the payload is dropped.
-            let _ = sender.send(payload);
-        })?;
-        Ok((timer, receiver))
     }
 }

@@ -156,7 +156,7 @@ fn g06_check_races_drop() {
         let mut listener = world.waits.listen([1], TIMEOUT);
         let rouse = Arc::new(DriverWaker(Sleeper::default().waker()));
         let waker = Waker::from(rouse.clone());
-        let polled = listener.poll_checked(&mut Context::from_waker(&waker));
+        let polled = pin!(listener.checked()).poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         drop(waker);
         let checker = world.happens();

@@ -83,7 +83,7 @@ fn g05_expiry_races_start() {
         let fired = reaper.join().unwrap();
         assert_eq!(fired + timer.advance(), 1);
         assert_eq!(count(&expired), [1, 0]);
-        assert!(!timer.is_running(id));
+        assert_eq!(timer.stop(id), None);
         assert_empty(&timer);
     });
 }

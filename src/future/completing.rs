@@ -101,7 +101,8 @@ impl<Op: DelayedOperation> DelayedOperation for Awaited<Op> {
 debug_fields!([Op: std::fmt::Debug + 'static] Awaited<Op>, "Awaited", |it| operation: it.op);
 
 impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Awaited<Op>, S> {
-    /// As [`try_complete_else_watch`](Self::try_complete_else_watch), and gives a future of the operation's end.
+    /// Parks `op` unless it can complete at once, and returns a future of the operation and its end. Examines, locks and
+    /// refuses as [`try_complete_else_watch`](Self::try_complete_else_watch) does.
     ///
     /// The operation is parked when this returns, whether the future is polled or not: an event after the call is not
     /// missed, and the timeout runs. `try_complete` and `timeout` never run in a poll. The future is woken on the

@@ -172,15 +172,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// [deferred](Purgatory::check_later) check may be made after the end: evaluate the condition once more after
     /// `Expired`, as [`until`](Self::until) does.
     pub async fn checked(&mut self) -> Result<(), WaitError> {
-        poll_fn(|cx| self.poll_checked(cx)).await
-    }
-
-    /// As [`checked`](Self::checked), for futures and streams that are written by hand.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn poll_checked(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
-        self.poll_wake(cx, false)
+        poll_fn(|cx| self.poll_wake(cx, false)).await
     }
 
     fn poll_wake(&mut self, cx: &Context<'_>, end_first: bool) -> Poll<Result<(), WaitError>> {

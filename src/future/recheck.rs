@@ -45,19 +45,19 @@ impl Rechecks {
         }
     }
 
-    /// Runs `job` after `interval`, or up to a tenth of it earlier, together with others; `handle` is of the purgatory
-    /// that drives the timer. `None` after a shutdown.
+    /// Runs `job` after `delay`, or up to a `part` earlier, together with others that are due within the same part.
+    /// `handle` is of the purgatory that drives the timer. `None` after a shutdown.
     fn start<K: Key, S: KeyHasher>(
         &self,
         handle: &Handle<WaitOperation<K>, S>,
-        interval: Duration,
+        delay: Duration,
+        part: Duration,
         job: Job,
     ) -> Option<TimerId> {
         let now = self.clock.now();
-        let due = now.saturating_add(interval).since_origin();
-        let part = (interval / PARTS).as_nanos().max(1);
-        let early = Duration::from_nanos((due.as_nanos() % part) as u64);
-        let id = self.timer.start(interval - early, job).ok()?;
+        let due = now.saturating_add(delay).since_origin();
+        let early = Duration::from_nanos((due.as_nanos() % part.as_nanos().max(1)) as u64);
+        let id = self.timer.start(delay - early, job).ok()?;
         handle.announce_companion(Timestamp::from_origin(due - early));
         Some(id)
     }
@@ -115,8 +115,9 @@ impl Recheck {
                 Panics::contain(|| signal.end(super::WaitError::Panicked));
             }
         });
-        let handle = listening.handle();
-        self.next = handle.and_then(|handle| self.rechecks.start(handle, self.interval, tick));
+        let part = self.interval / PARTS;
+        let start = |handle| self.rechecks.start(handle, self.interval, part, tick);
+        self.next = listening.handle().and_then(start);
     }
 
     /// The condition was true after a recheck. The operation stays parked for the [grace](GRACE); if no check comes
@@ -139,8 +140,9 @@ impl Recheck {
             listening.end(Handle::force_complete);
             drop(also);
         });
-        // After a shutdown the job is dropped, and the listener ends.
-        let _ = self.rechecks.start(&handle, GRACE, end);
+        // Not a moment earlier: a check that comes within the grace was not missed. (After a shutdown the job is dropped,
+        // and the listener ends.)
+        let _ = self.rechecks.start(&handle, GRACE, Duration::ZERO, end);
     }
 }
 

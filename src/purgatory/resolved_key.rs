@@ -65,7 +65,7 @@ impl<Op: DelayedOperation, S: KeyHasher> ResolvedKey<Op, S> {
         self.check(self.list.peek(), const { &Bound::all() })
     }
 
-    /// As [`check_and_complete`](Self::check_and_complete), and goes only as far as `bound` says; see
+    /// Examines operations that watch the key, as far as `bound` goes. Returns how many operations this call completed. See
     /// [`Purgatory::check_and_complete_with`](crate::Purgatory::check_and_complete_with).
     pub fn check_and_complete_with(&self, bound: Bound) -> usize {
         match bound.at_most {

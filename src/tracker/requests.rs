@@ -34,7 +34,7 @@ use std::time::Duration;
 pub enum Responded<R> {
     /// A request was waiting for it, and has it. (Or had it: its future may be dropped at this moment.)
     Delivered,
-    /// The request has ended without a response: it has timed out, was dropped, was failed or ended with the shutdown.
+    /// The request has ended without a response: it has expired, was dropped, was failed or ended with the shutdown.
     /// A second response to it is unknown.
     Late(R),
     /// No request had this id, or it has its response, or it ended without one before the last
@@ -42,7 +42,7 @@ pub enum Responded<R> {
     Unknown(R),
 }
 
-/// The pending requests of a client: matches responses to them by id, and times them out.
+/// The pending requests of a client: matches responses to them by id, and lets them expire.
 ///
 /// [`request`](Self::request) returns a [`Future`], which needs no runtime; a thread can also
 /// [block on it](crate::future::block_on). The code that reads responses passes them to
@@ -217,7 +217,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
         count
     }
 
-    /// Lets the request `id` time out `timeout` from now instead: for instance, the server has said that it is still at
+    /// Lets the request `id` expire `timeout` from now instead: for instance, the server has said that it is still at
     /// work. `false` if no such request is pending. Locks, and reads the clock, as [`Tracker::touch`] does.
     ///
     /// [`Tracker::touch`]: crate::Tracker::touch
@@ -321,7 +321,7 @@ debug_fields!(
 );
 
 impl<K: Key, R: Send + 'static> Requests<K, R> {
-    /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures that time out are woken.
+    /// With a tick of 1 ms, a reaper thread and a completion thread, on which futures of requests that expire are woken.
     /// The threads start when they are first needed.
     pub fn new(name: impl Into<String>) -> Self {
         sound(Self::builder(name).build())
@@ -344,7 +344,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Builder<Requests<K, R, S>> {
 
     /// How many ids of requests that ended without a response are remembered, the most recent ones, so that a response
     /// that comes for one of them is [`Late`](super::Responded::Late) and not [`Unknown`](super::Responded::Unknown).
-    /// Let it be as many as may time out while one response is on its way. Each takes about 100 bytes beside the id,
+    /// Let it be as many as may expire while one response is on its way. Each takes about 100 bytes beside the id,
     /// once it has ended. Default: 8,192.
     pub fn remembered_ids(mut self, count: usize) -> Self {
         self.own.1 = count;

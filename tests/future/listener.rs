@@ -191,11 +191,11 @@ fn g03_a_waker_may_call_back() {
         let waker = Waker::from(back.clone());
         let mut listener = waits.listen([1, 2], NEVER_IN_A_TEST);
         let mut cx = Context::from_waker(&waker);
-        assert!(listener.poll_checked(&mut cx).is_pending());
+        let mut poll = || pin!(listener.checked()).poll(&mut cx);
+        assert!(poll().is_pending());
         waits.check_and_complete(&1);
-        assert_eq!(listener.poll_checked(&mut cx), CHECKED);
-        let cancelled = Poll::Ready(Err(WaitError::Cancelled));
-        assert_eq!(listener.poll_checked(&mut cx), cancelled);
+        assert_eq!(poll(), CHECKED);
+        assert_eq!(poll(), Poll::Ready(Err(WaitError::Cancelled)));
         assert_empty(&waits);
     });
 }
@@ -213,7 +213,7 @@ fn g12_a_waker_that_panics_ends_its_listener_only() {
     let [mut loud, mut other] = [0, 1].map(|_| waits.listen([1], NEVER_IN_A_TEST));
     let waker = Waker::from(Arc::new(Loud));
     let mut cx = Context::from_waker(&waker);
-    assert!(loud.poll_checked(&mut cx).is_pending());
+    assert!(pin!(loud.checked()).poll(&mut cx).is_pending());
     assert_eq!(checked(&bell, &mut other), Poll::Pending);
     waits.check_and_complete(&1);
     assert_eq!(waits.stats().panicked, 1);

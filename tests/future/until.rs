@@ -1,12 +1,14 @@
-//! `wait_until`: conditions that await, that borrow, and that are not `Send`.
+//! `until` and `until_best`: conditions that await, that borrow, that are not `Send`, and that have half of an answer.
 
 use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, within};
-use crate::{assert_empty, by_hand};
+use crate::{assert_empty, by_hand, now};
 use futures::executor::block_on;
 use request_purgatory::Waits;
 use request_purgatory::future::WaitError;
+use request_purgatory::threads::Reaper;
 use std::cell::{Cell, RefCell};
+use std::future::ready;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -137,6 +139,97 @@ fn every_other_end_is_an_error_and_a_refused_wait_is_examined_once() {
         .listen([1], Duration::MAX)
         .until(|| async { None::<u8> });
     assert_eq!(block_on(nothing), Err(WaitError::ShutDown));
+}
+
+/// Enough is ten.
+fn enough(amount: u32) -> Result<u32, u32> {
+    if amount >= 10 {
+        Ok(amount)
+    } else {
+        Err(amount)
+    }
+}
+
+/// Also if a check came just before the deadline, and would let it find enough.
+#[test]
+fn g21_half_at_the_deadline_is_the_answer_without_another_evaluation() {
+    for is_checked in [false, true] {
+        let (waits, clock) = by_hand();
+        let (amount, evaluations) = (Cell::new(3), Cell::new(0));
+        let mut best = Box::pin(waits.listen([1], Duration::from_secs(1)).until_best(|| {
+            evaluations.set(evaluations.get() + 1);
+            ready(enough(amount.get()))
+        }));
+        let bell = Bell::new();
+        assert!(bell.poll(&mut best).is_pending());
+        amount.set(5);
+        waits.check_and_complete(&1);
+        assert!(bell.poll(&mut best).is_pending());
+        assert_eq!(evaluations.get(), 2, "a check in time is an evaluation");
+        amount.set(10);
+        if is_checked {
+            waits.check_and_complete(&1);
+        }
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(waits.advance(), 1);
+        let half = Poll::Ready(Err((5, WaitError::Expired)));
+        assert_eq!(bell.poll(&mut best), half, "checked: {is_checked}");
+        assert_eq!(evaluations.get(), 2);
+        drop(best);
+        let stats = waits.stats();
+        assert_eq!((stats.expired, stats.missed_checks), (1, 0));
+        assert_empty(&waits);
+    }
+}
+
+/// It is awaited to its end, and its answer is the last one.
+#[test]
+fn a_deadline_in_the_first_evaluation_of_until_best_does_not_interrupt_it() {
+    for (amount, expected) in [(5, Err((5, WaitError::Expired))), (10, Ok(10))] {
+        let (waits, clock) = by_hand();
+        let (gate, evaluations) = (RefCell::new(None), Cell::new(0));
+        let listener = waits.listen([1], Duration::from_secs(1));
+        let mut best = Box::pin(listener.until_best(|| async {
+            evaluations.set(evaluations.get() + 1);
+            let (open, opened) = futures::channel::oneshot::channel::<u32>();
+            *gate.borrow_mut() = Some(open);
+            enough(opened.await.expect("the test opens it"))
+        }));
+        let bell = Bell::new();
+        assert!(bell.poll(&mut best).is_pending());
+        waits.check_and_complete(&1);
+        clock.advance(Duration::from_secs(5));
+        assert_eq!(waits.advance(), 1);
+        assert!(bell.poll(&mut best).is_pending(), "still awaited");
+        let open = gate.borrow_mut().take().expect("it awaits");
+        open.send(amount).expect("it still does");
+        assert_eq!(bell.poll(&mut best), Poll::Ready(expected));
+        assert_eq!(evaluations.get(), 1, "a key was checked meanwhile");
+        drop(best);
+        assert_empty(&waits);
+    }
+}
+
+#[test]
+fn a_refused_until_best_is_evaluated_once() {
+    let builder = Waits::<u64>::builder("full").reaper(Reaper::Manual);
+    let waits = builder.max_parked(1).build().expect("no thread to refuse");
+    let evaluated_once = |amount, expected| {
+        let evaluations = Cell::new(0);
+        let best = waits.listen([1], NEVER_IN_A_TEST).until_best(|| {
+            evaluations.set(evaluations.get() + 1);
+            ready(enough(amount))
+        });
+        assert_eq!(now(Box::pin(best)), expected);
+        assert_eq!(evaluations.get(), 1, "{expected:?}");
+    };
+    let place = waits.listen([2], None);
+    evaluated_once(5, Err((5, WaitError::Full)));
+    evaluated_once(10, Ok(10));
+    drop(place);
+    waits.shutdown();
+    evaluated_once(5, Err((5, WaitError::ShutDown)));
+    evaluated_once(10, Ok(10));
 }
 
 /// A condition that is not `Send`, on an executor of one thread; it borrows what lies on the stack.

@@ -1,12 +1,12 @@
 //! G19, and who drives the timer: an idle thread sleeps, many timers share one, an event loop can do it.
 
 use crate::support::noise::eventually_asleep;
-use crate::support::{Mint, PATIENCE, Tally, busy, eventually, sleeps, threads_named, within};
-use crate::{Tested, builder, unique};
+use crate::support::{PATIENCE, Tally, busy, eventually, sleeps, threads_named, within};
+use crate::{Tested, builder, unique, with_channel};
 use request_purgatory::{
     threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::WakeFn,
 };
-use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,12 +85,12 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
         let (wake, woken) = std::sync::mpsc::channel();
         let waker = WakeFn::new(move || wake.send(()).is_ok());
         let clock = Instant::now();
-        let (timer, expired) = builder::<u32, W>("reactor")
-            .clock(clock)
-            .wheel_size(1 << 16)
-            .reaper(Reaper::Reactor(waker))
-            .build_with_channel()
-            .expect("no threads to refuse");
+        let (timer, expired) = with_channel(
+            builder::<u32, W>("reactor")
+                .clock(clock)
+                .wheel_size(1 << 16)
+                .reaper(Reaper::Reactor(waker)),
+        );
         let weak = timer.downgrade();
         let reactor = thread::spawn(move || {
             while let Some(timer) = weak.upgrade() {
@@ -120,36 +120,5 @@ pub(crate) fn a_reactor_is_woken_for_earlier_deadlines<W: Tested>() {
         assert_eq!(expired.recv_timeout(patience), Ok(2));
         drop(timer);
         reactor.join().expect("the reactor hears of the end");
-    });
-}
-
-pub(crate) fn a_channel_outlives_its_timer_and_a_timer_its_channel<W: Tested>() {
-    within(PATIENCE, || {
-        let soon = Duration::from_millis(2);
-        let name = unique("channel");
-        let (timer, expired) = builder::<_, W>(&name)
-            .build_with_channel()
-            .expect("threads are to be had");
-        timer.start(soon, "expired").expect("it fits");
-        timer.start(Duration::MAX, "never").expect("it fits");
-        eventually("the expiry", || timer.stats().parked == 1);
-        // There is no completion thread unless one was asked for.
-        assert_eq!(expired.recv(), Ok("expired"));
-        assert_eq!(threads_named(&name).len(), 1);
-        assert_eq!(expired.try_recv(), Err(TryRecvError::Empty));
-        drop(timer);
-        assert_eq!(expired.try_recv(), Err(TryRecvError::Disconnected));
-
-        // Without a receiver, what expires is dropped, and the timer goes on.
-        let (timer, expired) = builder::<_, W>(&name)
-            .build_with_channel()
-            .expect("threads are to be had");
-        drop(expired);
-        let mint = Mint::default();
-        for number in 0..100 {
-            timer.start(soon, mint.token(number)).expect("it fits");
-        }
-        eventually("the drop of all", || mint.living() == 0);
-        assert_eq!((timer.stats().expired, timer.stats().panicked), (100, 0));
     });
 }

@@ -322,9 +322,7 @@ impl<W: Tested> Pair<W> {
         let now = Timestamp::from_origin(self.now());
         for (number, id) in lock(&self.shared.ids).iter().enumerate() {
             let Some(id) = *id else { continue };
-            let running = self.running.get(&number);
-            assert_eq!(self.real.is_running(id), running.is_some());
-            let deadline = running.copied().flatten();
+            let deadline = self.running.get(&number).copied().flatten();
             let deadline = deadline.map(|tick| self.choices.timestamp(tick));
             assert_eq!(self.real.deadline(id), deadline);
             let remaining = deadline.map(|at| at.saturating_since(now));

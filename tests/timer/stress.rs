@@ -69,7 +69,7 @@ fn stress<W: Tested>(
     assert_eq!((stats.parked, stats.cancelled), (0, stopped));
     assert_eq!((stats.expired, stats.panicked), (all - stopped, 0));
     let ids = lock(&ids);
-    assert!(ids.iter().all(|id| !timer.is_running(*id)));
+    assert!(ids.iter().all(|id| timer.stop(*id).is_none()));
     assert!(timer.shutdown().is_empty());
 }
 

@@ -3,7 +3,7 @@
 use crate::support::noise::assert_median_within;
 use crate::support::spans::Choices;
 use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
-use crate::{Tested, builder, manual};
+use crate::{Tested, builder, manual, with_channel};
 use request_purgatory::{threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -28,13 +28,13 @@ fn fires_exactly<W: Tested>(tick: Duration, uptime: u64, by_jump: bool) {
         choices.start = present;
     }
     let clock = ManualClock::starting_at(choices.start);
-    let (timer, expired) = builder::<usize, W>("g09")
-        .clock(clock.clone())
-        .tick(tick)
-        .wheel_size(choices.wheel_size)
-        .reaper(Reaper::Manual)
-        .build_with_channel()
-        .expect("no threads to refuse");
+    let (timer, expired) = with_channel(
+        builder::<usize, W>("g09")
+            .clock(clock.clone())
+            .tick(tick)
+            .wheel_size(choices.wheel_size)
+            .reaper(Reaper::Manual),
+    );
     clock.advance(present - choices.start);
     assert_eq!(timer.advance(), 0);
     let odd = Duration::from_nanos(u64::from(tick.as_nanos() > 1));
@@ -127,7 +127,7 @@ pub(crate) fn g09_absurd_durations_never_fire_early<W: Tested>() {
 
 pub(crate) fn g09_never_may_become_soon_and_soon_never<W: Tested>() {
     let (builder, clock) = manual::<_, W>();
-    let (timer, expired) = builder.build_with_channel().expect("no threads to refuse");
+    let (timer, expired) = with_channel(builder);
     let id = timer.start(Duration::MAX, 7).expect("there is room");
     assert_eq!((timer.remaining(id), timer.deadline(id)), (None, None));
     assert!(timer.reschedule(id, TICK));
@@ -135,11 +135,11 @@ pub(crate) fn g09_never_may_become_soon_and_soon_never<W: Tested>() {
     assert!(timer.reschedule(id, Duration::MAX));
     assert_eq!((timer.remaining(id), timer.next_deadline()), (None, None));
     clock.advance(Duration::from_secs(5));
-    assert_eq!((timer.advance(), timer.is_running(id)), (0, true));
+    assert_eq!((timer.advance(), timer.stats().parked), (0, 1));
     assert!(timer.reschedule(id, TICK));
     clock.advance(TICK);
     assert_eq!(timer.advance(), 1);
-    assert_eq!((expired.try_recv(), timer.is_running(id)), (Ok(7), false));
+    assert_eq!((expired.try_recv(), timer.stats().parked), (Ok(7), 0));
 }
 
 /// On the system's clock: never early, and at most a tick late but for the scheduling of threads.
@@ -186,7 +186,7 @@ pub(crate) fn g11_a_jump_of_a_century_costs_little<W: Tested>() {
     for size in [2, 3, 64, 1 << 16] {
         let (builder, clock) = manual::<_, W>();
         let builder = builder.wheel_size(size);
-        let (timer, expired) = builder.build_with_channel().expect("no threads to refuse");
+        let (timer, expired) = with_channel(builder);
         for part in 1..=10 {
             let timeout = century / 10 * part;
             timer.start(timeout, part).expect("it fits");
@@ -204,10 +204,7 @@ pub(crate) fn g11_a_jump_of_a_century_costs_little<W: Tested>() {
 pub(crate) fn g07_an_earlier_deadline_wakes_the_reaper<W: Tested>() {
     within(PATIENCE, || {
         let builder = builder::<_, W>("g07");
-        let (timer, expired) = builder
-            .wheel_size(1 << 16)
-            .build_with_channel()
-            .expect("threads are to be had");
+        let (timer, expired) = with_channel(builder.wheel_size(1 << 16));
         let far = if W::ENDLESS {
             NEVER_IN_A_TEST
         } else {
