@@ -24,8 +24,9 @@
 //! `CLIENT` or `SUBSCRIBE`, `UNSUBSCRIBE` and `PUBLISH`; `ROLE` and `INFO` where a node is to find the primary among
 //! several servers and to warn of the eviction policy.
 //!
-//! With several addresses, the first server that says it is a primary is used, by each session and each read anew. A
-//! *cluster* of Redis with hash slots is not supported: a script here touches names of several slots.
+//! With several addresses (one primary and its replicas), all are dialed at once, and the first that says it is a
+//! primary is used: by each session anew, and by reads and commits whenever their connection is lost. A *cluster* of
+//! Redis with hash slots is not supported: a script here touches names of several slots.
 
 mod commit;
 mod config;
