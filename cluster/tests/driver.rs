@@ -42,8 +42,9 @@ struct Script {
     version: u64,
     /// Each read finds another version.
     rises: bool,
-    /// When keys were read.
+    /// When keys were read, and how many.
     reads: Vec<Instant>,
+    keys_read: usize,
 }
 
 #[derive(Clone, Default)]
@@ -99,6 +100,7 @@ impl Source<u64> for Engine {
         let mut versions = vec![Some(script.version); keys.len()];
         if !keys.is_empty() {
             script.reads.push(Instant::now());
+            script.keys_read += keys.len();
             if script.failing > 0 {
                 script.failing -= 1;
                 return Err("the disk is on fire".into());
@@ -329,6 +331,33 @@ async fn g24_reads_that_fail_pause_and_an_outage_is_forgotten() {
     let reads = engine.reads();
     let pause = reads[before + 1] - reads[before];
     assert!(pause <= AUDIT / 2 + 2 * FIRST, "{pause:?}");
+}
+
+/// While the store cannot be read, keys come and go. What is read afterwards is what is watched then.
+#[tokio::test(start_paused = true)]
+async fn g24_after_an_outage_no_key_is_read_that_is_watched_no_more() {
+    const KEYS: u64 = 100_000;
+    let engine = Engine::default();
+    engine.set(|it| (it.failing, it.version) = (u64::MAX, 1));
+    let config = Config {
+        audit: LONG * 100,
+        linger: FIRST,
+        backoff: (FIRST, LONGEST),
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    let waits = ClusterWaits::new(&node).unwrap();
+    for first in (0..KEYS).step_by(1_000) {
+        drop(node.interest(first..first + 1_000).unwrap());
+        until(&node, |it| it.watched_keys == 0).await;
+    }
+    let wait = waits.wait_past(KEYS, 0, Duration::MAX);
+    sleep(FIRST).await;
+    engine.set(|it| (it.failing, it.keys_read) = (0, 0));
+    assert_eq!(wait.await, Ok(1));
+    let read = engine.0.lock().unwrap().keys_read;
+    // (Those that were on their way are read again, if they are watched still.)
+    assert!(read < 10, "{read} keys were read");
 }
 
 /// News on its way is no fault of a session; but a feed that stays deaf is.
