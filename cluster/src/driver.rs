@@ -138,9 +138,8 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
     async fn report(&self) {
         loop {
             sleep(Duration::from_secs(1)).await;
-            let live_since = self.protocol.lock().live_since();
-            let longest = self.shared.config.backoff.1;
-            if live_since.is_some_and(|since| since + longest < self.now()) {
+            let has_proved = self.protocol.lock().has_proved(self.now());
+            if has_proved {
                 self.shared.feed_trouble.clear();
             }
             self.shared.report();

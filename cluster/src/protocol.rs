@@ -172,6 +172,14 @@ impl<K: Key> Protocol<K> {
         self.session.as_ref()?.live_since
     }
 
+    /// Whether the session has shown that it hears: it has been live for the longest pause, and for two audits that
+    /// found nothing unheard.
+    pub fn has_proved(&self, now: Time) -> bool {
+        let longest = self.config.backoff.1;
+        let has_lasted = self.live_since().is_some_and(|since| since + longest < now);
+        has_lasted && self.audit.as_ref().is_none_or(Audit::is_passed)
+    }
+
     /// Whether this node is in step with the store.
     pub fn is_in_step(&self) -> bool {
         self.live_since().is_some() && self.failed == 0
@@ -191,6 +199,9 @@ impl<K: Key> Protocol<K> {
     fn sort(&mut self, orders: Vec<Order<K>>) {
         let mut late = Vec::new();
         for order in orders {
+            if let Order::Unwatch(key) = &order {
+                self.forget(key);
+            }
             match order {
                 Order::Verify(key) => self.want(key, Want::default()),
                 Order::Watch(key) => {

@@ -376,6 +376,30 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
 }
 
+/// Each session is live, and ends of the same: it is deaf, or ends before the second audit, or before the longest pause.
+#[tokio::test(start_paused = true)]
+async fn g24_a_trouble_lasts_until_two_audits_have_passed() {
+    for (lasts, audit) in [
+        (None, 2 * LONGEST),
+        (Some(3 * LONGEST), 2 * LONGEST),
+        (Some(LONGEST * 9 / 10), LONGEST / 10),
+    ] {
+        let engine = Engine::default();
+        engine.set(|it| (it.rises, it.lasts) = (lasts.is_none(), lasts));
+        let node = engine.node_with(audit);
+        let _interest = node.interest([7]).unwrap();
+        let stats = until(&node, |it| it.gaps == 4).await;
+        let trouble = stats.feed_trouble.expect("sessions end");
+        assert_eq!((trouble.times, stats.failed), (4, 0), "{}", trouble.cause);
+        engine.set(|it| (it.rises, it.lasts) = (false, None));
+        // (A session that is about to end may do so still.)
+        sleep(4 * LONGEST).await;
+        let before = until(&node, |it| it.lag.is_zero()).await;
+        let stats = until(&node, |it| it.feed_trouble.is_none()).await;
+        assert_eq!(stats.gaps, before.gaps);
+    }
+}
+
 /// A key that the node forgets before it could hear of what an audit has found is no fault of the session.
 #[tokio::test(start_paused = true)]
 async fn g24_a_key_that_is_forgotten_need_not_be_heard_of() {
