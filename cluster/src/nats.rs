@@ -20,10 +20,11 @@
 //! A stream that is gone is made again by the next read or commit, as [`NatsEngine::connect`] makes it; where the user
 //! may not, the error says what to run. All waits end with `Reset` then: it is another history.
 //!
-//! Give the stream no limits that drop the last event of a key (age, bytes, number of messages); a limit per subject is
-//! fine. A node that finds such limits says so ([`Stats::advice`](crate::Stats::advice)). A key whose last event was
-//! removed has no known version: a wait for it ends with `Reset` if events that it has not seen were discarded, and goes
-//! on from the stream's head. One that has seen nothing at all is told only of what was discarded while it waited.
+//! Give the stream no limits that drop the last event of a key (age, bytes, number of messages, a TTL of messages), and
+//! the retention `limits`; a limit per subject is fine. A node that finds such limits says so
+//! ([`Stats::advice`](crate::Stats::advice)). A key whose last event was removed has no known version: a wait for it
+//! ends with `Reset` if events that it has not seen were discarded, and goes on from the stream's head. One that has
+//! seen nothing at all is told only of what was discarded while it waited.
 
 mod commit;
 mod config;
