@@ -5,7 +5,7 @@
 //! session and each read are tasks of their own, so that a panic of a feed's or a source's code ends that, and not the
 //! cluster. No lock is held while user code runs.
 
-use crate::error::{BoxError, FeedError};
+use crate::error::{EngineError, FeedError};
 use crate::feed::{Changes, Feed, Interests};
 use crate::key::Key;
 use crate::observe::SessionSpan;
@@ -31,7 +31,7 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) enum End {
     Feed(FeedError),
-    Source(BoxError),
+    Source(EngineError),
     Doubt(Doubt),
     Panicked,
 }
@@ -162,7 +162,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
         }
     }
 
-    async fn read(&self, reads: &mut JoinSet<Result<Reading, BoxError>>) {
+    async fn read(&self, reads: &mut JoinSet<Result<Reading, EngineError>>) {
         let mut tickets = HashMap::<task::Id, Ticket<K>>::new();
         loop {
             let next = self.protocol.lock().next_read(self.now());
@@ -205,7 +205,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
     }
 
     /// A read has returned.
-    fn returned(&self, ticket: Ticket<K>, reading: Result<Reading, BoxError>) {
+    fn returned(&self, ticket: Ticket<K>, reading: Result<Reading, EngineError>) {
         let asked = ticket.keys.len();
         let reading = reading.and_then(|reading| match reading.versions.len() == asked {
             true => Ok(reading),

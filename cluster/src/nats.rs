@@ -36,7 +36,7 @@ mod stream;
 mod subjects;
 
 use crate::config::Config;
-use crate::error::{BoxError, EngineError, FeedError, KeyError};
+use crate::error::{EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
 use crate::source::{Reading, Source};
@@ -109,9 +109,9 @@ impl NatsEngine {
 }
 
 impl<K: WireKey> Source<K> for NatsEngine {
-    async fn versions(&self, keys: &[K]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[K]) -> Result<Reading, EngineError> {
         let subjects = keys.iter().map(|key| self.inner.subjects.event(key));
-        Ok(source::read(&self.inner, subjects.collect()).await?)
+        source::read(&self.inner, subjects.collect()).await
     }
 
     fn admit(&self, key: &K) -> Result<(), KeyError> {

@@ -39,7 +39,7 @@ mod session;
 mod tracking;
 
 use crate::config::Config;
-use crate::error::{BoxError, EngineError, FeedError, KeyError};
+use crate::error::{EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
 use crate::position::Epoch;
@@ -120,7 +120,7 @@ impl RedisEngine {
 }
 
 impl<K: WireKey> Source<K> for RedisEngine {
-    async fn versions(&self, keys: &[K]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[K]) -> Result<Reading, EngineError> {
         let names = keys.iter().map(|key| self.inner.names.version(key));
         let names = names.collect::<Vec<_>>();
         let (epoch, versions) = self.read(&names).await?;

@@ -2,7 +2,7 @@
 //! they fail, and what it says of that.
 
 use request_purgatory_cluster::{
-    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError,
+    Change, Changes, Cluster, ClusterWaits, Config, EngineError, Epoch, Feed, FeedError,
     InterestError, Interests, Position, Reading, Source, Stats, WaitError,
 };
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Engine {
 }
 
 impl Source<u64> for Engine {
-    async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[u64]) -> Result<Reading, EngineError> {
         let (epoch, slow, gated) = {
             let mut script = self.0.lock().unwrap();
             script.openings += u64::from(keys.is_empty());

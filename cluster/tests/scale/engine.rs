@@ -6,7 +6,7 @@ use crate::engines::{Host, Traffic};
 use fastrand::Rng;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{News, RedisConfig, RedisEngine};
-use request_purgatory_cluster::{BoxError, Cluster, Config, Epoch, Reading, Source};
+use request_purgatory_cluster::{Cluster, Config, EngineError, Epoch, Reading, Source};
 use std::collections::HashMap;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,7 +176,7 @@ impl Server {
 struct Reads(Arc<Store>);
 
 impl Source<u64> for Reads {
-    async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[u64]) -> Result<Reading, EngineError> {
         let store = &self.0;
         sleep(store.delay()).await;
         if store.is_gone() {
