@@ -1,16 +1,18 @@
 //! The shipped driver with a feed and a store that do what a test says, on tokio's paused clock: how it goes on when
 //! they fail, and what it says of that.
 
+use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{
     Change, Changes, Cluster, ClusterWaits, Config, EngineError, Epoch, Feed, FeedError,
     InterestError, Interests, Position, Reading, Source, Stats, WaitError,
 };
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::block_in_place;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(30);
 const AUDIT: Duration = Duration::from_millis(500);
@@ -565,6 +567,54 @@ async fn g24_a_doubt_of_one_session_does_not_end_the_next() {
         (2, 1, Duration::ZERO)
     );
     assert_eq!(node.epoch(), Some(ANEW.epoch));
+}
+
+/// A key whose copy panics as often as this says.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Fragile(u64);
+
+static PANICS: AtomicU32 = AtomicU32::new(0);
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        let left = PANICS.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        assert!(left.is_err(), "the copy panics");
+        Self(self.0)
+    }
+}
+
+/// The driver's own copy of a key panics: what waits is told, and nobody waits in vain from then on.
+#[tokio::test(start_paused = true)]
+async fn g24_a_driver_that_panics_ends_its_waits() {
+    let engine = MemoryEngine::<Fragile>::new();
+    let node = Cluster::start(engine.clone(), engine, Config::default()).unwrap();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(Fragile(7), 0, Duration::MAX);
+    // (Nothing of the driver has run yet.)
+    PANICS.store(1, SeqCst);
+    assert_eq!(timeout(LONG, wait).await, Ok(Err(WaitError::ShutDown)));
+    assert!(node.is_shut_down());
+    let later = waits.wait_past(Fragile(7), 0, Duration::MAX);
+    assert_eq!(later.await, Err(WaitError::ShutDown));
+}
+
+/// So is what waits when the runtime of the node ends.
+#[test]
+fn g24_a_runtime_that_ends_ends_its_waits() {
+    let engine = Engine::default();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_time().build().unwrap();
+    let waits = runtime.block_on(async {
+        let waits = ClusterWaits::new(&engine.node()).unwrap();
+        until(waits.cluster(), |it| it.lag.is_zero()).await;
+        waits
+    });
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    drop(runtime);
+    let other = tokio::runtime::Builder::new_current_thread();
+    let other = { other }.enable_time().build().unwrap();
+    let told = other.block_on(async { timeout(LONG, wait).await });
+    assert_eq!(told, Ok(Err(WaitError::ShutDown)));
 }
 
 /// While no session can be opened after one has ended, new keys are read at once, and the node is not in step.
