@@ -58,6 +58,20 @@ impl Store {
             .u64(..below)
     }
 
+    /// Until the next of what happens by chance, and as often as this on average.
+    pub fn pause(&self, mean: Duration) -> Duration {
+        let chance = self.random.lock().expect("no test panics with it").f64();
+        // (Of 0 there is no logarithm.)
+        mean.mul_f64(-(1.0 - chance).ln())
+    }
+
+    pub fn shuffle<T>(&self, all: &mut [T]) {
+        self.random
+            .lock()
+            .expect("no test panics with it")
+            .shuffle(all);
+    }
+
     pub fn commit(&self, key: u64) -> u64 {
         let mut versions = self.versions.lock().expect("no test panics with it");
         let version = versions.entry(key).or_default();
@@ -168,6 +182,15 @@ impl Server {
         match self {
             Self::Tracking(server) | Self::Published(server) => server.cut(),
             Self::Nats(server, _) => server.cut(),
+        }
+    }
+
+    /// Ends any connection.
+    pub fn cut_one(&self, store: &Store) {
+        let any = |of: usize| store.random(of.max(1) as u64) as usize;
+        match self {
+            Self::Tracking(server) | Self::Published(server) => server.cut_one(any),
+            Self::Nats(server, _) => server.cut_one(any),
         }
     }
 }
