@@ -5,7 +5,7 @@
 //! session and each read are tasks of their own, so that a panic of a feed's or a source's code ends that, and not the
 //! cluster. No lock is held while user code runs.
 
-use crate::error::{BoxError, FeedError};
+use crate::error::{EngineError, FeedError};
 use crate::feed::{Changes, Feed, Interests};
 use crate::key::Key;
 use crate::observe::SessionSpan;
@@ -13,7 +13,7 @@ use crate::protocol::{Doubt, Next, Protocol, Tell, Ticket, enter, hear, pause};
 use crate::shared::Shared;
 use crate::source::{Reading, Source};
 use crate::sync::Arc;
-use crate::table::Time;
+use crate::table::{Table, Time};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) enum End {
     Feed(FeedError),
-    Source(BoxError),
+    Source(EngineError),
     Doubt(Doubt),
     Panicked,
 }
@@ -83,6 +83,7 @@ pub(crate) async fn drive<K, S, F>(
     S: Source<K>,
     F: Feed<K>,
 {
+    let _closes = Closes(shared.table.clone());
     let driver = Arc::new(Driver::new(shared, source, feed));
     let mut sessions = JoinSet::new();
     let mut reads = JoinSet::new();
@@ -100,6 +101,16 @@ pub(crate) async fn drive<K, S, F>(
     reads.shutdown().await;
     // What the last second brought.
     driver.shared.report();
+}
+
+/// Closes the table, however the driver ends: by a panic of the user's `Hash`, `Eq` or `Clone` of a key, or with the
+/// runtime. Nothing more would be heard or read.
+struct Closes<K: Key>(Arc<Table<K>>);
+
+impl<K: Key> Drop for Closes<K> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 struct Driver<K: Key, S, F> {
@@ -138,9 +149,8 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
     async fn report(&self) {
         loop {
             sleep(Duration::from_secs(1)).await;
-            let live_since = self.protocol.lock().live_since();
-            let longest = self.shared.config.backoff.1;
-            if live_since.is_some_and(|since| since + longest < self.now()) {
+            let has_proved = self.protocol.lock().has_proved(self.now());
+            if has_proved {
                 self.shared.feed_trouble.clear();
             }
             self.shared.report();
@@ -163,7 +173,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
         }
     }
 
-    async fn read(&self, reads: &mut JoinSet<Result<Reading, BoxError>>) {
+    async fn read(&self, reads: &mut JoinSet<Result<Reading, EngineError>>) {
         let mut tickets = HashMap::<task::Id, Ticket<K>>::new();
         loop {
             let next = self.protocol.lock().next_read(self.now());
@@ -206,7 +216,7 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
     }
 
     /// A read has returned.
-    fn returned(&self, ticket: Ticket<K>, reading: Result<Reading, BoxError>) {
+    fn returned(&self, ticket: Ticket<K>, reading: Result<Reading, EngineError>) {
         let asked = ticket.keys.len();
         let reading = reading.and_then(|reading| match reading.versions.len() == asked {
             true => Ok(reading),
@@ -223,7 +233,8 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
             Err(error) => {
                 let cause = error.to_string();
                 let times = self.shared.store_trouble.note("unread", &cause);
-                self.shared.observer.trouble(&cause, times);
+                let then = "the store cannot be read, again and again: waits end by news of the feed, or by their timeouts";
+                self.shared.observer.trouble(&cause, times, then);
                 ticket.fail()
             }
         };
@@ -273,7 +284,8 @@ impl<K: Key, S: Source<K>, F: Feed<K>> Driver<K, S, F> {
             failed = if has_lasted { 0 } else { failed + 1 };
             let cause = end.to_string();
             let times = self.shared.feed_trouble.note(end.word(), &cause);
-            self.shared.observer.trouble(&cause, times);
+            let then = "sessions fail again and again: waits end by reads alone";
+            self.shared.observer.trouble(&cause, times, then);
             self.note_step();
             self.shared.report();
             sleep(pause(&self.shared.config, failed.saturating_sub(1))).await;

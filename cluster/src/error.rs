@@ -5,10 +5,11 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// Any error of a store's client, in the traits that a user may implement.
+/// Any error of a store's client.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What an engine answers a call with that it did not carry out, or not to the end.
+/// What an engine answers a call with that it did not carry out, or not to the end. A [`Source`](crate::Source) of one's
+/// own makes it of a text or of any other error: `"the disk is full".into()`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -50,6 +51,18 @@ impl From<BoxError> for EngineError {
             Ok(error) => *error,
             Err(error) => Self::Store(error),
         }
+    }
+}
+
+impl From<&str> for EngineError {
+    fn from(why: &str) -> Self {
+        Self::Store(why.into())
+    }
+}
+
+impl From<String> for EngineError {
+    fn from(why: String) -> Self {
+        Self::Store(why.into())
     }
 }
 

@@ -8,7 +8,7 @@ mod session;
 mod store;
 
 use crate::config::Config;
-use crate::error::{BoxError, FeedError};
+use crate::error::{EngineError, FeedError};
 use crate::feed::{Change, Feed};
 use crate::key::Key;
 use crate::position::{Epoch, Position};
@@ -127,7 +127,7 @@ impl<K> fmt::Debug for MemoryEngine<K> {
 }
 
 impl<K: Key> Source<K> for MemoryEngine<K> {
-    async fn versions(&self, keys: &[K]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[K]) -> Result<Reading, EngineError> {
         let store = self.store.lock();
         if store.refuses_reads {
             return Err("the store refuses reads".into());

@@ -20,10 +20,11 @@
 //! A stream that is gone is made again by the next read or commit, as [`NatsEngine::connect`] makes it; where the user
 //! may not, the error says what to run. All waits end with `Reset` then: it is another history.
 //!
-//! Give the stream no limits that drop the last event of a key (age, bytes, number of messages); a limit per subject is
-//! fine. A node that finds such limits says so ([`Stats::advice`](crate::Stats::advice)). A key whose last event was
-//! removed has no known version: a wait for it ends with `Reset` if events that it has not seen were discarded, and goes
-//! on from the stream's head. One that has seen nothing at all is told only of what was discarded while it waited.
+//! Give the stream no limits that drop the last event of a key (age, bytes, number of messages, a TTL of messages), and
+//! the retention `limits`; a limit per subject is fine. A node that finds such limits says so
+//! ([`Stats::advice`](crate::Stats::advice)). A key whose last event was removed has no known version: a wait for it
+//! ends with `Reset` if events that it has not seen were discarded, and goes on from the stream's head. One that has
+//! seen nothing at all is told only of what was discarded while it waited.
 
 mod commit;
 mod config;
@@ -35,7 +36,7 @@ mod stream;
 mod subjects;
 
 use crate::config::Config;
-use crate::error::{BoxError, EngineError, FeedError, KeyError};
+use crate::error::{EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
 use crate::source::{Reading, Source};
@@ -108,9 +109,9 @@ impl NatsEngine {
 }
 
 impl<K: WireKey> Source<K> for NatsEngine {
-    async fn versions(&self, keys: &[K]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[K]) -> Result<Reading, EngineError> {
         let subjects = keys.iter().map(|key| self.inner.subjects.event(key));
-        Ok(source::read(&self.inner, subjects.collect()).await?)
+        source::read(&self.inner, subjects.collect()).await
     }
 
     fn admit(&self, key: &K) -> Result<(), KeyError> {

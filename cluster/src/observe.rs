@@ -103,16 +103,16 @@ impl Observer {
         }
     }
 
-    /// Something fails, for the `times`th time in a row. Said once.
-    pub(crate) fn trouble(&self, cause: &str, times: u64) {
-        let _ = (cause, times);
+    /// Something fails, for the `times`th time in a row, and `then` follows. Said once.
+    pub(crate) fn trouble(&self, cause: &str, times: u64, then: &str) {
+        let _ = (cause, times, then);
         #[cfg(feature = "tracing")]
         if times == 2 {
             tracing::warn!(
                 target: "request_purgatory_cluster",
                 cluster = self.name.as_str(),
                 cause,
-                "it fails again and again; waits end by reads alone"
+                "{then}"
             );
         }
     }

@@ -36,7 +36,6 @@ use crate::table::{Order, Table, Time};
 use audit::{Audit, Wish};
 pub use doubt::Doubt;
 use queue::Queue;
-use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 pub use ticket::{Applied, Ticket};
@@ -79,8 +78,10 @@ struct Session<K> {
 pub struct Protocol<K> {
     table: Arc<Table<K>>,
     config: Config,
+    /// No more keys than are watched, however long the store cannot be read.
     to_read: Queue<K, Want>,
-    to_settle: VecDeque<(Time, Vec<K>)>,
+    /// Such as were watched a moment ago, with the time of one more read.
+    to_settle: Queue<K, Time>,
     audit: Option<Audit<K>>,
     reads_in_flight: usize,
     /// How many reads in a row have failed, and when the next one may begin.
@@ -100,7 +101,7 @@ impl<K: Key> Protocol<K> {
         Self {
             table,
             to_read: Queue::default(),
-            to_settle: VecDeque::new(),
+            to_settle: Queue::default(),
             audit: config
                 .rules
                 .keep(Rule::Audit)
@@ -171,6 +172,14 @@ impl<K: Key> Protocol<K> {
         self.session.as_ref()?.live_since
     }
 
+    /// Whether the session has shown that it hears: it has been live for the longest pause, and for two audits that
+    /// found nothing unheard.
+    pub fn has_proved(&self, now: Time) -> bool {
+        let longest = self.config.backoff.1;
+        let has_lasted = self.live_since().is_some_and(|since| since + longest < now);
+        has_lasted && self.audit.as_ref().is_none_or(Audit::is_passed)
+    }
+
     /// Whether this node is in step with the store.
     pub fn is_in_step(&self) -> bool {
         self.live_since().is_some() && self.failed == 0
@@ -181,6 +190,7 @@ impl<K: Key> Protocol<K> {
         let mut orders = Vec::new();
         let lingers = self.table.tend(now, self.config.linger, &mut orders);
         self.sort(orders);
+        self.note_progress(now);
         lingers
     }
 
@@ -189,6 +199,9 @@ impl<K: Key> Protocol<K> {
     fn sort(&mut self, orders: Vec<Order<K>>) {
         let mut late = Vec::new();
         for order in orders {
+            if let Order::Unwatch(key) = &order {
+                self.forget(key);
+            }
             match order {
                 Order::Verify(key) => self.want(key, Want::default()),
                 Order::Watch(key) => {
@@ -217,11 +230,32 @@ impl<K: Key> Protocol<K> {
         }
     }
 
+    /// Nothing is read of a key that the table has forgotten. (Its `Unwatch` may have come before this.)
     fn want(&mut self, key: K, want: Want) {
+        if self.table.entry(&key).is_none() {
+            return self.spare(want);
+        }
         self.to_read.push(key, |earlier| match earlier {
             Some(earlier) => earlier.and(want),
             None => want,
         });
+    }
+
+    /// The table has forgotten the key: it need not be read.
+    fn forget(&mut self, key: &K) {
+        self.to_settle.remove(key);
+        if let Some(want) = self.to_read.remove(key) {
+            self.spare(want);
+        }
+    }
+
+    /// A read that is not made is owed no more.
+    fn spare(&mut self, want: Want) {
+        if let Some(session) = &mut self.session
+            && want.owed_by == Some(session.number)
+        {
+            session.owed = session.owed.saturating_sub(1);
+        }
     }
 
     /// What to tell the feed next, in this session. One at a time: the next one is asked for when the feed has done the
@@ -259,18 +293,24 @@ impl<K: Key> Protocol<K> {
         };
         if session.tells_inherited && !self.config.rules.keep(Rule::ReadAtNewSession) {
             session.owed = session.owed.saturating_sub(keys.len());
-            self.note_progress(now);
-            return;
+            return self.note_progress(now);
         }
         if !session.is_exact && self.config.rules.keep(Rule::ReadAfterSettle) {
             let due = now.saturating_add(self.config.settle);
-            self.to_settle.push_back((due, keys.clone()));
+            for key in &keys {
+                // Behind all that are due earlier.
+                self.to_settle.remove(key);
+                if self.table.entry(key).is_some() {
+                    self.to_settle.push(key.clone(), |_| due);
+                }
+            }
         }
         // ORDERING: the read comes after the watch: a commit before the read begins is seen by it, one after the watch
         // is heard. There is no moment in between. (A read that is queued already begins later, too.)
         if self.config.rules.keep(Rule::ReadAfterWatch) {
             keys.into_iter().for_each(|key| self.want(key, want));
         }
+        self.note_progress(now);
     }
 
     /// What to read next. Several reads may be on their way.
@@ -284,11 +324,10 @@ impl<K: Key> Protocol<K> {
         if self.resumes > now {
             return Ok(Next::Wait(Some(self.resumes)));
         }
-        while self.to_settle.front().is_some_and(|(due, _)| *due <= now)
-            && let Some((_, keys)) = self.to_settle.pop_front()
+        while self.to_settle.first().is_some_and(|due| *due <= now)
+            && let Some((key, _)) = self.to_settle.pop()
         {
-            keys.into_iter()
-                .for_each(|key| self.want(key, Want::after_watch()));
+            self.want(key, Want::after_watch());
         }
         let mut batch = Vec::new();
         while batch.len() < self.config.read_batch
@@ -299,7 +338,7 @@ impl<K: Key> Protocol<K> {
         if !batch.is_empty() {
             return Ok(Next::Do(self.ticket(batch, false)));
         }
-        let settles = self.to_settle.front().map(|(due, _)| *due);
+        let settles = self.to_settle.first().copied();
         loop {
             let Some(audit) = &mut self.audit else {
                 return Ok(Next::Wait(settles));
@@ -378,9 +417,9 @@ impl<K: Key> Protocol<K> {
                         now,
                     );
                 }
-                self.note_progress(now);
             }
         }
+        self.note_progress(now);
         Ok(())
     }
 
@@ -469,4 +508,76 @@ pub(crate) fn pause(config: &Config, failed: u32) -> Duration {
         .saturating_mul(2u32.saturating_pow(failed))
         .min(longest);
     pause.mul_f64(0.5 + 0.5 * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The store cannot be read, and keys come and go in a session that watches them.
+    #[test]
+    fn g24_what_is_to_be_read_holds_no_key_that_is_forgotten() {
+        let config = Config {
+            linger: Duration::ZERO,
+            settle: Duration::MAX,
+            ..Config::default()
+        };
+        let mut now = Duration::ZERO;
+        let table = Arc::new(Table::new(100, config.rules, || {}));
+        let mut protocol = Protocol::new(table.clone(), &config, now);
+        protocol.begin(false, now);
+        let stays = table.enter(&0).expect("there is room");
+        for key in 1..1_000_u64 {
+            let entry = table.enter(&key).expect("there is room");
+            protocol.tend(now);
+            let in_flight = match protocol.next_read(now) {
+                Ok(Next::Do(ticket)) => Some(ticket),
+                _ => None,
+            };
+            let Some(Tell::Watch(keys)) = protocol.next_tell() else {
+                panic!("{key} is to be watched");
+            };
+            // Every other key is forgotten before the feed watches it.
+            if key % 2 == 0 {
+                protocol.watched(keys.clone(), now);
+            }
+            table.leave(&key, &entry);
+            now += Duration::from_millis(1);
+            protocol.tend(now);
+            if key % 2 == 1 {
+                protocol.watched(keys, now);
+            }
+            if let Some(ticket) = in_flight {
+                protocol.read(ticket.fail(), now).expect("it only fails");
+            }
+            while protocol.next_tell().is_some() {}
+        }
+        let settles = std::iter::from_fn(|| protocol.to_settle.pop());
+        assert_eq!(settles.map(|(key, _)| key).collect::<Vec<_>>(), [0]);
+        let reads = std::iter::from_fn(|| protocol.to_read.pop());
+        assert_eq!(reads.map(|(key, _)| key).collect::<Vec<_>>(), [0]);
+        table.leave(&0, &stays);
+    }
+
+    /// A session owes no read of a key that was forgotten before it could be made.
+    #[test]
+    fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
+        let config = Config {
+            linger: Duration::ZERO,
+            ..Config::default()
+        };
+        let now = Duration::ZERO;
+        let table = Arc::new(Table::new(100, config.rules, || {}));
+        let mut protocol = Protocol::new(table.clone(), &config, now);
+        let entry = table.enter(&7_u64).expect("there is room");
+        protocol.begin(true, now);
+        let Some(Tell::Watch(keys)) = protocol.next_tell() else {
+            panic!("the session watches what was watched before");
+        };
+        protocol.watched(keys, now);
+        assert_eq!(protocol.live_since(), None);
+        table.leave(&7, &entry);
+        protocol.tend(now);
+        assert_eq!(protocol.live_since(), Some(now));
+    }
 }

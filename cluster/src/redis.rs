@@ -24,8 +24,9 @@
 //! `CLIENT` or `SUBSCRIBE`, `UNSUBSCRIBE` and `PUBLISH`; `ROLE` and `INFO` where a node is to find the primary among
 //! several servers and to warn of the eviction policy.
 //!
-//! With several addresses, the first server that says it is a primary is used, by each session and each read anew. A
-//! *cluster* of Redis with hash slots is not supported: a script here touches names of several slots.
+//! With several addresses (one primary and its replicas), all are dialed at once, and the first that says it is a
+//! primary is used: by each session anew, and by reads and commits whenever their connection is lost. A *cluster* of
+//! Redis with hash slots is not supported: a script here touches names of several slots.
 
 mod commit;
 mod config;
@@ -38,7 +39,7 @@ mod session;
 mod tracking;
 
 use crate::config::Config;
-use crate::error::{BoxError, EngineError, FeedError, KeyError};
+use crate::error::{EngineError, FeedError, KeyError};
 use crate::feed::Feed;
 use crate::key::WireKey;
 use crate::position::Epoch;
@@ -119,7 +120,7 @@ impl RedisEngine {
 }
 
 impl<K: WireKey> Source<K> for RedisEngine {
-    async fn versions(&self, keys: &[K]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[K]) -> Result<Reading, EngineError> {
         let names = keys.iter().map(|key| self.inner.names.version(key));
         let names = names.collect::<Vec<_>>();
         let (epoch, versions) = self.read(&names).await?;

@@ -1,6 +1,6 @@
 //! The truth: versions, kept by a store.
 
-use crate::error::{BoxError, KeyError};
+use crate::error::{EngineError, KeyError};
 use crate::key::Key;
 use crate::position::Epoch;
 use std::future::Future;
@@ -34,7 +34,7 @@ pub trait Source<K: Key>: Send + Sync + 'static {
     ///
     /// # Errors
     /// The keys are read again, after [`Config::backoff`](crate::Config::backoff).
-    fn versions(&self, keys: &[K]) -> impl Future<Output = Result<Reading, BoxError>> + Send;
+    fn versions(&self, keys: &[K]) -> impl Future<Output = Result<Reading, EngineError>> + Send;
 
     /// Whether the store can hold this key. Asked before the key is watched, since one key that the store refuses would
     /// end every session.

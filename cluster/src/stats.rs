@@ -55,8 +55,9 @@ pub struct Stats {
     /// For how long this node has not been in step with the store. Zero while a session is live: every watched key is
     /// watched and was read.
     pub lag: Duration,
-    /// Why there is no session, while sessions fail: `None` once one has lasted for the longest pause of
-    /// [`Config::backoff`](crate::Config::backoff). Waits end by reads meanwhile, within an audit.
+    /// Why sessions fail, or hear nothing, while they do: `None` once one has lasted for the longest pause of
+    /// [`Config::backoff`](crate::Config::backoff) and for two audits that found nothing unheard. Waits end by reads
+    /// meanwhile, within an audit.
     pub feed_trouble: Option<Trouble>,
     /// Why reads fail, while they do. Waits of this node do not end meanwhile, except by the feed and by their timeouts.
     pub store_trouble: Option<Trouble>,

@@ -1,16 +1,18 @@
 //! The shipped driver with a feed and a store that do what a test says, on tokio's paused clock: how it goes on when
 //! they fail, and what it says of that.
 
+use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{
-    BoxError, Change, Changes, Cluster, ClusterWaits, Config, Epoch, Feed, FeedError,
+    Change, Changes, Cluster, ClusterWaits, Config, EngineError, Epoch, Feed, FeedError,
     InterestError, Interests, Position, Reading, Source, Stats, WaitError,
 };
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::block_in_place;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(30);
 const AUDIT: Duration = Duration::from_millis(500);
@@ -42,8 +44,9 @@ struct Script {
     version: u64,
     /// Each read finds another version.
     rises: bool,
-    /// When keys were read.
+    /// When keys were read, and how many.
     reads: Vec<Instant>,
+    keys_read: usize,
 }
 
 #[derive(Clone, Default)]
@@ -83,7 +86,7 @@ impl Engine {
 }
 
 impl Source<u64> for Engine {
-    async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[u64]) -> Result<Reading, EngineError> {
         let (epoch, slow, gated) = {
             let mut script = self.0.lock().unwrap();
             script.openings += u64::from(keys.is_empty());
@@ -99,6 +102,7 @@ impl Source<u64> for Engine {
         let mut versions = vec![Some(script.version); keys.len()];
         if !keys.is_empty() {
             script.reads.push(Instant::now());
+            script.keys_read += keys.len();
             if script.failing > 0 {
                 script.failing -= 1;
                 return Err("the disk is on fire".into());
@@ -331,6 +335,33 @@ async fn g24_reads_that_fail_pause_and_an_outage_is_forgotten() {
     assert!(pause <= AUDIT / 2 + 2 * FIRST, "{pause:?}");
 }
 
+/// While the store cannot be read, keys come and go. What is read afterwards is what is watched then.
+#[tokio::test(start_paused = true)]
+async fn g24_after_an_outage_no_key_is_read_that_is_watched_no_more() {
+    const KEYS: u64 = 100_000;
+    let engine = Engine::default();
+    engine.set(|it| (it.failing, it.version) = (u64::MAX, 1));
+    let config = Config {
+        audit: LONG * 100,
+        linger: FIRST,
+        backoff: (FIRST, LONGEST),
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    let waits = ClusterWaits::new(&node).unwrap();
+    for first in (0..KEYS).step_by(1_000) {
+        drop(node.interest(first..first + 1_000).unwrap());
+        until(&node, |it| it.watched_keys == 0).await;
+    }
+    let wait = waits.wait_past(KEYS, 0, Duration::MAX);
+    sleep(FIRST).await;
+    engine.set(|it| (it.failing, it.keys_read) = (0, 0));
+    assert_eq!(wait.await, Ok(1));
+    let read = engine.0.lock().unwrap().keys_read;
+    // (Those that were on their way are read again, if they are watched still.)
+    assert!(read < 10, "{read} keys were read");
+}
+
 /// News on its way is no fault of a session; but a feed that stays deaf is.
 #[tokio::test(start_paused = true)]
 async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
@@ -345,6 +376,30 @@ async fn g24_two_audits_in_a_row_that_find_what_was_not_heard_end_a_session() {
     engine.set(|it| it.rises = true);
     let stats = until(&node, |it| it.gaps == 1).await;
     assert_eq!(stats.feed_trouble.expect("it is deaf").word, "unheard");
+}
+
+/// Each session is live, and ends of the same: it is deaf, or ends before the second audit, or before the longest pause.
+#[tokio::test(start_paused = true)]
+async fn g24_a_trouble_lasts_until_two_audits_have_passed() {
+    for (lasts, audit) in [
+        (None, 2 * LONGEST),
+        (Some(3 * LONGEST), 2 * LONGEST),
+        (Some(LONGEST * 9 / 10), LONGEST / 10),
+    ] {
+        let engine = Engine::default();
+        engine.set(|it| (it.rises, it.lasts) = (lasts.is_none(), lasts));
+        let node = engine.node_with(audit);
+        let _interest = node.interest([7]).unwrap();
+        let stats = until(&node, |it| it.gaps == 4).await;
+        let trouble = stats.feed_trouble.expect("sessions end");
+        assert_eq!((trouble.times, stats.failed), (4, 0), "{}", trouble.cause);
+        engine.set(|it| (it.rises, it.lasts) = (false, None));
+        // (A session that is about to end may do so still.)
+        sleep(4 * LONGEST).await;
+        let before = until(&node, |it| it.lag.is_zero()).await;
+        let stats = until(&node, |it| it.feed_trouble.is_none()).await;
+        assert_eq!(stats.gaps, before.gaps);
+    }
 }
 
 /// A key that the node forgets before it could hear of what an audit has found is no fault of the session.
@@ -512,6 +567,54 @@ async fn g24_a_doubt_of_one_session_does_not_end_the_next() {
         (2, 1, Duration::ZERO)
     );
     assert_eq!(node.epoch(), Some(ANEW.epoch));
+}
+
+/// A key whose copy panics as often as this says.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Fragile(u64);
+
+static PANICS: AtomicU32 = AtomicU32::new(0);
+
+impl Clone for Fragile {
+    fn clone(&self) -> Self {
+        let left = PANICS.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        assert!(left.is_err(), "the copy panics");
+        Self(self.0)
+    }
+}
+
+/// The driver's own copy of a key panics: what waits is told, and nobody waits in vain from then on.
+#[tokio::test(start_paused = true)]
+async fn g24_a_driver_that_panics_ends_its_waits() {
+    let engine = MemoryEngine::<Fragile>::new();
+    let node = Cluster::start(engine.clone(), engine, Config::default()).unwrap();
+    let waits = ClusterWaits::new(&node).unwrap();
+    let wait = waits.wait_past(Fragile(7), 0, Duration::MAX);
+    // (Nothing of the driver has run yet.)
+    PANICS.store(1, SeqCst);
+    assert_eq!(timeout(LONG, wait).await, Ok(Err(WaitError::ShutDown)));
+    assert!(node.is_shut_down());
+    let later = waits.wait_past(Fragile(7), 0, Duration::MAX);
+    assert_eq!(later.await, Err(WaitError::ShutDown));
+}
+
+/// So is what waits when the runtime of the node ends.
+#[test]
+fn g24_a_runtime_that_ends_ends_its_waits() {
+    let engine = Engine::default();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_time().build().unwrap();
+    let waits = runtime.block_on(async {
+        let waits = ClusterWaits::new(&engine.node()).unwrap();
+        until(waits.cluster(), |it| it.lag.is_zero()).await;
+        waits
+    });
+    let wait = waits.wait_past(7, 0, Duration::MAX);
+    drop(runtime);
+    let other = tokio::runtime::Builder::new_current_thread();
+    let other = { other }.enable_time().build().unwrap();
+    let told = other.block_on(async { timeout(LONG, wait).await });
+    assert_eq!(told, Ok(Err(WaitError::ShutDown)));
 }
 
 /// While no session can be opened after one has ended, new keys are read at once, and the node is not in step.

@@ -5,7 +5,7 @@ use crate::error::{BoxError, EngineError};
 use crate::position::Epoch;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::GetStreamErrorKind;
-use async_nats::jetstream::stream::{Config, Info, Republish, Stream};
+use async_nats::jetstream::stream::{Config, Info, Republish, RetentionPolicy, Stream};
 use tokio::time::{sleep, timeout};
 
 /// The stream as it is now. One that is gone is made again.
@@ -88,8 +88,8 @@ fn check(inner: &Inner, info: &Info) -> Result<(), BoxError> {
         true => None,
         false => Some(
             format!(
-                "the stream {name} has limits (age, bytes or messages) that discard last events of keys: waits for \
-                 what was discarded end with Reset"
+                "the stream {name} has limits (age, bytes, messages, a TTL of messages, or a retention by interest or as a \
+                 work queue) that discard last events of keys: waits for what was discarded end with Reset"
             )
             .into(),
         ),
@@ -100,10 +100,41 @@ fn check(inner: &Inner, info: &Info) -> Result<(), BoxError> {
 
 /// Whether a key without an event never had one (or lost it by a purge, which is a loss of data).
 pub(super) fn keeps_all_keys(config: &Config) -> bool {
-    config.max_age.is_zero() && config.max_bytes <= 0 && config.max_messages <= 0
+    config.retention == RetentionPolicy::Limits
+        && config.max_age.is_zero()
+        && config.max_bytes <= 0
+        && config.max_messages <= 0
+        && !config.allow_message_ttl
 }
 
 pub(super) fn epoch(info: &Info) -> Result<Epoch, BoxError> {
     let nanos = info.created.unix_timestamp_nanos();
     Ok(Epoch(u64::try_from(nanos)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_discards_a_last_event_is_told_from_what_does_not() {
+        let keeps = |change: fn(&mut Config)| {
+            let mut config = Config {
+                max_messages_per_subject: 10,
+                ..Config::default()
+            };
+            change(&mut config);
+            keeps_all_keys(&config)
+        };
+        assert!(keeps(|_| ()));
+        // The server says -1 of what has no limit.
+        assert!(keeps(|it| (it.max_bytes, it.max_messages) = (-1, -1)));
+        assert!(!keeps(|it| it.max_bytes = 1));
+        assert!(!keeps(|it| it.max_messages = 1));
+        assert!(!keeps(|it| it.max_age = Duration::from_nanos(1)));
+        assert!(!keeps(|it| it.retention = RetentionPolicy::Interest));
+        assert!(!keeps(|it| it.retention = RetentionPolicy::WorkQueue));
+        assert!(!keeps(|it| it.allow_message_ttl = true));
+    }
 }

@@ -43,7 +43,9 @@ pub(super) struct Audit<K> {
     slice: usize,
     next_round: Time,
     round: Option<Round<K>>,
+    /// How many rounds in a row have found a fault, and how many none.
     faults: u32,
+    sound: u32,
     ends_session: bool,
 }
 
@@ -57,6 +59,7 @@ impl<K: Key> Audit<K> {
             next_round: now.saturating_add(jittered(config.audit)),
             round: None,
             faults: 0,
+            sound: 0,
             ends_session: config.rules.keep(Rule::EndWhenUnheard),
         }
     }
@@ -65,6 +68,12 @@ impl<K: Key> Audit<K> {
     pub(super) fn restart(&mut self, now: Time) {
         self.next_round = now.saturating_add(jittered(self.period));
         self.round = None;
+        self.sound = 0;
+    }
+
+    /// Whether two rounds in a row have found no fault since all keys were read.
+    pub(super) fn is_passed(&self) -> bool {
+        self.sound >= 2
     }
 
     /// What was not heard in an earlier session, or without one, is no fault of the next one.
@@ -132,9 +141,9 @@ impl<K: Key> Audit<K> {
         if let Some(due) = settles {
             return Wish::Wait(due);
         }
-        self.faults = match round.has_fault {
-            true => self.faults + 1,
-            false => 0,
+        (self.faults, self.sound) = match round.has_fault {
+            true => (self.faults + 1, 0),
+            false => (0, self.sound.saturating_add(1)),
         };
         self.round = None;
         match self.faults >= 2 && self.ends_session {

@@ -8,12 +8,14 @@ use ::redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo,
     PushKind, RedisError, Script, ServerErrorKind, Value, cmd,
 };
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -162,17 +164,23 @@ impl Addresses {
         })
     }
 
-    /// Connects to the first server that says it is a primary, or says of each why there is no connection.
+    /// Dials all servers at once, so that a silent one holds up nothing, and connects to the first one that says it is a
+    /// primary; or says of each why there is no connection.
     pub(super) async fn connect(
         &self,
         push: impl Fn(PushInfo) + Clone + Send + Sync + 'static,
     ) -> Result<Connection, RedisError> {
+        let dials = self.servers.iter().map(|server| {
+            let dialed = self.try_one(server, push.clone());
+            dialed.map(move |dialed| dialed.map_err(|error| (server, error)))
+        });
+        let mut dials = dials.collect::<FuturesUnordered<_>>();
         // (There is an address: `parse` sees to it.)
         let (mut kind, mut causes) = (ErrorKind::InvalidClientConfig, Vec::new());
-        for server in &self.servers {
-            match self.try_one(server, push.clone()).await {
+        while let Some(dialed) = dials.next().await {
+            match dialed {
                 Ok(connection) => return Ok(connection),
-                Err(error) => {
+                Err((server, error)) => {
                     kind = error.kind();
                     causes.push(format!("{server}: {error}"));
                 }
@@ -195,7 +203,31 @@ impl Addresses {
         server: &Server,
         push: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<Connection, RedisError> {
-        let connection = match server {
+        // What becomes of a connection that is not taken concerns nobody: its end must not end the session.
+        let is_taken = Arc::new(AtomicBool::new(false));
+        let taken = is_taken.clone();
+        let connection = self.open(server, move |it| {
+            // ORDERING: Relaxed: nobody has asked for news before it is set; and what comes of a connection that ends in
+            // this very moment, the next command finds out too.
+            if taken.load(Ordering::Relaxed) {
+                push(it);
+            }
+        });
+        let connection = connection.await?;
+        if !is_primary(&connection).await? {
+            return Err((ErrorKind::Io, "the server is no primary").into());
+        }
+        // ORDERING: Relaxed: as above.
+        is_taken.store(true, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    async fn open(
+        &self,
+        server: &Server,
+        push: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<Connection, RedisError> {
+        match server {
             Server::Real(client) => {
                 let config = AsyncConnectionConfig::new()
                     .set_connection_timeout(Some(self.timeout))
@@ -205,27 +237,13 @@ impl Addresses {
                         Ok::<_, std::convert::Infallible>(())
                     });
                 let connection = client.get_multiplexed_async_connection_with_config(&config);
-                Connection::Real(connection.await?)
+                connection.await.map(Connection::Real)
             }
             #[cfg(feature = "rules")]
-            Server::Simulated(wire) => Connection::Simulated(wire.connect(Box::new(push)).await?),
-        };
-        let role = match connection.run(&cmd("ROLE")).await {
-            // A user who may not ask is taken to know the address.
-            Err(error) if is_forbidden(&error) => return Ok(connection),
-            role => role?,
-        };
-        let is_primary = match role {
-            Value::Array(role) => match role.first() {
-                Some(Value::BulkString(role)) => role == b"master",
-                Some(Value::SimpleString(role)) => role == "master",
-                _ => false,
-            },
-            _ => false,
-        };
-        match is_primary {
-            true => Ok(connection),
-            false => Err((ErrorKind::Io, "the server is no primary").into()),
+            Server::Simulated(wire) => {
+                let socket = wire.connect(Box::new(push)).await;
+                socket.map(Connection::Simulated)
+            }
         }
     }
 
@@ -285,6 +303,22 @@ impl Addresses {
         }
         answer
     }
+}
+
+/// A user who may not ask is taken to know the address.
+async fn is_primary(connection: &Connection) -> Result<bool, RedisError> {
+    let role = match connection.run(&cmd("ROLE")).await {
+        Err(error) if is_forbidden(&error) => return Ok(true),
+        role => role?,
+    };
+    let Value::Array(role) = role else {
+        return Ok(false);
+    };
+    Ok(match role.first() {
+        Some(Value::BulkString(role)) => role == b"master",
+        Some(Value::SimpleString(role)) => role == "master",
+        _ => false,
+    })
 }
 
 /// Later callers connect anew, unless one has done that already.

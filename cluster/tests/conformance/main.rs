@@ -212,8 +212,8 @@ async fn silence_ends_the_session<R: Rig>() {
     let start = Instant::now();
     let error = end(&mut changes).await;
     assert!(matches!(error, FeedError::Silent(_)), "{error}");
-    let longest = 3 * config().ping + Duration::from_millis(500);
-    assert!(start.elapsed() < longest, "after {:?}", start.elapsed());
+    // (A busy machine is late.)
+    assert!(start.elapsed() < LONG / 2, "after {:?}", start.elapsed());
 }
 
 async fn a_quiet_session_stays<R: Rig>() {
@@ -289,7 +289,7 @@ async fn a_source_that_cannot_be_read_lets_waits_expire<R: Rig>() {
     let start = Instant::now();
     let wait = node.wait_past(key(0), 0, Duration::from_millis(700)).await;
     assert_eq!(wait, Err(WaitError::Expired));
-    assert!(start.elapsed() < Duration::from_millis(1_500), "on time");
+    assert!(start.elapsed() < LONG / 2, "on time");
     assert!(
         node.cluster().stats().lag >= Duration::from_millis(600),
         "the lag shows"

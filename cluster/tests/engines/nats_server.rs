@@ -26,6 +26,13 @@ struct Connection {
     is_cut: Arc<AtomicBool>,
 }
 
+impl Connection {
+    fn cut(self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+        (self.tell)(Event::Disconnected);
+    }
+}
+
 #[derive(Default)]
 struct State {
     opened: u64,
@@ -59,9 +66,18 @@ impl NatsServer {
 
     pub fn cut(&self) {
         let connections = std::mem::take(&mut self.state().connections);
-        for connection in connections.into_values() {
-            connection.is_cut.store(true, Ordering::Relaxed);
-            (connection.tell)(Event::Disconnected);
+        connections.into_values().for_each(Connection::cut);
+    }
+
+    /// Ends one of the connections, `chosen` among as many as there are.
+    pub fn cut_one(&self, chosen: impl FnOnce(usize) -> usize) {
+        let mut state = self.state();
+        let chosen = chosen(state.connections.len());
+        let number = state.connections.keys().nth(chosen).copied();
+        let connection = number.and_then(|number| state.connections.remove(&number));
+        drop(state);
+        if let Some(connection) = connection {
+            connection.cut();
         }
     }
 

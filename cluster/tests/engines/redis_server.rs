@@ -42,6 +42,16 @@ struct Connection {
     is_cut: Arc<AtomicBool>,
 }
 
+impl Connection {
+    fn cut(self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+        (self.push)(PushInfo {
+            kind: PushKind::Disconnection,
+            data: Vec::new(),
+        });
+    }
+}
+
 #[derive(Default)]
 struct State {
     opened: u64,
@@ -69,12 +79,18 @@ impl RedisServer {
 
     pub fn cut(&self) {
         let connections = std::mem::take(&mut self.state().connections);
-        for connection in connections.into_values() {
-            connection.is_cut.store(true, Ordering::Relaxed);
-            (connection.push)(PushInfo {
-                kind: PushKind::Disconnection,
-                data: Vec::new(),
-            });
+        connections.into_values().for_each(Connection::cut);
+    }
+
+    /// Ends one of the connections, `chosen` among as many as there are.
+    pub fn cut_one(&self, chosen: impl FnOnce(usize) -> usize) {
+        let mut state = self.state();
+        let chosen = chosen(state.connections.len());
+        let number = state.connections.keys().nth(chosen).copied();
+        let connection = number.and_then(|number| state.connections.remove(&number));
+        drop(state);
+        if let Some(connection) = connection {
+            connection.cut();
         }
     }
 

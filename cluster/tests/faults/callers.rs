@@ -3,15 +3,18 @@
 use crate::load::print_row;
 use crate::lost::{key, ms};
 use crate::support::engine::{Key, NatsRig, RedisRig, Rig};
-use crate::support::eventually;
 use crate::support::proxy::{Proxy, Upstream};
 use crate::support::redis_server::RedisServer;
+use crate::support::{LONG, eventually};
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
-use request_purgatory_cluster::{Cluster, Config, EngineError, Feed, Position, Source};
+use request_purgatory_cluster::{
+    Cluster, ClusterWaits, Config, EngineError, Feed, Position, Source,
+};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpSocket;
+use tokio::time::sleep;
 
 /// As many as `callers` fail at once, and each is told within the bound. Returns when the last one was.
 async fn all_fail<F>(callers: usize, commit: impl Fn() -> F, bound: Duration) -> Duration
@@ -89,6 +92,59 @@ async fn f5_nats_callers_do_not_wait_for_each_other() {
     })
     .await;
     print_rows("NATS", &worst, thawed.elapsed());
+}
+
+/// The first of two servers accepts, and is silent for good; or closes the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f5_redis_a_first_server_that_does_not_answer_holds_up_nothing() {
+    let server = RedisServer::start(&[]).await;
+    let silent = Proxy::start(Upstream::Unix(server.socket())).await;
+    silent.freeze(true);
+    // (There is nothing behind it.)
+    let closing = Proxy::start(Upstream::Unix(server.socket().with_extension("none"))).await;
+    let second = Proxy::start(Upstream::Unix(server.socket())).await;
+    // It answers when the first one has had the time to close.
+    let late = async || {
+        sleep(ms(200)).await;
+        second.freeze(false);
+    };
+    for (first, name) in [(silent.port, "silent"), (closing.port, "closing")] {
+        let config = RedisConfig {
+            addresses: [first, second.port]
+                .map(|port| format!("redis://127.0.0.1:{port}"))
+                .into(),
+            // None may need as long.
+            timeout: LONG,
+            ..RedisConfig::default()
+        };
+        let start = Instant::now();
+        second.freeze(true);
+        let (engine, ()) = tokio::join!(RedisEngine::connect(config), late());
+        let engine = engine.expect("the second one answers");
+        second.freeze(true);
+        let node = Cluster::start(engine.clone(), engine.clone(), Config::default());
+        let waits = ClusterWaits::new(&node.expect("in a runtime")).expect("there is a thread");
+        late().await;
+        let seen = engine.commit(&key("a"), b"x").await.expect("it commits");
+        let wait = waits.wait_past(key("a"), seen.version, LONG);
+        let position = engine.commit(&key("a"), b"x").await.expect("it commits");
+        let reading = engine.versions(&[key("a")]).await.expect("it reads");
+        assert_eq!(reading.versions, [Some(position.version)]);
+        assert_eq!(wait.await, Ok(position.version));
+        let worst = start.elapsed();
+        assert!(worst < LONG / 2, "{worst:?}");
+        eventually("the node is in step", async || {
+            waits.cluster().stats().lag.is_zero().then_some(())
+        })
+        .await;
+        let then = format!("{:.1?}", start.elapsed());
+        // What becomes of the first one is no news to the session.
+        sleep(ms(300)).await;
+        let stats = waits.cluster().stats();
+        assert_eq!((stats.failed, stats.gaps), (0, 0), "{stats:?}");
+        let row = format!("F5 first server {name}");
+        print_row(&row, "Redis", 1, 0, worst, then);
+    }
 }
 
 /// The error, and what a node says of its trouble, name the address, and nothing that is secret.

@@ -170,34 +170,61 @@ async fn a_writer_does_not_publish<const PUBLISHED: bool>(left_out: Option<Rule>
     (lost, load)
 }
 
+/// How a node goes: in order, or as by a `kill -9`, with all that ran for it and no word to anyone.
+#[derive(Clone, Copy)]
+enum Going {
+    ShutDown,
+    Killed,
+}
+
 /// The node that clients wait on is gone; they come again, to the other one, and what was committed meanwhile is there.
-async fn a_node_is_gone<R: Rig>(left_out: &[Rule]) {
+async fn a_node_is_gone<R: Rig>(going: Going, left_out: &[Rule]) {
     use request_purgatory_cluster::{Cluster, ClusterWaits, WaitError};
     let rig = R::start(CAPACITY).await;
     let rules = left_out
         .iter()
         .fold(Rules::default(), |rules, rule| rules.without(*rule));
     let config = config(rules);
-    let start = || {
-        let node =
-            Cluster::start(rig.engine(), rig.engine(), config.clone()).expect("in a runtime");
+    let start = |engine: R::Engine| {
+        let node = Cluster::start(engine.clone(), engine, config.clone()).expect("in a runtime");
         ClusterWaits::new(&node).expect("there is a thread")
     };
-    let first = start();
+    // All that runs for the first node: its tasks, and those of its connections.
+    let process = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("there is a thread");
+    let first = {
+        let _inside = process.enter();
+        start(rig.another())
+    };
     let keys = keys(4);
     let waits = keys
         .iter()
         .map(|key| first.wait_past(key.clone(), 0, BOUND))
         .collect::<Vec<_>>();
-    first.cluster().shutdown();
-    for wait in waits {
-        assert_eq!(wait.await, Err(WaitError::ShutDown));
+    match going {
+        Going::ShutDown => {
+            first.cluster().shutdown();
+            for wait in waits {
+                assert_eq!(wait.await, Err(WaitError::ShutDown));
+            }
+        }
+        Going::Killed => {
+            support::eventually("the node is in step", async || {
+                let stats = first.cluster().stats();
+                (stats.lag.is_zero() && stats.watched_keys == KEYS).then_some(())
+            })
+            .await;
+        }
     }
+    process.shutdown_background();
     for key in &keys {
         rig.commit(key).await.expect("it commits");
     }
     // Its session is not open yet when the clients come.
-    let second = start();
+    let second = start(rig.engine());
     let again = keys
         .iter()
         .map(|key| second.wait_past(key.clone(), 0, PATIENCE));
@@ -206,15 +233,26 @@ async fn a_node_is_gone<R: Rig>(left_out: &[Rule]) {
         lost += usize::from(wait.await.is_err());
     }
     let worst = asked.elapsed();
-    let (name, then) = match left_out.is_empty() {
+    let name = match going {
+        Going::ShutDown => "node shut down",
+        Going::Killed => "kill -9 of a node",
+    };
+    let (without, then) = match left_out.is_empty() {
         true => {
             let is_in_step = async || second.cluster().stats().lag.is_zero().then_some(());
             support::eventually("the node is in step", is_in_step).await;
-            ("node gone", format!("{:.1?}", asked.elapsed()))
+            ("", format!("{:.1?}", asked.elapsed()))
         }
-        false => ("node gone (without its rules)", String::new()),
+        false => (" (without its rules)", String::new()),
     };
-    load::print_row(name, R::NAME, KEYS, lost, worst, then);
+    load::print_row(
+        &format!("{name}{without}"),
+        R::NAME,
+        KEYS,
+        lost,
+        worst,
+        then,
+    );
     match left_out.is_empty() {
         true => assert_eq!(lost, 0),
         false => assert!(lost > 0),
@@ -270,14 +308,26 @@ async fn redis_tracking_hears_a_writer_that_does_not_publish() {
     check("writer that does not publish", lost, true, &load);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_a_node_is_gone() {
-    a_node_is_gone::<RedisPublished>(&[]).await;
-    a_node_is_gone::<RedisPublished>(&[Rule::ReadAtNewSession, Rule::ReadWithoutSession]).await;
+/// In both ways; the second time without the rules by which the other node reads what was committed meanwhile.
+async fn nodes_are_gone<R: Rig>() {
+    for going in [Going::ShutDown, Going::Killed] {
+        a_node_is_gone::<R>(going, &[]).await;
+        let rules = [Rule::ReadAtNewSession, Rule::ReadWithoutSession];
+        a_node_is_gone::<R>(going, &rules).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nats_a_node_is_gone() {
-    a_node_is_gone::<NatsRig>(&[]).await;
-    a_node_is_gone::<NatsRig>(&[Rule::ReadAtNewSession, Rule::ReadWithoutSession]).await;
+async fn redis_tracking_nodes_are_gone() {
+    nodes_are_gone::<RedisTracking>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_published_nodes_are_gone() {
+    nodes_are_gone::<RedisPublished>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_nodes_are_gone() {
+    nodes_are_gone::<NatsRig>().await;
 }

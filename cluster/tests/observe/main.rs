@@ -50,7 +50,8 @@ async fn live_through(engine: &MemoryEngine<u64>, node: &Cluster<u64>) {
     engine.refuse_reads(true);
     engine.cut();
     until(node, "no session opens", |it| {
-        it.failed >= 2 && !it.lag.is_zero()
+        let unread = it.store_trouble.as_ref().map_or(0, |it| it.times);
+        it.failed >= 2 && unread >= 2 && !it.lag.is_zero()
     })
     .await;
     // Reads return another history.
@@ -217,4 +218,14 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
             .count()
     };
     assert_eq!(about("the store could not be read"), 1, "{lines:?}");
+    // And what follows of it.
+    for line in lines.iter() {
+        let is_of_reads = line["cause"] == "the store refuses reads";
+        let follows = match is_of_reads {
+            true => "by news of the feed, or by their timeouts",
+            false => "by reads alone",
+        };
+        assert!(line["message"].ends_with(follows), "{line:?}");
+    }
+    assert_eq!(about("the store refuses reads"), 2, "{lines:?}");
 }

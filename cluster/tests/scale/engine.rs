@@ -6,7 +6,7 @@ use crate::engines::{Host, Traffic};
 use fastrand::Rng;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{News, RedisConfig, RedisEngine};
-use request_purgatory_cluster::{BoxError, Cluster, Config, Epoch, Reading, Source};
+use request_purgatory_cluster::{Cluster, Config, EngineError, Epoch, Reading, Source};
 use std::collections::HashMap;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +56,20 @@ impl Store {
             .lock()
             .expect("no test panics with it")
             .u64(..below)
+    }
+
+    /// Until the next of what happens by chance, and as often as this on average.
+    pub fn pause(&self, mean: Duration) -> Duration {
+        let chance = self.random.lock().expect("no test panics with it").f64();
+        // (Of 0 there is no logarithm.)
+        mean.mul_f64(-(1.0 - chance).ln())
+    }
+
+    pub fn shuffle<T>(&self, all: &mut [T]) {
+        self.random
+            .lock()
+            .expect("no test panics with it")
+            .shuffle(all);
     }
 
     pub fn commit(&self, key: u64) -> u64 {
@@ -170,13 +184,22 @@ impl Server {
             Self::Nats(server, _) => server.cut(),
         }
     }
+
+    /// Ends any connection.
+    pub fn cut_one(&self, store: &Store) {
+        let any = |of: usize| store.random(of.max(1) as u64) as usize;
+        match self {
+            Self::Tracking(server) | Self::Published(server) => server.cut_one(any),
+            Self::Nats(server, _) => server.cut_one(any),
+        }
+    }
 }
 
 /// A read of NATS: one request for each key, beside two for the stream.
 struct Reads(Arc<Store>);
 
 impl Source<u64> for Reads {
-    async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[u64]) -> Result<Reading, EngineError> {
         let store = &self.0;
         sleep(store.delay()).await;
         if store.is_gone() {

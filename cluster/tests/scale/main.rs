@@ -1,5 +1,6 @@
 //! Very many nodes on one engine, on virtual time: what the engine and each node are asked and told. Keys, commits and
-//! clients come by chance; every node restarts once, one after the other; then the engine is gone for 30 s.
+//! clients come by chance, and now and then a connection ends; every node restarts once, in any order; then the engine is
+//! gone for 30 s.
 
 #![allow(unreachable_pub, reason = "a test has no users")]
 
@@ -19,12 +20,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 const KEYS: u64 = 10_000;
+/// From then on until nodes restart each node makes one audit, on average.
+const STEADY: u64 = 15;
 /// Waits on each node.
 const CLIENTS: usize = 20;
 /// In each second, on all nodes together.
 const COMMITS: u64 = 200;
-/// From then on nodes restart, one after the other.
+/// From then on nodes restart, one after the other, and a connection ends now and then.
 const RESTARTS: u64 = 30;
+/// How long a node keeps all of its connections, on average.
+const CUT_AFTER: Duration = Duration::from_secs(60);
 /// The engine is gone.
 const GONE: u64 = 70;
 const BACK: u64 = 100;
@@ -98,12 +103,23 @@ impl Outcome {
 }
 
 async fn commit(store: Arc<Store>, server: Server, start: Instant) {
+    let mut next = start;
     while start.elapsed().as_secs() < QUIET {
-        sleep(Duration::from_millis(1_000 / COMMITS)).await;
+        next += store.pause(Duration::from_secs(1) / COMMITS as u32);
+        sleep_until(next).await;
         if !store.is_gone() {
             let key = store.random(KEYS);
             server.committed(key, store.commit(key));
         }
+    }
+}
+
+async fn cut(store: Arc<Store>, server: Server, nodes: usize, start: Instant) {
+    let mut next = start + Duration::from_secs(RESTARTS);
+    while start.elapsed().as_secs() < GONE {
+        next += store.pause(CUT_AFTER / nodes as u32);
+        sleep_until(next).await;
+        server.cut_one(&store);
     }
 }
 
@@ -123,9 +139,12 @@ async fn live(engine: &str, nodes: usize) -> Outcome {
         places.push(place);
     }
     tasks.spawn(commit(store.clone(), server.clone(), start));
+    tasks.spawn(cut(store.clone(), server.clone(), nodes, start));
     at(RESTARTS).await;
     let pause = Duration::from_secs(GONE - RESTARTS - 10) / nodes as u32;
-    for place in &places {
+    let mut restarted = places.iter().collect::<Vec<_>>();
+    store.shuffle(&mut restarted);
+    for place in restarted {
         let fresh = node(&server);
         let old = std::mem::replace(&mut *place.lock().expect("no test panics with it"), fresh);
         old.cluster().shutdown();
@@ -178,12 +197,16 @@ fn run(engine: &str, nodes: usize) -> Outcome {
         .build();
     let runtime = runtime.expect("it needs nothing of the system");
     let outcome = runtime.block_on(live(engine, nodes));
-    let [asked, told, keys_read, bytes] = outcome.mean(10..RESTARTS);
+    let [asked, told, keys_read, bytes] = outcome.mean(STEADY..RESTARTS);
+    let each = |sum: f64| sum / nodes as f64;
     let messages = |it: &Second| it.asked + it.told;
     println!(
-        "| {engine} | {nodes} | {asked:.0} | {told:.0} | {keys_read:.0} | {:.0} | {:.1} | {} | {} | {} | {:.1} | {} |",
+        "| {engine} | {nodes} | {asked:.0} | {told:.0} | {keys_read:.0} | {:.0} | {:.1} | {:.2} | {:.2} | {} | {} | {} \
+         | {:.1} | {} |",
         bytes / 1e3,
-        (asked + told) / nodes as f64,
+        each(asked + told),
+        each(keys_read),
+        each(bytes) / 1e3,
         outcome.worst(RESTARTS..GONE, messages),
         outcome.worst(BACK..END, messages),
         outcome.worst(BACK..END, |it| it.keys_read),
@@ -211,7 +234,8 @@ fn g24_a_rolling_restart_and_an_engine_that_is_gone_lose_nothing() {
 #[ignore = "takes minutes: .ci/cluster-faults scale"]
 fn scale() {
     println!(
-        "| engine | nodes | asked/s | told/s | keys read/s | kB/s | messages/s and node | worst second of the restarts \
+        "| engine | nodes | asked/s | told/s | keys read/s | kB/s | messages/s and node | keys read/s and node \
+         | kB/s and node | worst second of the restarts \
          | worst second after 30 s without the engine | keys read in the worst second then | in step after, s | lost |"
     );
     for engine in ENGINES {

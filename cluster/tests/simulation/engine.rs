@@ -4,7 +4,7 @@ use crate::store::KEYS;
 use crate::world::{Backend, World};
 use fastrand::Rng;
 use request_purgatory_cluster::{
-    BoxError, Change, Changes, Cluster, Config, Feed, FeedError, Interests, Reading, Source,
+    Change, Changes, Cluster, Config, EngineError, Feed, FeedError, Interests, Reading, Source,
 };
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Engine {
 }
 
 impl Source<u64> for Engine {
-    async fn versions(&self, keys: &[u64]) -> Result<Reading, BoxError> {
+    async fn versions(&self, keys: &[u64]) -> Result<Reading, EngineError> {
         self.world.sleep(0..=6).await;
         if self.world.is_within(self.world.scenario.is_unread) {
             return Err("nothing can be read".into());

@@ -24,6 +24,9 @@ pub trait Rig: Sized + Send + Sync {
     /// What nodes use.
     fn engine(&self) -> Self::Engine;
 
+    /// The same with connections of its own, made when it is first used.
+    fn another(&self) -> Self::Engine;
+
     /// Commits through another connection, which no fault touches. Returns the version.
     async fn commit(&self, key: &Key) -> Result<u64, BoxError>;
 
@@ -55,6 +58,10 @@ impl Rig for MemoryEngine<Key> {
         self.clone()
     }
 
+    fn another(&self) -> Self {
+        self.clone()
+    }
+
     async fn commit(&self, key: &Key) -> Result<u64, BoxError> {
         Ok(Self::commit(self, key.clone()).version)
     }
@@ -80,6 +87,7 @@ impl Rig for MemoryEngine<Key> {
 pub struct RedisRig<const PUBLISHED: bool> {
     pub server: RedisServer,
     pub proxy: Proxy,
+    config: RedisConfig,
     engine: RedisEngine,
     writer: RedisEngine,
 }
@@ -105,11 +113,13 @@ impl<const PUBLISHED: bool> RedisRig<PUBLISHED> {
         let server = RedisServer::start(arguments).await;
         let proxy = Proxy::start(Upstream::Unix(server.socket())).await;
         let address = format!("redis://127.0.0.1:{}", proxy.port);
-        let engine = RedisEngine::new(Self::config(address, capacity));
+        let config = Self::config(address, capacity);
+        let engine = RedisEngine::new(config.clone());
         let writer = RedisEngine::new(Self::config(server.url(), capacity));
         Self {
             engine: engine.expect("the address is sound"),
             writer: writer.expect("the address is sound"),
+            config,
             server,
             proxy,
         }
@@ -130,6 +140,10 @@ impl<const PUBLISHED: bool> Rig for RedisRig<PUBLISHED> {
 
     fn engine(&self) -> RedisEngine {
         self.engine.clone()
+    }
+
+    fn another(&self) -> RedisEngine {
+        RedisEngine::new(self.config.clone()).expect("the address is sound")
     }
 
     async fn commit(&self, key: &Key) -> Result<u64, BoxError> {
@@ -161,6 +175,7 @@ impl<const PUBLISHED: bool> Rig for RedisRig<PUBLISHED> {
 pub struct NatsRig {
     pub server: NatsServer,
     pub proxy: Proxy,
+    config: NatsConfig,
     engine: NatsEngine,
     writer: NatsEngine,
 }
@@ -196,9 +211,10 @@ impl Rig for NatsRig {
         config.options = config.options.ignore_discovered_servers();
         let writer = NatsEngine::connect(Self::config(vec![server.url()], capacity)).await;
         let writer = writer.expect("JetStream is on");
-        let engine = NatsEngine::connect(config).await;
+        let engine = NatsEngine::connect(config.clone()).await;
         Self {
             engine: engine.expect("the proxy serves"),
+            config,
             writer,
             server,
             proxy,
@@ -207,6 +223,10 @@ impl Rig for NatsRig {
 
     fn engine(&self) -> NatsEngine {
         self.engine.clone()
+    }
+
+    fn another(&self) -> NatsEngine {
+        NatsEngine::new(self.config.clone())
     }
 
     async fn commit(&self, key: &Key) -> Result<u64, BoxError> {

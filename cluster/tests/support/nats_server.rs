@@ -20,6 +20,7 @@ struct Routes {
 }
 
 const CONFIG: &str = "server.conf";
+const DATA: &str = "js";
 
 impl NatsServer {
     pub async fn start() -> Self {
@@ -92,6 +93,12 @@ impl NatsServer {
         self.wait_until_ready().await;
     }
 
+    /// After a kill: nothing is left of the streams.
+    pub fn remove_data(&self) {
+        let removed = std::fs::remove_dir_all(self.directory.path().join(DATA));
+        removed.expect("it has written something");
+    }
+
     async fn wait_until_ready(&self) {
         eventually("nats-server accepts connections", async || {
             TcpStream::connect(("127.0.0.1", self.port)).await.ok()
@@ -112,7 +119,7 @@ fn launch(directory: &TempDir, port: Option<u16>, routes: Option<&Routes>) -> Se
         ".",
         "-js",
         "-sd",
-        "js",
+        DATA,
     ]);
     if directory.path().join(CONFIG).exists() {
         command.args(["-c", CONFIG]);

@@ -3,7 +3,7 @@
 use crate::store::{Store, Topic};
 use axum::body::Bytes;
 use moka::future::Cache;
-use request_purgatory_cluster::{BoxError, EngineError, Event, Position};
+use request_purgatory_cluster::{EngineError, Event, Position};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt;
@@ -115,14 +115,13 @@ impl Bodies {
         found: u64,
     ) -> Result<Arc<Answer>, FetchError> {
         self.fetches.fetch_add(1, Ordering::Relaxed);
-        let store = |error: BoxError| FetchError::Store(error.into());
         let (events, head) = match self.store.events(&topic, seen.version, LIMIT).await {
             Ok(events) => (events, None),
             Err(EngineError::Reset(head)) => (Vec::new(), Some(head)),
             Err(error) => return Err(FetchError::Store(error)),
         };
         // Read after the events, so that they belong to the history that the client knows, or are not given to it.
-        let epoch = self.store.epoch().await.map_err(store)?;
+        let epoch = self.store.epoch().await.map_err(FetchError::Store)?;
         if epoch != seen.epoch {
             return Err(FetchError::Gone(Position { epoch, version: 0 }));
         }
@@ -155,7 +154,8 @@ impl Bodies {
             skipped: self.store.is_gapless().then_some(skipped),
             events: events.into_iter().map(JsonEvent::from).collect(),
         };
-        let json = serde_json::to_vec(&answer).map_err(|error| store(error.into()))?;
+        let json = serde_json::to_vec(&answer);
+        let json = json.map_err(|error| FetchError::Store(error.to_string().into()))?;
         let json = json.into();
         Ok(Arc::new(Answer { position, json }))
     }

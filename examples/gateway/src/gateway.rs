@@ -10,7 +10,7 @@ use anyhow::Result;
 use metrics_exporter_prometheus::PrometheusHandle;
 use request_purgatory_cluster::request_purgatory::Waits;
 use request_purgatory_cluster::{
-    BoxError, Cluster, ClusterWaits, Config, EngineError, Epoch, Position, WaitError,
+    Cluster, ClusterWaits, Config, EngineError, Epoch, Position, Reading, WaitError,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -197,17 +197,18 @@ impl Gateway {
     }
 
     async fn look(&self, topic: Topic, seen: Seen) -> Result<Arc<Answer>, PollError> {
-        let (epoch, version) = self.store.version(&topic).await?;
-        let reset = |version| Err(WaitError::Reset(Position { epoch, version }).into());
+        let reading = self.store.read(std::slice::from_ref(&topic)).await?;
+        let epoch = reading.epoch;
         let seen = match seen {
-            Seen::Position(seen) if seen.epoch != epoch => return reset(0),
-            Seen::Position(seen) => seen,
-            Seen::Version(version) => Position { epoch, version },
+            Seen::Position(seen) if seen.epoch != epoch => seen,
+            Seen::Position(Position { version, .. }) | Seen::Version(version) => {
+                Position { epoch, version }
+            }
         };
-        match version.unwrap_or(0) {
-            version if version > seen.version => self.fetch(topic, seen, version).await,
-            version if version < seen.version && self.store.is_gapless() => reset(version),
-            _ => Err(PollError::Expired),
+        match compare(&reading, seen, self.store.is_gapless()) {
+            Found::News(version) => self.fetch(topic, seen, version).await,
+            Found::Nothing => Err(PollError::Expired),
+            Found::Loss(version) => Err(WaitError::Reset(Position { epoch, version }).into()),
         }
     }
 
@@ -229,7 +230,7 @@ impl Gateway {
         })
     }
 
-    async fn epoch(&self) -> Result<Epoch, BoxError> {
+    async fn epoch(&self) -> Result<Epoch, EngineError> {
         match self.cluster().epoch() {
             Some(epoch) => Ok(epoch),
             None => self.store.epoch().await,
@@ -306,6 +307,31 @@ impl Gateway {
     }
 }
 
+/// What a read of one topic is to a client.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// There are events up to this version.
+    News(u64),
+    Nothing,
+    /// What it has seen is lost, or what it has not seen: it goes on from this version.
+    Loss(u64),
+}
+
+fn compare(reading: &Reading, seen: Position, is_gapless: bool) -> Found {
+    if seen.epoch != reading.epoch {
+        return Found::Loss(0);
+    }
+    let version = reading.versions.first().copied().flatten();
+    match (version, reading.head, reading.floor) {
+        (_, Some(head), _) if head < seen.version => Found::Loss(head),
+        (Some(version), ..) if version > seen.version => Found::News(version),
+        (Some(version), ..) if version < seen.version && is_gapless => Found::Loss(version),
+        // Discarded are events that may have been of this topic.
+        (None, Some(head), Some(floor)) if floor > seen.version => Found::Loss(head),
+        _ => Found::Nothing,
+    }
+}
+
 impl From<WaitError> for PollError {
     fn from(error: WaitError) -> Self {
         match error {
@@ -320,8 +346,59 @@ impl From<WaitError> for PollError {
     }
 }
 
-impl From<BoxError> for PollError {
-    fn from(error: BoxError) -> Self {
+impl From<EngineError> for PollError {
+    fn from(error: EngineError) -> Self {
         Self::Refused(format!("the store cannot be read: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EPOCH: Epoch = Epoch(1);
+
+    fn found(version: Option<u64>, head: Option<u64>, floor: Option<u64>, seen: u64) -> Found {
+        let reading = Reading {
+            epoch: EPOCH,
+            versions: vec![version],
+            head,
+            floor,
+        };
+        let seen = Position {
+            epoch: EPOCH,
+            version: seen,
+        };
+        compare(&reading, seen, head.is_none())
+    }
+
+    /// A stream discards what came before sequence 51.
+    #[test]
+    fn what_a_stream_has_discarded_is_a_loss_until_the_client_has_gone_on_from_the_head() {
+        let limited = |version, seen| found(version, Some(90), Some(50), seen);
+        for seen in [0, 7, 49] {
+            assert_eq!(limited(None, seen), Found::Loss(90), "{seen} was seen");
+        }
+        for seen in [50, 90] {
+            assert_eq!(limited(None, seen), Found::Nothing, "{seen} was seen");
+        }
+        assert_eq!(limited(Some(60), 7), Found::News(60));
+        assert_eq!(limited(Some(60), 70), Found::Nothing);
+        assert_eq!(limited(Some(60), 91), Found::Loss(90));
+    }
+
+    #[test]
+    fn a_topic_that_was_never_written_is_quiet() {
+        assert_eq!(found(Some(0), None, None, 0), Found::Nothing);
+        // In a stream that keeps all, or is new.
+        assert_eq!(found(Some(0), Some(90), Some(50), 0), Found::Nothing);
+        assert_eq!(found(Some(0), Some(0), None, 0), Found::Nothing);
+    }
+
+    #[test]
+    fn a_version_that_went_back_is_a_loss() {
+        assert_eq!(found(Some(3), None, None, 4), Found::Loss(3));
+        assert_eq!(found(Some(3), None, None, 3), Found::Nothing);
+        assert_eq!(found(Some(3), None, None, 2), Found::News(3));
     }
 }

@@ -8,13 +8,14 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Connections that the system holds until they are accepted. When a node dies, its clients come here all at once.
@@ -25,6 +26,8 @@ const FAREWELL: Duration = Duration::from_millis(1_500);
 const BUFFER: usize = 16 * 1024;
 /// What the system holds of answers that a client does not read.
 const SEND_BUFFER: u32 = 64 * 1024;
+/// Before a client is accepted again, where there was no file for it: this long, then twice as long, up to 20 times.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Files that are no connections of clients.
 const FILES: u64 = 128;
 
@@ -77,6 +80,8 @@ pub async fn run(
     let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
     let graceful = GracefulShutdown::new();
     let mut clients = JoinSet::new();
+    // How many clients in a row were not accepted.
+    let mut troubles = 0_u32;
     loop {
         let accepted = async {
             let room = room.clone().acquire_owned().await?;
@@ -88,10 +93,24 @@ pub async fn run(
             Some(_) = clients.join_next() => continue,
             accepted = accepted => accepted?,
         };
-        let Ok((socket, _)) = accepted else {
-            // The client has gone, or there is no file: one may be free in a moment.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
+        let (socket, _) = match accepted {
+            Ok(accepted) => {
+                troubles = 0;
+                accepted
+            }
+            // The client has gone before it was its turn.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+            Err(error) => {
+                // No file, or no memory: there may be one in a moment. The first time, it is told.
+                if troubles == 0 {
+                    eprintln!("gateway: no client is accepted: {error}; trying again");
+                }
+                troubles += 1;
+                tokio::select! {
+                    () = stop.cancelled() => break,
+                    () = sleep(PAUSE * troubles.min(20)) => continue,
+                }
+            }
         };
         let Ok(connection) = Connection::new(socket, patience.unread) else {
             continue;

@@ -40,7 +40,7 @@ async fn run(args: ServeArgs, deaf: Option<DeafSwitch>) -> Result<()> {
     let stop = CancellationToken::new();
     end_on_signals(&stop)?;
     let store = Store::connect(args.engine, &args.url).await;
-    let store = store.map_err(|error| anyhow!("{error}")).with_context(|| {
+    let store = store.with_context(|| {
         format!(
             "cannot reach {} at {} (`--url`)",
             args.engine,

@@ -8,7 +8,7 @@ pub use memory::MemoryStore;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::redis::{RedisConfig, RedisEngine};
 use request_purgatory_cluster::{
-    BoxError, Cluster, Config, EngineError, Epoch, Event, Feed, Position, Source, StartError,
+    Cluster, Config, EngineError, Epoch, Event, Feed, Position, Reading, Source, StartError,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Store {
     ///
     /// # Errors
     /// An address makes no sense, or no server answers.
-    pub async fn connect(kind: EngineKind, urls: &[String]) -> Result<Self, BoxError> {
+    pub async fn connect(kind: EngineKind, urls: &[String]) -> Result<Self, EngineError> {
         let store = match kind {
             EngineKind::Memory => Self::Memory(MemoryStore::new()),
             EngineKind::Redis => Self::Redis(
@@ -108,7 +108,7 @@ impl Store {
     /// The store did not acknowledge. The event may have been committed nevertheless.
     pub async fn commit(&self, topic: &Topic, body: &[u8]) -> Result<Position, EngineError> {
         match self {
-            Self::Memory(store) => Ok(store.commit(topic, body)?),
+            Self::Memory(store) => store.commit(topic, body),
             Self::Redis(engine) => match engine.commit(topic, body).await {
                 // The topic's counter was lost and is restored; nothing was committed yet.
                 Err(EngineError::Reset(_)) => engine.commit(topic, body).await,
@@ -129,7 +129,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<Event>, EngineError> {
         match self {
-            Self::Memory(store) => Ok(store.events(topic, seen, limit)?),
+            Self::Memory(store) => store.events(topic, seen, limit),
             Self::Redis(engine) => engine.events(topic, seen, limit).await,
             Self::Nats(engine) => engine.events(topic, seen, limit).await,
         }
@@ -145,25 +145,20 @@ impl Store {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn epoch(&self) -> Result<Epoch, BoxError> {
-        self.read(&[]).await.map(|(epoch, _)| epoch)
+    pub async fn epoch(&self) -> Result<Epoch, EngineError> {
+        Ok(self.read(&[]).await?.epoch)
     }
 
-    /// The present history, and the version of `topic` where the store says it.
+    /// The present history, and the versions of these topics.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn version(&self, topic: &Topic) -> Result<(Epoch, Option<u64>), BoxError> {
-        self.read(std::slice::from_ref(topic)).await
-    }
-
-    async fn read(&self, topics: &[Topic]) -> Result<(Epoch, Option<u64>), BoxError> {
-        let reading = match self {
+    pub async fn read(&self, topics: &[Topic]) -> Result<Reading, EngineError> {
+        match self {
             Self::Memory(store) => store.engine.versions(topics).await,
             Self::Redis(engine) => engine.versions(topics).await,
             Self::Nats(engine) => engine.versions(topics).await,
-        }?;
-        Ok((reading.epoch, reading.versions.first().copied().flatten()))
+        }
     }
 }
 

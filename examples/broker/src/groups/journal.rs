@@ -82,8 +82,10 @@ impl Journal {
         self.rewrite(offsets)
     }
 
-    /// Replaces the file by one with these lines: after an error the old one is still there.
+    /// Replaces the file by one with these lines: after an error the old one is still there, and is not long again before
+    /// it has twice the length.
     pub(super) fn rewrite(&mut self, changes: &[Change]) -> io::Result<()> {
+        self.limit = self.limit.max(2 * self.length);
         let unfinished = self.path.with_extension("new");
         let mut options = OpenOptions::new();
         let mut file = options.create(true).append(true).open(&unfinished)?;

@@ -2,7 +2,7 @@
 
 use super::{Event, Topic};
 use request_purgatory_cluster::memory::MemoryEngine;
-use request_purgatory_cluster::{BoxError, Position};
+use request_purgatory_cluster::{EngineError, Position};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,14 +24,14 @@ impl MemoryStore {
         Self::default()
     }
 
-    fn bodies(&self) -> Result<MutexGuard<'_, Bodies>, BoxError> {
+    fn bodies(&self) -> Result<MutexGuard<'_, Bodies>, EngineError> {
         match self.is_down.load(Ordering::SeqCst) {
             true => Err("the store is down".into()),
             false => Ok(self.bodies.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
 
-    pub(super) fn commit(&self, topic: &Topic, body: &[u8]) -> Result<Position, BoxError> {
+    pub(super) fn commit(&self, topic: &Topic, body: &[u8]) -> Result<Position, EngineError> {
         // Who hears of the version looks for the body, and finds this lock taken until it is there.
         let mut bodies = self.bodies()?;
         let position = self.engine.commit(topic.clone());
@@ -44,7 +44,7 @@ impl MemoryStore {
         topic: &Topic,
         seen: u64,
         limit: usize,
-    ) -> Result<Vec<Event>, BoxError> {
+    ) -> Result<Vec<Event>, EngineError> {
         self.reads.fetch_add(1, Ordering::SeqCst);
         let bodies = self.bodies()?;
         let all = bodies.get(topic).map_or(&[][..], Vec::as_slice);

@@ -1,7 +1,8 @@
 //! Committing and fetching offsets, and the journal that keeps them.
 
 use super::world::{GROUP, TOPIC, World, unwrap};
-use crate::groups::member::text;
+use crate::groups::journal::Journal;
+use crate::groups::member::{Id, text};
 use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::*;
 use std::fs;
@@ -169,6 +170,33 @@ fn a_long_journal_is_written_anew() {
     let length = fs::metadata(kept.file()).expect("the journal").len();
     assert!(length < 70_000, "{length} bytes for 10 offsets");
     assert_eq!(committed(&kept.world()), committed(&world));
+}
+
+/// There is no room for another file.
+#[test]
+fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_long() {
+    let kept = Kept::new("no-room");
+    let mut journal = Journal::default();
+    journal.begin(&kept.file(), &[]).expect("there is room");
+    let grow = |journal: &mut Journal| {
+        while !journal.is_long() {
+            let change = (Id::from("g"), Id::from("t"), 0, None);
+            journal.append(&[change]).expect("there is room");
+        }
+        fs::metadata(kept.file()).expect("the journal").len()
+    };
+    let mut length = grow(&mut journal);
+    // A folder stands where the new file would.
+    fs::create_dir(kept.file().with_extension("new")).expect("a folder");
+    for _ in 0..3 {
+        journal.rewrite(&[]).expect_err("there is no room");
+        let longer = grow(&mut journal);
+        assert!(longer >= 2 * length, "{longer} bytes after {length}");
+        length = longer;
+    }
+    fs::remove_dir(kept.file().with_extension("new")).expect("it is empty");
+    journal.rewrite(&[]).expect("there is room again");
+    assert!(grow(&mut journal) < length, "it begins anew");
 }
 
 /// A crash, or a disk that was full, has left a part of a line at the end, or in the middle.
