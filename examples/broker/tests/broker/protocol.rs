@@ -290,6 +290,7 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
+    assert_eq!(oldest[0].log_start_offset, 2);
     broker.assert_clean(client);
     // But none goes that the follower has not got.
     let (_broker, mut client) = Broker::with_topic(1, &["--replica-lag-ms", "60000"]);
