@@ -151,6 +151,12 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         assert_eq!(refused, (2, Code::MessageTooLarge.code()));
         assert_eq!(produce(&mut client, "t", b"value"), offset);
     }
+    broker.wait_for_log("bytes of at most 20971520: refused");
+    let log = broker.log();
+    assert!(
+        log.len() == 1 && log[0].contains("too long: 120000"),
+        "{log:?}"
+    );
     assert!(broker.resident_memory() < memory + (30 << 20));
     // Other requests of such a length, and lengths that make no sense.
     for frame in [i32::MAX.to_be_bytes(), 25_000_000_i32.to_be_bytes()] {
