@@ -213,3 +213,44 @@ impl Stats {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// All counts, once. Whenever they are looked through, one more operation has been parked, handed over and ended.
+    #[derive(Clone)]
+    struct Growing<'a>(Option<(&'a Counts, &'a Counters)>);
+
+    impl<'a> Iterator for Growing<'a> {
+        type Item = (&'a Counts, &'a Counters);
+
+        fn next(&mut self) -> Option<Self::Item> {
+            let next = self.0.take();
+            if let Some((counts, _)) = next {
+                counts.ended(Ending::Cancelled).add(1);
+                for event in [
+                    Event::Admitted,
+                    Event::Watched,
+                    Event::Unwatched,
+                    Event::HandedOver,
+                    Event::Delivered,
+                ] {
+                    counts.of(event).add(1);
+                }
+            }
+            next
+        }
+    }
+
+    /// Departures are read first: what stays counts, whatever comes and goes while the counts are read.
+    #[test]
+    fn g16_what_comes_and_goes_hides_nothing_that_stays() {
+        let (counts, counters) = (Counts::default(), Counters::default());
+        for event in [Event::Admitted, Event::Watched, Event::HandedOver] {
+            counts.of(event).add(1);
+        }
+        let stats = Stats::of(Growing(Some((&counts, &counters))));
+        assert!(stats.parked >= 1 && stats.watched >= 1 && stats.completions_pending >= 1);
+    }
+}

@@ -304,7 +304,7 @@ fn two_purgatories_may_shut_each_other_down_from_their_callbacks() {
         }
         clock.advance(Duration::from_millis(5));
         for _ in 0..2 {
-            let ended = both.recv_timeout(Duration::from_secs(5));
+            let ended = both.recv_timeout(PATIENCE / 2);
             if ended.is_err() {
                 // Their destructors would hang as well.
                 std::mem::forget(pair);

@@ -121,3 +121,19 @@ impl<T> ReclaimQueue<T> {
         all
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g28_an_empty_reclaim_queue_keeps_no_memory() {
+        let queue = ReclaimQueue::new();
+        (0..1_000).for_each(|number| queue.add(vec![number]));
+        let mut taken = 0;
+        while !queue.is_empty() {
+            taken += queue.take().len();
+        }
+        assert_eq!((taken, queue.0.lock().capacity()), (1_000, 0));
+    }
+}

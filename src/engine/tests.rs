@@ -393,6 +393,21 @@ fn g28_a_deferred_check_waits_for_a_thread() {
     }
 }
 
+/// A drain makes the checks that are deferred until there is a thread.
+#[test]
+fn g28_a_drain_does_not_wait_for_a_thread_that_was_refused() {
+    let purgatory = Purgatory::<Op>::new("g28-drained");
+    let op = Op::new(Duration::MAX);
+    let state = op.1.clone();
+    assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+    *state.lock() = State::May;
+    grant(0);
+    purgatory.check_later(1);
+    assert_eq!(purgatory.drain(Duration::from_secs(60)), 0);
+    grant(usize::MAX);
+    assert!(*state.lock() == State::Ended);
+}
+
 #[test]
 fn g28_a_refused_thread_gives_values_back() {
     const SOON: Duration = Duration::from_millis(1);

@@ -1,13 +1,16 @@
 //! G28, G19: when the threads of one begin and end. (That an idle one costs next to nothing is counted in
 //! `tests/idle.rs`; threads that the system refuses are in the library's own tests, and here by a limit of memory.)
 
+use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually};
 use crate::support::{sleeps, threads_named, within};
 use request_purgatory::tracker::Requests;
 use request_purgatory::{
-    Completion, Purgatory, Timer, Tracker, purgatory::RejectReason, purgatory::Rejected,
-    threads::Dispatch, threads::Reaper, threads::ReaperThread, time::ManualClock, time::WakeFn,
+    Completion, Purgatory, Timer, Tracker, Waits, purgatory::RejectReason, purgatory::Rejected,
+    threads::Dispatch, threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock,
+    time::WakeFn,
 };
+use std::future::ready;
 use std::process::Command;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -395,6 +398,26 @@ fn g15_many_calls_that_shut_down_in_the_background_start_one_thread() {
             eventually("the end of its thread", || threads_named(name).is_empty());
         }
     });
+}
+
+/// An interval of zero is a millisecond: a thread that drives the timer sleeps in between.
+#[test]
+fn g19_rechecks_without_an_interval_leave_the_thread_asleep() {
+    let clock = ManualClock::new();
+    let waits = Waits::<u64>::builder("g19-recheck")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .build()
+        .expect("no threads to refuse");
+    let listener = waits.listen([1], None).recheck_every(Duration::ZERO);
+    let mut until = Box::pin(listener.until(|| ready(None::<()>)));
+    for _ in 0..10 {
+        assert!(Bell::new().poll(&mut until).is_pending());
+        let next = waits.next_deadline().expect("a recheck");
+        assert!(next > clock.now(), "it is due all the time");
+        clock.advance(next.saturating_since(clock.now()));
+        waits.advance();
+    }
 }
 
 const IN_CHILD: &str = "G28_LIMITED";

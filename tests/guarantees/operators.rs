@@ -1,12 +1,14 @@
 //! What operators ask for: G15 (a shutdown with a bound, one that blocks no runtime thread, the drop of the last
 //! handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
 
+use crate::support::keys::{Act, Acting};
 use crate::support::{
     Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, manual, threads_named, within,
 };
 use request_purgatory::purgatory::ShutdownError;
 use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Reaper, threads::ReaperThread,
+    time::ManualClock,
 };
 use std::future::Future;
 use std::ops::Range;
@@ -140,6 +142,49 @@ fn g15_a_shutdown_with_a_bound_says_what_still_runs() {
         eventually("the end of its threads", || {
             threads_named("g15-bound").is_empty()
         });
+    });
+}
+
+/// All operations have ended and been completed, but the reaper is in the destructor of a key that it reclaims.
+#[test]
+fn g15_a_shutdown_with_a_bound_waits_for_the_threads_themselves() {
+    within(PATIENCE, || {
+        let clock = ManualClock::new();
+        let purgatory = Purgatory::<Op<Acting>>::builder("g15-late").clock(clock.clone());
+        let purgatory = purgatory.build().expect("it starts no thread");
+        let ((begun, has_begun), (go_on, told)) = (channel(), channel::<()>());
+        let told = Mutex::new(told);
+        let act: Act = Arc::new(move || {
+            // The test may be over.
+            let _ = begun.send(());
+            let _ = lock(&told).recv();
+        });
+        // A storm: these are reclaimed when their completions have run.
+        let mut act = Some(act);
+        for number in 0..200 {
+            let key = Acting(number, act.take());
+            let admission = purgatory.try_complete_else_watch(Op::new(SOON), [key]);
+            assert!(admission.is_ok(), "there is room");
+        }
+        clock.advance(2 * SOON);
+        has_begun.recv().expect("the reaper reclaims it");
+        eventually("all endings", || {
+            let stats = purgatory.stats();
+            (stats.parked, stats.completions_pending) == (0, 0)
+        });
+        match purgatory.shutdown_timeout(Duration::from_millis(50)) {
+            Err(ShutdownError::TimedOut { threads, .. }) => {
+                assert!(
+                    threads.contains(&"g15-late-reaper".to_owned()),
+                    "{threads:?}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(go_on);
+        purgatory
+            .shutdown_timeout(NEVER_IN_A_TEST)
+            .expect("nothing holds it up");
     });
 }
 

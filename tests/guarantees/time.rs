@@ -7,6 +7,7 @@ use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock,
     time::WakeFn,
 };
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -117,14 +118,16 @@ fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
         let me = Arc::new(Mutex::new(None));
         let driver = me.clone();
         // Parked from another thread, so that it lies in another timer shard than what must not wait for it.
-        let (entered, inside) = std::sync::mpsc::channel();
-        let parker = purgatory.clone();
+        let ((entered, inside), (go_on, told)) = (channel(), channel::<()>());
+        let (parker, was_slow) = (purgatory.clone(), Tally::new());
+        let slows = was_slow.clone();
         let slow = thread::spawn(move || {
             let slow = Op::new(NEVER_IN_A_TEST).when(move || {
                 if *lock(&driver) == Some(thread::current().id()) {
+                    slows.add();
                     // The test may be over.
                     let _ = entered.send(());
-                    thread::sleep(Duration::from_secs(2));
+                    let _ = told.recv();
                 }
                 false
             });
@@ -138,22 +141,18 @@ fn g07_a_slow_advance_elsewhere_does_not_hold_up_the_reaper() {
                 // It or the reaper does the check, whichever comes first; only here is it slow.
                 for _ in 0..10_000 {
                     purgatory.check_later(7);
-                    let start = Instant::now();
                     purgatory.advance();
-                    if start.elapsed() > Duration::from_secs(1) {
-                        return true;
+                    if was_slow.count() > 0 {
+                        return;
                     }
                 }
-                false
             })
         };
         if inside.recv_timeout(Duration::from_secs(20)).is_ok() {
-            let start = Instant::now();
             let probe = park(&purgatory, Duration::from_millis(20));
             eventually("the expiry", || probe.ending().is_some());
-            let waited = start.elapsed();
-            assert!(waited < Duration::from_millis(1_500), "{waited:?}");
         }
+        drop(go_on);
         advancing.join().expect("an advance does not panic");
     });
 }

@@ -14,7 +14,6 @@ use crate::broker::produce::{Acks, Follower, Produced};
 use crate::broker::topics::Topics;
 use crate::console::log;
 use crate::exchange::{Caller, Reply, milliseconds};
-use crate::figures::Counter;
 use crate::groups::{self, Coordinator};
 use crate::storage::folder::Folder;
 use anyhow::Context;
@@ -23,6 +22,7 @@ use kafka_protocol::messages::*;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What an operator may choose.
@@ -43,7 +43,8 @@ pub(crate) struct Broker {
     /// Each open connection has a clone of it.
     pub(crate) connection: Arc<()>,
     topics: Topics,
-    producer_ids: Counter,
+    /// The next id of a producer. (Relaxed: it guards no memory.)
+    producer_ids: AtomicU64,
     follower: Follower,
 }
 
@@ -65,16 +66,14 @@ impl Broker {
             ..groups::settings::Settings::new(settings.group_delay)?
         };
         let topics = Topics::open(purgatories.clone(), folder, settings.partitions)?;
-        let producer_ids = Counter::default();
-        // A new producer must not be taken for one that came before the restart: so they begin anywhere below 2^62.
-        producer_ids.add(RandomState::new().hash_one(()) >> 2);
         Ok(Self {
             follower: Follower::start(settings.replica_lag),
             connection: Arc::default(),
             topics,
             purgatories,
             groups: Coordinator::open(groups)?,
-            producer_ids,
+            // A new producer must not be taken for one that came before the restart: so they begin anywhere below 2^62.
+            producer_ids: AtomicU64::new(RandomState::new().hash_one(()) >> 2),
         })
     }
 
@@ -164,11 +163,14 @@ impl Broker {
     ) -> InitProducerIdResponse {
         let answer = InitProducerIdResponse::default();
         if asked.transactional_id.is_none() {
-            let id = ProducerId(self.producer_ids.increase() as i64);
+            let id = ProducerId(self.producer_ids.fetch_add(1, Relaxed) as i64);
             return answer.with_producer_id(id).with_producer_epoch(0);
         }
-        let (client, id) = (caller.client, &caller.client_id);
-        log!("{client} ({id:?}) has a transactional id: refused, there are no transactions here");
+        const CAUSE: &str = "there are no transactions here";
+        if caller.refusals.is_first(CAUSE) {
+            let (client, id) = (caller.client, &caller.client_id);
+            log!("{client} ({id:?}) has a transactional id: refused, {CAUSE}");
+        }
         let answer = answer.with_error_code(ResponseError::UnsupportedVersion.code());
         answer
             .with_producer_id(ProducerId(-1))

@@ -5,12 +5,11 @@ mod load;
 use crate::broker::{Broker, Settings};
 use crate::cli::DemoOptions;
 use crate::console::{log, say};
-use crate::figures::Counter;
 use crate::groups::settings::INITIAL_DELAY;
 use crate::serve;
 use load::{Load, Tally};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 
@@ -39,7 +38,7 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
             watched?;
             report(&broker, &tally)?;
             failures.iter().for_each(|it| log!("a client failed: {it}"));
-            Ok(failures.is_empty() && tally.consumed.value() == tally.expected.value())
+            Ok(failures.is_empty() && tally.consumed.load(Relaxed) == tally.expected.load(Relaxed))
         };
         server.run(async { loaded = load.await }).await;
         loaded
@@ -54,15 +53,15 @@ async fn watch(broker: &Broker, tally: &Tally, duration: Duration) -> io::Result
     let mut before = 0;
     while started.elapsed() < duration {
         ticks.tick().await;
-        let answered = tally.answered.value();
+        let answered = tally.answered.load(Relaxed);
         say!(
             "{:3} s: {:6} requests/s, parked: {:3} fetch + {} produce, records: {} produced, {} consumed",
             started.elapsed().as_secs(),
             answered - before,
             broker.purgatories.fetch.stats().parked,
             broker.purgatories.produce.stats().parked,
-            tally.produced.value(),
-            tally.consumed.value(),
+            tally.produced.load(Relaxed),
+            tally.consumed.load(Relaxed),
         )?;
         before = answered;
     }
@@ -97,6 +96,6 @@ fn report(broker: &Broker, tally: &Tally) -> io::Result<()> {
         say!("{name:24} {p50:>10} {p99:>10} {max:>10}")?;
     }
     let counts = [&tally.answered, &tally.consumed, &tally.expected];
-    let [answered, consumed, expected] = counts.map(Counter::value);
+    let [answered, consumed, expected] = counts.map(|count| count.load(Relaxed));
     say!("\nanswered {answered}, consumed {consumed} of {expected}")
 }

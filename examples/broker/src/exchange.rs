@@ -2,7 +2,9 @@
 
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::{BrokerId, ResponseKind};
+use parking_lot::Mutex;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -22,6 +24,22 @@ pub(crate) struct Caller {
     pub(crate) version: i16,
     /// Whether there is memory for the request to be parked. If not, it is answered at once.
     pub(crate) may_wait: bool,
+    pub(crate) refusals: Refusals,
+}
+
+/// Why requests of one connection were refused. Clients send them again and again, and the log has each cause once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Refusals(Arc<Mutex<Vec<&'static str>>>);
+
+impl Refusals {
+    pub(crate) fn is_first(&self, cause: &'static str) -> bool {
+        let mut causes = self.0.lock();
+        let is_first = !causes.contains(&cause);
+        if is_first {
+            causes.push(cause);
+        }
+        is_first
+    }
 }
 
 /// What a step of a request comes to: something, or the error that its client is told.

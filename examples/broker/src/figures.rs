@@ -1,28 +1,7 @@
-//! Counters and histograms, beside what the purgatories count themselves.
+//! Histograms, beside what the purgatories count themselves.
 
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// A number that many threads change.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-// ORDERING: Relaxed throughout: a counter publishes nothing but itself.
-impl Counter {
-    /// Adds one, and returns what it was.
-    pub(crate) fn increase(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// Durations, any number of them in little memory.
 #[derive(Debug)]

@@ -41,7 +41,6 @@ mod tests;
 
 use crate::console::log;
 use crate::exchange::Outcome;
-use crate::figures::Counter;
 use group::{DelayedPhase, Group, Kind, Phase, State};
 use journal::{Change, Journal};
 use kafka_protocol::ResponseError;
@@ -52,6 +51,7 @@ use request_purgatory::{Purgatory, Tracker};
 use settings::{MAX_ID, Settings};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -68,8 +68,8 @@ pub(crate) struct Coordinator {
     groups: RwLock<BTreeMap<Id, Arc<Group>>>,
     /// Bytes that groups may still take.
     memory: Arc<Semaphore>,
-    /// Numbers members and requests.
-    numbers: Counter,
+    /// Numbers members and requests. (Relaxed: it guards no memory.)
+    numbers: AtomicU64,
     /// Tells the member ids of this process from those of another.
     process: String,
 }
@@ -111,7 +111,7 @@ impl Coordinator {
             journal: Mutex::default(),
             groups: RwLock::default(),
             memory: Arc::new(Semaphore::new(settings.max_bytes)),
-            numbers: Counter::default(),
+            numbers: AtomicU64::default(),
             process: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             settings,
         };
@@ -275,7 +275,7 @@ impl Coordinator {
 
     /// A member id that no other member has, has had, or will have.
     fn fresh_id(&self, client_id: &str) -> Id {
-        let (process, number) = (&self.process, self.numbers.increase());
+        let (process, number) = (&self.process, self.numbers.fetch_add(1, Relaxed));
         Id::from(format!("{client_id}-{process}-{number}"))
     }
 

@@ -218,3 +218,27 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request may have looked it up before the topic went.
+    #[test]
+    fn a_deleted_partition_takes_no_batch() {
+        let mut bytes = vec![0; 61];
+        // The length behind its own field, the format, and the number of records.
+        (bytes[11], bytes[16], bytes[60]) = (49, 2, 1);
+        let checksum = crc32c::crc32c(&bytes[21..]);
+        bytes[17..21].copy_from_slice(&checksum.to_be_bytes());
+        let (_, batch) = Batch::from_storage(&bytes.into()).expect("a batch");
+        let (topic, partition) = ("t".into(), 0);
+        let purgatories = Purgatories::new().expect("threads are to be had");
+        let key = TopicPartition { topic, partition };
+        let partition = Partition::open(key, None, &purgatories).expect("no folder");
+        let append = || partition.append(&batch).map(|appended| appended.end_offset);
+        assert_eq!(append(), Ok(1));
+        partition.delete();
+        assert_eq!(append(), Err(ResponseError::UnknownTopicOrPartition));
+    }
+}

@@ -11,7 +11,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::*;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 use tokio::sync::oneshot;
 
 /// What a client is told whose request would wait, if there is no memory for that: it tries again.
@@ -89,7 +89,7 @@ impl Coordinator {
         ask: impl FnOnce(&Arc<Self>, &Arc<Group>, Waiter) -> Option<Id>,
     ) -> Reply {
         let (sender, receiver) = oneshot::channel();
-        let ticket = self.numbers.increase();
+        let ticket = self.numbers.fetch_add(1, Relaxed);
         let waits = ask(self, &group, Waiter { ticket, sender });
         let waiting = Waiting::new(receiver);
         let Some(member) = waits else {
@@ -144,8 +144,10 @@ fn refuse_kip_848(
 ) -> ConsumerGroupHeartbeatResponse {
     const REASON: &str =
         "the consumer protocol of KIP-848 is not known here, use group.protocol=classic";
-    let (group, client) = (&*asked.group_id, caller.client);
-    log!("{client}, for group {:?}: refused, {REASON}", &**group);
+    if caller.refusals.is_first(REASON) {
+        let (group, client) = (&**asked.group_id, caller.client);
+        log!("{client}, for group {group:?}: refused, {REASON}");
+    }
     ConsumerGroupHeartbeatResponse::default()
         .with_error_code(ResponseError::UnsupportedVersion.code())
         .with_error_message(Some(text(REASON)))

@@ -2,10 +2,10 @@
 
 use crate::broker::Broker;
 use crate::console::log;
-use crate::exchange::{Answer, Caller, Reply};
+use crate::exchange::{Answer, Caller, Refusals, Reply};
 use crate::server::incoming::{End, Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
-use crate::wire::frame::encode;
+use crate::wire::frame::{MAX_FRAME, encode};
 use crate::wire::request::{Envelope, Malformed};
 use bytes::BytesMut;
 use std::net::SocketAddr;
@@ -45,6 +45,7 @@ pub(crate) async fn serve(
         client,
         incoming: Incoming::new(reader),
         writer,
+        refusals: Refusals::default(),
     };
     loop {
         let sent = tokio::select! {
@@ -68,6 +69,7 @@ struct Connection<'a> {
     client: SocketAddr,
     incoming: Incoming<'a>,
     writer: WriteHalf<'a>,
+    refusals: Refusals,
 }
 
 impl Connection<'_> {
@@ -75,8 +77,11 @@ impl Connection<'_> {
     async fn answer(&mut self, sent: Sent) -> Result<(), End> {
         let (frame, memory) = match sent {
             Sent::Request(frame, memory) => (frame, memory),
-            Sent::TooLong(refusal) => {
-                log!("{}: a request is too long: refused", self.client);
+            Sent::TooLong(refusal, length) => {
+                if self.refusals.is_first("too long") {
+                    let is = format!("is too long: {length} bytes of at most {MAX_FRAME}");
+                    log!("{}: a request {is}: refused", self.client);
+                }
                 let response = refusal.response.into();
                 let bytes = encode(&response, refusal.correlation_id, refusal.version, 0);
                 return self.write(&bytes.map_err(End::because)?).await;
@@ -99,6 +104,7 @@ impl Connection<'_> {
             client_id: envelope.client_id.to_string(),
             version,
             may_wait: parked.is_some(),
+            refusals: self.refusals.clone(),
         };
         let handle = || self.broker.handle(request, &caller);
         let reply = self.limits.work(weight, handle).await;

@@ -47,8 +47,8 @@ pub(crate) struct Incoming<'a> {
 pub(crate) enum Sent {
     /// A request, without its length, and the memory for it.
     Request(Bytes, Share),
-    /// A produce request that was too long to be kept.
-    TooLong(Refusal),
+    /// A produce request that was too long to be kept, and its length.
+    TooLong(Refusal, usize),
 }
 
 impl<'a> Incoming<'a> {
@@ -133,7 +133,7 @@ impl<'a> Incoming<'a> {
             left -= discarded;
             let _ = self.buffer.split_to(discarded);
             match left {
-                0 => return Ok(Sent::TooLong(refusal)),
+                0 => return Ok(Sent::TooLong(refusal, length)),
                 _ => self.read_up_to(left.min(GROWTH)).await?,
             }
         }

@@ -169,9 +169,27 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
     assert!(done.into_inner() > 0, "no attack was made");
     assert!(most <= 300_000_000, "{most} bytes");
     // The attackers and other tests have the same processors: only alone does the time say something of the broker.
-    let soon = if times.is_some() { 50 } else { 2_000 };
+    let soon = if times.is_some() { 50 } else { 10_000 };
     assert!(p99 <= Duration::from_millis(soon), "{p99:?}");
     broker.assert_tidy(innocent);
+}
+
+/// The longest answers, as read and as encoded: there is memory for one, and the next is waited for, not for ever.
+#[test]
+fn an_answer_has_memory_or_is_not_made() {
+    let (broker, mut first) = Broker::with_topic(1, &[]);
+    let long = batch(&[&vec![0; 15 << 20]]);
+    assert_eq!(produce_to(&mut first, 1, "t", 0, &long).0, 0);
+    let sent = first.send(FETCH, &fetch("t", 1, 60_000));
+    first.socket.peek(&mut [0]).expect("the answer begins");
+    let mut second = broker.client();
+    second.send(FETCH, &fetch("t", 1, 60_000));
+    second.assert_closed();
+    broker.wait_for_log("no memory for");
+    receive_fetched(&mut first, sent);
+    let fetched = run(&mut broker.client(), &fetch("t", 1, 60_000));
+    assert_eq!(records(&fetched[0]).len(), long.len());
+    broker.assert_clean((first, second));
 }
 
 /// Half a request, and none at all: neither is waited for for ever. A client that is only idle stays.
@@ -183,8 +201,8 @@ fn requests_that_never_come() {
     half.send_raw(&[0, 0, 0, 100, 0, 1]);
     half.assert_closed();
     silent.assert_closed();
-    let took = begun.elapsed().as_secs();
-    assert!((9..20).contains(&took), "{took} s");
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(9), "{took:?}");
     broker.wait_for_log("took too long to arrive");
     broker.wait_for_log("no request within 10 s");
     produce(&mut idle, "t", b"value");

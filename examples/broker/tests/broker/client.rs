@@ -1,6 +1,6 @@
 //! A client that sends what it is told to, and reads the answers.
 
-use crate::process::PATIENCE;
+use crate::programs::PATIENCE;
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::{RequestHeader, ResponseHeader};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};

@@ -13,10 +13,10 @@ use std::time::Instant;
 const KAFKA_STORAGE_ERROR: i16 = 56;
 
 /// A folder of its own for a test, removed at its end unless that fails.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let name = format!("{test}-{}", std::process::id());
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         // Left by a test that failed.
@@ -24,7 +24,7 @@ impl Folder {
         Self(path)
     }
 
-    fn argument(&self) -> &str {
+    pub(crate) fn argument(&self) -> &str {
         self.0.to_str().expect("UTF-8")
     }
 
@@ -32,7 +32,7 @@ impl Folder {
         Broker::with(&["--data", self.argument()])
     }
 
-    fn open(&self) -> (Broker, Client) {
+    pub(crate) fn open(&self) -> (Broker, Client) {
         let broker = self.broker();
         let client = broker.client();
         (broker, client)

@@ -7,7 +7,6 @@ use kafka_protocol::messages::ProduceRequest;
 use std::io::{BufRead, BufReader};
 use std::net::ToSocketAddrs;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 #[test]
 fn a_name_is_served_at_all_its_addresses_or_refused() {
@@ -43,7 +42,6 @@ fn a_signal_answers_every_parked_request() {
         let sent = producer.send(PRODUCE, &request);
         broker.wait_for_parked(50);
         broker.wait_for_figure("produce", 1);
-        let signalled = Instant::now();
         crate::programs::signal(broker.pid(), signal);
         for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
             let fetched = receive_fetched(consumer, correlation);
@@ -55,8 +53,7 @@ fn a_signal_answers_every_parked_request() {
         assert_eq!(answer[0].0, 7, "REQUEST_TIMED_OUT");
         producer.assert_closed();
         assert_eq!(broker.wait_for_exit().code(), Some(0));
-        let took = signalled.elapsed();
-        assert!(took < Duration::from_secs(2), "shutting down took {took:?}");
+        // After five seconds it would say that some did not take their answers.
         assert_eq!(broker.log(), [""; 0]);
     }
 }
@@ -67,12 +64,10 @@ fn a_client_that_does_not_read_cannot_keep_the_broker_from_ending() {
     let mut client = broker.client();
     create_topic(&mut client, "t", 1);
     produce_to(&mut client, -1, "t", 0, &batch(&[&vec![0; 8 << 20]]));
-    let sent = Instant::now();
     client.send(FETCH, &fetch("t", 1, 60_000));
     client.socket.peek(&mut [0]).expect("the answer begins");
     assert_eq!(broker.end("TERM").code(), Some(0));
     broker.wait_for_log("did not take their last answers");
-    assert!(sent.elapsed() < Duration::from_secs(20));
 }
 
 #[test]

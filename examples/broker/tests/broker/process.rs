@@ -1,17 +1,13 @@
 //! A broker process under test.
 
 use crate::client::Client;
-use crate::programs::{eventually, lines, signal};
+use crate::programs::{PATIENCE, eventually, lines, signal};
 use crate::requests::create_topic;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
-
-/// Longest that anything in these tests may take before it counts as hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `broker serve` on a free port, which reports what is parked every few milliseconds. Killed when dropped.
 pub(crate) struct Broker {

@@ -1,12 +1,14 @@
 //! Client programs that are not Rust, and what to do when they are not installed.
 
-use crate::process::PATIENCE;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Longest that anything in these tests may take before it counts as hanging.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Longest that a client may run. Their own limits are shorter.
 const LIMIT: Duration = Duration::from_secs(60);

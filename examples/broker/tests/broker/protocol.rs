@@ -151,6 +151,12 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
         assert_eq!(refused, (2, Code::MessageTooLarge.code()));
         assert_eq!(produce(&mut client, "t", b"value"), offset);
     }
+    broker.wait_for_log("bytes of at most 20971520: refused");
+    let log = broker.log();
+    assert!(
+        log.len() == 1 && log[0].contains("too long: 120000"),
+        "{log:?}"
+    );
     assert!(broker.resident_memory() < memory + (30 << 20));
     // Other requests of such a length, and lengths that make no sense.
     for frame in [i32::MAX.to_be_bytes(), 25_000_000_i32.to_be_bytes()] {
@@ -290,6 +296,7 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
     let oldest = run(&mut client, &fetch_from("t", &[2], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
+    assert_eq!(oldest[0].log_start_offset, 2);
     broker.assert_clean(client);
     // But none goes that the follower has not got.
     let (_broker, mut client) = Broker::with_topic(1, &["--replica-lag-ms", "60000"]);

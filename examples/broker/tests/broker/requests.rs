@@ -59,7 +59,13 @@ pub(crate) fn receive_fetched(client: &mut Client, correlation: i32) -> Vec<Part
 pub(crate) fn fetched(answer: FetchResponse) -> Vec<PartitionData> {
     assert_eq!(answer.error_code, 0);
     let topics = answer.responses.into_iter();
-    topics.flat_map(|topic| topic.partitions).collect()
+    let fetched = topics.flat_map(|topic| topic.partitions);
+    // Without transactions, what is replicated is stable. With an error there is no offset.
+    let checked = fetched.inspect(|found| {
+        assert_eq!(found.last_stable_offset, found.high_watermark);
+        assert_eq!(found.log_start_offset >= 0, found.error_code == 0);
+    });
+    checked.collect()
 }
 
 /// Fetches, and returns what came of each partition.
@@ -100,7 +106,11 @@ pub(crate) const PRODUCE: i16 = 8;
 pub(crate) fn produced(answer: ProduceResponse) -> Vec<(i16, i64)> {
     let topics = answer.responses.into_iter();
     let partitions = topics.flat_map(|topic| topic.partition_responses);
-    let outcomes = partitions.map(|partition| (partition.error_code, partition.base_offset));
+    let outcomes = partitions.map(|partition| {
+        let error = partition.error_code;
+        assert_eq!(partition.log_start_offset >= 0, error == 0);
+        (error, partition.base_offset)
+    });
     outcomes.collect()
 }
 

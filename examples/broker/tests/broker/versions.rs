@@ -114,8 +114,19 @@ fn every_request_is_answered_in_every_version() {
     });
     all.each(|_| DeleteGroupsRequest::default().with_groups_names(vec![group()]));
     assert_eq!(all.1, [], "not tried");
+    let transactional =
+        InitProducerIdRequest::default().with_transactional_id(Some(text("id").into()));
+    for _ in 0..2 {
+        all.0.request(0, &transactional);
+        all.0.request(0, &ConsumerGroupHeartbeatRequest::default());
+    }
+    // What it logs last, behind what it has to say of these.
+    all.0.send_raw(&[0xff; 100]);
     drop(all);
-    let log = broker.log();
-    assert!(log.iter().all(|line| line.contains("KIP-848")), "{log:#?}");
+    broker.wait_for_log("frame length");
+    let (log, causes) = (broker.log(), ["KIP-848", "no transactions", "frame length"]);
+    assert_eq!(log.len(), causes.len(), "each cause once: {log:#?}");
+    let mut lines = log.iter().zip(causes);
+    assert!(lines.all(|(line, cause)| line.contains(cause)), "{log:#?}");
     broker.assert_tidy(());
 }

@@ -147,6 +147,7 @@ impl World {
             client_id: "client".to_owned(),
             version,
             may_wait: true,
+            refusals: Default::default(),
         };
         let is_partition = |topic: &str, index| topic == TOPIC && (0..1_000).contains(&index);
         let (coordinator, request) = (&self.coordinator, request.into());

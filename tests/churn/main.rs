@@ -8,43 +8,40 @@
 //!
 //! A shape that fails prints its seed. `CHURN_SEED` repeats it, and `CHURN_SHAPES` says how many to draw.
 
-#[path = "support/allocated.rs"]
+#[path = "../support/allocated.rs"]
 mod allocated;
+mod place;
+mod shape;
+#[path = "../support/mod.rs"]
 mod support;
 
 use allocated::allocated;
 use futures::FutureExt;
+use place::{HOT, Operations, Place};
 use request_purgatory::purgatory::Stats;
-use request_purgatory::threads::{Reaper, ReaperThread};
-use request_purgatory::{
-    Handle, Purgatory, Requests, ResolvedKey, Timer, Tracker, Waits, Watch, time::ManualClock,
-};
-use std::collections::HashSet;
+use request_purgatory::threads::ReaperThread;
+use request_purgatory::{Requests, Timer, Tracker, Waits};
+use shape::{Driver, Shape, TICK, in_shape};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use support::bell::Bell;
-use support::keys::{Census, Counted};
-use support::{Mint, Op, Random, Tally, eventually, lock};
+use support::keys::Counted;
+use support::{Op, Random, Tally, eventually, lock};
 
-type Operations = Purgatory<Op<Counted>>;
 type Boxed = Pin<Box<dyn Future<Output = ()>>>;
 
 /// One test at a time counts the memory.
 static MEMORY: Mutex<()> = Mutex::new(());
 
-const TICK: Duration = Duration::from_millis(1);
 /// After these rounds the memory is what it stays.
 const FIRST_ROUNDS: u64 = 3;
 /// These are measured together, and once more if they have added memory, up to this many times.
 const ROUNDS: u64 = 6;
 const ATTEMPTS: usize = 3;
-/// The key that every operation watches.
-const HOT: u64 = 0;
 
 fn from_env(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -76,259 +73,6 @@ fn for_each_seed(usually: u64, test: impl Fn(u64)) {
     }
 }
 
-/// What drives all of them.
-enum Driver {
-    /// The test.
-    Test,
-    /// A thread of its own for each.
-    Own,
-    /// One thread for all.
-    Shared(ReaperThread),
-}
-
-impl Driver {
-    fn reaper(&self) -> Reaper {
-        match self {
-            Self::Test => Reaper::Manual,
-            Self::Own => Reaper::Own,
-            Self::Shared(reaper) => Reaper::Shared(reaper.clone()),
-        }
-    }
-}
-
-/// A shape, and what stays the same while it is filled.
-struct Shape {
-    random: Random,
-    driver: Driver,
-    clock: ManualClock,
-    census: Census,
-    mint: Mint,
-    /// Operations of a round in each purgatory, and how many stay.
-    crowd: u64,
-    survivors: usize,
-    /// How many keys there are beside the hot one, and how many of them are resolved in each round.
-    keys: u64,
-    resolved: u64,
-    /// How many expire together.
-    group: u64,
-}
-
-impl Shape {
-    fn draw(seed: u64) -> Self {
-        let mut random = Random::new(seed);
-        let driver = match seed % 3 {
-            0 => Driver::Test,
-            1 => Driver::Own,
-            _ => Driver::Shared(ReaperThread::spawn("churn").expect("threads are to be had")),
-        };
-        Self {
-            driver,
-            clock: ManualClock::new(),
-            census: Census::default(),
-            mint: Mint::default(),
-            crowd: 200 + random.below(600),
-            survivors: random.below(4) as usize,
-            keys: 1 + random.below(200),
-            resolved: random.below(100),
-            group: 2 + random.below(200),
-            random,
-        }
-    }
-
-    /// A deadline that it shares with its group. All have passed after [`Shape::over`].
-    fn timeout(&self, number: u64) -> Duration {
-        TICK * (1 + number / self.group) as u32
-    }
-
-    fn over(&self) -> Duration {
-        self.timeout(self.crowd)
-    }
-}
-
-/// A builder of any kind, with the clock and the driver of a shape.
-macro_rules! in_shape {
-    ($shape:expr, $kind:ident) => {
-        $kind::builder("churn")
-            .clock($shape.clock.clone())
-            .reaper($shape.driver.reaper())
-    };
-}
-
-/// What the test has counted of one purgatory.
-#[derive(Default)]
-struct Expected {
-    completed: u64,
-    expired: u64,
-    cancelled: u64,
-    checks: u64,
-}
-
-/// A purgatory, with what stays in it.
-struct Place {
-    purgatory: Operations,
-    survivors: Vec<Comer>,
-    expected: Expected,
-    ends: Arc<Tally>,
-}
-
-/// One that has come.
-struct Comer {
-    handle: Handle<Op<Counted>>,
-    /// The other key that it watches.
-    key: u64,
-    ready: Arc<AtomicBool>,
-    expires: bool,
-}
-
-impl Place {
-    fn new(shape: &Shape) -> Self {
-        let builder = in_shape!(shape, Operations);
-        Self {
-            purgatory: builder.build().expect("threads are to be had"),
-            survivors: Vec::new(),
-            expected: Expected::default(),
-            ends: Tally::new(),
-        }
-    }
-
-    /// Parks on the hot key and on another, which may be resolved, and may have a rank.
-    fn park(
-        &self,
-        shape: &mut Shape,
-        resolved: &[ResolvedKey<Op<Counted>>],
-        timeout: Duration,
-    ) -> Comer {
-        let ready = Arc::new(AtomicBool::new(false));
-        let (answer, token, ends) = (ready.clone(), shape.mint.token(0), self.ends.clone());
-        let op = Op::new(timeout)
-            .when(move || answer.load(Ordering::Relaxed))
-            .then(move |_| {
-                drop(token);
-                ends.add();
-            });
-        let key = 1 + shape.random.below(shape.keys);
-        let resolved = resolved.iter().find(|resolved| resolved.key().0 == key);
-        let other = match resolved {
-            Some(resolved) if shape.random.below(4) > 0 => resolved.watch(),
-            _ => Watch::from(shape.census.key(key)),
-        };
-        let watches =
-            [Watch::from(shape.census.key(HOT)), other].map(|watch| match shape.random.below(8) {
-                0 => watch.at_rank(shape.random.below(3)),
-                _ => watch,
-            });
-        let admission = self.purgatory.try_complete_else_watch(op, watches);
-        let handle = admission.expect("there is room").into_handle();
-        Comer {
-            handle: handle.expect("it cannot complete yet"),
-            key,
-            ready,
-            expires: timeout != Duration::MAX,
-        }
-    }
-
-    /// A crowd comes, and goes but for those that expire. In the middle of it comes one that stays, in the place of one
-    /// that has stayed so far.
-    fn churn(&mut self, shape: &mut Shape) {
-        let resolve = |number| self.purgatory.resolve(shape.census.key(number));
-        let mut resolved = (1..=shape.resolved).map(resolve).collect::<Vec<_>>();
-        let middle = shape.random.below(shape.crowd);
-        // The share of those with a deadline that go before it, in quarters.
-        let early = shape.random.below(4);
-        let mut crowd = Vec::new();
-        for number in 0..shape.crowd {
-            if number == middle && shape.survivors > 0 {
-                if self.survivors.len() == shape.survivors {
-                    let left = self.survivors.remove(0);
-                    drop(left.handle.cancel().expect("it stays until now"));
-                    self.expected.cancelled += 1;
-                }
-                let stays = self.park(shape, &resolved, Duration::MAX);
-                self.survivors.push(stays);
-            }
-            let timeout = match shape.random.below(3) {
-                0 => Duration::MAX,
-                _ => shape.timeout(number),
-            };
-            crowd.push(self.park(shape, &resolved, timeout));
-        }
-        if shape.random.below(2) == 0 {
-            resolved.clear();
-        }
-        while !crowd.is_empty() {
-            let place = match shape.random.below(3) {
-                0 => shape.random.below(crowd.len() as u64) as usize,
-                1 => crowd.len() - 1,
-                _ => 0,
-            };
-            let comer = crowd.swap_remove(place);
-            if comer.expires && shape.random.below(4) >= early {
-                continue;
-            }
-            match shape.random.below(3) {
-                0 => {
-                    drop(comer.handle.cancel().expect("no other thread ends it"));
-                    self.expected.cancelled += 1;
-                }
-                1 => {
-                    assert!(comer.handle.force_complete());
-                    self.expected.completed += 1;
-                }
-                _ => {
-                    comer.ready.store(true, Ordering::Relaxed);
-                    let key = shape.census.key(comer.key);
-                    self.expected.checks += self.purgatory.watchers(&key) as u64;
-                    assert_eq!(self.purgatory.check_and_complete(&key), 1);
-                    self.expected.completed += 1;
-                }
-            }
-        }
-        let stats = self.purgatory.stats();
-        self.expected.expired += (stats.parked - self.survivors.len()) as u64;
-    }
-
-    fn is_quiet(&self) -> bool {
-        let stats = self.purgatory.stats();
-        (stats.parked, stats.watched, stats.completions_pending)
-            == (self.survivors.len(), 2 * self.survivors.len(), 0)
-    }
-
-    fn assert_exact(&self, shape: &Shape) {
-        let stats = self.purgatory.stats();
-        let Expected {
-            completed,
-            expired,
-            cancelled,
-            checks,
-        } = self.expected;
-        assert_eq!(
-            (
-                stats.completed,
-                stats.expired,
-                stats.cancelled,
-                stats.checks
-            ),
-            (completed, expired, cancelled, checks)
-        );
-        assert_eq!((stats.aborted, stats.shut_down, stats.panicked), (0, 0, 0));
-        // (Counted before they run.)
-        eventually("all completions", || {
-            self.ends.count() >= completed + expired
-        });
-        assert_eq!(self.ends.count(), completed + expired);
-        assert_eq!(stats.missed_checks, 0);
-        let stay = self.survivors.len();
-        assert!(self.survivors.iter().all(|comer| comer.handle.is_parked()));
-        assert_eq!(self.purgatory.watchers(&shape.census.key(HOT)), stay);
-        let keys = self.survivors.iter().map(|comer| comer.key);
-        let keys = keys
-            .chain((stay > 0).then_some(HOT))
-            .collect::<HashSet<_>>();
-        assert_eq!(self.purgatory.watched_keys(), keys.len());
-        assert_eq!(self.purgatory.snapshot().len(), stay);
-    }
-}
-
 /// The purgatories of a shape, and a timer and a tracker on their clock.
 struct World {
     shape: Shape,
@@ -349,7 +93,7 @@ impl World {
             .expect("threads are to be had");
         drop(gone);
         let places = 1 + shape.random.below(3);
-        let places = (0..places).map(|_| Place::new(&shape)).collect();
+        let places = (0..places).map(|_| Place::new(&mut shape)).collect();
         let timer = in_shape!(shape, Timer).build(drop);
         let tracker = in_shape!(shape, Tracker).build(|_, value, _| drop(value));
         let (requests, waits) = (
@@ -393,21 +137,26 @@ impl World {
         let futures = self.wait();
         self.shape.clock.advance(self.shape.over());
         self.settle();
-        // A future that is left hears of its end once; one that was dropped wakes no task.
-        for (bell, mut future) in futures {
-            eventually("its end", || bell.rung() == 1);
+        // A future that is left hears of its end once, and of a recheck; one that was dropped wakes no task.
+        for (bell, mut future, is_rechecked) in futures {
+            eventually("its end", || bell.rung() >= 1);
             assert!(bell.poll(&mut future).is_ready());
-            assert_eq!(bell.rung(), 1);
+            assert!(bell.rung() == 1 || is_rechecked);
         }
+        assert_eq!(self.waits.next_deadline(), None, "a recheck is left");
+        assert_eq!(self.waits.stats().missed_checks, 0);
+        let shape = &mut self.shape;
+        self.places.iter_mut().for_each(|place| place.fill(shape));
     }
 
     /// Futures are polled and dropped, but for some that are left to expire.
-    fn wait(&mut self) -> Vec<(Arc<Bell>, Boxed)> {
+    fn wait(&mut self) -> Vec<(Arc<Bell>, Boxed, bool)> {
         let shape = &mut self.shape;
         let mut polled = Vec::new();
         for number in 0..shape.crowd / 4 {
             let timeout = shape.timeout(number);
             let key = shape.census.key(number % shape.keys);
+            let mut is_rechecked = false;
             let mut future: Boxed = match shape.random.below(3) {
                 0 => {
                     let request = self.requests.request(number, timeout);
@@ -415,15 +164,22 @@ impl World {
                 }
                 1 => Box::pin(self.waits.wait([key], timeout, || None::<()>).map(drop)),
                 _ => {
-                    let listener = self.waits.listen([key], timeout);
+                    let mut listener = self.waits.listen([key], timeout);
+                    // It comes with the end, or would come after it.
+                    is_rechecked = shape.random.below(3) == 0;
+                    if is_rechecked {
+                        listener = listener.recheck_every(TICK);
+                    } else if shape.random.below(2) == 0 {
+                        listener = listener.recheck_every(2 * shape.over());
+                    }
                     Box::pin(listener.until(|| async { None::<()> }).map(drop))
                 }
             };
             let bell = Bell::new();
             assert!(bell.poll(&mut future).is_pending());
-            polled.push((bell, future));
+            polled.push((bell, future, is_rechecked));
         }
-        polled.retain_mut(|(bell, future)| {
+        polled.retain_mut(|(bell, future, _)| {
             let stays = shape.random.below(3) == 0;
             if !stays {
                 *future = Box::pin(async {});
@@ -534,19 +290,27 @@ fn g06_churn_of_any_shape_adds_no_memory() {
     });
 }
 
-/// The shutdown comes while the reaper, which goes on with other purgatories, is in the middle of a storm: what the
-/// storm leaves is cleared away all the same.
+/// The shutdown comes while the reaper, which goes on with other purgatories or ends with this one, is in the middle of a
+/// storm: what the storm leaves is cleared away all the same.
 #[test]
 fn g06_a_storm_that_meets_the_shutdown_leaves_nothing() {
     for_each_seed(12, |seed| {
         let mut random = Random::new(seed);
+        let shared =
+            || Driver::Shared(ReaperThread::spawn("churn").expect("threads are to be had"));
         let shape = Shape {
-            driver: Driver::Shared(ReaperThread::spawn("churn").expect("threads are to be had")),
+            driver: if seed % 2 == 0 { Driver::Own } else { shared() },
+            // On either side of its middle there are more than expire together.
+            crowd: 1_600 + random.below(400),
             ..Shape::draw(seed)
         };
         let purgatory = in_shape!(shape, Operations).build();
         let purgatory = purgatory.expect("no threads to refuse");
-        let (ends, stalls) = (Tally::new(), random.below(shape.crowd));
+        let stalls = match random.below(2) {
+            0 => random.below(shape.crowd),
+            _ => shape.crowd / 2 + random.below(100),
+        };
+        let ends = Tally::new();
         let ((entered, has_entered), (go_on, told)) = (channel(), channel::<()>());
         let mut stall = Some((entered, told));
         for number in 0..shape.crowd {
@@ -572,7 +336,9 @@ fn g06_a_storm_that_meets_the_shutdown_leaves_nothing() {
         }
         shape.clock.advance(TICK);
         has_entered.recv().expect("the reaper expires it");
-        purgatory.shutdown();
+        // It waits for the reaper, and goes on in the background.
+        let shutdown = purgatory.shutdown_timeout(50 * TICK);
+        assert!(shutdown.is_err(), "the reaper is at it");
         go_on.send(()).expect("the reaper waits");
         eventually("the end of all", || ends.count() == shape.crowd);
         eventually("the end of what they left", || {

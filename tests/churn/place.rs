@@ -1,0 +1,246 @@
+//! A purgatory in which operations come and go, and what the test has counted of it.
+
+use crate::shape::{Driver, Shape, in_shape};
+use crate::support::keys::Counted;
+use crate::support::{Op, Tally, eventually, refusal};
+use request_purgatory::purgatory::RejectReason;
+use request_purgatory::{Handle, Purgatory, ResolvedKey, Watch};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub(crate) type Operations = Purgatory<Op<Counted>>;
+
+/// The key that every operation watches.
+pub(crate) const HOT: u64 = 0;
+
+/// What the test has counted of one purgatory.
+#[derive(Default)]
+pub(crate) struct Expected {
+    pub(crate) completed: u64,
+    pub(crate) expired: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) rejected: u64,
+    pub(crate) checks: u64,
+}
+
+/// A purgatory, with what stays in it.
+pub(crate) struct Place {
+    pub(crate) purgatory: Operations,
+    pub(crate) survivors: Vec<Comer>,
+    /// How many it takes, if that is bounded: as many as a crowd has, with those that stay.
+    pub(crate) max_parked: Option<usize>,
+    pub(crate) expected: Expected,
+    pub(crate) ends: Arc<Tally>,
+}
+
+/// One that has come.
+pub(crate) struct Comer {
+    pub(crate) handle: Handle<Op<Counted>>,
+    /// The other key that it watches.
+    pub(crate) key: u64,
+    pub(crate) ready: Arc<AtomicBool>,
+    pub(crate) expires: bool,
+}
+
+impl Place {
+    pub(crate) fn new(shape: &mut Shape) -> Self {
+        let mut builder = in_shape!(shape, Operations);
+        let most = shape.crowd as usize + shape.survivors;
+        let max_parked = (shape.random.below(2) == 0).then_some(most);
+        if let Some(most) = max_parked {
+            builder = builder.max_parked(most);
+        }
+        Self {
+            max_parked,
+            purgatory: builder.build().expect("threads are to be had"),
+            survivors: Vec::new(),
+            expected: Expected::default(),
+            ends: Tally::new(),
+        }
+    }
+
+    /// Parks on the hot key and on another, which may be resolved, and may have a rank.
+    pub(crate) fn park(
+        &self,
+        shape: &mut Shape,
+        resolved: &[ResolvedKey<Op<Counted>>],
+        timeout: Duration,
+    ) -> Comer {
+        let ready = Arc::new(AtomicBool::new(false));
+        let (answer, token, ends) = (ready.clone(), shape.mint.token(0), self.ends.clone());
+        let op = Op::new(timeout)
+            .when(move || answer.load(Ordering::Relaxed))
+            .then(move |_| {
+                drop(token);
+                ends.add();
+            });
+        let key = 1 + shape.random.below(shape.keys);
+        let resolved = resolved.iter().find(|resolved| resolved.key().0 == key);
+        let other = match resolved {
+            Some(resolved) if shape.random.below(4) > 0 => resolved.watch(),
+            _ => Watch::from(shape.census.key(key)),
+        };
+        let watches =
+            [Watch::from(shape.census.key(HOT)), other].map(|watch| match shape.random.below(8) {
+                0 => watch.at_rank(shape.random.below(3)),
+                _ => watch,
+            });
+        let admission = self.purgatory.try_complete_else_watch(op, watches);
+        let handle = admission.expect("there is room").into_handle();
+        Comer {
+            handle: handle.expect("it cannot complete yet"),
+            key,
+            ready,
+            expires: timeout != Duration::MAX,
+        }
+    }
+
+    /// A crowd comes, and goes but for those that expire. In the middle of it comes one that stays, in the place of one
+    /// that has stayed so far.
+    pub(crate) fn churn(&mut self, shape: &mut Shape) {
+        let resolve = |number| self.purgatory.resolve(shape.census.key(number));
+        let mut resolved = (1..=shape.resolved).map(resolve).collect::<Vec<_>>();
+        let middle = shape.random.below(shape.crowd);
+        // The share of those with a deadline that go before it, in quarters.
+        let early = shape.random.below(4);
+        let (mut crowd, mut deferred) = (Vec::new(), Vec::new());
+        for number in 0..shape.crowd {
+            if number == middle && shape.survivors > 0 {
+                if self.survivors.len() == shape.survivors {
+                    let left = self.survivors.remove(0);
+                    drop(left.handle.cancel().expect("it stays until now"));
+                    self.expected.cancelled += 1;
+                }
+                let stays = self.park(shape, &resolved, Duration::MAX);
+                self.survivors.push(stays);
+            }
+            let timeout = match shape.random.below(3) {
+                0 => Duration::MAX,
+                _ => shape.timeout(number),
+            };
+            crowd.push(self.park(shape, &resolved, timeout));
+        }
+        if shape.random.below(2) == 0 {
+            resolved.clear();
+        }
+        while !crowd.is_empty() {
+            let place = match shape.random.below(3) {
+                0 => shape.random.below(crowd.len() as u64) as usize,
+                1 => crowd.len() - 1,
+                _ => 0,
+            };
+            let comer = crowd.swap_remove(place);
+            if comer.expires && shape.random.below(4) >= early {
+                continue;
+            }
+            match shape.random.below(4) {
+                0 => {
+                    drop(comer.handle.cancel().expect("no other thread ends it"));
+                    self.expected.cancelled += 1;
+                }
+                1 => {
+                    assert!(comer.handle.force_complete());
+                    self.expected.completed += 1;
+                }
+                2 => deferred.push(comer),
+                _ => {
+                    comer.ready.store(true, Ordering::Relaxed);
+                    let key = shape.census.key(comer.key);
+                    self.expected.checks += self.purgatory.watchers(&key) as u64;
+                    assert_eq!(self.purgatory.check_and_complete(&key), 1);
+                    self.expected.completed += 1;
+                }
+            }
+        }
+        self.check_later(shape, &deferred);
+        let stats = self.purgatory.stats();
+        self.expected.expired += (stats.parked - self.survivors.len()) as u64;
+    }
+
+    /// They are completed by checks that are deferred, one for each of their keys.
+    pub(crate) fn check_later(&mut self, shape: &Shape, deferred: &[Comer]) {
+        let left = self.purgatory.stats().parked - deferred.len();
+        let keys = deferred.iter().map(|comer| {
+            comer.ready.store(true, Ordering::Relaxed);
+            comer.key
+        });
+        let keys = keys.collect::<HashSet<_>>();
+        let watchers = |key: &u64| self.purgatory.watchers(&shape.census.key(*key)) as u64;
+        self.expected.checks += keys.iter().map(watchers).sum::<u64>();
+        self.expected.completed += deferred.len() as u64;
+        keys.into_iter()
+            .for_each(|key| self.purgatory.check_later(shape.census.key(key)));
+        if matches!(shape.driver, Driver::Test) {
+            assert_eq!(self.purgatory.advance(), 0);
+        }
+        // Also of those that are not ready, before their deadlines pass.
+        eventually("the deferred checks", || {
+            let stats = self.purgatory.stats();
+            (stats.checks, stats.parked) == (self.expected.checks, left)
+        });
+    }
+
+    /// Where their number is bounded, as many may come as are missing, and no more.
+    pub(crate) fn fill(&mut self, shape: &mut Shape) {
+        let Some(most) = self.max_parked else {
+            return;
+        };
+        let missing = most - self.survivors.len();
+        let comers = (0..missing).map(|_| self.park(shape, &[], Duration::MAX));
+        let comers = comers.collect::<Vec<_>>();
+        let refused = self
+            .purgatory
+            .try_complete_else_watch(Op::new(Duration::MAX), [shape.census.key(HOT)]);
+        assert_eq!(refusal(&refused), Some(RejectReason::Full));
+        self.expected.rejected += 1;
+        self.expected.cancelled += missing as u64;
+        for comer in comers {
+            drop(comer.handle.cancel().expect("no other thread ends it"));
+        }
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        let stats = self.purgatory.stats();
+        (stats.parked, stats.watched, stats.completions_pending)
+            == (self.survivors.len(), 2 * self.survivors.len(), 0)
+    }
+
+    pub(crate) fn assert_exact(&self, shape: &Shape) {
+        let stats = self.purgatory.stats();
+        let Expected {
+            completed,
+            expired,
+            cancelled,
+            rejected,
+            checks,
+        } = self.expected;
+        assert_eq!(
+            (
+                stats.completed,
+                stats.expired,
+                stats.cancelled,
+                stats.rejected,
+                stats.checks
+            ),
+            (completed, expired, cancelled, rejected, checks)
+        );
+        assert_eq!((stats.aborted, stats.shut_down, stats.panicked), (0, 0, 0));
+        // (Counted before they run.)
+        eventually("all completions", || {
+            self.ends.count() >= completed + expired
+        });
+        assert_eq!(self.ends.count(), completed + expired);
+        assert_eq!(stats.missed_checks, 0);
+        let stay = self.survivors.len();
+        assert!(self.survivors.iter().all(|comer| comer.handle.is_parked()));
+        assert_eq!(self.purgatory.watchers(&shape.census.key(HOT)), stay);
+        let keys = self.survivors.iter().map(|comer| comer.key);
+        let keys = keys
+            .chain((stay > 0).then_some(HOT))
+            .collect::<HashSet<_>>();
+        assert_eq!(self.purgatory.watched_keys(), keys.len());
+        assert_eq!(self.purgatory.snapshot().len(), stay);
+    }
+}
