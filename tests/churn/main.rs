@@ -290,8 +290,8 @@ fn g06_churn_of_any_shape_adds_no_memory() {
     });
 }
 
-/// The shutdown comes while the reaper, which goes on with other purgatories or ends with this one, is in the middle of a
-/// storm: what the storm leaves is cleared away all the same.
+/// The shutdown comes while the reaper, which goes on with other purgatories or ends with this one, is in the middle
+/// of a storm: what the storm leaves is cleared away all the same.
 #[test]
 fn g06_a_storm_that_meets_the_shutdown_leaves_nothing() {
     for_each_seed(12, |seed| {
