@@ -7,6 +7,7 @@ mod clients;
 mod engine;
 #[path = "../engines/mod.rs"]
 mod engines;
+mod run;
 mod shipped;
 mod store;
 mod world;
@@ -115,7 +116,7 @@ const UNREAD: Scenario = Scenario {
 fn run<B: Backend>(scenario: Scenario, rules: Rules, seeds: u64) -> Total {
     let mut total = Total::default();
     for seed in 0..seeds {
-        let outcome = world::run::<B>(seed, scenario, rules);
+        let outcome = run::run::<B>(seed, scenario, rules);
         total.sum.add(&outcome);
     }
     println!("{total:?}");
@@ -146,7 +147,7 @@ fn holds_on<B: Backend>(scenario: Scenario, seeds: u64) -> Total {
 /// Without the rule, waits are lost in some run. (`docs/guide/cluster.md` says in how many of all; one is enough here.)
 fn loses(scenario: Scenario, rule: Rule) {
     let rules = Rules::default().without(rule);
-    let seed = (0..SEEDS).find(|&seed| world::run::<Engine>(seed, scenario, rules).lost > 0);
+    let seed = (0..SEEDS).find(|&seed| run::run::<Engine>(seed, scenario, rules).lost > 0);
     let seed = seed.unwrap_or_else(|| panic!("without {rule:?}, {SEEDS} runs lost nothing"));
     println!("without {rule:?}, the run with seed {seed} lost waits");
 }
