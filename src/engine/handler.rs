@@ -93,9 +93,13 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
 ///
 /// Reclaiming takes longer than expiring the payloads. So if many expire at once, what they leave is queued, and
 /// reclaimed while no timer is due.
-pub(crate) struct ReclaimQueue<T>(pub(crate) Mutex<Vec<Vec<T>>>);
+pub(crate) struct ReclaimQueue<T>(Mutex<Vec<Vec<T>>>);
 
 impl<T> ReclaimQueue<T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::default())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }

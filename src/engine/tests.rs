@@ -14,7 +14,7 @@ use crate::operation::{Completion, DelayedOperation};
 use crate::reaper::Reaper;
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
-use crate::sync::{Mutex, PARKS_PER_LOOK, SLICE, thread_number};
+use crate::sync::{PARKS_PER_LOOK, SLICE, thread_number};
 use crate::time::{ManualClock, Timestamp};
 use crate::timer::Timer;
 use crate::tracker::Tracker;
@@ -192,7 +192,7 @@ fn g20_no_hold_of_the_lock_returns_more_than_a_slice() {
 fn g06_a_reclaim_queue_stops_growing_under_a_lasting_storm() {
     const EACH_PASS: usize = 20;
     let shard = Shard::<(), HierarchicalWheel>::new(0, 64, None);
-    let queue = ReclaimQueue::<EndedSlot>(Mutex::default());
+    let queue = ReclaimQueue::<EndedSlot>::new();
     let (mut added, mut taken) = (0, 0);
     let take = || {
         let mut part = queue.take();

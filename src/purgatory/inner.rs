@@ -63,7 +63,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             watch: WatchMap::new(hasher.clone(), map_shards, own.max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
             causes: ForceCauses(Mutex::default()),
-            unreclaimed: ReclaimQueue(Mutex::default()),
+            unreclaimed: ReclaimQueue::new(),
             hasher,
         });
         weak.fill(inner.clone());

@@ -54,7 +54,7 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             extra,
             on_end: Box::new(on_end),
-            unreclaimed: ReclaimQueue(Mutex::default()),
+            unreclaimed: ReclaimQueue::new(),
             remains: Mutex::new(Vec::new()),
         })
     }
