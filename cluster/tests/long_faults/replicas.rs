@@ -61,6 +61,10 @@ macro_rules! pair {
                 self.engine.clone()
             }
 
+            fn another(&self) -> $engine {
+                unreachable!("no test of replicas asks for it")
+            }
+
             async fn commit(&self, key: &Key) -> Result<u64, BoxError> {
                 Ok(self.writer.commit(key, b"body").await?.version)
             }
