@@ -1,6 +1,6 @@
 //! Very many nodes on one engine, on virtual time: what the engine and each node are asked and told. Keys, commits and
-//! clients come by chance, and now and then a connection ends; every node restarts once, in any order; then the engine is
-//! gone for 30 s.
+//! clients come by chance, and now and then a connection ends; every node restarts once, in any order; then the engine
+//! is gone for 30 s.
 
 #![allow(unreachable_pub, reason = "a test has no users")]
 
