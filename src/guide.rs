@@ -14,7 +14,7 @@ macro_rules! page {
     };
 }
 
-// Its picture is a part of the page: there is no other place for it in the documentation.
+// A picture is a part of its page: there is no other place for it in the documentation.
 page!(words, "guide/words.md", "guide/picture.md");
 page!(getting_started, "guide/getting-started.md");
 page!(fetch_and_produce, "guide/fetch-and-produce.md");
@@ -23,7 +23,7 @@ page!(from_polling, "guide/from-polling.md");
 page!(threads, "guide/threads.md");
 page!(waiting, "guide/waiting.md");
 page!(tokio, "guide/tokio.md");
-page!(cluster, "guide/cluster.md");
+page!(cluster, "guide/cluster.md", "guide/scale.md");
 page!(leases, "guide/leases.md");
 page!(pitfalls, "guide/pitfalls.md");
 page!(operations, "guide/operations.md");

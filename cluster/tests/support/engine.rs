@@ -24,8 +24,10 @@ pub trait Rig: Sized + Send + Sync {
     /// What nodes use.
     fn engine(&self) -> Self::Engine;
 
-    /// The same with connections of its own, made when it is first used.
-    fn another(&self) -> Self::Engine;
+    /// The same, and where there are connections, with some of its own, made when it is first used.
+    fn another(&self) -> Self::Engine {
+        self.engine()
+    }
 
     /// Commits through another connection, which no fault touches. Returns the version.
     async fn commit(&self, key: &Key) -> Result<u64, BoxError>;
@@ -55,10 +57,6 @@ impl Rig for MemoryEngine<Key> {
     }
 
     fn engine(&self) -> Self {
-        self.clone()
-    }
-
-    fn another(&self) -> Self {
         self.clone()
     }
 
