@@ -393,6 +393,24 @@ fn g28_a_deferred_check_waits_for_a_thread() {
     }
 }
 
+/// A drain that reaches a timer shard when the shutdown has been there.
+#[test]
+fn g15_a_late_drain_does_not_hide_the_shutdown() {
+    let shard = Shard::<(), HierarchicalWheel>::new(0, 64, Some(RejectReason::Draining));
+    let refusal = || {
+        let admitted = shard.admit(&mut shard.slab.lock(), (), 0, timing(1, 0), SLOTS);
+        admitted.map(|_| ()).expect_err("it is closed").0
+    };
+    for (refuses, expected) in [
+        (RejectReason::Draining, RejectReason::Draining),
+        (RejectReason::ShutDown, RejectReason::ShutDown),
+        (RejectReason::Draining, RejectReason::ShutDown),
+    ] {
+        shard.refuse(refuses);
+        assert_eq!(refusal(), expected);
+    }
+}
+
 /// A drain makes the checks that are deferred until there is a thread.
 #[test]
 fn g28_a_drain_does_not_wait_for_a_thread_that_was_refused() {

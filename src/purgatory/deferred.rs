@@ -128,4 +128,20 @@ mod tests {
         assert_eq!(checks.next(), Some((Deferred::key(3), until_refused)));
         assert_eq!(checks.next(), None);
     }
+
+    #[test]
+    fn g01_a_check_that_waits_keeps_its_bound_though_others_were_made() {
+        let checks = DeferredChecks::new(RandomState::new());
+        for key in [1, 2, 3] {
+            assert!(checks.add(Deferred::key(key), Bound::all()));
+        }
+        assert_eq!(checks.next(), Some((Deferred::key(1), Bound::all())));
+        for key in [3, 2, 1] {
+            assert!(checks.add(Deferred::key(key), Bound::at_most(1)));
+        }
+        let left = [2, 3].map(|key| Some((Deferred::key(key), Bound::all())));
+        assert_eq!([checks.next(), checks.next()], left);
+        let again = Some((Deferred::key(1), Bound::at_most(1)));
+        assert_eq!([checks.next(), checks.next()], [again, None]);
+    }
 }
