@@ -13,6 +13,9 @@
     )
 )]
 
+// Where to begin to read: `docs/design.md` is the map, and the head of `src/purgatory.rs` follows one operation from
+// file to file.
+
 #[macro_use]
 mod debug;
 

@@ -150,7 +150,6 @@ impl<'a, K> Cause<'a, K> {
     pub(crate) const DEADLINE: Self = Self(Reason::Deadline);
     pub(crate) const OTHER: Self = Self(Reason::Other);
 
-    #[inline]
     pub(crate) fn of_key(key: &'a dyn CheckedKey<K>) -> Self {
         Self(Reason::Key(key))
     }

@@ -91,10 +91,10 @@ debug_fields!([V] WakeCell<V>, "WakeCell", |it|);
 
 /// Shared by the two sides.
 #[derive(Debug)]
-pub struct Promise<T>(WakeCell<State<T>>);
+pub struct Promise<T>(WakeCell<Promised<T>>);
 
 #[derive(Debug)]
-pub enum State<T> {
+pub enum Promised<T> {
     /// There is no value yet.
     Open,
     Kept(T),
@@ -104,18 +104,18 @@ pub enum State<T> {
 
 impl<T> Promise<T> {
     pub fn new() -> Self {
-        Self(WakeCell::new(State::Open))
+        Self(WakeCell::new(Promised::Open))
     }
 
     /// Sets the value and wakes the task that waits for it, with no lock held: a waker may be the user's code. Only the
     /// first value counts; a later one is returned.
     pub fn keep(&self, value: T) -> Result<(), T> {
         self.0.change(|state| match state {
-            State::Open => {
-                *state = State::Kept(value);
+            Promised::Open => {
+                *state = Promised::Kept(value);
                 (Ok(()), true)
             }
-            State::Kept(_) | State::Spent => (Err(value), false),
+            Promised::Kept(_) | Promised::Spent => (Err(value), false),
         })
     }
 
@@ -123,18 +123,18 @@ impl<T> Promise<T> {
     /// pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
         self.0.poll(cx, |state| match state {
-            State::Open => Look::Wait,
-            State::Kept(_) | State::Spent => match mem::replace(state, State::Spent) {
-                State::Kept(value) => Look::Ready(value),
-                State::Open | State::Spent => Look::Never,
+            Promised::Open => Look::Wait,
+            Promised::Kept(_) | Promised::Spent => match mem::replace(state, Promised::Spent) {
+                Promised::Kept(value) => Look::Ready(value),
+                Promised::Open | Promised::Spent => Look::Never,
             },
         })
     }
 
     /// From now on a value is refused, and no task is woken. Returns the value and the waker that were there: both
     /// destructors may be the user's.
-    pub fn close(&self) -> (State<T>, Option<Waker>) {
-        self.0.close(State::Spent)
+    pub fn close(&self) -> (Promised<T>, Option<Waker>) {
+        self.0.close(Promised::Spent)
     }
 }
 

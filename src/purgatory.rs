@@ -102,10 +102,10 @@ use std::time::Duration;
 /// because it may happen in a task of an async runtime. Completions in the queue of a thread still run, on that thread.
 ///
 /// No method holds a lock of the library while it runs your code, except [`Hash`, `Eq` and `Clone` of
-/// keys](DelayedOperation::Key). Only [`shutdown`](Self::shutdown) waits for a thread that runs your code. Where a
-/// check finds that another thread is examining an operation, that thread examines it once more. All methods may be
-/// called from inside every callback. A check made inside a `try_complete` returns 0; the library makes it before the
-/// outermost call on that thread returns.
+/// keys](DelayedOperation::Key). [`drain`](Self::drain) and the shutdowns wait for your code on other threads; no other
+/// method does. Where a check finds that another thread is examining an operation, that thread examines it once more.
+/// All methods may be called from inside every callback. A check made inside a `try_complete` returns 0; the library
+/// makes it before the outermost call on that thread returns.
 ///
 /// After Kafka's `DelayedOperationPurgatory`. [From Kafka's API to this one](crate::guide::from_kafka) lists the
 /// differences.
@@ -157,7 +157,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// # Errors
     /// The operation comes back in a [`Rejected`]: there are no keys, the purgatory is full or shut down, a hook of
     /// the operation panicked, or too many parks are nested.
-    #[inline]
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -190,7 +189,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// code runs.
     ///
     /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
-    #[inline]
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
         self.shared.inner.check_key(key, const { &Bound::all() })
     }
@@ -202,7 +200,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// They are examined in the order in which they were parked; those with a rank come first, in its order, and it is
     /// still `try_complete` that decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does, and
     /// takes the lock of the key's map shard again for every 64 operations.
-    #[inline]
     pub fn check_and_complete_with<Q>(&self, key: &Q, bound: Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,

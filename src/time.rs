@@ -105,14 +105,7 @@ pub struct ManualClock(Arc<ManualTime>);
 #[derive(Debug, Default)]
 struct ManualTime {
     now: parking_lot::Mutex<Duration>,
-    wakers: parking_lot::Mutex<Wakers>,
-}
-
-#[derive(Debug, Default)]
-struct Wakers {
-    all: Vec<WakeFn>,
-    /// How many were left when the stale ones were last left out.
-    known: usize,
+    wakers: parking_lot::Mutex<Vec<WakeFn>>,
 }
 
 impl ManualClock {
@@ -142,15 +135,16 @@ impl ManualClock {
     /// Calls all wake functions, and forgets those whose purgatory is gone.
     fn wake(&self) {
         // Without the lock: a wake function may move this clock, or subscribe.
-        let wakers = self.0.wakers.lock().all.clone();
+        let wakers = self.0.wakers.lock().clone();
         let stale = wakers
             .into_iter()
             .filter(|waker| !waker.wake())
             .collect::<Vec<_>>();
         let is_stale = |waker: &WakeFn| stale.iter().any(|stale| Arc::ptr_eq(&stale.0, &waker.0));
         let mut wakers = self.0.wakers.lock();
-        wakers.all.retain(|waker| !is_stale(waker));
-        wakers.known = wakers.all.len();
+        wakers.retain(|waker| !is_stale(waker));
+        let left = wakers.len();
+        wakers.reserve(left);
     }
 }
 
@@ -165,12 +159,12 @@ impl Clock for ManualClock {
 
     fn subscribe(&self, waker: WakeFn) {
         let mut wakers = self.0.wakers.lock();
-        wakers.all.push(waker);
-        let many = wakers.all.len() > 2 * wakers.known.max(32);
+        wakers.push(waker);
+        let full = wakers.len() == wakers.capacity();
         drop(wakers);
         // Each keeps some memory of a purgatory, which may be gone. Only a call tells, and a wake-up without cause does
         // no harm.
-        if many {
+        if full {
             self.wake();
         }
     }

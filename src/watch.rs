@@ -31,7 +31,6 @@ pub(crate) enum Target<K> {
 }
 
 impl<K> Target<K> {
-    #[inline]
     pub(crate) fn as_ref(&self) -> Target<&K> {
         match self {
             Self::Key(key) => Target::Key(key),

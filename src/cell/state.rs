@@ -20,6 +20,32 @@
 //! | 1 | 1 | - | held | the holder |
 //! | 1 | 1 | any | held, with marks | the holder, which finds the marks when it releases the operation |
 //!
+//! ```text
+//!                   occupy                      release, no mark
+//!   vacant -----------------------> held ---------------------------> parked
+//!   (gen g)                         ^  | <---------------------------
+//!      ^                            |  |              claim
+//!      |   release finds RECHECK:   |  |
+//!      |   examine again            |  |  mark, by other threads
+//!      |                            |  v
+//!      |                      held, with marks
+//!      |                            |
+//!      |   end, from either "held"  |  release finds another mark,
+//!      +----------------------------+  or try_complete has said yes
+//!          gen g+1, no marks
+//! ```
+//!
+//! When a holder releases an operation, the first line that fits applies:
+//!
+//! | the word has | the holder | the word then |
+//! |---|---|---|
+//! | `RECHECK`, and the holder has not yet examined it `MAX_EXAMINATIONS` times in a row | examines it again | held, without `RECHECK` |
+//! | `Mark::Force`, else `Mark::Cancel`, else `Mark::Expire`, else `Mark::ShutDown` | ends it so, with `RECHECK` after one more examination | held, until the end |
+//! | `RECHECK` | defers a check of this operation | parked |
+//! | no mark | is done | parked |
+//!
+//! The third line keeps a hot key from occupying one client's thread with other clients' events.
+//!
 //! No thread waits for a holder. A thread that finds the operation held leaves a mark, and the holder cannot release
 //! the operation past a mark: its release fails, and it acts on the mark. That is the whole handoff.
 //!

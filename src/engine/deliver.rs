@@ -11,8 +11,8 @@ use crate::trampoline::{Trampoline, run_later};
 pub(crate) enum RunOn {
     /// On the thread that ended it.
     Caller,
-    /// Where that of expired payloads runs.
-    Executor,
+    /// Where the builder's dispatch says, as for expired payloads.
+    Dispatch,
 }
 
 /// Collects payloads that have ended, and delivers them when it is dropped: a panic on the way (of a key's `Hash`,
@@ -28,7 +28,7 @@ pub(crate) struct Outbox<'a, H: Handler> {
 enum Collected<T> {
     None,
     Only(T),
-    Several(Vec<T>),
+    More(Vec<T>),
 }
 
 impl<T> Collected<T> {
@@ -42,14 +42,14 @@ impl<T> Collected<T> {
     fn push_another(&mut self, another: T) {
         let mut all = self.take().into_vec();
         all.push(another);
-        *self = Self::Several(all);
+        *self = Self::More(all);
     }
 
     fn into_vec(self) -> Vec<T> {
         match self {
             Self::None => Vec::new(),
             Self::Only(only) => vec![only],
-            Self::Several(several) => several,
+            Self::More(several) => several,
         }
     }
 }
@@ -85,7 +85,7 @@ impl<H: Handler> Drop for Outbox<'_, H> {
         match self.ended.take() {
             Collected::None => {}
             Collected::Only(only) => deliver(self.handler, self.trampoline, only, self.run_on),
-            Collected::Several(several) => {
+            Collected::More(several) => {
                 deliver_all(self.handler, self.trampoline, several, self.run_on);
             }
         }
@@ -100,7 +100,7 @@ pub(crate) fn deliver<H: Handler>(
     ended: EndedPayload<H::Left>,
     run_on: RunOn,
 ) {
-    if trampoline.is_outermost() && !goes_to_executor::<H>(handler, &ended, run_on) {
+    if trampoline.is_outermost() && !runs_elsewhere::<H>(handler, &ended, run_on) {
         complete(&**handler, ended);
     } else {
         deliver_one(handler, trampoline, ended, run_on);
@@ -135,7 +135,7 @@ pub(crate) fn deliver_all<H: Handler>(
         Dispatch::Inline => (Vec::new(), all),
         _ => all
             .into_iter()
-            .partition(|ended| goes_to_executor::<H>(handler, ended, run_on)),
+            .partition(|ended| runs_elsewhere::<H>(handler, ended, run_on)),
     };
     match &engine.dispatch {
         // One job for each: they may run side by side.
@@ -161,8 +161,8 @@ pub(crate) fn deliver_all<H: Handler>(
     here.into_iter().for_each(run_here);
 }
 
-fn goes_to_executor<H: Handler>(handler: &H, ended: &EndedPayload<H::Left>, run_on: RunOn) -> bool {
-    (run_on == RunOn::Executor || ended.ending == Ending::Expired)
+fn runs_elsewhere<H: Handler>(handler: &H, ended: &EndedPayload<H::Left>, run_on: RunOn) -> bool {
+    (run_on == RunOn::Dispatch || ended.ending == Ending::Expired)
         && !matches!(handler.engine().dispatch, Dispatch::Inline)
 }
 

@@ -55,16 +55,16 @@ pub(crate) fn next_deadline<H: Handler>(handler: &H) -> Option<Timestamp> {
 fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
     let engine = handler.engine();
     let (next, tell) = if engine.threads.has_reaper() {
-        // The caller is not the thread that sleeps, and leaves an alarm that is too early as it is: the scheduler may
-        // stop the caller between a reset and what follows it, and a reaper that wakes then would find nothing to do,
-        // nor to wait for.
+        // The caller is not the thread that sleeps, so it does not reset the alarm. If the scheduler stopped it right
+        // after the reset, a reaper that woke would find no alarm, and sleep without end. An alarm that is too early
+        // costs one wake-up.
         set_alarm(handler)
     } else {
-        // One caller at a time, or they would not know whether the reactor knows of each other's alarms.
+        // One caller at a time: of two, neither would know which alarm the reactor has been told of.
         let _alone = engine.rearming.lock();
         let (next, before) = rearm(handler);
-        // The caller need not be the reactor. It may have found a deadline in the wheel that is not announced yet. The
-        // thread that announces it will find the alarm set, and wake no thread. So the reactor is woken here.
+        // The caller need not be the reactor, and the deadline that it found may not be announced yet. The thread that
+        // announces it will find the alarm set to it, and wake no thread. So the reactor is woken here.
         (next, next < before)
     };
     if tell {

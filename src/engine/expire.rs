@@ -75,6 +75,8 @@ fn expire_in<H: Handler>(
 ) -> usize {
     let engine = handler.engine();
     let mut expired = 0;
+    // The timers that this pass may still meet, and whether more of them may be due. User code that starts timers close by
+    // cannot make the pass endless.
     let mut left = shard.begin_pass(now);
     let mut more = left > 0;
     let mut fired = Vec::new();

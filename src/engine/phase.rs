@@ -86,10 +86,10 @@ impl Drop for Pass {
 
 /// The shutdown on a thread of its own, of which an engine has one at most.
 #[derive(Default)]
-pub(crate) struct Background(Mutex<State>);
+pub(crate) struct Background(Mutex<Progress>);
 
 #[derive(Default)]
-struct State {
+struct Progress {
     /// Whether the thread was started.
     begun: bool,
     over: bool,

@@ -9,7 +9,7 @@ use crate::error::Rejected;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::panics::Panics;
-use crate::promise::{Promise, State};
+use crate::promise::{Promise, Promised};
 use crate::purgatory::{Admission, Handle};
 use crate::sync::Arc;
 use crate::trampoline::{Trampoline, drop_user_value};
@@ -29,7 +29,7 @@ pub(crate) trait Between {
 }
 
 impl<T: 'static> Between for Promise<Result<T, WaitError>> {
-    type Unreceived = State<Result<T, WaitError>>;
+    type Unreceived = Promised<Result<T, WaitError>>;
 
     fn lose(&self, lost: WaitError) {
         // If the future was dropped, this returns the error.
@@ -88,6 +88,24 @@ impl<M: Between> Drop for Reply<M> {
     }
 }
 
+/// Ends what is awaited by `end`, and closes the future's side. Nothing is left of both when this returns, with two
+/// exceptions. Another thread that is just examining the operation may keep it a little longer, but not the waker nor
+/// what it finds. And inside another destructor that the library has called, the values are dropped when the outermost
+/// call returns: so a chain of futures, each owned by the predicate of another, needs no stack.
+pub(crate) fn end_awaited<M: Between, R: 'static>(shared: &M, end: impl FnOnce() -> R) {
+    // First, so that the end of the operation wakes no task.
+    let (unreceived, waker) = shared.close();
+    let mut panics = Panics::default();
+    // A call by itself: it need not queue the completion.
+    let ended = panics.catch(end);
+    let _trampoline = Trampoline::enter();
+    // Destructors of the user's, once the operation has ended, whatever they do.
+    panics.catch(|| drop_user_value(ended));
+    panics.catch(|| drop_user_value(unreceived));
+    panics.catch(|| drop_user_value(waker));
+    panics.resume();
+}
+
 /// The future's end.
 pub(super) struct Awaiting<M: Between, Op: DelayedOperation, S: KeyHasher> {
     shared: Arc<M>,
@@ -117,22 +135,11 @@ impl<M: Between, Op: DelayedOperation, S: KeyHasher> Awaiting<M, Op, S> {
         &self.shared
     }
 
-    /// Ends the operation by `end`, and closes the future's side. Nothing is left of both when this returns, with two
-    /// exceptions. Another thread that is just examining the operation may keep it a little longer, but not the waker
-    /// nor what it finds. And inside another destructor that the library has called, the values are dropped when the
-    /// outermost call returns: so a chain of futures, each owned by the predicate of another, needs no stack.
+    /// [Ends](end_awaited) the operation by `end`, unless its end is known.
     pub(super) fn end<R: 'static>(&mut self, end: impl FnOnce(&Handle<Op, S>) -> R) {
-        // First, so that the end of the operation wakes no task.
-        let (unreceived, waker) = self.shared.close();
-        let mut panics = Panics::default();
-        // A call by itself: it need not queue the completion.
-        let ended = panics.catch(|| self.handle.take().map(|handle| end(&handle)));
-        let _trampoline = Trampoline::enter();
-        // Destructors of the user's, once the operation has ended, whatever they do.
-        panics.catch(|| drop_user_value(ended));
-        panics.catch(|| drop_user_value(unreceived));
-        panics.catch(|| drop_user_value(waker));
-        panics.resume();
+        end_awaited(&*self.shared, || {
+            self.handle.take().map(|handle| end(&handle))
+        });
     }
 }
 

@@ -137,52 +137,50 @@ fn taker<K: Key, A: Attempt>(
 /// |---|---|
 /// | `Option<T>` | `Result<Taken<T>, WaitError>` |
 /// | `Result<Option<T>, E>` | `Result<Result<Taken<T>, E>, WaitError>` |
-pub trait Attempt: sealed::Attempt<Self::Value, Self::Found> {
+pub trait Attempt: sealed::Sealed + Sized {
     /// What is taken.
     type Value: Send + 'static;
     /// What the future resolves to, if to no [`WaitError`](super::WaitError).
     type Found: Send + 'static;
+
+    /// What the closure took, or what the future resolves to though nothing was taken.
+    #[doc(hidden)]
+    fn taken(self) -> Result<Option<Self::Value>, Self::Found>;
+
+    #[doc(hidden)]
+    fn found(taken: Taken<Self::Value>) -> Self::Found;
 }
 
 impl<T: Send + 'static> Attempt for Option<T> {
     type Value = T;
     type Found = Taken<T>;
+
+    fn taken(self) -> Result<Self, Taken<T>> {
+        Ok(self)
+    }
+
+    fn found(taken: Taken<T>) -> Taken<T> {
+        taken
+    }
 }
 
 impl<T: Send + 'static, E: Send + 'static> Attempt for Result<Option<T>, E> {
     type Value = T;
     type Found = Result<Taken<T>, E>;
+
+    fn taken(self) -> Result<Option<T>, Self::Found> {
+        self.map_err(Err)
+    }
+
+    fn found(taken: Taken<T>) -> Self::Found {
+        Ok(taken)
+    }
 }
 
 mod sealed {
-    use super::Taken;
-
-    pub trait Attempt<T, F>: Sized {
-        /// What the closure took, or what the future resolves to though nothing was taken.
-        fn taken(self) -> Result<Option<T>, F>;
-
-        fn found(taken: Taken<T>) -> F;
-    }
-
-    impl<T: Send + 'static> Attempt<T, Taken<T>> for Option<T> {
-        fn taken(self) -> Result<Self, Taken<T>> {
-            Ok(self)
-        }
-
-        fn found(taken: Taken<T>) -> Taken<T> {
-            taken
-        }
-    }
-
-    impl<T: Send + 'static, E> Attempt<T, Result<Taken<T>, E>> for Result<Option<T>, E> {
-        fn taken(self) -> Result<Option<T>, Result<Taken<T>, E>> {
-            self.map_err(Err)
-        }
-
-        fn found(taken: Taken<T>) -> Result<Taken<T>, E> {
-            Ok(taken)
-        }
-    }
+    pub trait Sealed {}
+    impl<T> Sealed for Option<T> {}
+    impl<T, E> Sealed for Result<Option<T>, E> {}
 }
 
 /// A value that a [take](Purgatory::take) has taken: [done](Self::done), or given back when it is dropped.

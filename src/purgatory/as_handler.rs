@@ -19,7 +19,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     type Left = Op;
     type Stale = Stale<Op::Key>;
 
-    #[inline]
     fn engine(&self) -> &Engine<Parked<Op>, Wheel> {
         &self.engine
     }
@@ -60,7 +59,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
     }
 
     /// The one place that calls `on_complete`.
-    #[inline]
     fn complete(&self, op: Op, ending: Ending) {
         #[cfg(debug_assertions)]
         let _call = InProgress::begin::<Op, Op::Key>(&self.engine.name);
@@ -80,7 +78,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             let Some((check, bound)) = self.deferred.next() else {
                 return;
             };
-            self.check_deferred(&check, &bound, RunOn::Executor, pause);
+            self.check_deferred(&check, &bound, RunOn::Dispatch, pause);
             // The destructor of a key may panic.
             drop_user_value(check);
         });

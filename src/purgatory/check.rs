@@ -363,7 +363,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             check.waiting.set(Some(bound));
             let (inner, waiting) = (self.clone(), check.waiting.clone());
             queue_check(Box::new(move || {
-                let bound = waiting.take().unwrap_or_default();
+                let bound = waiting.take().unwrap_or(Bound::all());
                 inner.check_deferred(&what, &bound, RunOn::Caller, || ());
             }));
         } else if cause.is_for_a_mark() {

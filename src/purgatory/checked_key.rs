@@ -1,4 +1,7 @@
-//! The key that a check is of, for the operations that ask.
+//! The key that a check is of, for the operations that ask for it by their cause.
+//!
+//! [`Checked`] is the key as the caller of the check has named it. [`CheckedOf`] puts it beside the keys of the
+//! operation that is examined, and is what the cause holds, as a [`CheckedKey`].
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;

@@ -1,7 +1,7 @@
 //! The watches that a caller asks for.
 
 use super::inner::Inner;
-use super::keys::{Keys, Several};
+use super::keys::{Keys, PlainKeys};
 use super::resolved_key::ResolvedKey;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::DelayedOperation;
@@ -123,9 +123,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let fourth = third.is_some().then(|| watches.next()).flatten();
         Some(match (first, second, third, fourth) {
             // Most operations watch a few plain keys, all different.
-            (plain!(a), plain!(b), None, None) if a != b => Keys::Two(Several::of([a, b]), 0),
+            (plain!(a), plain!(b), None, None) if a != b => Keys::Two(PlainKeys::of([a, b]), 0),
             (plain!(a), plain!(b), Some(plain!(c)), None) if a != b && a != c && b != c => {
-                Keys::Three(Several::of([a, b, c]), 0)
+                Keys::Three(PlainKeys::of([a, b, c]), 0)
             }
             (first, second, third, fourth) => {
                 let all = [first, second].into_iter().chain(third).chain(fourth);

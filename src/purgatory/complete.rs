@@ -59,7 +59,6 @@ impl From<Mark> for Ending {
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// While the result exists, this thread is inside the `try_complete` of an operation.
-    #[inline]
     pub(super) fn enter_try_complete(&self, of: Examinee, why: Why) -> impl Sized + use<Op, S> {
         let examining = Examining::enter(of, why);
         #[cfg(debug_assertions)]
@@ -79,13 +78,16 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> Option<Examined<Op>> {
         let mut held = self.engine.claim(address, Mark::Recheck)?;
-        let answer = self.examine_held(&mut held, Why::Check, |parked| {
+        let inside = self.enter_try_complete(held.examinee(), Why::Check);
+        let try_complete = |parked: &mut Parked<Op>| {
             let Parked { op, keys, .. } = parked;
             match checked {
                 Some(checked) => op.try_complete_for(Cause::of_key(&CheckedOf { checked, keys })),
                 None => op.try_complete_for(Cause::OTHER),
             }
-        });
+        };
+        let answer = self.engine.guarded(|| held.with(try_complete));
+        drop(inside);
         let for_its_key = checked.is_some() && matches!(answer, Ok(true));
         let mut examined = self.release_or_end(held, answer);
         if let Examined::Ended(ended) = &mut examined {
@@ -94,19 +96,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         Some(examined)
     }
 
-    /// Examines an operation that this thread holds: `try_complete` calls the method of that name.
-    #[inline(always)]
-    fn examine_held(
-        &self,
-        held: &mut Held<'_, Parked<Op>>,
-        why: Why,
-        try_complete: impl FnOnce(&mut Parked<Op>) -> bool,
-    ) -> Result<bool, UserPanic> {
-        let _inside = self.enter_try_complete(held.examinee(), why);
-        self.engine.guarded(|| held.with(try_complete))
-    }
-
-    /// Examines it for a reason that names no key: another thread has left a mark, or the deadline has passed.
+    /// Examines an operation that this thread holds, for a reason that names no key: another thread has left a mark, or
+    /// the deadline has passed.
     #[cold]
     #[inline(never)]
     pub(crate) fn examine_without_key(
@@ -115,7 +106,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         cause: Cause<'_, Op::Key>,
         why: Why,
     ) -> Result<bool, UserPanic> {
-        self.examine_held(held, why, |parked| parked.op.try_complete_for(cause))
+        let _inside = self.enter_try_complete(held.examinee(), why);
+        let try_complete = |parked: &mut Parked<Op>| parked.op.try_complete_for(cause);
+        self.engine.guarded(|| held.with(try_complete))
     }
 
     /// Hands a held operation that is being forced its cause, if one was left for it.
@@ -203,7 +196,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Drops keys that are not watched, or not any more. A destructor that panics costs the operation neither its
     /// completion nor its way back.
-    #[inline]
     pub(crate) fn drop_keys(&self, keys: Keys<Op::Key>) {
         if std::mem::needs_drop::<Op::Key>() {
             let _ = self.engine.guarded(|| keys.drop_each());
@@ -289,7 +281,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Gives an ended operation to the caller: no user code runs for it.
-    #[inline]
     pub(crate) fn withdrawn(&self, ended: EndedPayload<Op>) -> Op {
         self.engine.free_place();
         ended.left
@@ -316,7 +307,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
             if let Some(cause) = cause {
-                self.causes.leave(watcher, cause);
+                self.causes.add(watcher, cause);
             }
             if let Some(mut held) = self.engine.claim(watcher, Mark::Force) {
                 self.apply_cause(&mut held);

@@ -96,7 +96,7 @@ pub(crate) struct ForceCauses<Op>(Mutex<HashMap<Address, ForceCause<Op>>>);
 
 impl<Op: 'static> ForceCauses<Op> {
     /// For an operation that will be marked next.
-    pub(crate) fn leave(&self, address: Address, cause: &ForceCause<Op>) {
+    pub(crate) fn add(&self, address: Address, cause: &ForceCause<Op>) {
         // A cause that stood there is dropped without the lock: its destructor is the user's.
         let _before = self.0.lock().insert(address, cause.clone());
     }

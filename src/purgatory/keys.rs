@@ -17,8 +17,8 @@ use std::cell::Cell;
 #[expect(dead_code, reason = "a filler is not read")]
 pub(crate) enum Keys<K> {
     One(K, Cell<Ticket>),
-    Two(Box<Several<K, 2>>, Filler),
-    Three(Box<Several<K, 3>>, Filler),
+    Two(Box<PlainKeys<K, 2>>, Filler),
+    Three(Box<PlainKeys<K, 3>>, Filler),
     Resolved(Number, Cell<Ticket>),
     /// More keys, or of different kinds.
     Mixed(Box<Vec<Watched<K>>>),
@@ -27,8 +27,8 @@ pub(crate) enum Keys<K> {
 /// Beside the tag, where other kinds have a ticket: a word is read back at once only if it was written whole.
 type Filler = u32;
 
-/// A few keys. (The tickets stand together, so that they take fewer bytes.)
-pub(crate) struct Several<K, const N: usize> {
+/// A few keys without ranks. (The tickets stand together, so that they take fewer bytes.)
+pub(crate) struct PlainKeys<K, const N: usize> {
     keys: [K; N],
     tickets: [Cell<Ticket>; N],
 }
@@ -110,7 +110,7 @@ impl<K> Keys<K> {
     }
 }
 
-impl<K, const N: usize> Several<K, N> {
+impl<K, const N: usize> PlainKeys<K, N> {
     /// Different keys.
     pub(crate) fn of(keys: [K; N]) -> Box<Self> {
         let tickets = [const { Cell::new(0) }; N];
@@ -120,15 +120,15 @@ impl<K, const N: usize> Several<K, N> {
 
 #[inline(never)]
 fn for_each_key<'k, K, const N: usize>(
-    several: &'k Several<K, N>,
+    keys: &'k PlainKeys<K, N>,
     skipped: usize,
     each: &mut impl FnMut(Target<&'k K>, Turn<'k>),
 ) {
     let mut place = skipped;
     while place < N {
         each(
-            Target::Key(&several.keys[place]),
-            Turn::Arrived(&several.tickets[place]),
+            Target::Key(&keys.keys[place]),
+            Turn::Arrived(&keys.tickets[place]),
         );
         place += 1;
     }

@@ -35,11 +35,6 @@ pub enum Admission<Op: DelayedOperation, S = RandomState> {
 }
 
 impl<Op: DelayedOperation, S> Admission<Op, S> {
-    /// Whether the operation has ended.
-    pub fn has_ended(&self) -> bool {
-        matches!(self, Self::Ended)
-    }
-
     /// Whether the operation was parked (it may have ended since).
     pub fn is_parked(&self) -> bool {
         matches!(self, Self::Parked(_))

@@ -38,7 +38,6 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     }
 
     /// By bits that choose no place in a shard's table: those are the lowest and the highest ones.
-    #[inline]
     pub(crate) fn shard_of(&self, hash: u64) -> usize {
         (hash >> 32) as usize & self.mask
     }
@@ -80,35 +79,29 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        let map = self.made()?;
-        let hash = self.hash_of(key);
-        let shard = map.shards()[self.shard_of(hash)].read();
-        let (stored, value) = shard.get(hash, |(other, _)| key.equivalent(other))?;
-        Some(read(stored, value.get()))
+        self.read_where(self.hash_of(key), |other, _| key.equivalent(other), read)
     }
 
     /// The hash of `key`, for the methods that find an entry by it.
-    #[inline]
     pub(crate) fn hash_of<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.hasher.hash_one(key)
     }
 
     /// Reads the entry that `is_it`, among those with this hash, under the shared lock of their shard.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_where<R>(
         &self,
         hash: u64,
         mut is_it: impl FnMut(&K, &V) -> bool,
-        read: impl FnOnce(&V) -> R,
+        read: impl FnOnce(&K, &V) -> R,
     ) -> Option<R> {
         let map = self.made()?;
         let shard = map.shards()[self.shard_of(hash)].read();
-        let (_, value) = shard.get(hash, |(key, value)| is_it(key, value.get()))?;
-        Some(read(value.get()))
+        let (key, value) = shard.get(hash, |(key, value)| is_it(key, value.get()))?;
+        Some(read(key, value.get()))
     }
 
     /// Takes the entry that `is_it` out, among those with this hash, under the exclusive lock of their shard.
-    #[inline]
     pub(crate) fn take_where(
         &self,
         hash: u64,

@@ -114,7 +114,7 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Entries<K, V, S> {
     /// Whether the map has an entry for `key`, whatever becomes of its value.
     pub(super) fn has<Q: Hash + Equivalent<K> + ?Sized>(&self, key: &Q) -> bool {
         let is_it = |other: &K, _: &Entry<V>| key.equivalent(other);
-        let found = self.map.read_where(self.hash_of(key), is_it, |_| ());
+        let found = self.map.read_where(self.hash_of(key), is_it, |_, _| ());
         found.is_some()
     }
 }
@@ -316,6 +316,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
                 && entry.is_current(self.timers)
         };
         let hash = self.entries.hash_of(key);
+        let read = |_: &K, entry: &Entry<V>| read(entry);
         self.entries.map.read_where(hash, is_it, read)
     }
 

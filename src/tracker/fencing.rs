@@ -30,12 +30,6 @@ impl From<u64> for FencingToken {
     }
 }
 
-impl From<FencingToken> for u64 {
-    fn from(token: FencingToken) -> Self {
-        token.0
-    }
-}
-
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -8,8 +8,8 @@ use crate::engine::settings::{Builder, sound};
 use crate::engine::shared_handle::{SharedHandle, WeakRef, shared_methods, shared_type};
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::future::WaitError;
+use crate::future::reply::end_awaited;
 use crate::hash::{Key, KeyHasher, RandomState};
-use crate::panics::Panics;
 use crate::promise::Promise;
 use crate::scheme::HierarchicalWheel;
 use crate::stats::{Ending, Event};
@@ -297,21 +297,14 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Drop for ResponseFuture<K, R, S> {
         if self.answered {
             return;
         }
-        let _trampoline = Trampoline::enter();
-        // The task that drops the future is not woken.
-        let (response, waker) = self.promise.close();
-        let mut panics = Panics::default();
-        let withdraw = || {
-            let inner = &self.requests.upgrade()?.shared.inner;
-            inner.withdraw(self.address, Ending::Cancelled)
-        };
-        // Destructors of the user's, after the request has ended.
-        if let Some(withdrawn) = panics.catch(withdraw).flatten() {
-            panics.catch(|| withdrawn.answer(|_| Err(WaitError::Cancelled)));
-        }
-        panics.catch(|| drop_user_value(response));
-        panics.catch(|| drop_user_value(waker));
-        panics.resume();
+        end_awaited(&*self.promise, || {
+            let _trampoline = Trampoline::enter();
+            let requests = self.requests.upgrade()?;
+            let inner = &requests.shared.inner;
+            let withdrawn = inner.withdraw(self.address, Ending::Cancelled)?;
+            withdrawn.answer(|_| Err(WaitError::Cancelled));
+            Some(())
+        });
     }
 }
 

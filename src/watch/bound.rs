@@ -75,12 +75,6 @@ impl Bound {
     }
 }
 
-impl Default for Bound {
-    fn default() -> Self {
-        Self::all()
-    }
-}
-
 /// What a watcher without a rank draws when it is added, and is found by when it leaves: the low bits of its number.
 /// (In a short list watchers have no numbers: there the first draws 0, and each later one [`JOINED`].)
 pub(crate) type Ticket = u32;

@@ -151,8 +151,8 @@ fn g17_a_full_purgatory_still_completes_at_once() {
     let refused = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
     assert_eq!(refusal(&refused), Some(RejectReason::Full));
     probe.satisfy();
-    let watch = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
-    assert!(watch.expect("it needs no place").has_ended());
+    let admission = purgatory.try_complete_else_watch(probe.op(NEVER_IN_A_TEST), [1]);
+    assert!(!admission.expect("it needs no place").is_parked());
     assert_eq!(probe.ending(), Some(Completion::Satisfied));
     assert_eq!(purgatory.stats().rejected, 1);
 }

@@ -66,7 +66,7 @@ impl Scenario {
         let done = self
             .purgatory
             .try_complete_else_watch(self.op(&probe), [1, 2]);
-        assert!(done.is_ok_and(|watch| watch.has_ended()));
+        assert!(done.is_ok_and(|admission| !admission.is_parked()));
     }
 
     /// One that is satisfied after [`STAY`].

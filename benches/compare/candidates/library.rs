@@ -49,10 +49,12 @@ impl Candidate for Library {
 
     #[inline(never)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
-        self.0
-            .try_complete_else_watch(request, keys.iter().copied())
+        let parked = self
+            .0
+            .try_complete_else_watch(request, keys.iter().copied());
+        !parked
             .expect("neither full nor shut down, and every request has a key")
-            .has_ended()
+            .is_parked()
     }
 
     #[inline(never)]

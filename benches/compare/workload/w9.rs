@@ -81,10 +81,12 @@ impl Candidate for Resolved {
     #[inline(never)]
     fn park(&self, request: Request, keys: &[u64]) -> bool {
         let watches = keys.iter().map(|&key| self.keys[key as usize].watch());
-        self.purgatory
-            .try_complete_else_watch(Arrived(request, self.reading), watches)
+        let parked = self
+            .purgatory
+            .try_complete_else_watch(Arrived(request, self.reading), watches);
+        !parked
             .expect("neither full nor shut down, and every request has a key")
-            .has_ended()
+            .is_parked()
     }
 
     #[inline(never)]
