@@ -104,15 +104,15 @@ pub trait DelayedOperation: Send + 'static {
 /// use std::sync::mpsc::{Sender, channel};
 /// use std::time::Duration;
 ///
-/// struct Pop(Sender<&'static str>);
+/// struct Pop(Sender<String>);
 ///
 /// impl DelayedOperation for Pop {
-///     type Key = &'static str;
+///     type Key = u32;
 ///     fn timeout(&self) -> Duration { Duration::from_secs(1) }
 ///     fn try_complete(&mut self) -> bool { false }
-///     fn try_complete_for(&mut self, cause: Cause<'_, &'static str>) -> bool {
-///         let asked = cause.key().copied();
-///         let asked = asked.unwrap_or(if cause.is_deadline() { "deadline" } else { "any" });
+///     fn try_complete_for(&mut self, cause: Cause<'_, u32>) -> bool {
+///         let other = if cause.is_deadline() { "deadline" } else { "any" };
+///         let asked = cause.key().map_or(other.to_owned(), u32::to_string);
 ///         self.0.send(asked).is_err()
 ///     }
 ///     fn on_complete(self, _: Completion) {}
@@ -120,13 +120,13 @@ pub trait DelayedOperation: Send + 'static {
 ///
 /// let (clock, (asked, causes)) = (ManualClock::new(), channel());
 /// let pops = Purgatory::<Pop>::builder("test").clock(clock.clone()).reaper(Reaper::Manual).build()?;
-/// let handle = pops.try_complete_else_watch(Pop(asked), ["l1", "l2"])?.into_handle();
-/// pops.check_and_complete("l2"); // one key
+/// let handle = pops.try_complete_else_watch(Pop(asked), [1, 2])?.into_handle();
+/// pops.check_and_complete(&2); // one key
 /// handle.expect("it is parked").check(); // no key
 /// clock.advance(Duration::from_secs(1));
 /// pops.advance(); // the deadline
 /// let causes = causes.iter().collect::<Vec<_>>(); // twice while it was parked
-/// assert_eq!(causes, ["any", "any", "l2", "any", "deadline"]);
+/// assert_eq!(causes, ["any", "any", "2", "any", "deadline"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Cause<'a, K>(Reason<&'a dyn CheckedKey<K>>);

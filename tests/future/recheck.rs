@@ -127,6 +127,47 @@ fn a_check_counts_before_a_recheck() {
     assert_eq!((waits.stats().parked, waits.stats().missed_checks), (0, 0));
 }
 
+/// It evaluates nothing at the deadline, so a recheck is what tells of a change that no check announces. Either way it
+/// has completed.
+#[test]
+fn g21_what_until_best_finds_by_a_recheck_is_counted() {
+    for is_checked in [false, true] {
+        let (waits, clock) = by_hand();
+        let amount = Cell::new(5);
+        let enough = || Some(amount.get()).filter(|amount| *amount >= 10);
+        let listener = waits.listen([1], SECOND * 5).recheck_every(SECOND);
+        let mut best = Box::pin(listener.until_best(|| ready(enough().ok_or("half"))));
+        let bell = Bell::new();
+        assert!(bell.poll(&mut best).is_pending());
+        amount.set(10);
+        match is_checked {
+            true => assert_eq!(waits.check_and_complete(&1), 0),
+            false => pass(&waits, &clock, SECOND),
+        }
+        assert_eq!(bell.poll(&mut best), Poll::Ready(Ok(10)));
+        drop(best);
+        pass(&waits, &clock, GRACE);
+        let stats = waits.stats();
+        let ended = (stats.completed, stats.cancelled, stats.parked);
+        assert_eq!(
+            (ended, stats.missed_checks),
+            ((1, 0, 0), u64::from(!is_checked))
+        );
+    }
+}
+
+/// Of a check that comes while the waiter evaluates after a recheck, nothing is to be waited for.
+#[test]
+fn g21_a_check_during_the_evaluation_ends_the_listener_at_once() {
+    let (waits, clock) = by_hand();
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    pass(&waits, &clock, SECOND);
+    assert_eq!(block_on(listener.checked()), Ok(()), "a recheck");
+    assert_eq!(waits.check_and_complete(&1), 0);
+    listener.satisfied();
+    assert_eq!((waits.stats().parked, waits.stats().missed_checks), (0, 0));
+}
+
 /// G19: the timer of the purgatory knows of nothing to do, before and after.
 #[test]
 fn g19_none_ticks_where_no_interval_is_set() {

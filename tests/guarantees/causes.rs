@@ -278,6 +278,40 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
     );
 }
 
+/// That one is examined once more by its own thread, and may find nothing for another reason.
+#[test]
+fn g22_a_check_until_refused_passes_over_what_another_thread_examines() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let (entered, inside) = mpsc::channel();
+        let (go_on, wait) = mpsc::channel::<()>();
+        let mut examinations = 0;
+        let held = Op::new(NEVER_IN_A_TEST).when(move || {
+            examinations += 1;
+            if examinations == 3 {
+                entered.send(()).expect("the test waits for it");
+                wait.recv().expect("the test lets it go on");
+            }
+            false
+        });
+        let items = Arc::new(Mutex::new(0));
+        let takes = items.clone();
+        let free = Op::new(NEVER_IN_A_TEST).when(move || *lock(&takes) > 0);
+        assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
+        assert!(purgatory.try_complete_else_watch(free, [1]).is_ok());
+        let holder = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || purgatory.check_and_complete(&2))
+        };
+        inside.recv().expect("the first is examined");
+        *lock(&items) = 1;
+        let bound = Bound::all().until_refused();
+        assert_eq!(purgatory.check_and_complete_with(&1, bound), 1);
+        go_on.send(()).expect("the holder waits");
+        assert_eq!(holder.join().expect("the holder"), 0);
+    });
+}
+
 /// Answers with the error that it was ended with.
 struct Request {
     error: Option<&'static str>,
