@@ -17,8 +17,10 @@ pub const LONGEST: Duration = Duration::from_secs(1);
 /// What the feed and the store do now.
 #[derive(Debug, Default)]
 pub struct Script {
-    /// No session can be opened.
+    /// No session can be opened; and of these attempts every other one for another cause.
     pub refuses: bool,
+    pub takes_turns: bool,
+    attempts: u64,
     /// A session ends after this time.
     pub lasts: Option<Duration>,
     /// Reads of keys fail: all of them, or this number.
@@ -120,7 +122,12 @@ impl Feed<u64> for Engine {
     type Changes = Self;
 
     async fn open(&self, _: &Config) -> Result<(Self, Self), FeedError> {
-        match self.0.lock().unwrap().refuses {
+        let mut script = self.0.lock().unwrap();
+        script.attempts += 1;
+        match script.refuses {
+            true if script.takes_turns && script.attempts % 2 == 0 => {
+                Err(FeedError::Connect("the port is closed".into()))
+            }
             true => Err(FeedError::Refused("the node may not subscribe".into())),
             false => Ok((self.clone(), self.clone())),
         }

@@ -53,6 +53,47 @@ async fn g24_sessions_that_fail_again_and_again_pause_and_say_why() {
     assert_eq!((stats.sessions, stats.gaps), (1, 0));
 }
 
+/// Two causes that take turns are each told as one that comes again.
+#[tokio::test(start_paused = true)]
+async fn g24_causes_that_take_turns_are_told_as_troubles() {
+    let engine = Engine::default();
+    engine.set(|it| (it.refuses, it.takes_turns) = (true, true));
+    let node = engine.node();
+    sleep(Duration::from_secs(10)).await;
+    let stats = node.stats();
+    let trouble = stats.feed_trouble.expect("it fails");
+    assert!(trouble.times.abs_diff(stats.failed / 2) <= 1, "{trouble:?}");
+    let is_other = |stats: &Stats| {
+        let now = stats.feed_trouble.as_ref();
+        now.is_some_and(|it| it.word != trouble.word)
+    };
+    let other = until(&node, is_other).await.feed_trouble;
+    let other = other.expect("as seen");
+    assert!(other.times.abs_diff(trouble.times) <= 1, "{other:?}");
+    // All of it is over at once.
+    engine.set(|it| it.refuses = false);
+    until(&node, |it| it.feed_trouble.is_none()).await;
+    engine.set(|it| it.refuses = true);
+    engine.cut();
+    let begun = node.stats().failed;
+    let stats = until(&node, |it| it.failed > begun).await;
+    assert_eq!(stats.feed_trouble.expect("it fails again").times, 1);
+}
+
+/// Where no audit ever comes, none is waited for.
+#[tokio::test(start_paused = true)]
+async fn g24_without_audits_a_trouble_is_over_when_a_session_has_lasted() {
+    let engine = Engine::default();
+    engine.set(|it| it.refuses = true);
+    let node = engine.node_with(Duration::MAX);
+    until(&node, |it| it.failed == 3).await;
+    engine.set(|it| it.refuses = false);
+    until(&node, |it| it.sessions == 1).await;
+    let begun = Instant::now();
+    until(&node, |it| it.feed_trouble.is_none()).await;
+    assert!(begun.elapsed() > LONGEST, "{:?}", begun.elapsed());
+}
+
 /// As long as none lasts for longer than the longest pause, the pauses grow though each session was live.
 #[tokio::test(start_paused = true)]
 async fn g24_sessions_that_end_again_and_again_pause() {
