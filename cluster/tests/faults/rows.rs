@@ -191,6 +191,7 @@ async fn f1_redis_may_not_track() {
     };
     let row = both("may not track", "Redis", &[Rule::ReadWithoutSession], run).await;
     says(&row, "Redis user");
+    says(&row, "client");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,6 +209,7 @@ async fn f1_redis_may_not_subscribe() {
     )
     .await;
     says(&row, "Redis user");
+    says(&row, "subscribe");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
