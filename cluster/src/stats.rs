@@ -85,8 +85,8 @@ pub struct Trouble {
     pub times: u64,
 }
 
-/// What fails, and why: one for each word since all went well, the last one at the end. (So causes that take turns do not
-/// hide one another.)
+/// What fails, and why: one for each word since all went well, the last one at the end. (So causes that take turns
+/// do not hide one another.)
 #[derive(Debug, Default)]
 pub(crate) struct Troubles(Mutex<Vec<Trouble>>);
 

@@ -11,7 +11,7 @@ use crate::position::Position;
 use ::redis::{Cmd, FromRedisValue, RedisError, Script, Value};
 use std::sync::LazyLock;
 
-/// Decides before it writes: whether the user may do all of it (where Redis can be asked, from 7.0 on), and whether the log
+/// Decides before it writes: whether the user may do all of it (Redis can be asked from 7.0 on), and whether the log
 /// takes the version. The log refuses a version that is not above all that it has held: then the counter was
 /// lost (evicted, deleted), and is restored from the log in a new history, without the event. Numbers come back as
 /// text, and one is added to the text: a Lua number holds 53 bits.

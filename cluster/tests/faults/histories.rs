@@ -43,8 +43,8 @@ async fn position<R: Rig>(rig: &R) -> Position {
     }
 }
 
-/// The wait was begun in the history `old`. Its client is told, and told of all that the new history has. Returns how long
-/// it took until it was told.
+/// The wait was begun in the history `old`. Its client is told, and told of all that the new history has. Returns how
+/// long it took until it was told.
 async fn goes_on<R: Rig>(
     rig: &R,
     waits: &ClusterWaits<Key>,

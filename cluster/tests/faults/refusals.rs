@@ -54,8 +54,8 @@ async fn connections(rig: &RedisRig<false>) -> u64 {
     count.expect("the figure").parse().expect("a number")
 }
 
-/// Under `noeviction` a server whose memory is full refuses commits, and can be read. Writers that try again and again do
-/// not use up the ports of the node, whose reads need them.
+/// Under `noeviction` a server whose memory is full refuses commits, and can be read. Writers that try again and again
+/// do not use up the ports of the node, whose reads need them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f4_redis_a_full_memory_costs_no_connections_and_loses_nothing() {
     const COMMITS: usize = 50;
