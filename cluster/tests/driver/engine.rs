@@ -125,7 +125,7 @@ impl Feed<u64> for Engine {
         let mut script = self.0.lock().unwrap();
         script.attempts += 1;
         match script.refuses {
-            true if script.takes_turns && script.attempts % 2 == 0 => {
+            true if script.takes_turns && script.attempts.is_multiple_of(2) => {
                 Err(FeedError::Connect("the port is closed".into()))
             }
             true => Err(FeedError::Refused("the node may not subscribe".into())),
