@@ -119,6 +119,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether there is ever an audit.
+    pub(crate) fn audits(&self) -> bool {
+        self.audit < LONGEST
+    }
+
     /// The settings of a node that starts.
     pub(crate) fn validated(mut self) -> Result<Self, StartError> {
         let zero = [
@@ -126,7 +131,7 @@ impl Config {
             ("read_batch", self.read_batch == 0),
             ("concurrent_reads", self.concurrent_reads == 0),
             ("max_keys", self.max_keys == 0),
-            ("backoff", self.backoff.0.is_zero()),
+            ("backoff", self.backoff.0.min(self.backoff.1).is_zero()),
             ("ping", self.ping.is_zero()),
         ];
         if let Some((setting, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
@@ -144,5 +149,32 @@ impl Config {
             *time = LONGEST.min(*time);
         }
         Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// None of them would end, wait or read.
+    #[test]
+    fn a_setting_of_zero_is_refused() {
+        type Change = fn(&mut Config);
+        let settings: [(&str, Change); 7] = [
+            ("audit", |it| it.audit = Duration::ZERO),
+            ("read_batch", |it| it.read_batch = 0),
+            ("concurrent_reads", |it| it.concurrent_reads = 0),
+            ("max_keys", |it| it.max_keys = 0),
+            ("backoff", |it| it.backoff.0 = Duration::ZERO),
+            ("backoff", |it| it.backoff.1 = Duration::ZERO),
+            ("ping", |it| it.ping = Duration::ZERO),
+        ];
+        for (name, change) in settings {
+            let mut config = Config::default();
+            assert!(config.clone().validated().is_ok());
+            change(&mut config);
+            let refused = config.validated().err();
+            assert_eq!(refused, Some(StartError::Zero(name)));
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! What the user's metrics recorder and tracing subscriber hear of a cluster. Without the features `metrics` and
 //! `tracing` everything in here is empty.
 
-use crate::stats::Stats;
 #[cfg(feature = "metrics")]
 use crate::stats::WORDS;
+use crate::stats::{Stats, Troubles};
 #[cfg(feature = "metrics")]
 use metrics::{Counter, Gauge, Unit, counter, describe_counter, describe_gauge, gauge};
 
@@ -43,7 +43,7 @@ impl Meters {
             counter!(metric, "cluster" => name.to_owned())
         };
         let trouble = "purgatory_cluster_trouble";
-        let says = "how often in a row sessions have failed, or reads, for this cause";
+        let says = "how often sessions have failed, or reads, for this cause, since all went well";
         describe_gauge!(trouble, Unit::Count, says);
         let troubles = WORDS
             .iter()
@@ -103,7 +103,7 @@ impl Observer {
         }
     }
 
-    /// Something fails, for the `times`th time in a row, and `then` follows. Said once.
+    /// Something fails, for the `times`th time for such a cause, and `then` follows. Said once.
     pub(crate) fn trouble(&self, cause: &str, times: u64, then: &str) {
         let _ = (cause, times, then);
         #[cfg(feature = "tracing")]
@@ -125,8 +125,8 @@ impl Observer {
     }
 
     /// Every second, and whenever a session begins or ends.
-    pub(crate) fn report(&self, stats: &Stats) {
-        let _ = stats;
+    pub(crate) fn report(&self, stats: &Stats, troubles: [&Troubles; 2]) {
+        let _ = (stats, troubles);
         #[cfg(feature = "metrics")]
         {
             let meters = &self.meters;
@@ -139,10 +139,9 @@ impl Observer {
             meters.healed.absolute(stats.healed);
             meters.resets.absolute(stats.resets);
             meters.reads.absolute(stats.reads);
-            let troubles = [&stats.feed_trouble, &stats.store_trouble];
             for (word, gauge) in WORDS.iter().zip(&meters.troubles) {
-                let of_this = troubles.into_iter().flatten().filter(|it| it.word == *word);
-                gauge.set(of_this.map(|it| it.times).max().unwrap_or(0) as f64);
+                let [feed, store] = troubles.map(|it| it.times(word));
+                gauge.set(feed.max(store) as f64);
             }
         }
     }

@@ -102,9 +102,7 @@ impl<K: Key> Protocol<K> {
             table,
             to_read: Queue::default(),
             to_settle: Queue::default(),
-            audit: config
-                .rules
-                .keep(Rule::Audit)
+            audit: (config.audits() && config.rules.keep(Rule::Audit))
                 .then(|| Audit::new(config, now)),
             reads_in_flight: 0,
             failed: 0,

@@ -98,6 +98,7 @@ impl<K: Key> Shared<K> {
     }
 
     pub(crate) fn report(&self) {
-        self.observer.report(&self.stats());
+        let troubles = [&self.feed_trouble, &self.store_trouble];
+        self.observer.report(&self.stats(), troubles);
     }
 }

@@ -55,7 +55,7 @@ pub struct Stats {
     /// For how long this node has not been in step with the store. Zero while a session is live: every watched key is
     /// watched and was read.
     pub lag: Duration,
-    /// Why sessions fail, or hear nothing, while they do: `None` once one has lasted for the longest pause of
+    /// Why sessions fail, or hear nothing, while they do, the last time: `None` once one has lasted for the longest pause of
     /// [`Config::backoff`](crate::Config::backoff) and for two audits that found nothing unheard. Waits end by reads
     /// meanwhile, within an audit.
     pub feed_trouble: Option<Trouble>,
@@ -81,40 +81,43 @@ pub struct Trouble {
     /// It in one word, as in the metric: `connect`, `cut`, `refused`, `lagged`, `silent`, `protocol`, `unread` (the store
     /// cannot be read), `unheard` (audits found what the feed had not told), `reset` or `panicked`.
     pub word: &'static str,
-    /// How often in a row with this word.
+    /// How often with this word since all went well, other causes in between or not.
     pub times: u64,
 }
 
-/// Whether something fails, and why.
+/// What fails, and why: one for each word since all went well, the last one at the end. (So causes that take turns
+/// do not hide one another.)
 #[derive(Debug, Default)]
-pub(crate) struct Troubles(Mutex<Option<Trouble>>);
+pub(crate) struct Troubles(Mutex<Vec<Trouble>>);
 
 impl Troubles {
     pub(crate) fn now(&self) -> Option<Trouble> {
-        self.0.lock().clone()
+        self.0.lock().last().cloned()
     }
 
-    /// It has failed once more; `word` says why in one. Returns how often in a row with this word.
+    /// How often it has failed with this word.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn times(&self, word: &str) -> u64 {
+        let troubles = self.0.lock();
+        let of_this = troubles.iter().find(|it| it.word == word);
+        of_this.map_or(0, |it| it.times)
+    }
+
+    /// It has failed once more; `word` says why in one. Returns how often with this word. (The text may name what differs
+    /// each time: a subject, an address.)
     pub(crate) fn note(&self, word: &'static str, cause: &str) -> u64 {
-        let mut trouble = self.0.lock();
-        match &mut *trouble {
-            Some(trouble) if trouble.word == word => {
-                trouble.times += 1;
-                // The text may name what differs each time: a subject, an address.
-                trouble.cause = cause.into();
-            }
-            _ => {
-                *trouble = Some(Trouble {
-                    cause: cause.into(),
-                    word,
-                    times: 1,
-                });
-            }
-        }
-        trouble.as_ref().map_or(0, |trouble| trouble.times)
+        let mut troubles = self.0.lock();
+        let earlier = troubles.iter().position(|it| it.word == word);
+        let times = 1 + earlier.map_or(0, |at| troubles.remove(at).times);
+        troubles.push(Trouble {
+            cause: cause.into(),
+            word,
+            times,
+        });
+        times
     }
 
     pub(crate) fn clear(&self) {
-        *self.0.lock() = None;
+        self.0.lock().clear();
     }
 }

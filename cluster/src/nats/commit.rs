@@ -8,6 +8,7 @@ use crate::key::WireKey;
 use crate::position::{Epoch, Position};
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use std::time::Instant;
 
 /// Ends a call whatever its error.
 fn store(error: impl Into<BoxError>) -> EngineError {
@@ -71,8 +72,10 @@ impl NatsEngine {
         inner.call(commit).await
     }
 
-    /// The events of `key` after the version `seen` that the stream still holds, at most `limit`, in order. One request
-    /// for each.
+    /// The events of `key` after the version `seen` that the stream still holds, at most `limit`, in order. Each takes a
+    /// request, one after the other: where these take longer than half of
+    /// [`NatsConfig::timeout`](super::NatsConfig::timeout), the first events are returned. Ask for the others from the
+    /// last one on.
     ///
     /// # Errors
     /// The stream cannot be read.
@@ -89,8 +92,9 @@ impl NatsEngine {
             let stream = stream.await.map_err(store)?;
             let subject = inner.subjects.event(key);
             let mut events = Vec::new();
-            let mut seen = seen;
-            while events.len() < limit {
+            let (mut seen, begun) = (seen, Instant::now());
+            let has_time = || begun.elapsed() < inner.config.timeout / 2;
+            while events.len() < limit && (events.is_empty() || has_time()) {
                 let next = stream
                     .raw_message_builder()
                     .sequence(seen.saturating_add(1))

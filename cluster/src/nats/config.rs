@@ -18,10 +18,10 @@ pub struct NatsConfig {
     pub prefix: String,
     /// On how many servers a stream that this engine makes is stored. Default: 1. With 3, one server may fail.
     pub replicas: usize,
-    /// How many events a stream that this engine makes keeps for each key. Default: 1,000.
+    /// How many events a stream that this engine makes keeps for each key. 0 keeps all. Default: 1,000.
     pub kept: i64,
-    /// How long one request of a read may take, and a commit with all that belongs to it. Default: 2 s, which is longer
-    /// than an election of a leader usually takes, and short beside the timeout of a wait.
+    /// How long one request of a read may take, and a commit or `events` with all that belongs to it. Default: 2 s,
+    /// which is longer than an election of a leader usually takes, and short beside the timeout of a wait.
     pub timeout: Duration,
     /// How many messages may wait in each subscription of a session before the session counts as too slow. Default:
     /// 65,536. Room is taken as it is needed.

@@ -11,10 +11,20 @@ use crate::position::Position;
 use ::redis::{Cmd, FromRedisValue, RedisError, Script, Value};
 use std::sync::LazyLock;
 
-/// Decides before it writes. The log refuses a version that is not above all that it has held: then the counter was
+/// Decides before it writes: whether the user may do all of it (Redis can be asked from 7.0 on), and whether the log
+/// takes the version. The log refuses a version that is not above all that it has held: then the counter was
 /// lost (evicted, deleted), and is restored from the log in a new history, without the event. Numbers come back as
 /// text, and one is added to the text: a Lua number holds 53 bits.
 const COMMIT: &str = r"
+local function may(...)
+    return not redis.acl_check_cmd or redis.acl_check_cmd(...)
+end
+if not (may('SET', KEYS[1], '') and may('SET', KEYS[3], '')) then
+    return redis.error_reply('NOPERM a commit needs SET of the counter and of the epoch')
+end
+if ARGV[4] ~= '' and not may('PUBLISH', ARGV[4], '') then
+    return redis.error_reply('NOPERM a commit needs PUBLISH on the channel of the key')
+end
 local epoch = redis.call('GET', KEYS[3])
 local version = redis.call('GET', KEYS[1]) or '0'
 if not string.match(version, '^%d+$') then

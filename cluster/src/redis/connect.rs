@@ -338,10 +338,16 @@ fn is_fatal(error: &EngineError) -> bool {
         EngineError::TimedOut(_) => true,
         EngineError::Reset(_) => false,
         EngineError::Store(error) => match error.downcast_ref::<RedisError>() {
-            Some(error) => !matches!(
-                error.kind(),
-                ErrorKind::Server(ServerErrorKind::NoPerm | ServerErrorKind::ResponseError)
-            ),
+            Some(error) => match error.kind() {
+                ErrorKind::Server(kind) => !matches!(
+                    kind,
+                    ServerErrorKind::NoPerm | ServerErrorKind::ResponseError
+                ),
+                // It answers: it has no memory (OOM), no disk (MISCONF). But without its replicas it may be no primary any
+                // more.
+                ErrorKind::Extension => error.code() == Some("NOREPLICAS"),
+                _ => true,
+            },
             None => false,
         },
     }

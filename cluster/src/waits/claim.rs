@@ -83,6 +83,8 @@ impl Claim {
             return Ok(Some(known.mark));
         }
         match known.none_after {
+            // The store has no event of the key at all: what the client has seen was purged, and what came after it.
+            Some((0, _)) if self.seen > 0 && was_read && known.mark == 0 => reset(0),
             // A client that has seen nothing waits for what comes from now on, one that has seen something for all that
             // came since.
             Some((after, to)) if self.seen > 0 && was_read && self.seen < after => reset(to),

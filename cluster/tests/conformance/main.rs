@@ -4,6 +4,7 @@
 mod support;
 
 use request_purgatory_cluster::memory::MemoryEngine;
+use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
 use request_purgatory_cluster::{
     Changes, Cluster, ClusterWaits, Config, Feed, FeedError, Interests, Source, WaitError,
 };
@@ -379,6 +380,36 @@ macro_rules! events {
 
 events!(redis_tells_recent_events: RedisTracking);
 events!(nats_tells_recent_events: NatsRig);
+
+/// More events than can be asked for within the timeout come in parts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nats_tells_as_many_events_as_there_is_time_for() {
+    const EVENTS: u64 = 1_000;
+    let rig = NatsRig::start(CAPACITY).await;
+    let engine = rig.engine();
+    for _ in 0..EVENTS / 50 {
+        let key = key(0);
+        let commits = (0..50).map(|_| engine.commit(&key, b"body"));
+        let committed = futures_util::future::try_join_all(commits).await;
+        committed.expect("it commits");
+    }
+    let hurried = NatsEngine::new(NatsConfig {
+        timeout: Duration::from_millis(50),
+        ..NatsRig::config(vec![rig.server.url()], CAPACITY)
+    });
+    let mut seen = 0;
+    while seen < EVENTS {
+        let events = eventually("it reads", async || {
+            hurried.events(&key(0), seen, usize::MAX).await.ok()
+        })
+        .await;
+        assert!(!events.is_empty(), "there are more than {seen}");
+        for event in events {
+            seen += 1;
+            assert_eq!(event.version, seen);
+        }
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nats_reads_a_stream_that_allows_no_direct_requests() {

@@ -94,6 +94,29 @@ async fn f5_nats_callers_do_not_wait_for_each_other() {
     print_rows("NATS", &worst, thawed.elapsed());
 }
 
+/// As above; the server was silent from the start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f5_nats_callers_do_not_wait_for_each_other_to_connect() {
+    let rig = NatsRig::start(10_000).await;
+    rig.freeze(true);
+    let engine = rig.another();
+    let mut worst = Vec::new();
+    for callers in CALLERS {
+        let commit = || {
+            let engine = engine.clone();
+            async move { engine.commit(&key("a"), b"x").await }
+        };
+        worst.push(all_fail(callers, commit, ms(1_600)).await);
+    }
+    rig.freeze(false);
+    let thawed = Instant::now();
+    eventually("it answers", async || {
+        engine.commit(&key("a"), b"x").await.ok()
+    })
+    .await;
+    print_rows("NATS, first connection", &worst, thawed.elapsed());
+}
+
 /// The first of two servers accepts, and is silent for good; or closes the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f5_redis_a_first_server_that_does_not_answer_holds_up_nothing() {

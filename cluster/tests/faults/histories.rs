@@ -1,12 +1,13 @@
 //! The store begins another history while nodes and clients come with positions of the old one: they are told so, with a
 //! position from which they go on. No audit helps.
 
+use crate::load::print_row;
 use crate::support::engine::{Key, NatsRig, RedisPublished, RedisTracking, Rig};
 use crate::support::{LONG, eventually};
 use request_purgatory_cluster::{
     Cluster, ClusterWaits, Config, Epoch, Position, Source, WaitError, WaitPast,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 const BOUND: Duration = Duration::from_secs(10);
@@ -42,14 +43,17 @@ async fn position<R: Rig>(rig: &R) -> Position {
     }
 }
 
-/// The wait was begun in the history `old`. Its client is told, and told of all that the new history has.
+/// The wait was begun in the history `old`. Its client is told, and told of all that the new history has. Returns how
+/// long it took until it was told.
 async fn goes_on<R: Rig>(
     rig: &R,
     waits: &ClusterWaits<Key>,
     old: Epoch,
     wait: WaitPast<Key, Position>,
-) {
+) -> Duration {
+    let begun = Instant::now();
     let told = wait.await;
+    let told_after = begun.elapsed();
     let Err(WaitError::Reset(onward)) = told else {
         panic!("{told:?}");
     };
@@ -61,6 +65,12 @@ async fn goes_on<R: Rig>(
     let wait = waits.wait_past_position(key(), position(rig).await, BOUND);
     commit(rig, 1).await;
     assert_eq!(wait.await, Ok(position(rig).await));
+    told_after
+}
+
+fn print<R: Rig>(row: &str, waits: usize, worst: Duration) {
+    let row = format!("flushed, and {row}");
+    print_row(&row, R::NAME, waits, 0, worst, "clients go on");
 }
 
 /// A client comes to a node that never knew the old history.
@@ -73,7 +83,8 @@ async fn a_node_that_begins_later<R: Rig>() {
     commit(&rig, 3).await;
     let waits = node(&rig);
     let wait = waits.wait_past_position(key(), seen, BOUND);
-    goes_on(&rig, &waits, seen.epoch, wait).await;
+    let worst = goes_on(&rig, &waits, seen.epoch, wait).await;
+    print::<R>("a node that begins later", 1, worst);
 }
 
 /// The history ends, and is overtaken, while the node hears and reads nothing.
@@ -92,12 +103,14 @@ async fn a_node_that_was_cut_off<R: Rig>() {
     commit(&rig, 5).await;
     rig.cut();
     rig.freeze(false);
-    goes_on(&rig, &waits, seen.epoch, wait).await;
+    let worst = goes_on(&rig, &waits, seen.epoch, wait).await;
+    print::<R>("a node that was cut off", 1, worst);
 }
 
 /// The history ends at some moment of the opening of a node's first session.
 async fn a_session_that_opens<R: Rig>() {
     let rig = R::start(10_000).await;
+    let mut worst = Duration::ZERO;
     for moment in 0..12 {
         commit(&rig, 3).await;
         let seen = position(&rig).await;
@@ -106,9 +119,10 @@ async fn a_session_that_opens<R: Rig>() {
         sleep(Duration::from_micros(500) * moment).await;
         rig.flush().await;
         commit(&rig, 1).await;
-        goes_on(&rig, &waits, seen.epoch, wait).await;
+        worst = worst.max(goes_on(&rig, &waits, seen.epoch, wait).await);
         waits.cluster().shutdown();
     }
+    print::<R>("a session that opens", 12, worst);
 }
 
 macro_rules! histories {

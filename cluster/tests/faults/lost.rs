@@ -17,7 +17,7 @@ pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn node<E: Source<Key> + Feed<Key> + Clone>(engine: &E) -> ClusterWaits<Key> {
+pub fn node<E: Source<Key> + Feed<Key> + Clone>(engine: &E) -> ClusterWaits<Key> {
     let config = Config {
         audit: ms(1_000),
         ping: ms(500),
@@ -28,14 +28,14 @@ fn node<E: Source<Key> + Feed<Key> + Clone>(engine: &E) -> ClusterWaits<Key> {
     ClusterWaits::new(&node).expect("there is a thread")
 }
 
-async fn live(waits: &ClusterWaits<Key>) {
+pub async fn live(waits: &ClusterWaits<Key>) {
     eventually("the node is in step", async || {
         waits.cluster().stats().lag.is_zero().then_some(())
     })
     .await;
 }
 
-fn since(start: Instant) -> String {
+pub fn since(start: Instant) -> String {
     format!("{:.1?}", start.elapsed())
 }
 
@@ -248,6 +248,34 @@ async fn f3_nats_discarded_events_are_a_reset_and_never_written_keys_stay_quiet(
     let wait = waits.wait_past(key("never"), 0, LONG);
     let version = rig.commit(&key("never")).await.expect("it commits");
     assert_eq!(wait.await, Ok(version));
+}
+
+/// Of one key all is purged, and the stream goes on. A node that begins later has no mark that could go back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f3_nats_a_purged_key_is_a_reset_on_a_node_that_begins_later() {
+    let rig = NatsRig::start(10_000).await;
+    let engine = rig.engine();
+    let seen = engine.commit(&key("a"), b"seen").await.expect("it commits");
+    for name in ["a", "other"] {
+        let unseen = engine.commit(&key(name), b"unseen").await;
+        unseen.expect("it commits");
+    }
+    let stream = rig.context().await.get_stream("PURGATORY").await;
+    let stream = stream.expect("it is there");
+    let purged = stream.purge().filter("purgatory.in.a").await;
+    assert_eq!(purged.expect("it purges").purged, 2);
+    let start = Instant::now();
+    let waits = node(&engine);
+    let told = waits.wait_past_position(key("a"), seen, LONG).await;
+    let position = Position { version: 0, ..seen };
+    assert_eq!(told, Err(WaitError::Reset(position)));
+    let worst = start.elapsed();
+    // From there on it is quiet, and ends by what comes.
+    let wait = waits.wait_past_position(key("a"), position, LONG);
+    live(&waits).await;
+    let next = engine.commit(&key("a"), b"next").await.expect("it commits");
+    assert_eq!(wait.await, Ok(next));
+    print_row("F3 purged", "NATS", 1, 0, worst, since(start));
 }
 
 /// The counter is gone, and the log is there.

@@ -10,6 +10,7 @@ mod callers;
 mod histories;
 mod load;
 mod lost;
+mod refusals;
 mod rows;
 
 use load::Load;

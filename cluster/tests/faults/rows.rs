@@ -48,6 +48,8 @@ pub struct Row {
     pub worst: Duration,
     /// After the last commit.
     pub in_step: Duration,
+    /// Since the node was started.
+    pub took: Duration,
     pub stats: Stats,
 }
 
@@ -76,6 +78,7 @@ async fn row<S: Source<Key>, F: Feed<Key>>(
     becomes_trouble: bool,
     commit: impl AsyncFn(&Key) -> Result<(), BoxError>,
 ) -> Row {
+    let begun = Instant::now();
     let node = Cluster::start(source, feed, config).expect("in a runtime");
     let waits = ClusterWaits::new(&node).expect("there is a thread");
     // Each says when its wait ended.
@@ -129,6 +132,7 @@ async fn row<S: Source<Key>, F: Feed<Key>>(
         lost,
         worst,
         in_step: last.elapsed(),
+        took: begun.elapsed(),
         stats: node.stats(),
     }
 }
@@ -155,8 +159,9 @@ fn says(row: &Row, what: &str) {
     let trouble = row.stats.feed_trouble.as_ref().expect("it is told");
     assert!(trouble.cause.contains(what), "{trouble:?}");
     assert!(trouble.times > 1, "{trouble:?}");
-    // It backs off: with pauses of 50 ms there would be dozens.
-    assert!(trouble.times < 25, "{trouble:?}");
+    // It backs off: from 50 ms to 500 ms, of which up to a half is left out.
+    let most = 10 + row.took.as_millis() / 250;
+    assert!(u128::from(trouble.times) < most, "{trouble:?}");
 }
 
 async fn redis<const PUBLISHED: bool>(
@@ -191,6 +196,7 @@ async fn f1_redis_may_not_track() {
     };
     let row = both("may not track", "Redis", &[Rule::ReadWithoutSession], run).await;
     says(&row, "Redis user");
+    says(&row, "client");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,6 +214,7 @@ async fn f1_redis_may_not_subscribe() {
     )
     .await;
     says(&row, "Redis user");
+    says(&row, "subscribe");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -234,12 +241,18 @@ async fn f1_redis_long_keys() {
     let hour = Duration::from_secs(3_600);
     let parked = keys.iter().map(|key| waits.wait_past(key.clone(), 0, hour));
     let parked = parked.collect::<Vec<_>>();
+    // (By a command for each key, one after the other: a busy machine takes its time.)
     let is_live = async |session| {
-        eventually("the node is in step", async || {
+        let start = Instant::now();
+        loop {
             let stats = node.stats();
-            (stats.sessions == session && stats.lag.is_zero()).then_some(())
-        })
-        .await;
+            if stats.sessions == session && stats.lag.is_zero() {
+                return;
+            }
+            assert!(stats.gaps < session && stats.failed == 0, "{stats:?}");
+            assert!(start.elapsed() < 6 * LONG, "{stats:?}");
+            sleep(Duration::from_millis(10)).await;
+        }
     };
     is_live(1).await;
     // The next session has all of them to watch at once.

@@ -30,7 +30,7 @@ async fn until(node: &Cluster<u64>, what: &str, is_so: impl Fn(&Stats) -> bool) 
 }
 
 /// Every kind of thing that is counted happens.
-async fn live_through(engine: &MemoryEngine<u64>, node: &Cluster<u64>) {
+async fn live_through(engine: &MemoryEngine<u64>, node: &Cluster<u64>, told: impl Fn() -> Metrics) {
     let waits = ClusterWaits::new(node).expect("there is a thread");
     until(node, "the node is live", |it| {
         it.sessions == 1 && it.lag.is_zero()
@@ -54,16 +54,37 @@ async fn live_through(engine: &MemoryEngine<u64>, node: &Cluster<u64>) {
         it.failed >= 2 && unread >= 2 && !it.lag.is_zero()
     })
     .await;
+    // The last cause does not hide the one before it.
+    let both = async {
+        loop {
+            let all = told();
+            let times = |cause| match all[&format!("purgatory_cluster_trouble/{cause}")] {
+                DebugValue::Gauge(times) => times.0,
+                ref other => panic!("{other:?}"),
+            };
+            if times("cut") == 1.0 && times("unread") > 1.0 {
+                return;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(timeout(LONG, both).await.is_ok(), "{:?}", node.stats());
     // Reads return another history.
     let wait = waits.wait_past(7, 2, LONG);
     engine.flush();
     engine.refuse_reads(false);
     assert!(matches!(wait.await, Err(WaitError::Reset(_))));
     until(node, "the node is live again", |it| it.lag.is_zero()).await;
+    until(node, "all troubles are over", |it| {
+        it.feed_trouble.is_none()
+    })
+    .await;
 }
 
+type Metrics = BTreeMap<String, DebugValue>;
+
 /// What the recorder was told, by metric.
-fn told(snapshotter: &Snapshotter) -> BTreeMap<String, DebugValue> {
+fn told(snapshotter: &Snapshotter) -> Metrics {
     let all = snapshotter.snapshot().into_vec().into_iter();
     let ours = all.filter(|(key, ..)| key.key().name().starts_with("purgatory_cluster_"));
     ours.map(|(key, unit, description, value)| {
@@ -86,7 +107,7 @@ const CAUSES: [&str; 10] = [
     "panicked",
 ];
 
-fn expected(stats: &Stats) -> BTreeMap<String, DebugValue> {
+fn expected(stats: &Stats) -> Metrics {
     let gauges = [("watched_keys", stats.watched_keys as f64)];
     let counters = [
         ("sessions_total", stats.sessions),
@@ -164,7 +185,7 @@ fn all_that_is_counted_is_told_and_each_session_has_a_span() {
             Cluster::start(engine.clone(), engine.clone(), config)
         });
         let node = node.expect("in a runtime");
-        live_through(&engine, &node).await;
+        live_through(&engine, &node, || told(&snapshotter)).await;
         // Within a second without anything else to tell.
         let mut all = BTreeMap::new();
         let wait = async {

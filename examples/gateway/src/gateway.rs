@@ -326,6 +326,8 @@ fn compare(reading: &Reading, seen: Position, is_gapless: bool) -> Found {
         (_, Some(head), _) if head < seen.version => Found::Loss(head),
         (Some(version), ..) if version > seen.version => Found::News(version),
         (Some(version), ..) if version < seen.version && is_gapless => Found::Loss(version),
+        // Of this topic there is no event at all: what was seen of it was purged.
+        (Some(0), ..) if seen.version > 0 => Found::Loss(0),
         // Discarded are events that may have been of this topic.
         (None, Some(head), Some(floor)) if floor > seen.version => Found::Loss(head),
         _ => Found::Nothing,
@@ -385,6 +387,11 @@ mod tests {
         assert_eq!(limited(Some(60), 7), Found::News(60));
         assert_eq!(limited(Some(60), 70), Found::Nothing);
         assert_eq!(limited(Some(60), 91), Found::Loss(90));
+    }
+
+    #[test]
+    fn a_topic_that_was_purged_is_a_loss() {
+        assert_eq!(found(Some(0), Some(90), Some(50), 7), Found::Loss(0));
     }
 
     #[test]

@@ -39,7 +39,12 @@ async fn run(args: ServeArgs, deaf: Option<DeafSwitch>) -> Result<()> {
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = CancellationToken::new();
     end_on_signals(&stop)?;
-    let store = Store::connect(args.engine, &args.url).await;
+    let store = tokio::select! {
+        biased;
+        // Servers that do not answer are asked one after the other, for seconds each.
+        () = stop.cancelled() => return Ok(()),
+        store = Store::connect(args.engine, &args.url) => store,
+    };
     let store = store.with_context(|| {
         format!(
             "cannot reach {} at {} (`--url`)",

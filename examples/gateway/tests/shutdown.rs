@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{LONG, Node, get, print_row};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 const POLLS: usize = 300;
@@ -22,6 +22,20 @@ impl Drop for Gateway {
         // It has ended already, if the test passed.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+impl Gateway {
+    fn terminate(&self) {
+        let id = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        kill_process(id.expect("a process"), Signal::TERM).expect("it lives");
+    }
+
+    /// Waits until it has ended in order.
+    async fn ended(mut self) {
+        let ended = tokio::task::spawn_blocking(move || self.0.wait());
+        let ended = timeout(LONG, ended).await.expect("in time");
+        assert!(ended.expect("no panic").expect("a child").success());
     }
 }
 
@@ -78,7 +92,7 @@ async fn f8_sigterm_to_a_process_answers_every_parked_poll() {
         .spawn()
         .expect("it starts");
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
-    let mut node = Gateway(child);
+    let node = Gateway(child);
     let mut line = String::new();
     output.read_line(&mut line).expect("it speaks");
     let address = line.trim().strip_prefix("listening on http://");
@@ -92,17 +106,14 @@ async fn f8_sigterm_to_a_process_answers_every_parked_poll() {
         }
     };
     timeout(LONG, parked).await.expect("in time");
-    let id = i32::try_from(node.0.id()).ok().and_then(Pid::from_raw);
     let told = Instant::now();
-    kill_process(id.expect("a process"), Signal::TERM).expect("it lives");
+    node.terminate();
     for poll in polls {
         let answer = timeout(LONG, poll).await.expect("in time");
         assert_eq!(answer.expect("no panic").status, 503);
     }
     let worst = told.elapsed();
-    let ended = tokio::task::spawn_blocking(move || node.0.wait());
-    let ended = timeout(LONG, ended).await.expect("in time");
-    assert!(ended.expect("no panic").expect("a child").success());
+    node.ended().await;
     assert!(
         told.elapsed() < Duration::from_secs(2),
         "{:?}",
@@ -113,4 +124,26 @@ async fn f8_sigterm_to_a_process_answers_every_parked_poll() {
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("a pipe");
     assert_eq!(rest, "");
+}
+
+/// Its store accepts and is silent at each of five addresses, which are asked one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f8_sigterm_ends_a_node_whose_store_does_not_answer() {
+    let silent = TcpListener::bind("0.0.0.0:0").await.expect("a free port");
+    let port = silent.local_addr().expect("it is bound").port();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+    command.args(["serve", "--engine", "nats", "--listen", "127.0.0.1:0"]);
+    for host in 1..=5 {
+        command.arg(format!("--url=nats://127.0.0.{host}:{port}"));
+    }
+    let node = Gateway(command.spawn().expect("it starts"));
+    let asked = timeout(LONG, silent.accept()).await.expect("in time");
+    let _client = asked.expect("it connects");
+    let told = Instant::now();
+    node.terminate();
+    node.ended().await;
+    let ended = told.elapsed();
+    assert!(ended < Duration::from_secs(2), "{ended:?}");
+    let row = "SIGTERM before the store has answered";
+    print_row(row, 0, 0, ended, "the node has ended");
 }

@@ -1,174 +1,21 @@
 //! The shipped driver with a feed and a store that do what a test says, on tokio's paused clock: how it goes on when
 //! they fail, and what it says of that.
 
+#![allow(unreachable_pub, reason = "a test has no users")]
+
+mod engine;
+
+use engine::{AUDIT, Engine, FIRST, LONGEST};
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{
-    Change, Changes, Cluster, ClusterWaits, Config, EngineError, Epoch, Feed, FeedError,
-    InterestError, Interests, Position, Reading, Source, Stats, WaitError,
+    Cluster, ClusterWaits, Config, Epoch, InterestError, Position, Stats, WaitError,
 };
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(30);
-const AUDIT: Duration = Duration::from_millis(500);
-const FIRST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(1);
-
-/// What the feed and the store do now.
-#[derive(Debug, Default)]
-struct Script {
-    /// No session can be opened.
-    refuses: bool,
-    /// A session ends after this time.
-    lasts: Option<Duration>,
-    /// Reads of keys fail: all of them, or this number.
-    failing: u64,
-    /// Reads return no versions.
-    short: bool,
-    /// Reads of keys return when the test [says](Engine::answer) so.
-    gated: bool,
-    /// A session that is about to begin waits; and one does.
-    stalls: bool,
-    is_stalled: bool,
-    /// How often the store has lost its data.
-    lost: u64,
-    /// How long a read of the history alone takes. What it says is as old.
-    slow: Duration,
-    /// How many such reads have begun.
-    openings: u64,
-    version: u64,
-    /// Each read finds another version.
-    rises: bool,
-    /// When keys were read, and how many.
-    reads: Vec<Instant>,
-    keys_read: usize,
-}
-
-#[derive(Clone, Default)]
-struct Engine(Arc<Mutex<Script>>, Arc<Notify>, Arc<Notify>);
-
-impl Engine {
-    fn set(&self, change: impl FnOnce(&mut Script)) {
-        change(&mut self.0.lock().unwrap());
-    }
-
-    fn reads(&self) -> Vec<Instant> {
-        self.0.lock().unwrap().reads.clone()
-    }
-
-    /// Ends the session.
-    fn cut(&self) {
-        self.1.notify_one();
-    }
-
-    /// Lets a read of keys return.
-    fn answer(&self) {
-        self.2.notify_one();
-    }
-
-    fn node(&self) -> Cluster<u64> {
-        self.node_with(AUDIT)
-    }
-
-    fn node_with(&self, audit: Duration) -> Cluster<u64> {
-        let config = Config {
-            audit,
-            backoff: (FIRST, LONGEST),
-            ..Config::default()
-        };
-        Cluster::start(self.clone(), self.clone(), config).unwrap()
-    }
-}
-
-impl Source<u64> for Engine {
-    async fn versions(&self, keys: &[u64]) -> Result<Reading, EngineError> {
-        let (epoch, slow, gated) = {
-            let mut script = self.0.lock().unwrap();
-            script.openings += u64::from(keys.is_empty());
-            (Epoch(1 + script.lost), script.slow, script.gated)
-        };
-        if keys.is_empty() {
-            sleep(slow).await;
-        } else if gated {
-            self.2.notified().await;
-        }
-        let mut script = self.0.lock().unwrap();
-        script.version += u64::from(script.rises && !keys.is_empty());
-        let mut versions = vec![Some(script.version); keys.len()];
-        if !keys.is_empty() {
-            script.reads.push(Instant::now());
-            script.keys_read += keys.len();
-            if script.failing > 0 {
-                script.failing -= 1;
-                return Err("the disk is on fire".into());
-            }
-            if script.short {
-                versions.clear();
-            }
-        }
-        Ok(Reading {
-            epoch,
-            versions,
-            head: None,
-            floor: None,
-        })
-    }
-}
-
-impl Feed<u64> for Engine {
-    type Interests = Self;
-    type Changes = Self;
-
-    async fn open(&self, _: &Config) -> Result<(Self, Self), FeedError> {
-        match self.0.lock().unwrap().refuses {
-            true => Err(FeedError::Refused("the node may not subscribe".into())),
-            false => Ok((self.clone(), self.clone())),
-        }
-    }
-}
-
-impl Interests<u64> for Engine {
-    async fn watch(&mut self, _: &[u64]) -> Result<(), FeedError> {
-        Ok(())
-    }
-
-    async fn unwatch(&mut self, _: &[u64]) -> Result<(), FeedError> {
-        Ok(())
-    }
-
-    /// The driver asks when the session has read the history, and is about to begin.
-    fn is_exact(&self) -> bool {
-        let is_stalled = || {
-            let mut script = self.0.lock().unwrap();
-            script.is_stalled = script.stalls;
-            script.stalls
-        };
-        if is_stalled() {
-            block_in_place(|| {
-                while is_stalled() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            });
-        }
-        true
-    }
-}
-
-impl Changes<u64> for Engine {
-    async fn next(&mut self) -> Result<Vec<Change<u64>>, FeedError> {
-        let lasts = self.0.lock().unwrap().lasts;
-        match lasts {
-            Some(lasts) => sleep(lasts).await,
-            None => self.1.notified().await,
-        }
-        Err(FeedError::Lagged)
-    }
-}
 
 /// The stats, when they are as wanted.
 async fn until(node: &Cluster<u64>, is_so: impl Fn(&Stats) -> bool) -> Stats {
@@ -204,6 +51,47 @@ async fn g24_sessions_that_fail_again_and_again_pause_and_say_why() {
     engine.set(|it| it.refuses = false);
     let stats = until(&node, |it| it.feed_trouble.is_none()).await;
     assert_eq!((stats.sessions, stats.gaps), (1, 0));
+}
+
+/// Two causes that take turns are each told as one that comes again.
+#[tokio::test(start_paused = true)]
+async fn g24_causes_that_take_turns_are_told_as_troubles() {
+    let engine = Engine::default();
+    engine.set(|it| (it.refuses, it.takes_turns) = (true, true));
+    let node = engine.node();
+    sleep(Duration::from_secs(10)).await;
+    let stats = node.stats();
+    let trouble = stats.feed_trouble.expect("it fails");
+    assert!(trouble.times.abs_diff(stats.failed / 2) <= 1, "{trouble:?}");
+    let is_other = |stats: &Stats| {
+        let now = stats.feed_trouble.as_ref();
+        now.is_some_and(|it| it.word != trouble.word)
+    };
+    let other = until(&node, is_other).await.feed_trouble;
+    let other = other.expect("as seen");
+    assert!(other.times.abs_diff(trouble.times) <= 1, "{other:?}");
+    // All of it is over at once.
+    engine.set(|it| it.refuses = false);
+    until(&node, |it| it.feed_trouble.is_none()).await;
+    engine.set(|it| it.refuses = true);
+    engine.cut();
+    let begun = node.stats().failed;
+    let stats = until(&node, |it| it.failed > begun).await;
+    assert_eq!(stats.feed_trouble.expect("it fails again").times, 1);
+}
+
+/// Where no audit ever comes, none is waited for.
+#[tokio::test(start_paused = true)]
+async fn g24_without_audits_a_trouble_is_over_when_a_session_has_lasted() {
+    let engine = Engine::default();
+    engine.set(|it| it.refuses = true);
+    let node = engine.node_with(Duration::MAX);
+    until(&node, |it| it.failed == 3).await;
+    engine.set(|it| it.refuses = false);
+    until(&node, |it| it.sessions == 1).await;
+    let begun = Instant::now();
+    until(&node, |it| it.feed_trouble.is_none()).await;
+    assert!(begun.elapsed() > LONGEST, "{:?}", begun.elapsed());
 }
 
 /// As long as none lasts for longer than the longest pause, the pauses grow though each session was live.

@@ -1,0 +1,89 @@
+//! The store answers, and refuses: what it has written by then, and what becomes of the connection.
+
+use crate::load::print_row;
+use crate::lost::{key, live, node};
+use crate::support::LONG;
+use crate::support::engine::{RedisRig, Rig};
+use request_purgatory_cluster::Source;
+use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
+use std::time::Instant;
+
+/// A user who may not do a part of what a commit does commits nothing, however often it tries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_who_may_not_do_all_of_a_commit_writes_nothing() {
+    let rig = RedisRig::<true>::start(10_000).await;
+    for command in ["get", "xadd", "set", "publish"] {
+        let user = format!("ACL SETUSER {command} on >secret ~* &* +@all -{command}");
+        rig.server.query(&user).await;
+        let path = rig.server.socket();
+        let engine = RedisEngine::new(RedisConfig {
+            addresses: vec![format!(
+                "redis+unix://{}?user={command}&pass=secret",
+                path.display()
+            )],
+            ..RedisRig::<true>::config(String::new(), 10_000)
+        });
+        let engine = engine.expect("the address is sound");
+        let begun = Instant::now();
+        for _ in 0..3 {
+            let refused = engine.commit(&key(command), b"x").await;
+            refused.expect_err("it may not");
+        }
+        let worst = begun.elapsed();
+        for kind in ["v", "l"] {
+            let exists = format!("EXISTS purgatory:{kind}:{command}");
+            let found = rig.server.query(&exists).await;
+            assert_eq!(found, client::Value::Int(0), "{kind}, without {command}");
+        }
+        // It stands in no one's way.
+        let first = rig.engine().commit(&key(command), b"x").await;
+        assert_eq!(first.expect("it commits").version, 1);
+        let row = format!("F4 may not {}", command.to_uppercase());
+        let then = "nothing was written";
+        print_row(&row, "Redis, published", 0, 0, worst, then);
+    }
+}
+
+async fn connections(rig: &RedisRig<false>) -> u64 {
+    let client::Value::BulkString(info) = rig.server.query("INFO stats").await else {
+        panic!("no text");
+    };
+    let info = String::from_utf8(info).expect("it is text");
+    let mut lines = info.lines();
+    let count = lines.find_map(|it| it.strip_prefix("total_connections_received:"));
+    count.expect("the figure").parse().expect("a number")
+}
+
+/// Under `noeviction` a server whose memory is full refuses commits, and can be read. Writers that try again and again
+/// do not use up the ports of the node, whose reads need them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_redis_a_full_memory_costs_no_connections_and_loses_nothing() {
+    const COMMITS: usize = 50;
+    let rig = RedisRig::<false>::start(10_000).await;
+    let engine = rig.engine();
+    let waits = node(&engine);
+    let seen = engine.commit(&key("a"), b"x").await.expect("it commits");
+    let wait = waits.wait_past_position(key("a"), seen, LONG);
+    live(&waits).await;
+    rig.server.query("CONFIG SET maxmemory 1").await;
+    let before = connections(&rig).await;
+    for _ in 0..COMMITS {
+        let refused = engine.commit(&key("a"), b"y").await;
+        let refused = refused.expect_err("there is no room").to_string();
+        assert!(refused.contains("maxmemory"), "{refused}");
+    }
+    // (One asks for the figure.)
+    let made = connections(&rig).await - before - 1;
+    assert!(made < 5, "{made} connections");
+    let reading = engine.versions(&[key("a")]).await.expect("it reads");
+    assert_eq!(reading.versions, [Some(seen.version)]);
+    rig.server.query("CONFIG SET maxmemory 0").await;
+    let freed = Instant::now();
+    let next = engine.commit(&key("a"), b"y").await;
+    let next = next.expect("there is room");
+    assert_eq!(next.version, seen.version + 1, "nothing was written before");
+    assert_eq!(wait.await, Ok(next));
+    let then = format!("{made} connections for {COMMITS} refusals");
+    let row = "F4 memory is full";
+    print_row(row, "Redis, tracking", 1, 0, freed.elapsed(), then);
+}
