@@ -63,7 +63,7 @@ impl Seen {
     /// The watcher, if it is the only one and the list is not behind the lock.
     #[inline]
     pub(crate) fn only(self) -> Option<Address> {
-        (!matches!(self.0, EMPTY | MANY)).then(|| Address(self.0))
+        (!matches!(self.0, EMPTY | MANY)).then_some(Address(self.0))
     }
 }
 
