@@ -20,7 +20,7 @@
 //! Tracking needs room in the server's table (`tracking-table-max-keys`, one million by default) for all keys that all
 //! nodes watch. A node that finds it too small changes to a *broadcast* of every key's invalidations, and says so.
 //!
-//! The user needs the commands `MGET`, `GET`, `SET`, `INCR`, `XADD`, `XRANGE`, `XINFO`, `EVAL`, `EVALSHA`, and for news
+//! The user needs the commands `MGET`, `GET`, `SET`, `XADD`, `XRANGE`, `XINFO`, `EVAL`, `EVALSHA`, and for news
 //! `CLIENT` or `SUBSCRIBE`, `UNSUBSCRIBE` and `PUBLISH`; `ROLE` and `INFO` where a node is to find the primary among
 //! several servers and to warn of the eviction policy.
 //!

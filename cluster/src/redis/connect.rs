@@ -291,7 +291,11 @@ impl Addresses {
         let called = timeout(self.timeout, async {
             let (number, connection) = self.shared().await;
             used = Some(number);
-            let connection = connection.map_err(|error| EngineError::Store(error.into()));
+            let connection = connection.map_err(|error| {
+                // Whatever has refused it, the next caller may be allowed.
+                forget(&self.slot, number);
+                EngineError::Store(error.into())
+            });
             call(connection?).await
         });
         let answer = called.await;

@@ -87,3 +87,36 @@ async fn f4_redis_a_full_memory_costs_no_connections_and_loses_nothing() {
     let row = "F4 memory is full";
     print_row(row, "Redis, tracking", 1, 0, freed.elapsed(), then);
 }
+
+/// What refused the connection is mended by the operator. No caller is told of it from then on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f6_redis_a_connection_that_was_refused_is_made_again() {
+    let rig = RedisRig::<false>::start(10_000).await;
+    for (fault, refuses, allows) in [
+        ("password", ">other", ">secret"),
+        ("permission", ">secret -select", "+select"),
+    ] {
+        let user = |rules: &str| format!("ACL SETUSER {fault} on ~* &* {rules}");
+        rig.server.query(&user(&format!("+@all {refuses}"))).await;
+        let path = rig.server.socket();
+        let engine = RedisEngine::new(RedisConfig {
+            addresses: vec![format!(
+                "redis+unix://{}?db=1&user={fault}&pass=secret",
+                path.display()
+            )],
+            ..RedisRig::<false>::config(String::new(), 10_000)
+        });
+        let engine = engine.expect("the address is sound");
+        for _ in 0..2 {
+            let refused = engine.commit(&key("a"), b"x").await;
+            refused.expect_err("it is not connected");
+        }
+        rig.server.query(&user(allows)).await;
+        let allowed = Instant::now();
+        let commit = engine.commit(&key("a"), b"x").await;
+        commit.expect("it may connect now");
+        let again = allowed.elapsed();
+        let row = format!("F6 {fault} refused at first");
+        print_row(&row, "Redis", 0, 0, again, format!("{again:.1?}"));
+    }
+}
