@@ -194,7 +194,7 @@ impl<K: Key, S: KeyHasher> Listener<K, S> {
     /// cancelled.
     ///
     /// Its operation is forced to complete (so a trace says `forced`), or has expired before, which stands. If the last
-    /// wake-up was a [recheck](Self::recheck_every), it stays parked for 100 ms more.
+    /// wake-up was a [recheck](Self::recheck_every), and no key was checked since, it stays parked for 100 ms more.
     pub fn satisfied(mut self) {
         match self.recheck {
             Some(recheck) if recheck.woke && !self.listening.shared().was_checked() => {

@@ -5,9 +5,9 @@ use super::signal::Signal;
 use super::wait_error::WaitError;
 use crate::hash::Key;
 use crate::operation::{Cause, Completion, DelayedOperation};
+use crate::panics::Panics;
 use crate::promise::Promise;
 use crate::sync::Arc;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 /// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
@@ -76,12 +76,11 @@ where
         let question = *self;
         // A value that was found is kept, also if the examination at the deadline found it.
         let result = question.found.ok_or(completion.into());
+        let mut panics = Panics::default();
         // Dropped before the future is told. If its destructor panics, the future is told all the same.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(question.predicate)));
-        question.reply.answer(result);
-        if let Err(panic) = dropped {
-            resume_unwind(panic);
-        }
+        panics.catch(|| drop(question.predicate));
+        panics.catch(|| question.reply.answer(result));
+        panics.resume();
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cell::slab::Held;
 use crate::cell::state::Mark;
+use crate::error::RejectReason;
 use crate::reaper::Reaper;
 use crate::timer::inner::Extra;
 use std::iter;
@@ -51,6 +52,27 @@ fn g05_a_value_that_has_ended_is_not_found() {
     });
     assert_eq!(ended, 1);
     assert_eq!(tracker.shutdown(), [(KEY, 2)]);
+}
+
+/// The timer of a value has fired, and no thread has taken hold of the value yet: it cannot be replaced any more.
+#[test]
+fn g18_a_value_that_is_not_replaced_keeps_its_token() {
+    let tracker = tracker();
+    let place = tracker.values().find(&KEY).expect("it is tracked");
+    let engine = &tracker.shared.inner.engine;
+    assert!(tracker.touch(&KEY, Duration::ZERO));
+    let shard = engine.shard(place.address.shard());
+    let (now, mut fired) = (engine.now() + 1, Vec::new());
+    shard.begin_pass(now);
+    while fired.is_empty() {
+        shard.fire(now, &mut fired);
+    }
+    let refused = tracker.replace_if(KEY, place.token, 2, Duration::MAX);
+    let refused = refused.map(drop).expect_err("it has fired").into_parts();
+    assert_eq!(refused, (RejectReason::StaleToken, 2));
+    assert_eq!(tracker.token(&KEY), Some(place.token));
+    let held = claim(&tracker);
+    assert_eq!(end(&tracker, held, || ()), 1);
 }
 
 #[test]

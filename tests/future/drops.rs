@@ -208,6 +208,53 @@ fn g12_a_waker_that_panics_harms_no_other_wait() {
     assert_eq!(now(loud), Err(WaitError::Cancelled));
 }
 
+/// The predicate and the waker of one wait panic, each with a value that panics when it is dropped.
+#[test]
+fn g12_a_predicate_and_a_waker_with_bad_payloads_cost_no_process() {
+    struct BadPayload;
+    impl Drop for BadPayload {
+        fn drop(&mut self) {
+            resume_unwind(Box::new("on purpose"));
+        }
+    }
+    struct Bad;
+    impl Drop for Bad {
+        fn drop(&mut self) {
+            resume_unwind(Box::new(BadPayload));
+        }
+    }
+    struct Loud;
+    impl Wake for Loud {
+        fn wake(self: Arc<Self>) {
+            resume_unwind(Box::new(BadPayload));
+        }
+    }
+    let (waits, clock) = by_hand();
+    let slot = Slot::default();
+    let wait = || {
+        let (mut take, bad) = (take(&slot), Bad);
+        let mut wait = waits.wait([1], Duration::from_secs(1), move || {
+            let _ = &bad;
+            take()
+        });
+        let waker = Waker::from(Arc::new(Loud));
+        let polled = Pin::new(&mut wait).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        wait
+    };
+    let found = wait();
+    put(&slot, 1);
+    assert_eq!(waits.check_and_complete(&1), 1);
+    assert_eq!((waits.stats().panicked, now(found)), (1, Ok(1)));
+    let expired = wait();
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(waits.advance(), 1);
+    assert_eq!(
+        (waits.stats().panicked, now(expired)),
+        (2, Err(WaitError::Expired))
+    );
+}
+
 /// As executors do that run a task where it is woken.
 #[test]
 fn g03_a_waker_may_poll_and_drop_the_future() {

@@ -113,6 +113,31 @@ fn g26_a_guard_that_is_leaked_loses_its_own_job_only() {
     assert!(weak.upgrade().is_none(), "it does not keep the purgatory");
 }
 
+/// One key panics when the job goes back. The job is offered to those that wait under the other.
+#[test]
+fn g26_a_key_that_panics_keeps_no_job_from_the_other_key() {
+    let waits = Waits::<Fragile>::builder("g26-fragile").reaper(Reaper::Manual);
+    let waits = waits.build().expect("no threads to refuse");
+    let jobs = Jobs::default();
+    let take = |keys: &[u32]| {
+        let (takes, returns) = (jobs.clone(), jobs.clone());
+        waits.take(
+            keys.iter().map(|key| Fragile(*key)),
+            NEVER_IN_A_TEST,
+            move |_| lock(&takes).pop_front(),
+            move |job| lock(&returns).push_front(job),
+        )
+    };
+    for bad in [1, 2] {
+        lock(&jobs).push_back(7);
+        let guard = now(take(&[1, 2])).expect("a job");
+        let next = take(&[3 - bad]);
+        assert!(with_fuse(bad, Hook::Hash, || drop(guard)).is_ok());
+        assert_eq!(now(next).expect("it is offered").done(), 7);
+    }
+    assert_eq!(waits.stats().panicked, 2);
+}
+
 /// In its destructor, tokio drops the tasks and what they have.
 #[test]
 fn g26_a_runtime_that_ends_gives_all_jobs_back() {

@@ -84,6 +84,38 @@ fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
 }
 
 /// A key that is watched stays when its resolutions go, and one that is resolved when its watchers go.
+/// A check is of an event that has happened. What a completion parks comes later.
+#[test]
+fn g22_a_check_examines_nothing_that_its_completion_parks() {
+    let census = Census::default();
+    for way in 0..6 {
+        let (purgatory, _clock) = manual::<Counted>(|builder| builder);
+        let key = purgatory.resolve(census.key(1));
+        let (probe, later) = (Probe::new(), Probe::new());
+        let mut examinations = 0;
+        let (place, again, parked) = (purgatory.downgrade(), key.clone(), later.clone());
+        let op = Op::new(NEVER_IN_A_TEST)
+            .when(move || {
+                examinations += 1;
+                examinations == 3
+            })
+            .then(move |_| {
+                if let Some(place) = place.upgrade() {
+                    park(&place, &parked, [again.watch()]);
+                }
+            });
+        let admitted = purgatory.try_complete_else_watch(op, [key.watch()]);
+        assert!(admitted.is_ok_and(|admission| admission.is_parked()));
+        park(&purgatory, &probe, [Watch::from(census.key(2))]);
+        assert_eq!(check(&purgatory, &key, way), 1);
+        assert_eq!(
+            (later.examinations(), later.ending()),
+            (2, None),
+            "in way {way}"
+        );
+    }
+}
+
 #[test]
 fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
     let census = Census::default();

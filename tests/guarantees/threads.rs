@@ -302,6 +302,38 @@ fn g15_completions_under_way_are_waited_for() {
     });
 }
 
+/// An operation expires while the shutdown waits for the reaper: it is completed by the thread for that all the same.
+#[test]
+fn g13_the_shutdown_leaves_no_completion_to_the_reaper() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g13-end");
+        let ((asked, asks), (answer, answers), (ended, ends)) = (channel(), channel(), channel());
+        let is_reaper = || thread::current().name() == Some("g13-end-reaper");
+        let op = Op::new(Duration::from_millis(1)).when(move || {
+            if is_reaper() {
+                asked.send(()).expect("the test waits");
+                // An error: the test has failed.
+                answers.recv().unwrap_or_default();
+            }
+            false
+        });
+        let op = op.then(move |completion| _ = ended.send((completion, is_reaper())));
+        let parked = purgatory.try_complete_else_watch(op, [1]);
+        parked.expect("there is room");
+        asks.recv().expect("its deadline comes");
+        let shutdown = thread::spawn({
+            let purgatory = purgatory.clone();
+            move || purgatory.shutdown()
+        });
+        eventually("the shutdown", || purgatory.is_shut_down());
+        // Time to close the thread for completions, for a shutdown that does so first.
+        thread::sleep(Duration::from_millis(20));
+        answer.send(()).expect("the reaper waits");
+        assert_eq!(ends.recv(), Ok((Completion::Expired, false)));
+        shutdown.join().expect("it does not panic");
+    });
+}
+
 /// A deferred check runs no completion on the thread that drives the timer, however many it finds.
 #[test]
 fn g13_completions_of_a_deferred_check_go_where_they_were_sent() {
