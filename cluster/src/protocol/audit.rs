@@ -168,3 +168,35 @@ impl<K: Key> Audit<K> {
 fn jittered(period: Duration) -> Duration {
     period.mul_f64(0.8 + 0.4 * fastrand::f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Rules;
+    use crate::table::Table;
+
+    /// Two sound rounds in a row are asked for, not two of three.
+    #[test]
+    fn g24_a_fault_begins_the_count_of_sound_rounds_anew() {
+        let config = Config::default();
+        let entry = Table::new(1, Rules::default(), || {}).enter(&7);
+        let entry = entry.expect("there is room");
+        let mut audit = Audit::new(&config, Duration::ZERO);
+        let passed = (1..=4).map(|number| {
+            let now = 2 * number * config.audit;
+            assert!(matches!(audit.wish(now), Wish::Keys));
+            audit.begin(vec![7], now);
+            assert!(matches!(audit.wish(now), Wish::Read(_)));
+            let find = Find {
+                entry: entry.clone(),
+                version: 1,
+            };
+            // The second one.
+            let finds = Some(find).filter(|_| number == 2);
+            audit.read(finds.into_iter().collect(), now);
+            let _ = audit.wish(now + config.settle);
+            audit.is_passed()
+        });
+        assert_eq!(passed.collect::<Vec<_>>(), [false, false, false, true]);
+    }
+}

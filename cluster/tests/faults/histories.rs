@@ -60,7 +60,7 @@ async fn goes_on<R: Rig>(
     assert_ne!(onward.epoch, old);
     assert_eq!(onward.version, 0, "no event of the new history is left out");
     let found = waits.wait_past_position(key(), onward, BOUND).await;
-    let found = found.expect("there are events");
+    let found = found.unwrap_or_else(|error| panic!("{error}: {:?}", waits.cluster().stats()));
     assert_eq!(found.epoch, onward.epoch);
     let wait = waits.wait_past_position(key(), position(rig).await, BOUND);
     commit(rig, 1).await;
