@@ -19,8 +19,9 @@ pub(super) async fn get(inner: &Inner) -> Result<Stream<Info>, EngineError> {
                 if why.error_code() == ErrorCode::STREAM_NOT_FOUND =>
             {
                 // A server that says so may be about to remove the files of the one that was deleted, and would remove
-                // those of a new one of the same name with them: each commit to that would fail (nats-server 2.9).
-                sleep(inner.config.timeout.mul_f64(0.1)).await;
+                // those of a new one of the same name with them: each commit to that would fail, or be lost (nats-server
+                // 2.9). A busy server takes its time.
+                sleep(inner.config.timeout.mul_f64(0.25)).await;
                 make(inner).await?
             }
             _ => return Err(EngineError::Store(error.into())),
@@ -53,7 +54,7 @@ async fn make(inner: &Inner) -> Result<Stream<Info>, EngineError> {
         ..Config::default()
     });
     // A user who may not is not answered at all. What to do is said within the time that the caller has.
-    let made = timeout(config.timeout.mul_f64(0.7), made).await;
+    let made = timeout(config.timeout.mul_f64(0.6), made).await;
     let made = match made {
         Ok(made) => made.map_err(|error| error.to_string()),
         Err(_) => Err("no answer".to_owned()),

@@ -379,4 +379,47 @@ mod tests {
         forget(&slot, 2);
         assert!(slot.lock().attempt.is_none());
     }
+
+    /// A server with this role. One that is no primary hangs up.
+    #[cfg(feature = "rules")]
+    struct Role(&'static str);
+
+    #[cfg(feature = "rules")]
+    impl Wire for Role {
+        fn connect(
+            &self,
+            pushes: Box<dyn Fn(PushInfo) + Send + Sync>,
+        ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+            let role = self.0;
+            let connect = async move {
+                if role != "master" {
+                    let kind = PushKind::Disconnection;
+                    let data = Vec::new();
+                    pushes(PushInfo { kind, data });
+                }
+                Ok(Arc::new(Self(role)) as Arc<dyn Socket>)
+            };
+            connect.boxed()
+        }
+    }
+
+    #[cfg(feature = "rules")]
+    impl Socket for Role {
+        fn run(&self, _: &Cmd) -> BoxFuture<'static, Result<Value, RedisError>> {
+            let role = Value::BulkString(self.0.into());
+            std::future::ready(Ok(Value::Array(vec![role]))).boxed()
+        }
+    }
+
+    #[cfg(feature = "rules")]
+    #[tokio::test]
+    async fn the_end_of_a_connection_that_is_not_taken_is_no_news() {
+        let servers = ["slave", "master"].map(|role| Server::Simulated(Arc::new(Role(role))));
+        let addresses = Addresses::of(servers.into(), Duration::from_secs(20));
+        let told = Arc::new(Mutex::new(0));
+        let heard = told.clone();
+        let connection = addresses.connect(move |_| *heard.lock() += 1).await;
+        assert!(connection.is_ok());
+        assert_eq!(*told.lock(), 0);
+    }
 }
