@@ -277,6 +277,8 @@ fn fetch_answers_errors_at_once_and_keeps_to_its_limits() {
 
 #[test]
 fn offsets_are_found_by_time_and_the_oldest_go() {
+    // Where a batch says so.
+    const MAX_TIMESTAMP: usize = 35;
     let (broker, mut client) = Broker::with_topic(1, &[]);
     assert_eq!(offset_at(&mut client, "t", 0), (0, -1), "of nothing");
     let fifteen = batch(&[&vec![0; 15 << 20]]);
@@ -287,6 +289,22 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     for (timestamp, expected) in [(-1, 6), (-2, 2), (1_000, 2), (1_001, -1)] {
         let found = offset_at(&mut client, "t", timestamp);
         assert_eq!(found, (0, expected), "{timestamp}");
+    }
+    // A time within a batch is answered as it was asked for: its records are not looked at.
+    let later = patched(
+        &batch(&[b"a", b"b"]),
+        MAX_TIMESTAMP,
+        &2_000_i64.to_be_bytes(),
+    );
+    let request = produce_request(-1, 10_000, "t", &[(0, Some(&later))]);
+    let answer = client.request(PRODUCE, &request);
+    let appended = &answer.responses[0].partition_responses[0];
+    let told = (appended.base_offset, appended.log_start_offset);
+    assert_eq!((appended.error_code, told), (0, (6, 2)));
+    for (timestamp, expected) in [(0, (1_000, 2)), (1_500, (1_500, 6)), (2_001, (-1, -1))] {
+        let answer = client.request(5, &list_offsets_request("t", timestamp));
+        let found = &answer.topics[0].partitions[0];
+        assert_eq!((found.timestamp, found.offset), expected, "{timestamp}");
     }
     let no_time = offset_at(&mut client, "t", -7).0;
     assert_eq!(no_time, Code::InvalidRequest.code());
