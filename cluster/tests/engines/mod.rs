@@ -8,6 +8,7 @@
 pub mod nats_server;
 pub mod redis_server;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -61,6 +62,16 @@ pub trait Host: Send + Sync + 'static {
     fn count(&self, traffic: Traffic) {
         let _ = traffic;
     }
+}
+
+/// Takes one of the connections out, `chosen` among as many as there are.
+fn take_one<C>(
+    connections: &mut BTreeMap<u64, C>,
+    chosen: impl FnOnce(usize) -> usize,
+) -> Option<C> {
+    let chosen = chosen(connections.len());
+    let number = connections.keys().nth(chosen).copied()?;
+    connections.remove(&number)
 }
 
 /// One direction of a connection: what is sent arrives after a while, in the order in which it was sent, until the

@@ -1,6 +1,6 @@
 //! A NATS server as far as a session needs one: subscriptions, messages to itself, and what the stream republishes.
 
-use super::{Host, Pipe, Traffic};
+use super::{Host, Pipe, Traffic, take_one};
 use async_nats::header::NATS_SEQUENCE;
 use async_nats::{Event, HeaderMap, Message};
 use futures_util::FutureExt;
@@ -71,14 +71,8 @@ impl NatsServer {
 
     /// Ends one of the connections, `chosen` among as many as there are.
     pub fn cut_one(&self, chosen: impl FnOnce(usize) -> usize) {
-        let mut state = self.state();
-        let chosen = chosen(state.connections.len());
-        let number = state.connections.keys().nth(chosen).copied();
-        let connection = number.and_then(|number| state.connections.remove(&number));
-        drop(state);
-        if let Some(connection) = connection {
-            connection.cut();
-        }
+        let connection = take_one(&mut self.state().connections, chosen);
+        connection.into_iter().for_each(Connection::cut);
     }
 
     /// The stream was deleted, and made anew.

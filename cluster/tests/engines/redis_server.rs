@@ -1,6 +1,6 @@
 //! A Redis server as far as a node needs one: tracking, channels, counters and the epoch.
 
-use super::{Host, Pipe, Traffic};
+use super::{Host, Pipe, Traffic, take_one};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use request_purgatory_cluster::redis::client::{
@@ -84,14 +84,8 @@ impl RedisServer {
 
     /// Ends one of the connections, `chosen` among as many as there are.
     pub fn cut_one(&self, chosen: impl FnOnce(usize) -> usize) {
-        let mut state = self.state();
-        let chosen = chosen(state.connections.len());
-        let number = state.connections.keys().nth(chosen).copied();
-        let connection = number.and_then(|number| state.connections.remove(&number));
-        drop(state);
-        if let Some(connection) = connection {
-            connection.cut();
-        }
+        let connection = take_one(&mut self.state().connections, chosen);
+        connection.into_iter().for_each(Connection::cut);
     }
 
     /// All data is lost, the epoch included.
