@@ -143,6 +143,7 @@ impl ManualClock {
         let is_stale = |waker: &WakeFn| stale.iter().any(|stale| Arc::ptr_eq(&stale.0, &waker.0));
         let mut wakers = self.0.wakers.lock();
         wakers.retain(|waker| !is_stale(waker));
+        // Room for as many again: a subscription calls all of them when the room is full.
         let left = wakers.len();
         wakers.reserve(left);
     }

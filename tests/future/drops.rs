@@ -1,7 +1,7 @@
 //! Futures dropped at any moment, and wakers and destructors that do what they should not.
 
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, within};
+use crate::support::{BadPayload, NEVER_IN_A_TEST, PATIENCE, lock, within};
 use crate::{Slot, assert_empty, by_hand, now, put, take};
 use request_purgatory::{Waits, future::WaitError, future::WaitFuture, future::WaitOperation};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -211,12 +211,6 @@ fn g12_a_waker_that_panics_harms_no_other_wait() {
 /// The predicate and the waker of one wait panic, each with a value that panics when it is dropped.
 #[test]
 fn g12_a_predicate_and_a_waker_with_bad_payloads_cost_no_process() {
-    struct BadPayload;
-    impl Drop for BadPayload {
-        fn drop(&mut self) {
-            resume_unwind(Box::new("on purpose"));
-        }
-    }
     struct Bad;
     impl Drop for Bad {
         fn drop(&mut self) {

@@ -1,6 +1,6 @@
 //! G25: a bounded check serves its own key. And: what an operation is told about why it is examined.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
 use request_purgatory::threads::Reaper;
 use request_purgatory::{
     Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, future::Taken,
@@ -283,31 +283,17 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
 fn g22_a_check_until_refused_passes_over_what_another_thread_examines() {
     within(PATIENCE, || {
         let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let (entered, inside) = mpsc::channel();
-        let (go_on, wait) = mpsc::channel::<()>();
-        let mut examinations = 0;
-        let held = Op::new(NEVER_IN_A_TEST).when(move || {
-            examinations += 1;
-            if examinations == 3 {
-                entered.send(()).expect("the test waits for it");
-                wait.recv().expect("the test lets it go on");
-            }
-            false
-        });
+        let (held, stall) = Probe::new().stalled_op(NEVER_IN_A_TEST);
         let items = Arc::new(Mutex::new(0));
         let takes = items.clone();
         let free = Op::new(NEVER_IN_A_TEST).when(move || *lock(&takes) > 0);
         assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
         assert!(purgatory.try_complete_else_watch(free, [1]).is_ok());
-        let holder = {
-            let purgatory = purgatory.clone();
-            thread::spawn(move || purgatory.check_and_complete(&2))
-        };
-        inside.recv().expect("the first is examined");
+        let holder = stall.check(&purgatory, 2);
         *lock(&items) = 1;
         let bound = Bound::all().until_refused();
         assert_eq!(purgatory.check_and_complete_with(&1, bound), 1);
-        go_on.send(()).expect("the holder waits");
+        stall.end();
         assert_eq!(holder.join().expect("the holder"), 0);
     });
 }

@@ -83,7 +83,6 @@ fn g01_a_resolved_key_and_the_plain_one_are_the_same() {
     }
 }
 
-/// A key that is watched stays when its resolutions go, and one that is resolved when its watchers go.
 /// A check is of an event that has happened. What a completion parks comes later.
 #[test]
 fn g22_a_check_examines_nothing_that_its_completion_parks() {
@@ -116,6 +115,7 @@ fn g22_a_check_examines_nothing_that_its_completion_parks() {
     }
 }
 
+/// A key that is watched stays when its resolutions go, and one that is resolved when its watchers go.
 #[test]
 fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
     let census = Census::default();

@@ -335,6 +335,15 @@ pub(crate) fn quietly() {
     });
 }
 
+/// The payload of a panic, which panics in turn when it is dropped, also while the thread unwinds.
+pub(crate) struct BadPayload;
+
+impl Drop for BadPayload {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new("intended"));
+    }
+}
+
 /// A payload that is counted while it lives.
 #[derive(Debug)]
 pub(crate) struct Token {

@@ -5,8 +5,8 @@ use crate::support::keys::by_number;
 use crate::support::noise::assert_median_within;
 use crate::support::within;
 use crate::support::{
-    Job, Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly, refusal,
-    threads_named,
+    BadPayload, Job, Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly,
+    refusal, threads_named,
 };
 use request_purgatory::future::block_on;
 use request_purgatory::{
@@ -350,14 +350,6 @@ fn g12_keys_and_values_that_panic_when_the_last_handle_is_dropped_are_all_droppe
 /// A waker's panic may have a payload that panics when it is dropped: every request ends.
 #[test]
 fn g12_a_shutdown_survives_wakers_whose_panics_have_bad_payloads() {
-    struct BadPayload;
-
-    impl Drop for BadPayload {
-        fn drop(&mut self) {
-            resume_unwind(Box::new("intended"));
-        }
-    }
-
     struct BadWaker;
 
     impl Wake for BadWaker {

@@ -290,19 +290,17 @@ impl Addresses {
         let mut used = None;
         let called = timeout(self.timeout, async {
             let (number, connection) = self.shared().await;
-            used = Some(number);
-            let connection = connection.map_err(|error| {
-                // Whatever has refused it, the next caller may be allowed.
-                forget(&self.slot, number);
-                EngineError::Store(error.into())
-            });
+            used = Some((number, connection.is_ok()));
+            let connection = connection.map_err(|error| EngineError::Store(error.into()));
             call(connection?).await
         });
         let answer = called.await;
         let answer = answer.unwrap_or(Err(EngineError::TimedOut(self.timeout)));
-        if answer.as_ref().err().is_some_and(is_fatal) {
+        // Whatever has refused the connection, the next caller may be allowed.
+        let is_refused = matches!(used, Some((_, false)));
+        if is_refused || answer.as_ref().err().is_some_and(is_fatal) {
             // A caller whose time was over before there was a connection gives the attempt up.
-            let number = used.unwrap_or_else(|| self.slot.lock().number);
+            let number = used.map_or_else(|| self.slot.lock().number, |(number, _)| number);
             forget(&self.slot, number);
         }
         answer

@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "a test has no users")]
 
 mod engine;
+mod panics;
 
 use engine::{AUDIT, Engine, FIRST, LONGEST};
 use request_purgatory_cluster::memory::MemoryEngine;

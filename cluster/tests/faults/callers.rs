@@ -72,34 +72,9 @@ async fn f5_redis_callers_do_not_wait_for_each_other() {
     print_rows("Redis", &worst, thawed.elapsed());
 }
 
-/// As above; the connection was there before the server fell silent.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f5_nats_callers_do_not_wait_for_each_other() {
-    let rig = NatsRig::start(10_000).await;
+/// As above, while the server of `rig` is silent.
+async fn nats_callers(rig: &NatsRig, engine: NatsEngine, row: &str) {
     rig.freeze(true);
-    let mut worst = Vec::new();
-    for callers in CALLERS {
-        let commit = || {
-            let engine = rig.engine();
-            async move { engine.commit(&key("a"), b"x").await }
-        };
-        worst.push(all_fail(callers, commit, ms(1_600)).await);
-    }
-    rig.freeze(false);
-    let thawed = Instant::now();
-    eventually("it answers again", async || {
-        rig.engine().commit(&key("a"), b"x").await.ok()
-    })
-    .await;
-    print_rows("NATS", &worst, thawed.elapsed());
-}
-
-/// As above; the server was silent from the start.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f5_nats_callers_do_not_wait_for_each_other_to_connect() {
-    let rig = NatsRig::start(10_000).await;
-    rig.freeze(true);
-    let engine = rig.another();
     let mut worst = Vec::new();
     for callers in CALLERS {
         let commit = || {
@@ -114,7 +89,21 @@ async fn f5_nats_callers_do_not_wait_for_each_other_to_connect() {
         engine.commit(&key("a"), b"x").await.ok()
     })
     .await;
-    print_rows("NATS, first connection", &worst, thawed.elapsed());
+    print_rows(row, &worst, thawed.elapsed());
+}
+
+/// The connection was there before the server fell silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f5_nats_callers_do_not_wait_for_each_other() {
+    let rig = NatsRig::start(10_000).await;
+    nats_callers(&rig, rig.engine(), "NATS").await;
+}
+
+/// The server was silent from the start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f5_nats_callers_do_not_wait_for_each_other_to_connect() {
+    let rig = NatsRig::start(10_000).await;
+    nats_callers(&rig, rig.another(), "NATS, first connection").await;
 }
 
 /// The first of two servers accepts, and is silent for good; or closes the connection.

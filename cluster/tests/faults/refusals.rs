@@ -5,7 +5,7 @@ use crate::lost::{key, live, node};
 use crate::support::LONG;
 use crate::support::engine::{RedisRig, Rig};
 use request_purgatory_cluster::Source;
-use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
+use request_purgatory_cluster::redis::client;
 use std::time::Instant;
 
 /// A user who may not do a part of what a commit does commits nothing, however often it tries.
@@ -15,15 +15,7 @@ async fn f4_redis_who_may_not_do_all_of_a_commit_writes_nothing() {
     for command in ["get", "xadd", "set", "publish"] {
         let user = format!("ACL SETUSER {command} on >secret ~* &* +@all -{command}");
         rig.server.query(&user).await;
-        let path = rig.server.socket();
-        let engine = RedisEngine::new(RedisConfig {
-            addresses: vec![format!(
-                "redis+unix://{}?user={command}&pass=secret",
-                path.display()
-            )],
-            ..RedisRig::<true>::config(String::new(), 10_000)
-        });
-        let engine = engine.expect("the address is sound");
+        let engine = rig.direct(&format!("user={command}&pass=secret"));
         let begun = Instant::now();
         for _ in 0..3 {
             let refused = engine.commit(&key(command), b"x").await;
@@ -98,15 +90,7 @@ async fn f6_redis_a_connection_that_was_refused_is_made_again() {
     ] {
         let user = |rules: &str| format!("ACL SETUSER {fault} on ~* &* {rules}");
         rig.server.query(&user(&format!("+@all {refuses}"))).await;
-        let path = rig.server.socket();
-        let engine = RedisEngine::new(RedisConfig {
-            addresses: vec![format!(
-                "redis+unix://{}?db=1&user={fault}&pass=secret",
-                path.display()
-            )],
-            ..RedisRig::<false>::config(String::new(), 10_000)
-        });
-        let engine = engine.expect("the address is sound");
+        let engine = rig.direct(&format!("db=1&user={fault}&pass=secret"));
         for _ in 0..2 {
             let refused = engine.commit(&key("a"), b"x").await;
             refused.expect_err("it is not connected");

@@ -7,7 +7,6 @@ use crate::support::nats_server::NatsServer;
 use crate::support::{LONG, eventually};
 use request_purgatory_cluster::model::{Rule, Rules};
 use request_purgatory_cluster::nats::NatsEngine;
-use request_purgatory_cluster::redis::{RedisConfig, RedisEngine};
 use request_purgatory_cluster::{BoxError, Cluster, ClusterWaits, Config, Feed, Source, Stats};
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout_at};
@@ -175,12 +174,7 @@ async fn redis<const PUBLISHED: bool>(
     for command in before {
         rig.server.query(command).await;
     }
-    let path = rig.server.socket();
-    let engine = RedisEngine::new(RedisConfig {
-        addresses: vec![format!("redis+unix://{}?{user}", path.display())],
-        ..RedisRig::<PUBLISHED>::config(String::new(), 100_000)
-    });
-    let engine = engine.expect("the address is sound");
+    let engine = rig.direct(user);
     row(engine.clone(), engine, config, keys, false, async |key| {
         rig.commit(key).await.map(drop)
     })

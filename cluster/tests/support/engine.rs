@@ -107,6 +107,16 @@ impl<const PUBLISHED: bool> RedisRig<PUBLISHED> {
         }
     }
 
+    /// An engine that speaks with the server itself, as the `query` of its address says: as another user, for instance.
+    pub fn direct(&self, query: &str) -> RedisEngine {
+        let path = self.server.socket();
+        let engine = RedisEngine::new(RedisConfig {
+            addresses: vec![format!("redis+unix://{}?{query}", path.display())],
+            ..self.config.clone()
+        });
+        engine.expect("the address is sound")
+    }
+
     pub async fn start_with(capacity: usize, arguments: &[&str]) -> Self {
         let server = RedisServer::start(arguments).await;
         let proxy = Proxy::start(Upstream::Unix(server.socket())).await;

@@ -1,4 +1,4 @@
-//! A store whose code panics. (What else a driver meets stands in `driver.rs`.)
+//! A store whose code panics.
 
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{Cluster, ClusterWaits, Config, EngineError, Reading, Source};
