@@ -128,7 +128,8 @@ fn blocking() {
         });
         let found = block_on(waits.wait([1], NEVER_IN_A_TEST, take(&slot)));
         assert_eq!(found, Ok(7));
-        assert_eq!(setter.join().expect("it does not panic"), 1);
+        // None, if the wait is counted but not yet on its list: then it finds the value by itself.
+        assert!(setter.join().expect("it does not panic") <= 1);
         let expired = block_on(waits.wait([1], Duration::from_millis(2), || None::<u8>));
         assert_eq!(expired, Err(WaitError::Expired));
 
