@@ -10,36 +10,23 @@ pub(crate) mod topics;
 
 use crate::broker::delayed::{Purgatories, Request as _, park};
 use crate::broker::fetch::Fetch;
-use crate::broker::produce::{Acks, Follower, Produced};
+use crate::broker::produce::{ACKS_ALL, ACKS_NONE, Follower, Produced};
 use crate::broker::topics::Topics;
+use crate::cli::Settings;
 use crate::console::log;
 use crate::exchange::{Caller, Reply, milliseconds};
 use crate::groups::{self, Coordinator};
 use crate::storage::folder::Folder;
-use anyhow::Context;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::*;
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
-
-/// What an operator may choose.
-#[derive(Debug)]
-pub(crate) struct Settings {
-    /// Of a topic whose creator does not say how many.
-    pub(crate) partitions: i32,
-    pub(crate) replica_lag: Duration,
-    pub(crate) group_delay: Duration,
-    /// Where topics and offsets are kept, if not in memory.
-    pub(crate) data: Option<PathBuf>,
-}
 
 /// The broker, without its sockets.
 pub(crate) struct Broker {
     pub(crate) purgatories: Purgatories,
-    pub(crate) groups: Arc<Coordinator>,
+    pub(crate) groups: Coordinator,
     /// Each open connection has a clone of it.
     pub(crate) connection: Arc<()>,
     topics: Topics,
@@ -51,23 +38,13 @@ pub(crate) struct Broker {
 impl Broker {
     /// A broker with the topics that were kept. Starts the follower on the current tokio runtime.
     pub(crate) fn open(settings: &Settings) -> anyhow::Result<Self> {
-        let opened = Self::open_folder(settings);
-        match &settings.data {
-            Some(data) => opened.with_context(|| format!("cannot use {}", data.display())),
-            None => opened,
-        }
-    }
-
-    fn open_folder(settings: &Settings) -> anyhow::Result<Self> {
         let purgatories = Purgatories::new()?;
         let folder = settings.data.as_deref().map(Folder::open).transpose()?;
-        let groups = groups::settings::Settings {
-            offsets: folder.as_ref().map(Folder::offsets),
-            ..groups::settings::Settings::new(settings.group_delay)?
-        };
+        let offsets = folder.as_ref().map(Folder::offsets);
+        let groups = groups::settings::Settings::new(settings.group_delay_ms, offsets)?;
         let topics = Topics::open(purgatories.clone(), folder, settings.partitions)?;
         Ok(Self {
-            follower: Follower::start(settings.replica_lag),
+            follower: Follower::start(settings.replica_lag_ms),
             connection: Arc::default(),
             topics,
             purgatories,
@@ -133,17 +110,14 @@ impl Broker {
 
     fn produce(&self, request: ProduceRequest, caller: &Caller) -> Reply {
         let timeout = milliseconds(request.timeout_ms);
-        let acks = match Acks::from_wire(request.acks) {
-            Ok(acks) => acks,
-            Err(error) => return Produced::refuse(request, error).response().into(),
-        };
-        let produced = Produced::append(request, acks, &self.topics, &self.follower);
+        let acks = request.acks;
+        let produced = Produced::append(request, &self.topics, &self.follower);
         match acks {
-            Acks::None => match produced.error() {
+            ACKS_NONE => match produced.error() {
                 Some(error) => Reply::Disconnect(format!("produce with acks 0: {error}")),
                 None => Reply::Never,
             },
-            Acks::All if caller.may_wait => {
+            ACKS_ALL if caller.may_wait => {
                 let required = produced.required();
                 let required = required.iter();
                 let watches = required.map(|(partition, offset)| partition.for_produces(*offset));
@@ -151,7 +125,7 @@ impl Broker {
                 park(&self.purgatories.produce, watches, produced, timeout)
             }
             // With acks of all and no memory to wait in, what is not replicated yet has timed out.
-            Acks::Leader | Acks::All => produced.response().into(),
+            _ => produced.response().into(),
         }
     }
 

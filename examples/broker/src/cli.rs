@@ -45,6 +45,19 @@ pub(crate) struct ServeOptions {
     /// Where, such as localhost:9092; port 0 takes a free one
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: String,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// Print what is parked every N ms
+    #[arg(long, value_name = "N", value_parser = milliseconds)]
+    pub(crate) report_ms: Option<Duration>,
+    /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
+}
+
+/// How a broker behaves.
+#[derive(Debug, Args)]
+pub(crate) struct Settings {
     /// Keep topics and records in DIR, over a restart; idempotent producers and committed offsets too
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
@@ -57,12 +70,6 @@ pub(crate) struct ServeOptions {
     /// How long the first members of a consumer group wait for more
     #[arg(long, value_name = "N", default_value = "100", value_parser = milliseconds)]
     pub(crate) group_delay_ms: Duration,
-    /// Print what is parked every N ms
-    #[arg(long, value_name = "N", value_parser = milliseconds)]
-    pub(crate) report_ms: Option<Duration>,
-    /// Show the purgatories on http://ADDR, and to Prometheus on http://ADDR/metrics
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) metrics: Option<String>,
 }
 
 fn milliseconds(text: &str) -> Result<Duration, std::num::ParseIntError> {

@@ -2,11 +2,10 @@
 
 mod load;
 
-use crate::broker::{Broker, Settings};
-use crate::cli::DemoOptions;
+use crate::broker::Broker;
+use crate::cli::{DemoOptions, Settings};
 use crate::console::{log, say};
-use crate::groups::settings::INITIAL_DELAY;
-use crate::serve;
+use crate::{serve, server};
 use load::{Load, Tally};
 use std::io;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
@@ -22,13 +21,13 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
     runtime.block_on(async {
         let settings = Settings {
             partitions: 1,
-            replica_lag: options.replica_lag_ms,
-            group_delay: INITIAL_DELAY,
+            replica_lag_ms: options.replica_lag_ms,
+            group_delay_ms: Duration::ZERO,
             data: None,
         };
         let (metrics, load) = (options.metrics.as_deref(), load::DESCRIPTION);
-        let (broker, server) = serve::start(&settings, "127.0.0.1:0", metrics, load).await?;
-        let address = server.address()?;
+        let (broker, listeners) = serve::start(&settings, "127.0.0.1:0", metrics, load).await?;
+        let address = listeners.address()?;
         let mut loaded = Ok(false);
         let load = async {
             let load = Load::start(address).await?;
@@ -40,7 +39,10 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
             failures.iter().for_each(|it| log!("a client failed: {it}"));
             Ok(failures.is_empty() && tally.consumed.load(Relaxed) == tally.expected.load(Relaxed))
         };
-        server.run(async { loaded = load.await }).await;
+        server::run(listeners, Arc::clone(&broker), async {
+            loaded = load.await
+        })
+        .await;
         loaded
     })
 }

@@ -1,13 +1,13 @@
 //! Consumer groups: Kafka's group coordinator, in the classic protocol.
 //!
 //! Kafka keeps delayed joins, delayed syncs and heartbeats in purgatories. Here the two phases of a rebalance are
-//! [`DelayedPhase`]s, each in a `Purgatory` of its own under the group's id, and the sessions of the members are in a
+//! [`DelayedPhase`]s in a `Purgatory`, one at a time under the group's id, and the sessions of the members are in a
 //! `Tracker`: a heartbeat touches them.
 //!
 //! # Locks
 //!
 //! Each group has one lock, and `try_complete` of its operations takes it. So the rule of `check_and_complete` (none
-//! of your locks held that a hook takes) becomes a pattern, which [`Coordinator::change`] is the one place for:
+//! of your locks held that a hook takes) becomes a pattern, which [`Group::change`] is the one place for:
 //!
 //! 1. take the lock, change the state, and note in its [`After`](group::After) what has to be parked or checked;
 //! 2. release the lock;
@@ -23,7 +23,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | requests | `requests`, `offset_requests`, `describe`: the protocol's requests and answers |
-//! | the coordinator | this file: finds groups, parks, checks, keeps sessions |
+//! | the coordinator | this file: finds groups, keeps what they share |
 //! | the state of a group | `group`, and what changes it: `membership`, `rebalance`; `journal` keeps its offsets |
 //! | parts | `member`, `settings` |
 
@@ -41,54 +41,40 @@ mod tests;
 
 use crate::console::log;
 use crate::exchange::Outcome;
-use group::{DelayedPhase, Group, Kind, Phase, State};
+use group::{DelayedPhase, Group, Phase};
 use journal::{Change, Journal};
 use kafka_protocol::ResponseError;
 use member::Id;
 use parking_lot::{Mutex, RwLock};
-use request_purgatory::purgatory::{BuildError, RejectReason};
 use request_purgatory::{Purgatory, Tracker};
 use settings::{MAX_ID, Settings};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The coordinator of all groups: there is one broker.
 pub(crate) struct Coordinator {
-    settings: Settings,
-    pub(crate) joins: Purgatory<DelayedPhase>,
-    pub(crate) syncs: Purgatory<DelayedPhase>,
-    sessions: Sessions,
+    shared: Arc<Shared>,
     /// Taken before the locks of groups.
     journal: Mutex<Journal>,
     /// Taken before the lock of a group, if both are.
     groups: RwLock<BTreeMap<Id, Arc<Group>>>,
+}
+
+/// What all groups use.
+struct Shared {
+    settings: Settings,
+    rebalances: Purgatory<DelayedPhase>,
+    /// The sessions of all members, by the member's number: one timer each, which heartbeats push back.
+    sessions: Tracker<u64, Weak<Group>>,
     /// Bytes that groups may still take.
     memory: Arc<Semaphore>,
-    /// Numbers members and requests. (Relaxed: it guards no memory.)
+    /// Numbers members. (Relaxed: it guards no memory.)
     numbers: AtomicU64,
     /// Tells the member ids of this process from those of another.
     process: String,
-}
-
-/// The sessions of all members of all groups, by group and member: one timer each, which heartbeats push back.
-type Sessions = Tracker<(Id, Id), Weak<Coordinator>>;
-
-fn sessions(settings: &Settings) -> Result<Sessions, BuildError> {
-    let expire = |(group, member): (Id, Id), coordinator: Weak<Coordinator>, _| {
-        // Without a coordinator there is no member left either.
-        if let Some(coordinator) = coordinator.upgrade() {
-            coordinator.session_expired(&group, &member);
-        }
-    };
-    let mut builder = Tracker::builder("sessions").max_parked(settings.max_sessions);
-    if let Some(clock) = &settings.clock {
-        builder = builder.clock(clock.clone());
-    }
-    builder.reaper(settings.reaper.clone()).build(expire)
 }
 
 /// Bytes of the coordinator's memory that were taken. Dropping it gives them back.
@@ -96,26 +82,31 @@ type Charge = OwnedSemaphorePermit;
 
 impl Coordinator {
     /// A coordinator with the offsets that were kept.
-    pub(crate) fn open(settings: Settings) -> anyhow::Result<Arc<Self>> {
-        let purgatory = |name: &'static str| {
-            let mut builder = Purgatory::builder(name);
-            if let Some(clock) = &settings.clock {
-                builder = builder.clock(clock.clone());
+    pub(crate) fn open(settings: Settings) -> anyhow::Result<Self> {
+        let clock = || Arc::clone(&settings.clock);
+        let rebalances = Purgatory::builder("rebalances").clock(clock());
+        let sessions = Tracker::builder("sessions").clock(clock());
+        let sessions = sessions.max_parked(settings.max_sessions);
+        let expire = |number, group: Weak<Group>, _| {
+            // Without a group there is no member left either.
+            if let Some(group) = group.upgrade() {
+                group.change(|state| state.session_expired(number));
             }
-            builder.reaper(settings.reaper.clone()).build()
         };
-        let coordinator = Self {
-            joins: purgatory("joins")?,
-            syncs: purgatory("syncs")?,
-            sessions: sessions(&settings)?,
-            journal: Mutex::default(),
-            groups: RwLock::default(),
+        let shared = Shared {
+            rebalances: rebalances.reaper(settings.reaper.clone()).build()?,
+            sessions: sessions.reaper(settings.reaper.clone()).build(expire)?,
             memory: Arc::new(Semaphore::new(settings.max_bytes)),
             numbers: AtomicU64::default(),
             process: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             settings,
         };
-        if let Some(path) = &coordinator.settings.offsets {
+        let coordinator = Self {
+            shared: Arc::new(shared),
+            journal: Mutex::default(),
+            groups: RwLock::default(),
+        };
+        if let Some(path) = &coordinator.shared.settings.offsets {
             for change in journal::read(path)? {
                 if let Err(error) = coordinator.restore(change) {
                     log!("an offset that was kept is left out: {error}");
@@ -128,19 +119,23 @@ impl Coordinator {
             let kept = coordinator.committed();
             coordinator.journal.lock().begin(path, &kept)?;
         }
-        Ok(Arc::new(coordinator))
+        Ok(coordinator)
     }
 
     /// Answers everything that waits, and parks nothing more.
     pub(crate) fn shutdown(&self) {
-        self.joins.shutdown();
-        self.syncs.shutdown();
-        self.sessions.shutdown();
+        self.shared.rebalances.shutdown();
+        self.shared.sessions.shutdown();
     }
 
     /// Members now.
     pub(crate) fn members(&self) -> usize {
-        self.sessions.stats().parked
+        self.shared.sessions.stats().parked
+    }
+
+    /// Rebalances that wait for members now.
+    pub(crate) fn rebalances(&self) -> usize {
+        self.shared.rebalances.stats().parked
     }
 
     /// Sees to it that every offset that was committed outlives the machine.
@@ -151,15 +146,13 @@ impl Coordinator {
     /// Does again what was done before the restart.
     fn restore(&self, (group, topic, partition, committed): Change) -> Outcome {
         let group = self.group_or_new(&group)?;
-        let mut state = group.lock();
+        let (mut state, at) = (group.lock(), (topic, partition));
         match committed {
             Some(committed) => {
-                let charge = self.charge(committed.size())?;
-                state
-                    .offsets
-                    .insert((topic, partition), (committed, charge));
+                let charge = self.shared.charge(committed.size())?;
+                state.offsets.insert(at, (committed, charge));
             }
-            None => drop(state.offsets.remove(&(topic, partition))),
+            None => drop(state.offsets.remove(&at)),
         }
         Ok(())
     }
@@ -168,70 +161,13 @@ impl Coordinator {
     fn committed(&self) -> Vec<Change> {
         let mut changes = Vec::new();
         for group in self.all() {
-            for ((topic, partition), (committed, _)) in &group.lock().offsets {
-                let (group, topic) = (Id::clone(&group.id), Id::clone(topic));
+            let state = group.lock();
+            for ((topic, partition), (committed, _)) in &state.offsets {
+                let (group, topic) = (Id::clone(&state.id), Id::clone(topic));
                 changes.push((group, topic, *partition, Some(committed.clone())));
             }
         }
         changes
-    }
-
-    /// Changes the state of a group under its lock, then does what follows from it without the lock.
-    fn change<T>(self: &Arc<Self>, group: &Arc<Group>, change: impl FnOnce(&mut State) -> T) -> T {
-        let (changed, after) = {
-            let mut state = group.lock();
-            (change(&mut state), std::mem::take(&mut state.after))
-        };
-        if let Some((kind, round, timeout)) = after.park {
-            self.park(DelayedPhase {
-                coordinator: Arc::downgrade(self),
-                group: Arc::clone(group),
-                kind,
-                round,
-                timeout,
-            });
-        }
-        // The state was changed under the lock that `try_complete` takes.
-        if after.check_joins {
-            group.joins.check_and_complete_after_lock();
-        }
-        if after.check_syncs {
-            group.syncs.check_and_complete_after_lock();
-        }
-        changed
-    }
-
-    fn park(&self, delayed: DelayedPhase) {
-        let group = Arc::clone(&delayed.group);
-        let (purgatory, key) = match delayed.kind {
-            Kind::Join => (&self.joins, &group.joins),
-            Kind::Sync => (&self.syncs, &group.syncs),
-        };
-        if let Err(rejected) = purgatory.try_complete_else_watch(delayed, [key.watch()]) {
-            match rejected.into_parts() {
-                (RejectReason::ShutDown, delayed) => delayed.refuse(),
-                (_, delayed) => delayed.end(),
-            }
-        }
-    }
-
-    /// Begins the session of a new member, in step with the group: its lock is held.
-    ///
-    /// # Errors
-    /// GROUP_MAX_SIZE_REACHED if there are as many sessions as there may be; NOT_COORDINATOR if the broker shuts down.
-    fn begin_session(self: &Arc<Self>, key: (Id, Id), timeout: Duration) -> Outcome {
-        let tracked = self.sessions.try_track(key, Arc::downgrade(self), timeout);
-        match tracked.map_err(|rejected| rejected.reason()) {
-            Ok(_) => Ok(()),
-            Err(RejectReason::ShutDown) => Err(ResponseError::NotCoordinator),
-            Err(_) => Err(ResponseError::GroupMaxSizeReached),
-        }
-    }
-
-    fn session_expired(self: &Arc<Self>, group: &str, member: &Id) {
-        if let Some(group) = self.group(group) {
-            self.change(&group, |state| state.part(self, member));
-        }
     }
 
     fn group(&self, id: &str) -> Option<Arc<Group>> {
@@ -246,9 +182,6 @@ impl Coordinator {
     /// INVALID_GROUP_ID for an empty id and for one that is too long, POLICY_VIOLATION if there are as many groups as
     /// there may be.
     fn group_or_new(&self, id: &str) -> Outcome<Arc<Group>> {
-        if let Some(group) = self.group(id) {
-            return Ok(group);
-        }
         if id.is_empty() || id.len() > MAX_ID {
             return Err(ResponseError::InvalidGroupId);
         }
@@ -256,16 +189,18 @@ impl Coordinator {
         if let Some(group) = groups.get(id) {
             return Ok(Arc::clone(group));
         }
-        if groups.len() >= self.settings.max_groups {
+        if groups.len() >= self.shared.settings.max_groups {
             // An unused group makes room.
-            let unused = groups.values().find(|group| bury_unused(group)).cloned();
-            groups.remove(&unused.ok_or(ResponseError::PolicyViolation)?.id);
+            let unused = groups.values().find_map(|group| bury_unused(group));
+            groups.remove(&unused.ok_or(ResponseError::PolicyViolation)?);
         }
-        let group = Arc::new(Group::new(Id::from(id), self));
+        let group = Group::new(Id::from(id), &self.shared);
         groups.insert(Id::from(id), Arc::clone(&group));
         Ok(group)
     }
+}
 
+impl Shared {
     /// Takes `bytes` of the memory for groups, if as many are left.
     fn charge(&self, bytes: usize) -> Outcome<Charge> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -273,9 +208,13 @@ impl Coordinator {
         charge.map_err(|_| ResponseError::GroupMaxSizeReached)
     }
 
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Relaxed)
+    }
+
     /// A member id that no other member has, has had, or will have.
     fn fresh_id(&self, client_id: &str) -> Id {
-        let (process, number) = (&self.process, self.numbers.fetch_add(1, Relaxed));
+        let (process, number) = (&self.process, self.next_number());
         Id::from(format!("{client_id}-{process}-{number}"))
     }
 
@@ -286,13 +225,13 @@ impl Coordinator {
     }
 }
 
-/// Marks a group as dead if nothing would be lost with it. A thread that has found it meanwhile is told to look it up
-/// again.
-fn bury_unused(group: &Group) -> bool {
+/// Marks a group as dead if nothing would be lost with it; its id. A thread that has found it meanwhile is told to look
+/// it up again.
+fn bury_unused(group: &Group) -> Option<Id> {
     let mut state = group.lock();
     let unused = state.phase == Phase::Empty && state.offsets.is_empty();
-    if unused {
+    unused.then(|| {
         state.phase = Phase::Dead;
-    }
-    unused
+        Id::clone(&state.id)
+    })
 }

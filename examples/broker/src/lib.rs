@@ -14,20 +14,19 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | commands | `cli`, `serve`, `demo` |
+//! | commands | `serve`, `demo` |
 //! | sockets | `server` (Kafka's clients, and their limits), `page` (for a browser, and for Prometheus) |
 //! | requests | `broker`: what happens to each, topics and their partitions, the delayed operations |
 //! | groups | `groups`: the coordinator of consumer groups |
 //! | data | `storage`: the log of a partition, its batches, its idempotent producers |
 //! | bytes | `wire`: frames, requests, responses |
-//! | below all | `exchange` (a request and its answer), `figures`, `listen`, `console` |
+//! | below all | `exchange` (a request and its answer), `cli` (options), `listen`, `console` |
 
 mod broker;
 mod cli;
 mod console;
 mod demo;
 mod exchange;
-mod figures;
 mod groups;
 mod listen;
 mod page;
@@ -55,7 +54,8 @@ pub fn run() -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
+        // The reader of the output has closed it: `broker | head` is no failure.
+        Err(error) if is_broken_pipe(error.downcast_ref()) => ExitCode::SUCCESS,
         Err(error) => {
             log!("{error:#}");
             ExitCode::FAILURE
@@ -63,8 +63,6 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// The reader of the output has closed it: `broker | head` is no failure.
-fn is_closed_output(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<io::Error>();
+fn is_broken_pipe(error: Option<&io::Error>) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -18,14 +18,10 @@ impl Listeners {
     /// Listens on every address of `host:port`: `localhost` usually has two, and clients try either. Port 0 takes a free
     /// one, the same for all. An address that this machine does not have is left out, unless none is left.
     pub(crate) async fn bind(endpoint: &str) -> anyhow::Result<Self> {
-        let bound = Self::bind_all(endpoint).await;
-        bound.with_context(|| format!("cannot listen on {endpoint}"))
-    }
-
-    async fn bind_all(endpoint: &str) -> io::Result<Self> {
+        let cannot = || format!("cannot listen on {endpoint}");
         let mut listeners = Vec::<TcpListener>::new();
         let mut error = io::Error::other("the host has no address");
-        for mut address in lookup_host(endpoint).await? {
+        for mut address in lookup_host(endpoint).await.with_context(cannot)? {
             if let Some(first) = listeners.first() {
                 address.set_port(first.local_addr()?.port());
             }
@@ -35,11 +31,11 @@ impl Listeners {
                 Err(failed) if matches!(failed.kind(), AddrNotAvailable | Unsupported) => {
                     error = failed;
                 }
-                Err(failed) => return Err(failed),
+                Err(failed) => return Err(failed).with_context(cannot),
             }
         }
         match listeners.is_empty() {
-            true => Err(error),
+            true => Err(error).with_context(cannot),
             false => Ok(Self(listeners)),
         }
     }

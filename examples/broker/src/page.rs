@@ -20,7 +20,6 @@ use axum::routing::get;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use request_purgatory::Purgatory;
 use serde_json::{Value, json};
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,67 +45,54 @@ const UPKEEP: Duration = Duration::from_secs(5);
 const SHOWN: usize = 8;
 const NAMED: usize = 20;
 
-/// A page that listens.
-pub(crate) struct Page {
-    listeners: Listeners,
-    /// The host that it listens on, as it was given.
-    host: Arc<str>,
-    figures: PrometheusHandle,
+/// Becomes the recorder of this process: the purgatories that are built after this tell it.
+pub(crate) fn record() -> anyhow::Result<PrometheusHandle> {
+    let park_time = Matcher::Full("purgatory_park_time_seconds".to_owned());
+    let lateness = Matcher::Full("purgatory_lateness_seconds".to_owned());
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(park_time, &PARK_TIME)?
+        .set_buckets_for_metric(lateness, &LATENESS)?
+        .build_recorder();
+    let figures = recorder.handle();
+    metrics::set_global_recorder(recorder)?;
+    Ok(figures)
 }
 
-impl Page {
-    /// Listens, if there is to be a page, and becomes the recorder of this process: the purgatories that are built after
-    /// this tell it.
-    pub(crate) async fn bind(endpoint: Option<&str>) -> anyhow::Result<Option<Self>> {
-        let Some(endpoint) = endpoint else {
-            return Ok(None);
-        };
-        let listeners = Listeners::bind(endpoint).await?;
-        let park_time = Matcher::Full("purgatory_park_time_seconds".to_owned());
-        let lateness = Matcher::Full("purgatory_lateness_seconds".to_owned());
-        let recorder = PrometheusBuilder::new()
-            .set_buckets_for_metric(park_time, &PARK_TIME)?
-            .set_buckets_for_metric(lateness, &LATENESS)?
-            .build_recorder();
-        let figures = recorder.handle();
-        metrics::set_global_recorder(recorder)?;
-        let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
-        Ok(Some(Self {
-            listeners,
-            host: host.into(),
-            figures,
-        }))
-    }
-
-    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
-        self.listeners.address()
-    }
-
-    /// Serves on the current tokio runtime, for as long as that runs. `load` says what the broker has to do.
-    pub(crate) fn show(self, purgatories: Purgatories, load: &'static str) {
-        let figures = self.figures.clone();
-        tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(UPKEEP);
-            loop {
-                ticks.tick().await;
-                figures.run_upkeep();
+/// Serves the page on the current tokio runtime, for as long as that runs, and returns where. `load` says what the
+/// broker has to do.
+pub(crate) async fn show(
+    endpoint: &str,
+    recorded: PrometheusHandle,
+    purgatories: Purgatories,
+    load: &'static str,
+) -> anyhow::Result<SocketAddr> {
+    let listeners = Listeners::bind(endpoint).await?;
+    let address = listeners.address()?;
+    let figures = recorded.clone();
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(UPKEEP);
+        loop {
+            ticks.tick().await;
+            figures.run_upkeep();
+        }
+    });
+    let (host, _) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
+    let host: Arc<str> = host.into();
+    let router = Router::new()
+        .route("/", get(page))
+        .route("/metrics", get(current).with_state(recorded))
+        .route("/oldest", get(oldest).with_state(purgatories))
+        .route("/load", get(async move || load))
+        .layer(from_fn_with_state(host, check_host));
+    for listener in listeners.0 {
+        let serving = axum::serve(listener, router.clone());
+        tokio::spawn(async {
+            if let Err(error) = serving.await {
+                log!("the page is gone: {error}");
             }
         });
-        let router = Router::new()
-            .route("/", get(page))
-            .route("/metrics", get(current).with_state(self.figures))
-            .route("/oldest", get(oldest).with_state(purgatories))
-            .route("/load", get(async move || load))
-            .layer(from_fn_with_state(self.host, check_host));
-        for listener in self.listeners.0 {
-            let serving = axum::serve(listener, router.clone());
-            tokio::spawn(async {
-                if let Err(error) = serving.await {
-                    log!("the page is gone: {error}");
-                }
-            });
-        }
     }
+    Ok(address)
 }
 
 /// Refuses what is meant for another host. A page from elsewhere can have a name of its own resolve to this machine, and

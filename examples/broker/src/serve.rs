@@ -1,10 +1,10 @@
 //! The `serve` command: a broker until SIGINT or SIGTERM.
 
-use crate::broker::{Broker, Settings};
-use crate::cli::ServeOptions;
+use crate::broker::Broker;
+use crate::cli::{ServeOptions, Settings};
 use crate::console::say;
-use crate::page::Page;
-use crate::server::Server;
+use crate::listen::Listeners;
+use crate::{page, server};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +17,12 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     runtime.block_on(async {
         // Before the address is printed, so that no interrupt comes too early.
         let interrupted = interrupted()?;
-        let settings = Settings {
-            partitions: options.partitions,
-            replica_lag: options.replica_lag_ms,
-            group_delay: options.group_delay_ms,
-            data: options.data.clone(),
-        };
-        let metrics = options.metrics.as_deref();
-        let (broker, server) = start(&settings, &options.listen, metrics, "").await?;
+        let (settings, metrics) = (&options.settings, options.metrics.as_deref());
+        let (broker, listeners) = start(settings, &options.listen, metrics, "").await?;
         if let Some(interval) = options.report_ms {
             tokio::spawn(report(Arc::clone(&broker), interval));
         }
-        server.run(interrupted).await;
+        server::run(listeners, Arc::clone(&broker), interrupted).await;
         let synced = broker.sync();
         synced.context("cannot write the last records to disk")?;
         // (A program may have read what is printed here, and stopped: no reason to fail.)
@@ -37,24 +31,25 @@ pub(crate) fn run(options: &ServeOptions) -> anyhow::Result<()> {
     })
 }
 
-/// A broker that listens, and its page if it is to have one. `load` says what it will have to do.
+/// A broker and where it listens, and its page if it is to have one. `load` says what it will have to do.
 pub(crate) async fn start(
     settings: &Settings,
     endpoint: &str,
     metrics: Option<&str>,
     load: &'static str,
-) -> anyhow::Result<(Arc<Broker>, Server)> {
+) -> anyhow::Result<(Arc<Broker>, Listeners)> {
     // Before the purgatories are built, which tell it.
-    let page = Page::bind(metrics).await?;
-    let broker = Arc::new(Broker::open(settings)?);
-    let server = Server::bind(endpoint, Arc::clone(&broker)).await?;
+    let recorded = metrics.map(|_| page::record()).transpose()?;
+    let broker = Broker::open(settings).with_context(|| format!("cannot begin with {settings:?}"));
+    let broker = Arc::new(broker?);
+    let listeners = Listeners::bind(endpoint).await?;
     let separator = if load.is_empty() { "" } else { "; " };
-    let _ = say!("listening on {}{separator}{load}", server.address()?);
-    if let Some(page) = page {
-        let _ = say!("metrics on http://{}", page.address()?);
-        page.show(broker.purgatories.clone(), load);
+    let _ = say!("listening on {}{separator}{load}", listeners.address()?);
+    if let Some((endpoint, recorded)) = metrics.zip(recorded) {
+        let page = page::show(endpoint, recorded, broker.purgatories.clone(), load).await?;
+        let _ = say!("metrics on http://{page}");
     }
-    Ok((broker, server))
+    Ok((broker, listeners))
 }
 
 /// Resolves at the first SIGINT or SIGTERM.
@@ -84,14 +79,13 @@ fn parked(broker: &Broker) -> String {
     let groups = &broker.groups;
     format!(
         "parked: fetch={} produce={} watched={} connections={} missed_checks={} \
-         groups: joins={} syncs={} members={}",
+         groups: rebalances={} members={}",
         fetch.stats().parked,
         produce.stats().parked,
         fetch.stats().watched + produce.stats().watched,
         Arc::strong_count(&broker.connection) - 1,
         fetch.stats().missed_checks + produce.stats().missed_checks,
-        groups.joins.stats().parked,
-        groups.syncs.stats().parked,
+        groups.rebalances(),
         groups.members(),
     )
 }

@@ -10,8 +10,6 @@ use crate::listen::Listeners;
 use connection::Context;
 use incoming::End;
 use limits::Limits;
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -23,60 +21,43 @@ const PARTING: Duration = Duration::from_secs(5);
 /// Pause after a failed accept. It usually means that there are no file descriptors left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// A listening broker.
-pub(crate) struct Server {
-    listeners: Listeners,
-    broker: Arc<Broker>,
-}
-
-impl Server {
-    pub(crate) async fn bind(endpoint: &str, broker: Arc<Broker>) -> anyhow::Result<Self> {
-        let listeners = Listeners::bind(endpoint).await?;
-        Ok(Self { listeners, broker })
-    }
-
-    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
-        self.listeners.address()
-    }
-
-    /// Serves until `stop` resolves, then shuts down: no new connections, no new requests, an answer for every
-    /// parked one, and the connections closed once their answers are out.
-    pub(crate) async fn run(self, stop: impl Future<Output = ()>) {
-        let (stopping, stopped) = watch::channel(false);
-        let context = Context {
-            broker: self.broker,
-            limits: Arc::new(Limits::new()),
-            stop: stopped,
-        };
-        let mut connections = JoinSet::new();
-        tokio::pin!(stop);
-        loop {
-            tokio::select! {
-                () = &mut stop => break,
-                Some(_) = connections.join_next() => {}
-                accepted = self.listeners.accept() => match accepted {
-                    Ok((socket, peer)) => {
-                        let serving = connection::serve(socket, peer, context.clone());
-                        connections.spawn(async move {
-                            if let Err(End::Dropped(reason)) = serving.await {
-                                log!("closed the connection of {peer}: {reason}");
-                            }
-                        });
-                    }
-                    Err(error) => {
-                        log!("cannot accept a connection: {error}");
-                        tokio::time::sleep(ACCEPT_RETRY).await;
-                    }
-                },
-            }
+/// Serves until `stop` resolves, then shuts down: no new connections, no new requests, an answer for every
+/// parked one, and the connections closed once their answers are out.
+pub(crate) async fn run(listeners: Listeners, broker: Arc<Broker>, stop: impl Future<Output = ()>) {
+    let (stopping, stopped) = watch::channel(false);
+    let context = Context {
+        broker,
+        limits: Arc::new(Limits::new()),
+        stop: stopped,
+    };
+    let mut connections = JoinSet::new();
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listeners.accept() => match accepted {
+                Ok((socket, peer)) => {
+                    let serving = connection::serve(socket, peer, context.clone());
+                    connections.spawn(async move {
+                        if let Err(End::Dropped(reason)) = serving.await {
+                            log!("closed the connection of {peer}: {reason}");
+                        }
+                    });
+                }
+                Err(error) => {
+                    log!("cannot accept a connection: {error}");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            },
         }
-        drop(self.listeners);
-        stopping.send_replace(true);
-        // From here on a request that is still being taken up cannot park, so this reaches all.
-        context.broker.shutdown();
-        let parting = async { while connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(PARTING, parting).await.is_err() {
-            log!("some clients did not take their last answers");
-        }
+    }
+    drop(listeners);
+    stopping.send_replace(true);
+    // From here on a request that is still being taken up cannot park, so this reaches all.
+    context.broker.shutdown();
+    let parting = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(PARTING, parting).await.is_err() {
+        log!("some clients did not take their last answers");
     }
 }

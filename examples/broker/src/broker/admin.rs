@@ -41,7 +41,6 @@ pub(crate) fn create_topics(request: CreateTopicsRequest, topics: &Topics) -> Cr
         let error = created.err();
         result
             .with_error_code(error.map_or(0, |error| error.code()))
-            .with_error_message(error.map(message))
             .with_num_partitions(error.map_or(partitions, |_| -1))
             .with_replication_factor(error.map_or(1, |_| -1))
     };
@@ -61,7 +60,6 @@ pub(crate) fn delete_topics(
         DeletableTopicResult::default()
             .with_name(Some(name))
             .with_error_code(error.map_or(0, |error| error.code()))
-            .with_error_message(error.map(message))
     };
     let responses = request.topic_names.into_iter().map(delete);
     DeleteTopicsResponse::default().with_responses(responses.collect())
@@ -119,7 +117,6 @@ pub(crate) fn describe_configs(
         result
             .with_configs(configs.map(describe_config).collect())
             .with_error_code(error.map_or(0, |error| error.code()))
-            .with_error_message(error.map(message))
     };
     let results = request.resources.into_iter().map(describe);
     DescribeConfigsResponse::default().with_results(results.collect())
@@ -129,8 +126,7 @@ fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Vec<C
     const TOPIC: i8 = 2;
     const BROKER: i8 = 4;
     match asked.resource_type {
-        TOPIC if topics.topic(&asked.resource_name).is_some() => Ok(topic_configs()),
-        TOPIC => Err(ResponseError::UnknownTopicOrPartition),
+        TOPIC => topics.topic(&asked.resource_name).map(|_| topic_configs()),
         // No name stands for what holds for all brokers.
         BROKER if asked.resource_name.is_empty() || *asked.resource_name == *NODE.to_string() => {
             Ok(broker_configs(topics))
@@ -146,8 +142,4 @@ fn describe_config((name, value): Config) -> DescribeConfigsResourceResult {
         .with_value(Some(StrBytes::from_string(value)))
         .with_read_only(true)
         .with_config_source(DEFAULT)
-}
-
-fn message(error: ResponseError) -> StrBytes {
-    StrBytes::from_string(error.to_string())
 }

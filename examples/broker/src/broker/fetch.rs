@@ -21,15 +21,9 @@ const AROUND: usize = 64;
 /// A fetch request with its partitions looked up.
 #[derive(Debug)]
 pub(crate) struct Fetch {
-    topics: Vec<TopicFetch>,
+    topics: Vec<(TopicName, Vec<PartitionFetch>)>,
     min_bytes: u64,
     max_bytes: usize,
-}
-
-#[derive(Debug)]
-struct TopicFetch {
-    name: TopicName,
-    partitions: Vec<PartitionFetch>,
 }
 
 #[derive(Debug)]
@@ -54,21 +48,18 @@ impl Fetch {
     pub(crate) fn new(request: FetchRequest, topics: &Topics) -> Self {
         let bytes = |limit: i32| usize::try_from(limit).unwrap_or(0);
         let max_bytes = bytes(request.max_bytes).min(MAX_BYTES);
-        let topic = |topic: kafka_protocol::messages::fetch_request::FetchTopic| TopicFetch {
-            partitions: topic
-                .partitions
-                .iter()
-                .map(|asked| PartitionFetch {
-                    index: asked.partition,
-                    partition: topics.partition(&topic.topic, asked.partition),
-                    offset: asked.fetch_offset,
-                    max_bytes: bytes(asked.partition_max_bytes),
-                })
-                .collect(),
-            name: topic.topic,
-        };
+        let topics = request.topics.into_iter().map(|topic| {
+            let partitions = topic.partitions.iter().map(|asked| PartitionFetch {
+                index: asked.partition,
+                partition: topics.partition(&topic.topic, asked.partition),
+                offset: asked.fetch_offset,
+                max_bytes: bytes(asked.partition_max_bytes),
+            });
+            let partitions = partitions.collect();
+            (topic.topic, partitions)
+        });
         Self {
-            topics: request.topics.into_iter().map(topic).collect(),
+            topics: topics.collect(),
             // More than an answer may hold would never be reached.
             min_bytes: bytes(request.min_bytes).min(max_bytes) as u64,
             max_bytes,
@@ -84,7 +75,7 @@ impl Fetch {
     }
 
     fn partitions(&self) -> impl Iterator<Item = &PartitionFetch> {
-        self.topics.iter().flat_map(|topic| &topic.partitions)
+        self.topics.iter().flat_map(|(_, partitions)| partitions)
     }
 }
 
@@ -139,10 +130,10 @@ impl Unread for Fetch {
                     .with_records(Some(Bytes::new())),
             }
         };
-        let responses = self.topics.into_iter().map(|topic| {
-            let partitions = topic.partitions.into_iter().map(&mut partition);
+        let responses = self.topics.into_iter().map(|(name, partitions)| {
+            let partitions = partitions.into_iter().map(&mut partition);
             FetchableTopicResponse::default()
-                .with_topic(topic.name)
+                .with_topic(name)
                 .with_partitions(partitions.collect())
         });
         let responses = responses.collect();

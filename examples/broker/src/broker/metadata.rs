@@ -40,11 +40,9 @@ pub(crate) fn metadata(
             .into_iter()
             .map(|topic| {
                 let name = topic.name.unwrap_or_default();
-                let found = if create {
-                    topics.find_or_create(&name)
-                } else {
-                    let topic = topics.topic(&name);
-                    topic.ok_or(ResponseError::UnknownTopicOrPartition)
+                let found = match create {
+                    true => topics.find_or_create(&name),
+                    false => topics.topic(&name),
                 };
                 match found {
                     Ok(topic) => describe(&topic),

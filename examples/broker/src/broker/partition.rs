@@ -120,8 +120,9 @@ impl Partition {
         let base_offset = match state.producers.find(batch)? {
             Some(original) => original,
             None => {
-                let appended = state.append(batch);
+                let appended = state.log.append(batch);
                 let base_offset = appended.map_err(|error| self.failed("append", &error))?;
+                state.producers.note(batch, base_offset);
                 // What cannot be removed is no reason to refuse what was appended.
                 let keep_from = state.high_watermark;
                 if let Err(error) = state.log.retain(keep_from) {
@@ -195,12 +196,6 @@ fn rank(offset: i64) -> u64 {
 }
 
 impl State {
-    fn append(&mut self, batch: &Batch) -> io::Result<i64> {
-        let base_offset = self.log.append(batch)?;
-        self.producers.note(batch, base_offset);
-        Ok(base_offset)
-    }
-
     fn check_exists(&self) -> Outcome {
         match self.deleted {
             true => Err(ResponseError::UnknownTopicOrPartition),

@@ -16,61 +16,32 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Whom the producer wants to wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Acks {
-    /// None, and the producer gets no answer.
-    None,
-    Leader,
-    All,
-}
-
-impl Acks {
-    pub(crate) fn from_wire(acks: i16) -> Outcome<Self> {
-        match acks {
-            0 => Ok(Self::None),
-            1 => Ok(Self::Leader),
-            -1 => Ok(Self::All),
-            _ => Err(ResponseError::InvalidRequiredAcks),
-        }
-    }
-}
+/// Whom a producer wants to wait for, if not for the leader alone (1): for no one, not even for an answer.
+pub(crate) const ACKS_NONE: i16 = 0;
+pub(crate) const ACKS_ALL: i16 = -1;
 
 /// What became of a produce request, partition by partition.
 #[derive(Debug)]
 pub(crate) struct Produced {
-    acks: Acks,
+    acks: i16,
     topics: Vec<(TopicName, Vec<(i32, Part)>)>,
 }
 
 type Part = Outcome<(Appended, Arc<Partition>)>;
 
 impl Produced {
-    /// Appends everything that `request` brings. Each partition succeeds or fails by itself.
-    pub(crate) fn append(
-        request: ProduceRequest,
-        acks: Acks,
-        topics: &Topics,
-        follower: &Follower,
-    ) -> Self {
-        Self::each(request, acks, |topic, data| {
-            let partition = topics.partition(topic, data.index)?;
-            append(partition, data.records.as_ref(), follower)
-        })
-    }
-
-    /// Refuses everything that `request` brings.
-    pub(crate) fn refuse(request: ProduceRequest, error: ResponseError) -> Self {
-        Self::each(request, Acks::Leader, |_, _| Err(error))
-    }
-
-    fn each(
-        request: ProduceRequest,
-        acks: Acks,
-        append: impl Fn(&str, &PartitionProduceData) -> Part,
-    ) -> Self {
+    /// Appends everything that `request` brings, if its acks are known. Each partition succeeds or fails by itself.
+    pub(crate) fn append(request: ProduceRequest, topics: &Topics, follower: &Follower) -> Self {
+        let acks = request.acks;
         let topics = request.topic_data.into_iter().map(|topic| {
-            let partition = |data: &PartitionProduceData| (data.index, append(&topic.name, data));
+            let outcome = |data: &PartitionProduceData| {
+                if !(ACKS_ALL..=1).contains(&acks) {
+                    return Err(ResponseError::InvalidRequiredAcks);
+                }
+                let partition = topics.partition(&topic.name, data.index)?;
+                append(partition, data.records.as_ref(), follower)
+            };
+            let partition = |data: &PartitionProduceData| (data.index, outcome(data));
             let partitions = topic.partition_data.iter().map(partition).collect();
             // Its own, so that what waits for replicas does not keep the whole request.
             let name = TopicName(StrBytes::from_string(topic.name.to_string()));
@@ -126,9 +97,9 @@ impl Request for Produced {
     }
 }
 
-fn response(index: i32, outcome: Part, acks: Acks) -> PartitionProduceResponse {
+fn response(index: i32, outcome: Part, acks: i16) -> PartitionProduceResponse {
     let outcome = outcome.and_then(|(appended, partition)| match acks {
-        Acks::All => {
+        ACKS_ALL => {
             let replicated = partition.has_replicated(appended.end_offset);
             let replicated = replicated.unwrap_or(Err(ResponseError::RequestTimedOut));
             replicated.map(|()| appended)

@@ -95,13 +95,14 @@ impl Topics {
         self.by_name.read().values().cloned().collect()
     }
 
-    pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
-        self.by_name.read().get(name).cloned()
+    pub(crate) fn topic(&self, name: &str) -> Outcome<Arc<Topic>> {
+        let found = self.by_name.read().get(name).cloned();
+        found.ok_or(ResponseError::UnknownTopicOrPartition)
     }
 
     pub(crate) fn partition(&self, topic: &str, index: i32) -> Outcome<Arc<Partition>> {
-        let found = self.topic(topic).zip(usize::try_from(index).ok());
-        let found = found.and_then(|(topic, index)| topic.partitions.get(index).cloned());
+        let (topic, index) = (self.topic(topic)?, usize::try_from(index).ok());
+        let found = index.and_then(|index| topic.partitions.get(index).cloned());
         found.ok_or(ResponseError::UnknownTopicOrPartition)
     }
 
@@ -149,14 +150,12 @@ impl Topics {
 
     /// The topic of this name, created if it is missing.
     pub(crate) fn find_or_create(&self, name: &str) -> Outcome<Arc<Topic>> {
-        if let Some(topic) = self.topic(name) {
+        if let Ok(topic) = self.topic(name) {
             return Ok(topic);
         }
         match self.create(name, self.default_partitions) {
             // Another client came first.
-            Err(ResponseError::TopicAlreadyExists) => self
-                .topic(name)
-                .ok_or(ResponseError::UnknownTopicOrPartition),
+            Err(ResponseError::TopicAlreadyExists) => self.topic(name),
             created => created,
         }
     }

@@ -1,8 +1,8 @@
 //! The load: producers and long-polling consumers, each with a connection of its own.
 
-use crate::figures::Histogram;
 use anyhow::{Context, ensure};
 use chrono::DateTime;
+use parking_lot::Mutex;
 use rskafka::client::ClientBuilder;
 use rskafka::client::partition::{Compression, PartitionClient, UnknownTopicHandling};
 use rskafka::record::Record;
@@ -42,6 +42,32 @@ pub(crate) struct Tally {
     pub(crate) end_to_end: Histogram,
     /// From sending a produce request until its answer.
     pub(crate) produce: Histogram,
+}
+
+/// Durations, any number of them in little memory.
+#[derive(Debug)]
+pub(crate) struct Histogram(Mutex<hdrhistogram::Histogram<u64>>);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        const HOUR: u64 = 3_600_000_000;
+        // What is longer counts as an hour. INVARIANT: these are bounds, and a precision, that there are.
+        let histogram = hdrhistogram::Histogram::new_with_bounds(1, HOUR, 2);
+        Self(Mutex::new(histogram.expect("good bounds")))
+    }
+}
+
+impl Histogram {
+    pub(crate) fn record(&self, duration: Duration) {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.0.lock().saturating_record(micros);
+    }
+
+    /// The milliseconds that this share (0 to 1) of all recorded durations does not exceed.
+    pub(crate) fn quantile(&self, share: f64) -> String {
+        let micros = self.0.lock().value_at_quantile(share);
+        format!("{:.2} ms", micros as f64 / 1e3)
+    }
 }
 
 /// Clients at work.
@@ -146,9 +172,8 @@ impl Worker {
                 let (number, sent) = contents(&record.record).context("not one of our records")?;
                 let expected = number == next && record.offset == next as i64;
                 ensure!(expected, "lost {next}");
-                tally
-                    .end_to_end
-                    .record(epoch.elapsed().saturating_sub(sent));
+                let took = epoch.elapsed().saturating_sub(sent);
+                tally.end_to_end.record(took);
                 tally.consumed.fetch_add(1, Relaxed);
                 next += 1;
             }

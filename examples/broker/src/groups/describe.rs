@@ -32,7 +32,7 @@ pub(super) fn list(groups: &[Arc<Group>], asked: &ListGroupsRequest) -> ListGrou
         let name = state.phase.name();
         (state.phase != Phase::Dead && wanted(name)).then(|| {
             ListedGroup::default()
-                .with_group_id(GroupId(text(&group.id)))
+                .with_group_id(GroupId(text(&state.id)))
                 .with_protocol_type(text(state.protocol_type.as_deref().unwrap_or_default()))
                 .with_group_state(text(name))
         })

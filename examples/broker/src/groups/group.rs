@@ -15,11 +15,12 @@
 
 use super::journal::Offsets;
 use super::member::{Id, Member};
-use super::{Charge, Coordinator};
+use super::{Charge, Shared};
 use crate::exchange::Outcome;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::OffsetCommitRequest;
 use parking_lot::{Mutex, MutexGuard};
+use request_purgatory::purgatory::RejectReason;
 use request_purgatory::{Completion, DelayedOperation, ResolvedKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -27,18 +28,19 @@ use std::time::Duration;
 
 /// A group. Its lock is never held across a check of a purgatory, nor while an operation is being parked: both run
 /// `try_complete` of operations that take it. What is to be done once it has been released, is noted in its [`After`].
-pub(crate) struct Group {
-    pub(super) id: Id,
+pub(super) struct Group {
+    shared: Arc<Shared>,
     state: Mutex<State>,
     /// What its phases wait on.
-    pub(super) joins: ResolvedKey<DelayedPhase>,
-    pub(super) syncs: ResolvedKey<DelayedPhase>,
+    phases: ResolvedKey<DelayedPhase>,
 }
 
 /// What the lock of a group guards.
-#[derive(Default)]
 pub(super) struct State {
     pub(super) id: Id,
+    pub(super) shared: Arc<Shared>,
+    /// The group itself, for the sessions of its members.
+    pub(super) group: Weak<Group>,
     pub(super) phase: Phase,
     /// Counts rebalances and the generations that came of them: it tells whether a parked operation still means this
     /// one.
@@ -56,14 +58,11 @@ pub(super) struct State {
     /// The memory of their assignments.
     pub(super) assigned: Option<Charge>,
     pub(super) offsets: Offsets,
-    /// Members so far.
-    pub(super) numbered: u64,
     pub(super) after: After,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    #[default]
     Empty,
     PreparingRebalance {
         /// The group was empty: it waits for members that are not known yet.
@@ -77,51 +76,84 @@ pub(super) enum Phase {
 /// What a change of the state leads to, to be done when the lock has been released.
 #[derive(Debug, Default)]
 pub(super) struct After {
-    /// A phase to park: its kind, its round, how long it may last.
-    pub(super) park: Option<(Kind, u64, Duration)>,
-    pub(super) check_joins: bool,
-    pub(super) check_syncs: bool,
+    /// A phase to park: how long it may last.
+    pub(super) park: Option<Duration>,
+    pub(super) check: bool,
 }
 
 impl Group {
-    pub(super) fn new(id: Id, coordinator: &Coordinator) -> Self {
-        let state = State {
-            id: Id::clone(&id),
-            ..State::default()
-        };
-        Self {
-            joins: coordinator.joins.resolve(Id::clone(&id)),
-            syncs: coordinator.syncs.resolve(Id::clone(&id)),
-            state: Mutex::new(state),
+    pub(super) fn new(id: Id, shared: &Arc<Shared>) -> Arc<Self> {
+        let phases = shared.rebalances.resolve(Id::clone(&id));
+        let state = |group| State {
             id,
-        }
+            shared: Arc::clone(shared),
+            group,
+            phase: Phase::Empty,
+            round: 0,
+            generation: 0,
+            protocol_type: None,
+            protocol: None,
+            leader: None,
+            members: BTreeMap::new(),
+            unsynced: BTreeSet::new(),
+            assigned: None,
+            offsets: Offsets::new(),
+            after: After::default(),
+        };
+        Arc::new_cyclic(|group| Self {
+            shared: Arc::clone(shared),
+            state: Mutex::new(state(Weak::clone(group))),
+            phases,
+        })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+
+    /// Changes the state under the lock, then does what follows from it without the lock.
+    pub(super) fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> T) -> T {
+        let (changed, after, round) = {
+            let mut state = self.lock();
+            let changed = change(&mut state);
+            (changed, std::mem::take(&mut state.after), state.round)
+        };
+        if let Some(timeout) = after.park {
+            self.park(DelayedPhase {
+                group: Arc::clone(self),
+                round,
+                timeout,
+            });
+        }
+        if after.check {
+            // The state was changed under the lock that `try_complete` takes.
+            self.phases.check_and_complete_after_lock();
+        }
+        changed
+    }
+
+    fn park(&self, phase: DelayedPhase) {
+        let rebalances = &self.shared.rebalances;
+        if let Err(rejected) = rebalances.try_complete_else_watch(phase, [self.phases.watch()]) {
+            match rejected.into_parts() {
+                (RejectReason::ShutDown, phase) => phase.refuse(),
+                (_, phase) => phase.end(),
+            }
+        }
+    }
 }
 
-/// Kafka's `DelayedJoin` and `DelayedSync`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Waits until all members have joined, or for the rebalance timeout. Then those that have joined are a generation.
-    Join,
-    /// Waits until all members of a generation have asked for their assignments, or for the rebalance timeout: then the
-    /// group goes on without those that have not.
-    Sync,
-}
-
-/// It is parked under the group's id, in the purgatory of its kind, and whatever takes a member in or out, or ends the
-/// phase, checks that key. The answers to the members lie with the members: this is the one operation that ends all
-/// their waits.
-pub(crate) struct DelayedPhase {
-    pub(super) coordinator: Weak<Coordinator>,
-    pub(super) group: Arc<Group>,
-    pub(super) kind: Kind,
-    /// The rebalance that is meant, as [`State::round`](State::round) counts them.
-    pub(super) round: u64,
-    pub(super) timeout: Duration,
+/// Kafka's `DelayedJoin` and `DelayedSync`: a phase of a rebalance. It waits until all members have joined, or, in the
+/// second phase, until all have asked for their assignments; or for the rebalance timeout: then the group goes on
+/// without those that have not.
+///
+/// It is parked under the group's id, and whatever takes a member in or out, or ends the phase, checks that key. The
+/// answers to the members lie with the members: this is the one operation that ends all their waits.
+pub(super) struct DelayedPhase {
+    group: Arc<Group>,
+    /// The phase that is meant, as [`State::round`](State::round) counts them.
+    round: u64,
+    timeout: Duration,
 }
 
 impl DelayedOperation for DelayedPhase {
@@ -133,11 +165,7 @@ impl DelayedOperation for DelayedPhase {
 
     /// Takes the lock of the group. So no thread checks or parks while it has that lock.
     fn try_complete(&mut self) -> bool {
-        let state = self.group.lock();
-        match self.kind {
-            Kind::Join => !state.is_joining(self.round) || state.all_have_joined(),
-            Kind::Sync => !state.is_syncing(self.round),
-        }
+        self.group.lock().is_over(self.round)
     }
 
     fn on_complete(self, completion: Completion) {
@@ -150,17 +178,12 @@ impl DelayedOperation for DelayedPhase {
 
 impl DelayedPhase {
     /// Ends the phase, if it goes on still.
-    pub(super) fn end(self) {
-        if let Some(coordinator) = self.coordinator.upgrade() {
-            coordinator.change(&self.group, |state| match self.kind {
-                Kind::Join => state.end_join_phase(&coordinator, self.round),
-                Kind::Sync => state.end_sync_phase(&coordinator, self.round),
-            });
-        }
+    fn end(self) {
+        self.group.change(|state| state.end_phase(self.round));
     }
 
     /// The broker shuts down.
-    pub(super) fn refuse(self) {
+    fn refuse(self) {
         let mut state = self.group.lock();
         if state.round == self.round {
             state.refuse_waiters(ResponseError::NotCoordinator);
@@ -205,30 +228,24 @@ impl State {
     }
 
     /// A sign of life of a member. While a request of it waits, its session is suspended.
-    pub(super) fn touch(&self, coordinator: &Coordinator, member: &str) {
-        if let Some((id, found)) = self.members.get_key_value(member) {
+    pub(super) fn touch(&self, member: &str) {
+        if let Some(found) = self.members.get(member) {
             let timeout = match found.is_waiting() {
                 true => Duration::MAX,
                 false => found.session_timeout,
             };
-            coordinator.sessions.touch(&self.session(id), timeout);
+            self.shared.sessions.touch(&found.number, timeout);
         }
-    }
-
-    /// What the session of a member is tracked under.
-    pub(super) fn session(&self, member: &Id) -> (Id, Id) {
-        (Id::clone(&self.id), Id::clone(member))
     }
 
     pub(super) fn heartbeat(
         &mut self,
-        coordinator: &Coordinator,
         member: &str,
         instance: Option<&str>,
         generation: i32,
     ) -> Outcome {
         self.check_member(member, instance, generation)?;
-        self.touch(coordinator, member);
+        self.touch(member);
         match self.phase {
             Phase::PreparingRebalance { .. } => Err(ResponseError::RebalanceInProgress),
             _ => Ok(()),
@@ -236,11 +253,7 @@ impl State {
     }
 
     /// Whether the sender of `request` may commit now. A member that does is alive.
-    pub(super) fn check_commit(
-        &mut self,
-        coordinator: &Coordinator,
-        request: &OffsetCommitRequest,
-    ) -> Outcome {
+    pub(super) fn check_commit(&mut self, request: &OffsetCommitRequest) -> Outcome {
         let (member, generation) = (&*request.member_id, request.generation_id_or_member_epoch);
         let instance = request.group_instance_id.as_deref();
         if generation < 0 && member.is_empty() && instance.is_none() {
@@ -252,7 +265,7 @@ impl State {
             };
         }
         self.check_member(member, instance, generation)?;
-        self.touch(coordinator, member);
+        self.touch(member);
         match self.phase {
             Phase::CompletingRebalance => Err(ResponseError::RebalanceInProgress),
             // What it has read until it joins, it may still commit.
@@ -261,9 +274,9 @@ impl State {
     }
 
     /// Takes a member out, and ends its waits.
-    pub(super) fn remove_member(&mut self, coordinator: &Coordinator, id: &Id) {
-        coordinator.sessions.complete(&self.session(id));
+    pub(super) fn remove_member(&mut self, id: &Id) {
         if let Some(mut member) = self.members.remove(id) {
+            self.shared.sessions.complete(&member.number);
             member.fail(id, ResponseError::UnknownMemberId);
         }
         self.unsynced.remove(id);
@@ -272,16 +285,15 @@ impl State {
         }
     }
 
-    /// The client that sent a request has gone. Its member stays for as long as a session lasts: it may come back.
-    pub(super) fn abandoned(&mut self, coordinator: &Coordinator, member: &str, ticket: u64) {
-        let Some(found) = self.members.get_mut(member) else {
-            return;
+    /// A client has gone that waited. Its member stays for as long as a session lasts: it may come back.
+    pub(super) fn client_gone(&mut self) {
+        let has_gone = |(id, member): (&Id, &mut Member)| {
+            let join = member.join.take_if(|waiter| waiter.has_gone());
+            let sync = member.sync.take_if(|waiter| waiter.has_gone());
+            join.or(sync).map(|_| Id::clone(id))
         };
-        let join = found.join.take_if(|waiter| waiter.ticket == ticket);
-        let sync = found.sync.take_if(|waiter| waiter.ticket == ticket);
-        if join.or(sync).is_some() {
-            self.touch(coordinator, member);
-        }
+        let gone: Vec<_> = self.members.iter_mut().filter_map(has_gone).collect();
+        gone.iter().for_each(|id| self.touch(id));
     }
 
     /// Answers every request that waits with an error: nothing else would end it.

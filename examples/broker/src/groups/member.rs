@@ -1,7 +1,7 @@
 //! One member of a group, and what it is told when something is wrong.
 
 use super::settings::MAX_PROTOCOLS;
-use super::{Charge, Coordinator};
+use super::{Charge, Shared};
 use crate::exchange::{Answer, Outcome};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
@@ -17,7 +17,7 @@ pub(crate) type Id = Arc<str>;
 
 /// A member. It is in the group from its first join until it leaves, or its session expires.
 pub(super) struct Member {
-    /// Counts up in the order in which members came.
+    /// Counts up in the order in which members came. Its session is tracked under it.
     pub(super) number: u64,
     /// The name of a static member.
     pub(super) instance: Option<Id>,
@@ -36,7 +36,7 @@ pub(super) struct Member {
 /// What a member can do: names of protocols, the best first, with what it has to say to the leader in each.
 #[derive(Debug)]
 pub(super) struct Protocols {
-    by_preference: Vec<(Id, Bytes)>,
+    pub(super) by_preference: Vec<(Id, Bytes)>,
     _charge: Charge,
 }
 
@@ -44,17 +44,17 @@ pub(super) struct Protocols {
 ///
 /// INVARIANT: it is answered exactly once: [`answer`](Self::answer) consumes it. One that is dropped belonged to a
 /// client that has gone.
-pub(super) struct Waiter {
-    /// Tells the requests of one member apart.
-    pub(super) ticket: u64,
-    pub(super) sender: oneshot::Sender<Answer>,
-}
+pub(super) struct Waiter(pub(super) oneshot::Sender<Answer>);
 
 impl Waiter {
     /// Only wakes the task of the connection, so it may be called under a lock.
     pub(super) fn answer(self, answer: impl Into<Answer>) {
         // The receiver is dropped if the client has left.
-        let _ = self.sender.send(answer.into());
+        let _ = self.0.send(answer.into());
+    }
+
+    pub(super) fn has_gone(&self) -> bool {
+        self.0.is_closed()
     }
 }
 
@@ -89,15 +89,12 @@ impl Protocols {
     /// # Errors
     /// INCONSISTENT_GROUP_PROTOCOL if it offers nothing, or more than a member may; GROUP_MAX_SIZE_REACHED if there is
     /// no memory left for it.
-    pub(super) fn copy(
-        offered: &[JoinGroupRequestProtocol],
-        coordinator: &Coordinator,
-    ) -> Outcome<Self> {
+    pub(super) fn copy(offered: &[JoinGroupRequestProtocol], shared: &Shared) -> Outcome<Self> {
         if offered.is_empty() || offered.len() > MAX_PROTOCOLS {
             return Err(ResponseError::InconsistentGroupProtocol);
         }
         let bytes = offered.iter().map(|it| it.name.len() + it.metadata.len());
-        let charge = coordinator.charge(bytes.sum())?;
+        let charge = shared.charge(bytes.sum())?;
         let copy = |protocol: &JoinGroupRequestProtocol| {
             let metadata = Bytes::copy_from_slice(&protocol.metadata);
             (Id::from(protocol.name.as_str()), metadata)
@@ -122,10 +119,6 @@ impl Protocols {
         let mut protocols = self.by_preference.iter();
         let found = protocols.find(|(name, _)| &**name == protocol);
         found.map_or_else(Bytes::new, |(_, metadata)| metadata.clone())
-    }
-
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.by_preference == other.by_preference
     }
 }
 

@@ -1,6 +1,5 @@
 //! Who comes into a group, comes back, and goes.
 
-use super::Coordinator;
 use super::group::{Phase, State};
 use super::member::{Id, Member, Protocols, Waiter, join_failed};
 use super::rebalance::joined;
@@ -9,7 +8,8 @@ use crate::exchange::{Outcome, milliseconds};
 use bytes::Bytes;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::JoinGroupRequest;
-use std::sync::Arc;
+use request_purgatory::purgatory::RejectReason;
+use std::sync::Weak;
 use std::time::Duration;
 
 /// A JoinGroup request.
@@ -32,11 +32,7 @@ impl Join {
     }
 
     fn rebalance_timeout(&self) -> Duration {
-        match self.version {
-            // It had no field of its own then.
-            0 => self.session_timeout(),
-            _ => milliseconds(self.request.rebalance_timeout_ms).min(MAX_REBALANCE),
-        }
+        milliseconds(self.request.rebalance_timeout_ms).min(MAX_REBALANCE)
     }
 
     /// Checks what can be checked without a group.
@@ -54,28 +50,21 @@ impl Join {
 }
 
 impl State {
-    /// Takes in a member, or refuses it. Returns the id of a member that waits now.
-    pub(super) fn join(
-        &mut self,
-        coordinator: &Arc<Coordinator>,
-        join: &Join,
-        waiter: Waiter,
-    ) -> Option<Id> {
-        match self.take_in(coordinator, join) {
+    /// Takes in a member, or refuses it.
+    pub(super) fn join(&mut self, join: &Join, waiter: Waiter) {
+        match self.take_in(join) {
             Ok((id, true)) => {
                 if let Some(member) = self.members.get_mut(&id) {
                     // A second request of the same member takes the place of the first.
                     member.fail_join(&id, ResponseError::RebalanceInProgress);
                     member.join = Some(waiter);
                 }
-                self.touch(coordinator, &id);
-                self.after.check_joins = true;
-                Some(id)
+                self.touch(&id);
+                self.after.check = true;
             }
             Ok((id, false)) => {
-                self.touch(coordinator, &id);
+                self.touch(&id);
                 waiter.answer(joined(self, &id));
-                None
             }
             Err(error) => {
                 let given = match error {
@@ -83,41 +72,40 @@ impl State {
                     _ => join.request.member_id.as_str(),
                 };
                 waiter.answer(join_failed(given, error));
-                None
             }
         }
     }
 
     /// Puts the member into the group, and begins a rebalance if that needs one. Returns its id, and whether it has to
     /// wait: not if it is as it was, in the generation that there is.
-    fn take_in(&mut self, coordinator: &Arc<Coordinator>, join: &Join) -> Outcome<(Id, bool)> {
+    fn take_in(&mut self, join: &Join) -> Outcome<(Id, bool)> {
         if self.phase == Phase::Dead {
             return Err(ResponseError::CoordinatorNotAvailable);
         }
-        let protocols = self.agreeable_protocols(coordinator, join)?;
+        let protocols = self.agreeable_protocols(join)?;
         let member = &*join.request.member_id;
         match (join.instance(), member) {
             (Some(instance), "") => match self.named(instance).cloned() {
-                Some(before) => self.replace(coordinator, &before, join, protocols),
-                None => self.add(coordinator, &join.fresh_id, join, protocols),
+                Some(before) => Ok(self.replace(&before, join, protocols)),
+                None => self.add(&join.fresh_id, join, protocols),
             },
             // It has to come again with its id: so that a client which joins, gets no answer and joins again does not
             // leave members behind that no client is.
             (None, "") if join.version >= 4 => Err(ResponseError::MemberIdRequired),
-            (None, "") => self.add(coordinator, &join.fresh_id, join, protocols),
-            (None, _) if !self.members.contains_key(member) && coordinator.has_given(member) => {
-                self.add(coordinator, &Id::from(member), join, protocols)
+            (None, "") => self.add(&join.fresh_id, join, protocols),
+            (None, _) if !self.members.contains_key(member) && self.shared.has_given(member) => {
+                self.add(&Id::from(member), join, protocols)
             }
             (instance, _) => {
                 self.check_identity(member, instance)?;
-                self.take_back(coordinator, join, protocols)
+                self.take_back(join, protocols)
             }
         }
     }
 
     /// What the member offers, if the others can agree on some of it.
-    fn agreeable_protocols(&self, coordinator: &Coordinator, join: &Join) -> Outcome<Protocols> {
-        let protocols = Protocols::copy(&join.request.protocols, coordinator)?;
+    fn agreeable_protocols(&self, join: &Join) -> Outcome<Protocols> {
+        let protocols = Protocols::copy(&join.request.protocols, &self.shared)?;
         let kind = &*join.request.protocol_type;
         let agreeable = match self.members.is_empty() {
             true => !kind.is_empty() && kind.len() <= MAX_ID,
@@ -132,23 +120,23 @@ impl State {
         }
     }
 
-    fn add(
-        &mut self,
-        coordinator: &Arc<Coordinator>,
-        id: &Id,
-        join: &Join,
-        protocols: Protocols,
-    ) -> Outcome<(Id, bool)> {
-        if self.members.len() >= coordinator.settings.max_members {
+    fn add(&mut self, id: &Id, join: &Join, protocols: Protocols) -> Outcome<(Id, bool)> {
+        if self.members.len() >= self.shared.settings.max_members {
             return Err(ResponseError::GroupMaxSizeReached);
         }
-        coordinator.begin_session(self.session(id), join.session_timeout())?;
+        let number = self.shared.next_number();
+        let (group, timeout) = (Weak::clone(&self.group), join.session_timeout());
+        let tracked = self.shared.sessions.try_track(number, group, timeout);
+        tracked.map_err(|rejected| match rejected.reason() {
+            RejectReason::ShutDown => ResponseError::NotCoordinator,
+            // There are as many sessions as there may be.
+            _ => ResponseError::GroupMaxSizeReached,
+        })?;
         if self.members.is_empty() {
             self.protocol_type = Some(Id::from(&*join.request.protocol_type));
         }
-        self.numbered += 1;
         let member = Member {
-            number: self.numbered,
+            number,
             instance: join.instance().map(Id::from),
             client_id: Id::clone(&join.client_id),
             client_host: Id::clone(&join.client_host),
@@ -160,7 +148,7 @@ impl State {
             sync: None,
         };
         self.members.insert(Id::clone(id), member);
-        self.rebalance(coordinator);
+        self.rebalance();
         Ok((Id::clone(id), true))
     }
 
@@ -168,16 +156,8 @@ impl State {
     /// waits for is over.
     ///
     /// One that led is not told so: it would assign anew, and the assignment stands. The next rebalance elects a leader.
-    fn replace(
-        &mut self,
-        coordinator: &Arc<Coordinator>,
-        before: &Id,
-        join: &Join,
-        protocols: Protocols,
-    ) -> Outcome<(Id, bool)> {
+    fn replace(&mut self, before: &Id, join: &Join, protocols: Protocols) -> (Id, bool) {
         let id = &join.fresh_id;
-        coordinator.begin_session(self.session(id), join.session_timeout())?;
-        coordinator.sessions.complete(&self.session(before));
         if let Some(mut member) = self.members.remove(before) {
             member.fail(before, ResponseError::FencedInstanceId);
             self.members.insert(Id::clone(id), member);
@@ -189,24 +169,19 @@ impl State {
         let agree = self.protocol.as_ref() == Some(&self.choose_protocol());
         if self.phase == Phase::Stable && agree {
             // Nothing changes for the others, so they need not hear of it.
-            return Ok((Id::clone(id), false));
+            return (Id::clone(id), false);
         }
-        self.rebalance(coordinator);
-        Ok((Id::clone(id), true))
+        self.rebalance();
+        (Id::clone(id), true)
     }
 
     /// A member joins again: because it was told to, because it wants a rebalance, or because it missed an answer.
-    fn take_back(
-        &mut self,
-        coordinator: &Coordinator,
-        join: &Join,
-        protocols: Protocols,
-    ) -> Outcome<(Id, bool)> {
+    fn take_back(&mut self, join: &Join, protocols: Protocols) -> Outcome<(Id, bool)> {
         let Some((id, found)) = self.members.get_key_value(&*join.request.member_id) else {
             return Err(ResponseError::UnknownMemberId);
         };
         let id = Id::clone(id);
-        let changed = !found.protocols.is_same(&protocols);
+        let changed = found.protocols.by_preference != protocols.by_preference;
         let leads = self.leader.as_ref() == Some(&id);
         let rebalances = match self.phase {
             // It has missed the answer to its join.
@@ -219,7 +194,7 @@ impl State {
             return Ok((id, false));
         }
         self.update(&id, join, protocols);
-        self.rebalance(coordinator);
+        self.rebalance();
         Ok((id, true))
     }
 
@@ -234,12 +209,7 @@ impl State {
     }
 
     /// A member says that it goes. The members stay as they are if the answer is an error.
-    pub(super) fn leave(
-        &mut self,
-        coordinator: &Coordinator,
-        member: &str,
-        instance: Option<&str>,
-    ) -> Outcome {
+    pub(super) fn leave(&mut self, member: &str, instance: Option<&str>) -> Outcome {
         let id = match (member, instance) {
             // An administrator removes a static member by its name.
             ("", Some(instance)) => {
@@ -251,15 +221,18 @@ impl State {
                 Id::from(member)
             }
         };
-        self.part(coordinator, &id);
+        self.remove_member(&id);
+        self.rebalance();
         Ok(())
     }
 
-    /// A member leaves, or its session has expired: nothing was heard of it.
-    pub(super) fn part(&mut self, coordinator: &Coordinator, id: &Id) {
-        if self.members.contains_key(id) {
-            self.remove_member(coordinator, id);
-            self.rebalance(coordinator);
+    /// Nothing was heard of a member.
+    pub(super) fn session_expired(&mut self, number: u64) {
+        let mut members = self.members.iter();
+        let found = members.find(|(_, member)| member.number == number);
+        if let Some(id) = found.map(|(id, _)| Id::clone(id)) {
+            self.remove_member(&id);
+            self.rebalance();
         }
     }
 }

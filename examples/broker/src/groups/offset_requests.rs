@@ -38,7 +38,7 @@ impl Coordinator {
                 leader_epoch: asked_for.committed_leader_epoch,
                 metadata: metadata.as_deref().map(Id::from),
             };
-            let charge = self.charge(committed.size());
+            let charge = self.shared.charge(committed.size());
             charges.push(charge.map_err(|_| ResponseError::InvalidCommitOffsetSize)?);
             changes.push((Id::clone(&group), Id::from(topic), index, Some(committed)));
             Ok(())
@@ -82,7 +82,7 @@ impl Coordinator {
         // Held until the changes are both in the journal and in memory: they have the same order in both.
         let mut journal = self.journal.lock();
         let mut state = group.lock();
-        state.check_commit(self, asked)?;
+        state.check_commit(asked)?;
         note(&mut journal, &changes)?;
         for ((_, topic, index, committed), charge) in changes.into_iter().zip(charges) {
             if let Some(committed) = committed {
@@ -150,7 +150,7 @@ impl Coordinator {
             let at = (Id::from(topic), index);
             let found = state.offsets.get(&at);
             found.ok_or(ResponseError::UnknownTopicOrPartition)?;
-            let change = (Id::clone(&group.id), Id::clone(&at.0), index, None);
+            let change = (Id::clone(&state.id), Id::clone(&at.0), index, None);
             note(&mut journal, &[change])?;
             state.offsets.remove(&at);
             Ok(())

@@ -1,7 +1,6 @@
 //! From one generation to the next: who has joined, who leads, who gets what.
 
-use super::Coordinator;
-use super::group::{Kind, Phase, State};
+use super::group::{Phase, State};
 use super::member::{Id, Member, Waiter, sync_failed, text};
 use crate::exchange::{Answer, Outcome};
 use bytes::Bytes;
@@ -14,61 +13,74 @@ use std::time::Duration;
 
 impl State {
     /// A rebalance if none is in progress; else the members that wait for it must be examined again.
-    pub(super) fn rebalance(&mut self, coordinator: &Coordinator) {
+    pub(super) fn rebalance(&mut self) {
         match self.phase {
-            Phase::PreparingRebalance { .. } => self.after.check_joins = true,
+            Phase::PreparingRebalance { .. } => self.after.check = true,
             Phase::Dead => {}
-            _ => self.prepare_rebalance(coordinator),
+            _ => self.prepare_rebalance(),
         }
     }
 
     /// Begins a rebalance: all members have to join again.
-    fn prepare_rebalance(&mut self, coordinator: &Coordinator) {
-        self.fail_syncs(coordinator, ResponseError::RebalanceInProgress);
+    fn prepare_rebalance(&mut self) {
+        self.fail_syncs(ResponseError::RebalanceInProgress);
         let first = self.phase == Phase::Empty;
         let longest = match first {
-            true => coordinator.settings.initial_delay,
+            true => self.shared.settings.initial_delay,
             false => Duration::MAX,
         };
         let wait = self.rebalance_timeout().min(longest);
         self.unsynced.clear();
         self.phase = Phase::PreparingRebalance { first };
         self.await_joins(wait);
-        // The sync phase of the generation before is over.
-        self.after.check_syncs = true;
+        // The phase before is over.
+        self.after.check = true;
     }
 
     fn await_joins(&mut self, wait: Duration) {
         self.round += 1;
-        self.after.park = Some((Kind::Join, self.round, wait));
+        self.after.park = Some(wait);
     }
 
-    /// Whether the join phase of `round` goes on.
-    pub(super) fn is_joining(&self, round: u64) -> bool {
-        self.round == round && matches!(self.phase, Phase::PreparingRebalance { .. })
-    }
-
-    /// Whether the join phase need not wait any longer, whatever the time.
-    pub(super) fn all_have_joined(&self) -> bool {
-        let first = self.phase == Phase::PreparingRebalance { first: true };
-        let mut members = self.members.values();
-        self.members.is_empty() || !first && members.all(|member| member.join.is_some())
-    }
-
-    /// Ends the join phase of `round`: a new generation begins with the members that have joined.
-    pub(super) fn end_join_phase(&mut self, coordinator: &Coordinator, round: u64) {
-        if !self.is_joining(round) {
-            return;
+    /// Whether the phase of `round` need not wait any longer, whatever the time.
+    pub(super) fn is_over(&self, round: u64) -> bool {
+        let has_joined = |member: &Member| member.join.is_some();
+        match self.phase {
+            _ if self.round != round => true,
+            Phase::PreparingRebalance { first } => {
+                self.members.is_empty() || !first && self.members.values().all(has_joined)
+            }
+            _ => self.unsynced.is_empty(),
         }
+    }
+
+    /// Ends the phase of `round`, if it goes on still.
+    pub(super) fn end_phase(&mut self, round: u64) {
+        match self.phase {
+            _ if self.round != round => {}
+            Phase::PreparingRebalance { .. } => self.end_join_phase(),
+            // The time is up for members that have not asked for their assignment.
+            _ if !self.unsynced.is_empty() => {
+                for id in std::mem::take(&mut self.unsynced) {
+                    self.remove_member(&id);
+                }
+                self.prepare_rebalance();
+            }
+            _ => {}
+        }
+    }
+
+    /// A new generation begins with the members that have joined.
+    fn end_join_phase(&mut self) {
         // Static members stay until their sessions expire.
         let missing = |(id, member): (&Id, &Member)| {
             (member.join.is_none() && member.instance.is_none()).then(|| Id::clone(id))
         };
         for id in self.members.iter().filter_map(missing).collect::<Vec<_>>() {
-            self.remove_member(coordinator, &id);
+            self.remove_member(&id);
         }
         match self.elect_leader() {
-            Some(leader) => self.begin_generation(coordinator, leader),
+            Some(leader) => self.begin_generation(leader),
             None if self.members.is_empty() => {
                 self.next_generation(Phase::Empty);
                 self.protocol = None;
@@ -82,29 +94,28 @@ impl State {
         }
     }
 
-    fn begin_generation(&mut self, coordinator: &Coordinator, leader: Id) {
+    fn begin_generation(&mut self, leader: Id) {
         self.next_generation(Phase::CompletingRebalance);
         self.protocol = Some(self.choose_protocol());
         self.leader = Some(leader);
         self.unsynced = self.members.keys().cloned().collect();
-        self.after.park = Some((Kind::Sync, self.round, self.rebalance_timeout()));
+        self.after.park = Some(self.rebalance_timeout());
         for member in self.members.values_mut() {
             member.assignment = Bytes::new();
         }
-        self.answer_each(coordinator, |member| &mut member.join, joined);
+        self.answer_each(|member| &mut member.join, joined);
     }
 
     /// Answers the members of which this waits. Their sessions go on.
     fn answer_each<A: Into<Answer>>(
         &mut self,
-        coordinator: &Coordinator,
         waiting: impl Fn(&mut Member) -> &mut Option<Waiter>,
         answer: impl Fn(&Self, &Id) -> A,
     ) {
         let waits = |(id, member)| Some((Id::clone(id), waiting(member).take()?));
         let waiters: Vec<_> = self.members.iter_mut().filter_map(waits).collect();
         for (id, waiter) in waiters {
-            self.touch(coordinator, &id);
+            self.touch(&id);
             waiter.answer(answer(self, &id));
         }
     }
@@ -152,42 +163,37 @@ impl State {
         timeouts.max().unwrap_or_default()
     }
 
-    /// A member asks for its assignment; the leader brings those of all. Returns whether it has to wait.
-    pub(super) fn sync(
-        &mut self,
-        coordinator: &Coordinator,
-        request: &SyncGroupRequest,
-        waiter: Waiter,
-    ) -> bool {
+    /// A member asks for its assignment; the leader brings those of all.
+    pub(super) fn sync(&mut self, request: &SyncGroupRequest, waiter: Waiter) {
         if let Err(error) = self.check_sync(request) {
-            waiter.answer(sync_failed(error));
-            return false;
+            return waiter.answer(sync_failed(error));
         }
         let id = Id::from(&*request.member_id);
         self.unsynced.remove(&id);
-        self.after.check_syncs = true;
+        self.after.check = true;
         if self.phase == Phase::Stable {
             waiter.answer(synced(self, &id));
-            self.touch(coordinator, &id);
-            return false;
+            return self.touch(&id);
         }
         if let Some(member) = self.members.get_mut(&id) {
             // A second request of the same member takes the place of the first.
             member.fail_sync(ResponseError::RebalanceInProgress);
             member.sync = Some(waiter);
         }
-        self.touch(coordinator, &id);
+        self.touch(&id);
         if self.leader.as_ref() != Some(&id) {
-            return true;
+            return;
         }
-        match self.assign(coordinator, &request.assignments) {
-            Ok(()) => self.become_stable(coordinator),
+        match self.assign(&request.assignments) {
+            Ok(()) => {
+                self.phase = Phase::Stable;
+                self.answer_each(|member| &mut member.sync, synced);
+            }
             Err(error) => {
-                self.fail_syncs(coordinator, error);
-                self.prepare_rebalance(coordinator);
+                self.fail_syncs(error);
+                self.prepare_rebalance();
             }
         }
-        false
     }
 
     fn check_sync(&self, request: &SyncGroupRequest) -> Outcome {
@@ -208,13 +214,9 @@ impl State {
     }
 
     /// Gives every member what the leader has assigned to it, which may be nothing.
-    fn assign(
-        &mut self,
-        coordinator: &Coordinator,
-        assignments: &[SyncGroupRequestAssignment],
-    ) -> Outcome {
+    fn assign(&mut self, assignments: &[SyncGroupRequestAssignment]) -> Outcome {
         let bytes = assignments.iter().map(|assigned| assigned.assignment.len());
-        let charge = coordinator.charge(bytes.sum());
+        let charge = self.shared.charge(bytes.sum());
         self.assigned = Some(charge.map_err(|_| ResponseError::UnknownServerError)?);
         for assigned in assignments {
             if let Some(member) = self.members.get_mut(&*assigned.member_id) {
@@ -224,31 +226,9 @@ impl State {
         Ok(())
     }
 
-    fn become_stable(&mut self, coordinator: &Coordinator) {
-        self.phase = Phase::Stable;
-        self.answer_each(coordinator, |member| &mut member.sync, synced);
-    }
-
-    fn fail_syncs(&mut self, coordinator: &Coordinator, error: ResponseError) {
+    fn fail_syncs(&mut self, error: ResponseError) {
         let failed = |_: &Self, _: &Id| sync_failed(error);
-        self.answer_each(coordinator, |member| &mut member.sync, failed);
-    }
-
-    /// Whether the sync phase of `round` goes on: some member of the generation has not asked for its assignment.
-    pub(super) fn is_syncing(&self, round: u64) -> bool {
-        self.round == round
-            && matches!(self.phase, Phase::CompletingRebalance | Phase::Stable)
-            && !self.unsynced.is_empty()
-    }
-
-    /// The time is up for members that have not asked for their assignment: the group goes on without them.
-    pub(super) fn end_sync_phase(&mut self, coordinator: &Coordinator, round: u64) {
-        if self.is_syncing(round) {
-            for id in std::mem::take(&mut self.unsynced) {
-                self.remove_member(coordinator, &id);
-            }
-            self.prepare_rebalance(coordinator);
-        }
+        self.answer_each(|member| &mut member.sync, failed);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The requests of members.
 
-use super::group::Group;
+use super::group::{Group, State};
 use super::member::{Id, Waiter, code, join_failed, sync_failed, text};
 use super::membership::Join;
 use super::settings::MAX_CLIENT_ID;
@@ -11,7 +11,7 @@ use kafka_protocol::ResponseError;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::*;
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// What a client is told whose request would wait, if there is no memory for that: it tries again.
@@ -20,7 +20,7 @@ const NO_ROOM: ResponseError = ResponseError::CoordinatorNotAvailable;
 impl Coordinator {
     /// Does what a request of groups asks. `is_partition` knows the topics of the broker.
     pub(crate) fn handle(
-        self: &Arc<Self>,
+        &self,
         request: RequestKind,
         caller: &Caller,
         is_partition: &dyn Fn(&str, i32) -> bool,
@@ -48,11 +48,12 @@ impl Coordinator {
         }
     }
 
-    fn join(self: &Arc<Self>, request: JoinGroupRequest, caller: &Caller) -> Reply {
-        let client_id = shortened(&caller.client_id);
+    fn join(&self, request: JoinGroupRequest, caller: &Caller) -> Reply {
+        let client_id = &caller.client_id;
+        let client_id = &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)];
         let join = Join {
             version: caller.version,
-            fresh_id: self.fresh_id(client_id),
+            fresh_id: self.shared.fresh_id(client_id),
             client_id: Id::from(client_id),
             client_host: Id::from(format!("/{}", caller.client.ip())),
             request,
@@ -64,45 +65,16 @@ impl Coordinator {
         };
         match group {
             Err(error) => join_failed(&join.request.member_id, error).into(),
-            Ok(group) => self.waiting(group, |coordinator, group, waiter| {
-                coordinator.change(group, |state| state.join(coordinator, &join, waiter))
-            }),
+            Ok(group) => waiting(group, |state, waiter| state.join(&join, waiter)),
         }
     }
 
-    fn sync(self: &Arc<Self>, request: &SyncGroupRequest, caller: &Caller) -> Reply {
+    fn sync(&self, request: &SyncGroupRequest, caller: &Caller) -> Reply {
         match self.group(&request.group_id) {
             None => sync_failed(ResponseError::UnknownMemberId).into(),
             Some(_) if !caller.may_wait => sync_failed(NO_ROOM).into(),
-            Some(group) => self.waiting(group, |coordinator, group, waiter| {
-                let sync = |state: &mut super::State| state.sync(coordinator, request, waiter);
-                let waits = coordinator.change(group, sync);
-                waits.then(|| Id::from(&*request.member_id))
-            }),
+            Some(group) => waiting(group, |state, waiter| state.sync(request, waiter)),
         }
-    }
-
-    /// The answer to a request that `ask` hands to the group, and that waits if it returns the id of a member.
-    fn waiting(
-        self: &Arc<Self>,
-        group: Arc<Group>,
-        ask: impl FnOnce(&Arc<Self>, &Arc<Group>, Waiter) -> Option<Id>,
-    ) -> Reply {
-        let (sender, receiver) = oneshot::channel();
-        let ticket = self.numbers.fetch_add(1, Relaxed);
-        let waits = ask(self, &group, Waiter { ticket, sender });
-        let waiting = Waiting::new(receiver);
-        let Some(member) = waits else {
-            return Reply::Later(waiting);
-        };
-        let coordinator = Arc::downgrade(self);
-        Reply::Later(waiting.or_leave(move || {
-            if let Some(coordinator) = coordinator.upgrade() {
-                coordinator.change(&group, |state| {
-                    state.abandoned(&coordinator, &member, ticket)
-                });
-            }
-        }))
     }
 
     fn heartbeat(&self, asked: &HeartbeatRequest) -> HeartbeatResponse {
@@ -110,17 +82,17 @@ impl Coordinator {
         let instance = asked.group_instance_id.as_deref();
         let group = self.group(&asked.group_id);
         let group = group.ok_or(ResponseError::UnknownMemberId);
-        let beat = |group: Arc<Group>| group.lock().heartbeat(self, member, instance, generation);
+        let beat = |group: Arc<Group>| group.lock().heartbeat(member, instance, generation);
         HeartbeatResponse::default().with_error_code(code(group.and_then(beat)))
     }
 
-    fn leave(self: &Arc<Self>, asked: &LeaveGroupRequest, version: i16) -> LeaveGroupResponse {
+    fn leave(&self, asked: &LeaveGroupRequest, version: i16) -> LeaveGroupResponse {
         let group = self.group(&asked.group_id);
         let leave = |identity: &MemberIdentity| {
             let group = group.as_ref().ok_or(ResponseError::UnknownMemberId)?;
             let instance = identity.group_instance_id.as_deref();
             let member = &identity.member_id;
-            self.change(group, |state| state.leave(self, member, instance))
+            group.change(|state| state.leave(member, instance))
         };
         let answer = LeaveGroupResponse::default();
         if version < 3 {
@@ -137,6 +109,14 @@ impl Coordinator {
     }
 }
 
+/// The answer to a request that `ask` hands to the group, where it may have to wait.
+fn waiting(group: Arc<Group>, ask: impl FnOnce(&mut State, Waiter)) -> Reply {
+    let (sender, receiver) = oneshot::channel();
+    group.change(|state| ask(state, Waiter(sender)));
+    let leave = move || group.change(State::client_gone);
+    Reply::Later(Waiting::new(receiver).or_leave(leave))
+}
+
 /// A group of the newer consumer protocol. Its clients are told, and so is the operator.
 fn refuse_kip_848(
     asked: &ConsumerGroupHeartbeatRequest,
@@ -151,9 +131,4 @@ fn refuse_kip_848(
     ConsumerGroupHeartbeatResponse::default()
         .with_error_code(ResponseError::UnsupportedVersion.code())
         .with_error_message(Some(text(REASON)))
-}
-
-/// As much of a client id as goes into a member id.
-fn shortened(client_id: &str) -> &str {
-    &client_id[..client_id.floor_char_boundary(MAX_CLIENT_ID)]
 }

@@ -1,12 +1,10 @@
 //! What an operator may choose, and what bounds the memory that clients may take.
 
 use request_purgatory::threads::{Reaper, ReaperThread};
-use request_purgatory::time::ManualClock;
+use request_purgatory::time::Clock;
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// How long the first members of a group wait for more, unless the operator says otherwise.
-pub(crate) const INITIAL_DELAY: Duration = Duration::from_millis(100);
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Shortest and longest session that a member may ask for, as Kafka's `group.min.session.timeout.ms` (6 s there, which
 /// is long for trying things out) and `group.max.session.timeout.ms`.
@@ -29,7 +27,6 @@ pub(super) const MAX_PROTOCOLS: usize = 64;
 pub(super) const MAX_OFFSET_METADATA: usize = 4096;
 
 /// How a coordinator behaves.
-#[derive(Clone)]
 pub(crate) struct Settings {
     /// How long an empty group waits for more members before its first rebalance ends (Kafka's
     /// `group.initial.rebalance.delay.ms`, 3 s there).
@@ -45,22 +42,22 @@ pub(crate) struct Settings {
     /// The file in which offsets are kept, if not in memory.
     pub(crate) offsets: Option<PathBuf>,
     /// Moved by hand, in tests.
-    pub(crate) clock: Option<ManualClock>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) reaper: Reaper,
 }
 
 impl Settings {
     /// With threads of their own.
-    pub(crate) fn new(initial_delay: Duration) -> std::io::Result<Self> {
+    pub(crate) fn new(initial_delay: Duration, offsets: Option<PathBuf>) -> std::io::Result<Self> {
         Ok(Self {
             initial_delay,
             max_groups: 10_000,
             max_members: 1_000,
             max_sessions: 100_000,
             max_bytes: 256 * 1024 * 1024,
-            offsets: None,
-            clock: None,
-            // One thread for the deadlines of joins, syncs and sessions, one for what they lead to.
+            offsets,
+            clock: Arc::new(Instant::now()),
+            // One thread for the deadlines of rebalances and sessions, one for what they lead to.
             reaper: Reaper::Shared(ReaperThread::spawn("groups")?),
         })
     }

@@ -6,7 +6,7 @@ use crate::exchange::{Answer, Caller, Refusals, Reply};
 use crate::server::incoming::{End, Incoming, Sent};
 use crate::server::limits::{Limits, PER_ELEMENT, Share, time_for};
 use crate::wire::frame::{MAX_FRAME, encode};
-use crate::wire::request::{Envelope, Malformed};
+use crate::wire::request::Envelope;
 use bytes::BytesMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -87,14 +87,13 @@ impl Connection<'_> {
                 return self.write(&bytes.map_err(End::because)?).await;
             }
         };
-        let malformed = |malformed: Malformed| End::Dropped(malformed.0);
-        let mut envelope = Envelope::open(&frame).map_err(malformed)?;
+        let mut envelope = Envelope::open(&frame).map_err(End::Dropped)?;
         let elements = PER_ELEMENT * envelope.elements;
         let weight = frame.len() + elements;
         drop(frame);
         let decoded = self.limits.memory(elements).await.map_err(End::Dropped)?;
         let decoding = self.limits.work(weight, || envelope.decode());
-        let request = decoding.await.map_err(malformed)?;
+        let request = decoding.await.map_err(End::Dropped)?;
         let (correlation_id, version) = (envelope.correlation_id, envelope.version);
 
         let parked = self.limits.try_park(weight);

@@ -18,8 +18,6 @@ const SEGMENT: u64 = 16 * 1024 * 1024;
 pub(crate) struct Segments {
     folder: PathBuf,
     segments: VecDeque<Segment>,
-    /// An append failed, and what it left could not be taken back: nothing may be written behind it.
-    broken: bool,
 }
 
 #[derive(Debug)]
@@ -70,7 +68,6 @@ impl Segments {
         let mut segments = Self {
             folder: folder.to_owned(),
             segments: found_in(folder)?,
-            broken: false,
         };
         let count = segments.segments.len();
         let mut next = segments.segments.front().map_or(0, |first| first.start);
@@ -112,11 +109,9 @@ impl Segments {
         Ok(segments)
     }
 
-    /// Appends a batch that begins with offset `start`. After an error there is nothing of it.
+    /// Appends a batch that begins with offset `start`. After an error there may be a part of it, which is cut off by the
+    /// next append or at the next start.
     pub(crate) fn append(&mut self, start: i64, bytes: &[u8]) -> io::Result<Piece> {
-        if self.broken {
-            return Err(io::Error::other("an earlier append left it broken"));
-        }
         let last = self.segments.back();
         if last.is_none_or(|last| last.length >= SEGMENT) {
             self.sync()?;
@@ -132,10 +127,11 @@ impl Segments {
         };
         let mut options = OpenOptions::new();
         let mut file = options.append(true).create(true).open(&last.path)?;
-        if let Err(error) = file.write_all(bytes) {
-            self.broken = file.set_len(last.length).is_err();
-            return Err(error);
+        // (To ask for the length takes a fraction of a cut.)
+        if file.metadata()?.len() > last.length {
+            file.set_len(last.length)?;
         }
+        file.write_all(bytes)?;
         let piece = Piece {
             path: Arc::clone(&last.path),
             at: last.length,

@@ -9,20 +9,6 @@ use kafka_protocol::messages::produce_response::{PartitionProduceResponse, Topic
 use kafka_protocol::messages::{ApiKey, ProduceResponse, RequestHeader, TopicName};
 use kafka_protocol::protocol::{Decodable, StrBytes};
 
-/// Why a request was not understood. There is no version to answer it in, so its connection is closed.
-#[derive(Debug)]
-pub struct Malformed(pub String);
-
-impl Malformed {
-    /// The text of an error of the decoder may end with a line.
-    fn new(key: ApiKey, version: i16, error: &str) -> Self {
-        Self(format!(
-            "malformed {key:?} v{version}: {}",
-            error.trim_end()
-        ))
-    }
-}
-
 /// A request whose bytes are laid out as they should be, not yet decoded.
 #[derive(Debug)]
 pub struct Envelope {
@@ -44,13 +30,16 @@ impl Envelope {
     /// learn versions: it is answered in version 0 (KIP-511), and nothing past its correlation id is looked at.
     ///
     /// Bytes after the last field are let pass, as other brokers do: librdkafka's Metadata request has three.
-    pub fn open(frame: &Bytes) -> Result<Self, Malformed> {
+    ///
+    /// # Errors
+    /// Why it was not understood. There is no version to answer it in, so its connection is to be closed.
+    pub fn open(frame: &Bytes) -> Result<Self, String> {
         let Some(&[k0, k1, v0, v1, c0, c1, c2, c3]) = frame.first_chunk() else {
-            return Err(Malformed("frame too short for a request header".to_owned()));
+            return Err("frame too short for a request header".to_owned());
         };
         let key = i16::from_be_bytes([k0, k1]);
         let version = i16::from_be_bytes([v0, v1]);
-        let api = Api::by_key(key).ok_or_else(|| Malformed(format!("unknown API key {key}")))?;
+        let api = Api::by_key(key).ok_or_else(|| format!("unknown API key {key}"))?;
         let mut envelope = Self {
             api: api.key,
             version,
@@ -63,32 +52,40 @@ impl Envelope {
             envelope.version = 0;
             return match api.key {
                 ApiKey::ApiVersions => Ok(envelope),
-                key => Err(Malformed(format!("{key:?} v{version} not supported"))),
+                key => Err(format!("{key:?} v{version} not supported")),
             };
         }
 
         let mut body = frame.clone();
         let header_version = api.key.request_header_version(version);
         let header = RequestHeader::decode(&mut body, header_version)
-            .map_err(|error| Malformed::new(api.key, version, &error.to_string()))?;
+            .map_err(|error| malformed(api.key, version, &error.to_string()))?;
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
         envelope.elements = outline::check(&body, api.body, version, header_version >= 2)
             .ok_or_else(|| {
                 let wrong = "fields end after the frame, or too many";
-                Malformed::new(api.key, version, wrong)
+                malformed(api.key, version, wrong)
             })?;
         envelope.body = Some(body);
         Ok(envelope)
     }
 
     /// Decodes what is asked. `None` for an ApiVersions request in a version that is not known here.
-    pub fn decode(&mut self) -> Result<Option<RequestKind>, Malformed> {
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn decode(&mut self) -> Result<Option<RequestKind>, String> {
         let (api, version) = (self.api, self.version);
         let decode = |mut body| RequestKind::decode(api, &mut body, version);
         let body = self.body.take().map(decode).transpose();
-        body.map_err(|error| Malformed::new(api, version, &error.to_string()))
+        body.map_err(|error| malformed(api, version, &error.to_string()))
     }
+}
+
+/// The text of an error of the decoder may end with a line.
+fn malformed(key: ApiKey, version: i16, error: &str) -> String {
+    format!("malformed {key:?} v{version}: {}", error.trim_end())
 }
 
 /// The start of a request has this many bytes: enough for the names up to its first batch.

@@ -8,12 +8,22 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-fn get(broker: &Broker, path: &str) -> String {
+/// The whole answer, status and headers included.
+fn ask(broker: &Broker, path: &str, headers: &str) -> String {
     let address = broker.page.expect("it has a page");
-    let mut curl = Command::new("curl");
-    let output = run(curl.args(["-sf", &format!("http://{address}{path}")]), "");
-    assert!(output.status.success(), "{path}: {output:?}");
-    String::from_utf8(output.stdout).expect("UTF-8")
+    let mut socket = TcpStream::connect(address).expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\n{headers}connection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("UTF-8");
+    answer
+}
+
+fn get(broker: &Broker, path: &str) -> String {
+    let answer = ask(broker, path, "host: localhost\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
+    body.to_owned()
 }
 
 /// Waits until a figure of the fetch purgatory has this value.
@@ -25,9 +35,6 @@ fn wait_for(broker: &Broker, figure: &str, value: u64) {
 
 #[test]
 fn the_figures_say_what_the_purgatories_did() {
-    if !available("curl", &["--version"]) {
-        return;
-    }
     let broker = Broker::with(&["--metrics", "127.0.0.1:0"]);
     let (mut producer, mut consumer) = (broker.client(), broker.client());
     create_topic(&mut producer, "t", 3);
@@ -47,18 +54,9 @@ fn the_figures_say_what_the_purgatories_did() {
 #[test]
 fn another_host_reads_nothing() {
     let broker = Broker::with(&["--metrics", "localhost:0"]);
-    let address = broker.page.expect("it has a page");
-    let answer = |path: &str, host: &str| {
-        let mut socket = TcpStream::connect(address).expect("it listens");
-        let ask = format!("GET {path} HTTP/1.1\r\n{host}connection: close\r\n\r\n");
-        socket.write_all(ask.as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).expect("UTF-8");
-        answer
-    };
     for path in ["/", "/metrics", "/oldest", "/load"] {
         for host in ["127.0.0.1:9100", "[::1]", "10.1.2.3:80", "LocalHost:9100"] {
-            let answer = answer(path, &format!("host: {host}\r\n"));
+            let answer = ask(&broker, path, &format!("host: {host}\r\n"));
             assert!(
                 answer.starts_with("HTTP/1.1 200"),
                 "{path}, {host}: {answer}"
@@ -71,7 +69,7 @@ fn another_host_reads_nothing() {
             "host: \r\n",
             "",
         ] {
-            let answer = answer(path, host);
+            let answer = ask(&broker, path, host);
             assert!(
                 answer.starts_with("HTTP/1.1 4"),
                 "{path}, {host:?}: {answer}"
@@ -118,7 +116,7 @@ fn the_page_draws_a_busy_broker() {
         assert!(figure(purgatory, "fastest") >= 1.0, "{purgatory}");
     }
     // As a record meets them. There are no groups in the demonstration, so nothing is shown of them.
-    let places = ["produce", "fetch", "joins"].map(|it| page.find(&format!("id=\"{it}\"")));
+    let places = ["produce", "fetch", "rebalances"].map(|it| page.find(&format!("id=\"{it}\"")));
     assert!(places[0] < places[1] && places[2].is_none(), "{page}");
     assert!(page.contains("<td title=\""), "the oldest: {page}");
     assert!(!page.contains("class=\"alarm\""), "{page}");

@@ -53,10 +53,7 @@ pub(crate) const FETCH: i16 = 11;
 
 /// The partitions in the answer to a fetch that was sent.
 pub(crate) fn receive_fetched(client: &mut Client, correlation: i32) -> Vec<PartitionData> {
-    fetched(client.receive::<FetchRequest>(FETCH, correlation))
-}
-
-pub(crate) fn fetched(answer: FetchResponse) -> Vec<PartitionData> {
+    let answer = client.receive::<FetchRequest>(FETCH, correlation);
     assert_eq!(answer.error_code, 0);
     let topics = answer.responses.into_iter();
     let fetched = topics.flat_map(|topic| topic.partitions);
@@ -70,7 +67,8 @@ pub(crate) fn fetched(answer: FetchResponse) -> Vec<PartitionData> {
 
 /// Fetches, and returns what came of each partition.
 pub(crate) fn run(client: &mut Client, fetch: &FetchRequest) -> Vec<PartitionData> {
-    fetched(client.request(FETCH, fetch))
+    let sent = client.send(FETCH, fetch);
+    receive_fetched(client, sent)
 }
 
 /// The bytes of records in what was fetched.

@@ -5,11 +5,11 @@ use crate::process::Broker;
 use crate::programs::{available, python, run, script};
 use std::process::{Command, Output};
 
-/// Runs one check of a script against a new broker with these arguments, and returns the broker's log.
-pub(crate) fn check(file: &str, module: &str, name: &str, arguments: &[&str]) -> Option<String> {
+/// Runs one check of a script against a new broker with these arguments.
+fn check(file: &str, module: &str, name: &str, arguments: &[&str]) {
     let has_kcat = file != "groups.py" || installed();
     if !has_kcat || !available(&python(), &["-c", &format!("import {module}")]) {
-        return None;
+        return;
     }
     let broker = Broker::with(arguments);
     let output = run(script(file).args([&broker.address.to_string(), name]), "");
@@ -19,7 +19,6 @@ pub(crate) fn check(file: &str, module: &str, name: &str, arguments: &[&str]) ->
     // A wait may run out in the very moment that would have ended it, where members come and go.
     broker.wait_for_figure("members", 0);
     broker.assert_tidy(());
-    Some(broker.log().join("\n"))
 }
 
 /// A test for each check of each script, with the arguments of the broker for it.
@@ -44,6 +43,7 @@ checks! {
     confluent_waits_for_its_minimum: "confluent_kafka_python.py", "confluent_kafka", "min_bytes", &[];
     confluent_waits_for_a_slow_follower: "confluent_kafka_python.py", "confluent_kafka", "slow_follower", LAG;
     confluent_administers_topics: "confluent_kafka_python.py", "confluent_kafka", "administration", &[];
+    confluent_is_refused_transactions_and_kip_848: "confluent_kafka_python.py", "confluent_kafka", "refusals", &[];
     members_of_confluent_come_and_go: "groups.py", "confluent_kafka", "confluent_kafka", &[];
     members_of_confluent_come_and_go_cooperatively: "groups.py", "confluent_kafka", "cooperative", &[];
     members_of_kafka_python_come_and_go: "groups.py", "kafka, confluent_kafka", "kafka_python", &[];
@@ -54,34 +54,14 @@ checks! {
     confluent_administers_groups: "group_admin.py", "confluent_kafka", "confluent_kafka", &[];
 }
 
-/// Its client hears of both at once, and the broker's log names the cause.
-#[test]
-fn confluent_is_refused_transactions_and_kip_848() {
-    let Some(log) = check(
-        "confluent_kafka_python.py",
-        "confluent_kafka",
-        "refusals",
-        &[],
-    ) else {
-        return;
-    };
-    assert!(log.contains("there are no transactions here"), "{log}");
-    assert!(log.contains("KIP-848 is not known here"), "{log}");
-}
-
 fn installed() -> bool {
     available("kcat", &["-V"])
 }
 
-fn kcat(broker: &Broker, arguments: &str) -> Command {
+fn kcat(broker: &Broker, arguments: &str, input: &str) -> Output {
     let mut command = Command::new("kcat");
     command.args(["-b", &broker.address.to_string()]);
-    command.args(arguments.split(' '));
-    command
-}
-
-fn produced(broker: &Broker, arguments: &str, input: &str) -> Output {
-    run(&mut kcat(broker, arguments), input)
+    run(command.args(arguments.split(' ')), input)
 }
 
 #[test]
@@ -96,14 +76,14 @@ fn kcat_gets_back_what_it_produced_in_any_compression() {
     for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
         let acks = if codec == "none" { "0" } else { "all" };
         let arguments = format!("-P -p 1 -t {codec} -z {codec} -H name=value -X acks={acks}");
-        let output = produced(&broker, &arguments, &lines);
+        let output = kcat(&broker, &arguments, &lines);
         assert!(output.status.success(), "{output:?}");
         let arguments = format!("-C -t {codec} -o beginning -e -f %h:%s\\n");
-        let consumed = produced(&broker, &arguments, "");
+        let consumed = kcat(&broker, &arguments, "");
         let expected = lines.replace("line", "name=value:line");
         assert!(consumed.stdout == expected.as_bytes(), "{consumed:?}");
     }
-    let listing = produced(&broker, "-L", "").stdout;
+    let listing = kcat(&broker, "-L", "").stdout;
     let listing = String::from_utf8_lossy(&listing);
     assert!(listing.contains("topic \"lz4\" with 3 partitions"));
     broker.assert_clean(());
@@ -121,14 +101,14 @@ fn kcat_sends_long_messages() {
     let produce = |length| {
         std::fs::write(&file, vec![b'x'; length]).expect("write");
         let sizes = "-X message.max.bytes=200000000 -X queue.buffering.max.kbytes=1000000";
-        let output = produced(&broker, &format!("-P -t t {sizes} {}", file.display()), "");
+        let output = kcat(&broker, &format!("-P -t t {sizes} {}", file.display()), "");
         std::fs::remove_file(&file).expect("remove");
         output
     };
     let output = produce(5_000_000);
     assert!(output.status.success(), "{output:?}");
     let settings = "-X fetch.message.max.bytes=10000000 -X receive.message.max.bytes=100000000";
-    let consumed = produced(&broker, &format!("-C -t t -o beginning -e {settings}"), "");
+    let consumed = kcat(&broker, &format!("-C -t t -o beginning -e {settings}"), "");
     assert_eq!(consumed.stdout.len(), 5_000_001);
     let stderr = String::from_utf8(produce(120_000_000).stderr).expect("UTF-8");
     assert!(stderr.contains("Message size too large"), "{stderr}");

@@ -118,24 +118,6 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
 }
 
 #[test]
-fn consumers_see_what_the_follower_has() {
-    let (broker, mut producer) = Broker::with_topic(1, &["--replica-lag-ms", "1000"]);
-    let mut consumer = broker.client();
-    let begun = Instant::now();
-    let later = patched(&batch(&[b"value"]), 35, &2_000_i64.to_be_bytes());
-    for offset in 0..2 {
-        assert_eq!(produce_to(&mut producer, 1, "t", 0, &later), (0, offset));
-    }
-    let both = fetch("t", 1, 60_000).with_min_bytes(2 * later.len() as i32);
-    let fetched = run(&mut consumer, &both);
-    assert!(begun.elapsed() >= ms(1_000), "seen before the follower");
-    let found = (fetched[0].high_watermark, records(&fetched[0]).len());
-    assert_eq!(found, (2, 2 * later.len()));
-    assert_eq!(offset_at(&mut consumer, "t", 1_001), (0, 0), "by time");
-    broker.assert_clean((consumer, producer));
-}
-
-#[test]
 fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     let one = batch(&[b"value"]);
     let send = |producer: &mut Client, acks, timeout, partitions: &[i32]| {

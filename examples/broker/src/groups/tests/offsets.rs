@@ -1,6 +1,6 @@
 //! Committing and fetching offsets, and the journal that keeps them.
 
-use super::world::{GROUP, TOPIC, World, unwrap};
+use super::world::{GROUP, TOPIC, World};
 use crate::groups::journal::Journal;
 use crate::groups::member::{Id, text};
 use kafka_protocol::messages::offset_commit_request::*;
@@ -29,8 +29,7 @@ fn commit_with(world: &World, member: (&str, i32), at: (i32, i64), metadata: usi
         .with_member_id(text(member.0))
         .with_generation_id_or_member_epoch(member.1)
         .with_topics(vec![topic]);
-    let answer = unwrap!(world.now(request, 8), ResponseKind::OffsetCommit(answer) => answer);
-    answer.topics[0].partitions[0].error_code
+    world.ask(request, 8).answer().topics[0].partitions[0].error_code
 }
 
 fn commit(world: &World, member: &str, generation: i32, partition: i32, offset: i64) -> i16 {
@@ -42,16 +41,15 @@ fn committed(world: &World) -> Vec<(i32, i64)> {
     let request = OffsetFetchRequest::default()
         .with_group_id(group())
         .with_topics(None);
-    let answer = unwrap!(world.now(request, 7), ResponseKind::OffsetFetch(answer) => answer);
-    let partitions = answer.topics.into_iter().flat_map(|topic| topic.partitions);
+    let topics = world.ask(request, 7).answer().topics.into_iter();
+    let partitions = topics.flat_map(|topic| topic.partitions);
     let offsets = partitions.map(|found| (found.partition_index, found.committed_offset));
     offsets.collect()
 }
 
 fn delete(world: &World) -> i16 {
     let request = DeleteGroupsRequest::default().with_groups_names(vec![group()]);
-    let answer = unwrap!(world.now(request, 2), ResponseKind::DeleteGroups(answer) => answer);
-    answer.results[0].error_code
+    world.ask(request, 2).answer().results[0].error_code
 }
 
 #[test]
@@ -75,7 +73,7 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     assert_eq!(commit(&world, &ids[0], 1, 0, 11), 0);
     let mut joins: Vec<_> = ids.iter().map(|id| world.rejoin(id)).collect();
     World::members(&mut joins);
-    let third = newcomer.joined().member_id.to_string();
+    let third = newcomer.answer().member_id.to_string();
     drop((joins, newcomer));
     let [in_progress, before] = [2, 1].map(|it| commit(&world, &ids[0], it, 0, 12));
     // REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION
@@ -91,7 +89,10 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // GROUP_ID_NOT_FOUND
     assert_eq!([delete(&world), delete(&world)], [0, 69]);
     assert_eq!(committed(&world), []);
-    assert_eq!(world.coordinator.memory.available_permits(), world.bytes);
+    assert_eq!(
+        world.coordinator.shared.memory.available_permits(),
+        world.bytes
+    );
     world.check();
 }
 

@@ -21,7 +21,7 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     assert!(first.waits() && late.waits());
     world.check();
     world.pass(MS);
-    let (joined, other) = (first.joined(), late.joined());
+    let (joined, other) = (first.answer(), late.answer());
     assert_eq!((joined.error_code, joined.generation_id), (0, 1));
     assert_eq!((&*joined.leader, &*other.leader), (&*leader, &*leader));
     assert_eq!((joined.members.len(), other.members.len()), (2, 0));
@@ -31,9 +31,9 @@ fn the_first_members_wait_for_more_and_share_what_the_leader_assigns() {
     let mut sync = world.sync(&second, 1, &[]);
     assert!(sync.waits());
     world.check();
-    let synced = world.sync(&leader, 1, &[&leader, &second]).synced();
+    let synced = world.sync(&leader, 1, &[&leader, &second]).answer();
     assert_eq!(synced.assignment, share(&leader, 1));
-    assert_eq!(sync.synced().assignment, share(&second, 1));
+    assert_eq!(sync.answer().assignment, share(&second, 1));
     assert_eq!((world.phase(), world.heartbeat(&second, 1)), ("Stable", 0));
     world.check();
 }
@@ -47,11 +47,11 @@ fn a_member_to_which_the_leader_assigns_nothing_has_nothing() {
     assert!(
         joins
             .iter_mut()
-            .all(|join| join.joined().generation_id == 2)
+            .all(|join| join.answer().generation_id == 2)
     );
-    let synced = world.sync(&ids[0], 2, &[&ids[0]]).synced();
+    let synced = world.sync(&ids[0], 2, &[&ids[0]]).answer();
     assert_eq!(synced.assignment, share(&ids[0], 2));
-    let synced = world.sync(&ids[1], 2, &[]).synced();
+    let synced = world.sync(&ids[1], 2, &[]).answer();
     assert_eq!((synced.error_code, synced.assignment.len()), (0, 0));
     world.check();
 }
@@ -75,17 +75,17 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     let left = alive(&ids[1], 1, Code::RebalanceInProgress.code());
     assert!(first.waits() && join.waits());
     world.pass(left);
-    assert_eq!(first.joined().members.len(), 2);
-    assert_eq!(join.joined().generation_id, 2);
+    assert_eq!(first.answer().members.len(), 2);
+    assert_eq!(join.answer().generation_id, 2);
     assert_eq!(world.heartbeat(&ids[1], 2), Code::UnknownMemberId.code());
 
     let mut sync = world.sync(&newcomer, 2, &[]);
     let left = alive(&ids[0], 2, 0);
     assert!(sync.waits());
     world.pass(left);
-    assert_eq!(sync.synced().error_code, Code::RebalanceInProgress.code());
+    assert_eq!(sync.answer().error_code, Code::RebalanceInProgress.code());
     assert_eq!(world.heartbeat(&ids[0], 2), Code::UnknownMemberId.code());
-    let joined = world.rejoin(&newcomer).joined();
+    let joined = world.rejoin(&newcomer).answer();
     assert_eq!((joined.generation_id, &*joined.leader), (3, &*newcomer));
     world.check();
 }
@@ -106,7 +106,7 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     world.pass(SESSION - 2 * MS);
     assert!(join.waits());
     world.pass(MS);
-    let joined = join.joined();
+    let joined = join.answer();
     assert_eq!((joined.generation_id, joined.members.len()), (2, 1));
     assert_eq!(world.leave(&ids[0], None), 0);
     assert_eq!((world.phase(), world.coordinator.members()), ("Empty", 0));
@@ -147,7 +147,7 @@ fn what_makes_no_sense_is_refused() {
             Code::UnknownMemberId,
         ),
     ] {
-        let answer = world.ask(request.clone(), 9).joined();
+        let answer = world.ask(request.clone(), 9).answer();
         assert_eq!(answer.error_code, error.code(), "{request:?}");
     }
     let stranger = sync_request("stranger", 1, &[]);
@@ -156,7 +156,7 @@ fn what_makes_no_sense_is_refused() {
         (stranger, Code::UnknownMemberId),
         (other, Code::InconsistentGroupProtocol),
     ] {
-        assert_eq!(world.ask(request, 5).synced().error_code, error.code());
+        assert_eq!(world.ask(request, 5).answer().error_code, error.code());
     }
     for (member, instance) in [("stranger", None), ("", Some("stranger"))] {
         assert_eq!(world.leave(member, instance), Code::UnknownMemberId.code());
@@ -165,7 +165,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!((world.phase(), world.heartbeat(&ids[0], 1)), ("Stable", 0));
     world.check();
     drop(world.ask(join(), 3));
-    let third = world.ask(join(), 3).joined();
+    let third = world.ask(join(), 3).answer();
     assert_eq!(third.error_code, Code::GroupMaxSizeReached.code());
 }
 
@@ -176,18 +176,18 @@ fn a_static_member_that_restarts_disturbs_no_other() {
         // "a" leads.
         let ids = world.stabilised(["a", "b"].map(|name| world.ask(named(name), 9)).into());
         let before = &ids[usize::from(name == "b")];
-        let again = world.ask(named(name), 9).joined();
+        let again = world.ask(named(name), 9).answer();
         assert_eq!((again.error_code, again.generation_id), (0, 1));
         // One that led is not told that it does, or it would assign anew.
         assert_eq!(*again.leader, *ids[0]);
         assert!(again.member_id != **before && again.members.is_empty());
         // Its assignment is still its own, and the old client is told that it has been replaced.
-        let synced = world.sync(&again.member_id, 1, &[]).synced();
+        let synced = world.sync(&again.member_id, 1, &[]).answer();
         assert_eq!(synced.assignment, share(before, 1));
         assert_eq!(world.heartbeat(&again.member_id, 1), 0);
         assert_eq!(world.heartbeat(before, 1), Code::UnknownMemberId.code());
         let fenced = join_request(before).with_group_instance_id(Some(text(name)));
-        let fenced = world.ask(fenced, 9).joined().error_code;
+        let fenced = world.ask(fenced, 9).answer().error_code;
         assert_eq!(fenced, Code::FencedInstanceId.code());
         assert_eq!(world.phase(), "Stable");
         world.check();
@@ -204,7 +204,7 @@ fn the_shutdown_answers_everything_that_waits() {
     let mut joins = [world.join().1, world.join().1];
     world.coordinator.shutdown();
     for join in &mut joins {
-        assert_eq!(join.joined().error_code, Code::NotCoordinator.code());
+        assert_eq!(join.answer().error_code, Code::NotCoordinator.code());
     }
     let world = World::new();
     let mut joins = [world.join().1, world.join().1];
@@ -212,8 +212,8 @@ fn the_shutdown_answers_everything_that_waits() {
     let ids = World::members(&mut joins);
     let mut sync = world.sync(&ids[1], 1, &[]);
     world.coordinator.shutdown();
-    assert_eq!(sync.synced().error_code, Code::NotCoordinator.code());
-    let late = world.ask(join_request(""), 3).joined().error_code;
+    assert_eq!(sync.answer().error_code, Code::NotCoordinator.code());
+    let late = world.ask(join_request(""), 3).answer().error_code;
     assert_eq!(late, Code::NotCoordinator.code());
     let group = world.coordinator.group(GROUP).expect("it stays");
     assert_eq!(group.lock().members.len(), 2);

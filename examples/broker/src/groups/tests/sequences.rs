@@ -3,7 +3,7 @@
 
 use super::world::*;
 use crate::groups::member::text;
-use kafka_protocol::messages::{DeleteGroupsRequest, GroupId, JoinGroupResponse, ResponseKind};
+use kafka_protocol::messages::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,19 +52,16 @@ struct Client {
     generation: i32,
     /// The members of the generation that it leads.
     leads: Vec<String>,
-    joins: Vec<Asked>,
-    syncs: Vec<(i32, Asked)>,
+    joins: Vec<Joining>,
+    syncs: Vec<(i32, Syncing)>,
 }
 
 struct Run {
     world: World,
     clients: Vec<Client>,
-    /// The protocol and the leader of a generation, by the member that was told first.
+    /// The protocol and the leader of a generation, by the member that was told first. Deleted and made anew, a group
+    /// counts from the start.
     generations: BTreeMap<i32, (String, String)>,
-    /// Deleted and made anew, a group counts from the start.
-    sent: usize,
-    answered: usize,
-    abandoned: usize,
 }
 
 impl Run {
@@ -77,9 +74,6 @@ impl Run {
             world: World::new(),
             clients: (0..CLIENTS).map(client).collect(),
             generations: BTreeMap::new(),
-            sent: 0,
-            answered: 0,
-            abandoned: 0,
         }
     }
 
@@ -94,9 +88,11 @@ impl Run {
             Step::Leave(client) => {
                 self.world.leave(&self.clients[client].member, None);
             }
-            Step::Abandon(client) => self.abandon(client),
+            Step::Abandon(client) => {
+                self.clients[client].joins.clear();
+                self.clients[client].syncs.clear();
+            }
             Step::Restart(client) => {
-                self.abandon(client);
                 let name = self.clients[client].name;
                 self.clients[client] = Client {
                     name,
@@ -116,35 +112,22 @@ impl Run {
             .with_group_instance_id(client.name.map(text))
             .with_protocols(protocols(OFFERS[offer]));
         client.joins.push(self.world.ask(request, version));
-        self.sent += 1;
     }
 
     fn sync(&mut self, number: usize) {
-        let client = &self.clients[number];
+        let client = &mut self.clients[number];
         let generation = client.generation;
         let members: Vec<_> = client.leads.iter().map(String::as_str).collect();
         let request = sync_request(&client.member, generation, &members)
             .with_group_instance_id(client.name.map(text));
         let asked = self.world.ask(request, 5);
-        self.sent += 1;
-        self.clients[number].syncs.push((generation, asked));
-    }
-
-    fn abandon(&mut self, client: usize) {
-        let client = &mut self.clients[client];
-        let joins = client.joins.drain(..);
-        for asked in joins.chain(client.syncs.drain(..).map(|(_, asked)| asked)) {
-            drop(asked);
-            self.abandoned += 1;
-        }
+        client.syncs.push((generation, asked));
     }
 
     fn delete(&mut self) {
         let id = GroupId(text(GROUP));
         let request = DeleteGroupsRequest::default().with_groups_names(vec![id]);
-        let answer = self.world.now(request, 2);
-        let answer = unwrap!(answer, ResponseKind::DeleteGroups(answer) => answer);
-        if answer.results[0].error_code == 0 {
+        if self.world.ask(request, 2).answer().results[0].error_code == 0 {
             self.generations.clear();
         }
     }
@@ -152,28 +135,21 @@ impl Run {
     /// Takes the answers that have come. (`poll` panics if a request ended without one.)
     fn collect(&mut self) {
         for client in &mut self.clients {
-            let mut answers = Vec::new();
-            client.joins.retain_mut(|asked| {
-                let answer = asked.poll();
-                let waits = answer.is_none();
-                answers.extend(answer.map(|it| unwrap!(it, ResponseKind::JoinGroup(it) => it)));
-                waits
-            });
-            client.syncs.retain_mut(|(generation, asked)| {
+            for (generation, mut asked) in std::mem::take(&mut client.syncs) {
                 let Some(answer) = asked.poll() else {
-                    return true;
+                    client.syncs.push((generation, asked));
+                    continue;
                 };
-                let answer = unwrap!(answer, ResponseKind::SyncGroup(answer) => answer);
-                self.answered += 1;
                 // (A static member may still have the assignment of its member id before.)
                 if !answer.assignment.is_empty() && client.name.is_none() {
-                    assert_eq!(answer.assignment, share(&client.member, *generation));
+                    assert_eq!(answer.assignment, share(&client.member, generation));
                 }
-                false
-            });
-            for answer in answers {
-                self.answered += 1;
-                note(client, &mut self.generations, &answer);
+            }
+            for mut asked in std::mem::take(&mut client.joins) {
+                match asked.poll() {
+                    Some(answer) => note(client, &mut self.generations, &answer),
+                    None => client.joins.push(asked),
+                }
             }
         }
     }
@@ -188,14 +164,11 @@ impl Run {
         }
         // Sessions end one after the other, each with a rebalance.
         self.world.pass(Duration::from_secs(3_600));
-        self.collect();
-        assert_eq!(self.sent, self.answered + self.abandoned, "one answer each");
         let coordinator = &self.world.coordinator;
-        let memory = coordinator.memory.available_permits();
+        let memory = coordinator.shared.memory.available_permits();
         assert_eq!((coordinator.members(), memory), (0, self.world.bytes));
-        for stats in [coordinator.joins.stats(), coordinator.syncs.stats()] {
-            assert_eq!((stats.parked, stats.panicked), (0, 0));
-        }
+        let stats = coordinator.shared.rebalances.stats();
+        assert_eq!((stats.parked, stats.panicked), (0, 0));
         self.world.check();
     }
 }

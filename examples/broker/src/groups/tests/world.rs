@@ -4,17 +4,19 @@ use crate::exchange::{Answer, Caller, Reply, Waiting};
 use crate::groups::group::Phase;
 use crate::groups::settings::Settings;
 use crate::groups::{Coordinator, member::text};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::*;
+use kafka_protocol::protocol::{Decodable, Request};
 use request_purgatory::threads::Reaper;
 use request_purgatory::time::{Clock, ManualClock};
+use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
 pub(super) const GROUP: &str = "g";
 pub(super) const INITIAL_DELAY: Duration = Duration::from_millis(100);
@@ -24,55 +26,42 @@ pub(super) const REBALANCE: Duration = Duration::from_secs(30);
 pub(super) const TOPIC: &str = "t";
 
 pub(super) struct World {
-    pub(super) coordinator: Arc<Coordinator>,
+    pub(super) coordinator: Coordinator,
     pub(super) clock: ManualClock,
     pub(super) bytes: usize,
 }
 
-/// What is made of an answer of the kind that is expected.
-macro_rules! unwrap {
-    ($answer:expr, $kind:pat => $made:expr) => {
-        match $answer {
-            $kind => $made,
-            other => panic!("{other:?}"),
-        }
-    };
-}
-pub(super) use unwrap;
-
 /// A request that was sent. Dropped, its client has gone.
-pub(super) struct Asked(Result<Waiting, Option<ResponseKind>>);
+pub(super) struct Asked<R> {
+    waiting: Waiting,
+    version: i16,
+    kind: PhantomData<R>,
+}
 
-impl Asked {
-    /// The answer, if it is there.
-    pub(super) fn poll(&mut self) -> Option<ResponseKind> {
-        match &mut self.0 {
-            Ok(waiting) => match waiting.answer.try_recv() {
-                Ok(answer) => Some(response(answer)),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Closed) => panic!("a request ended without an answer"),
-            },
-            Err(response) => Some(response.take().expect("answered once")),
-        }
+pub(super) type Joining = Asked<JoinGroupRequest>;
+pub(super) type Syncing = Asked<SyncGroupRequest>;
+
+impl<R: Request> Asked<R> {
+    /// The answer as its client reads it, if it is there.
+    pub(super) fn poll(&mut self) -> Option<R::Response> {
+        let response = match self.waiting.answer.try_recv() {
+            Ok(Answer::Response(response)) => response,
+            Ok(Answer::Unread(_)) => panic!("data"),
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Closed) => panic!("a request ended without an answer"),
+        };
+        let mut bytes = BytesMut::new();
+        let encoded = response.encode(&mut bytes, self.version);
+        encoded.expect("encode the answer");
+        Some(R::Response::decode(&mut bytes, self.version).expect("a response"))
     }
 
     pub(super) fn waits(&mut self) -> bool {
         self.poll().is_none()
     }
 
-    pub(super) fn joined(&mut self) -> JoinGroupResponse {
-        unwrap!(self.poll(), Some(ResponseKind::JoinGroup(answer)) => answer)
-    }
-
-    pub(super) fn synced(&mut self) -> SyncGroupResponse {
-        unwrap!(self.poll(), Some(ResponseKind::SyncGroup(answer)) => answer)
-    }
-}
-
-fn response(answer: Answer) -> ResponseKind {
-    match answer {
-        Answer::Response(response) => *response,
-        Answer::Unread(..) => panic!("data"),
+    pub(super) fn answer(&mut self) -> R::Response {
+        self.poll().expect("an answer")
     }
 }
 
@@ -128,7 +117,7 @@ impl World {
             max_sessions: 1_000,
             max_bytes: 1 << 20,
             offsets: None,
-            clock: Some(clock.clone()),
+            clock: Arc::new(clock.clone()),
             reaper: Reaper::Manual,
         };
         change(&mut settings);
@@ -139,7 +128,10 @@ impl World {
         }
     }
 
-    pub(super) fn ask<R: Into<RequestKind>>(&self, request: R, version: i16) -> Asked {
+    pub(super) fn ask<R>(&self, request: R, version: i16) -> Asked<R>
+    where
+        R: Request + Into<RequestKind>,
+    {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9092));
         let caller = Caller {
             address,
@@ -150,33 +142,37 @@ impl World {
             refusals: Default::default(),
         };
         let is_partition = |topic: &str, index| topic == TOPIC && (0..1_000).contains(&index);
-        let (coordinator, request) = (&self.coordinator, request.into());
-        match coordinator.handle(request, &caller, &is_partition) {
-            Reply::Later(waiting) => Asked(Ok(waiting)),
-            Reply::Now(answer) => Asked(Err(Some(response(answer)))),
+        let request = request.into();
+        let waiting = match self.coordinator.handle(request, &caller, &is_partition) {
+            Reply::Later(waiting) => waiting,
+            Reply::Now(answer) => {
+                let (sender, receiver) = oneshot::channel();
+                assert!(sender.send(answer).is_ok(), "the receiver is there");
+                Waiting::new(receiver)
+            }
             _ => panic!("no answer is to come"),
+        };
+        Asked {
+            waiting,
+            version,
+            kind: PhantomData,
         }
     }
 
-    pub(super) fn now(&self, request: impl Into<RequestKind>, version: i16) -> ResponseKind {
-        let answer = self.ask(request, version).poll();
-        answer.expect("an answer at once")
-    }
-
     /// A client joins for the first time: it gets a member id, and joins with that.
-    pub(super) fn join(&self) -> (String, Asked) {
-        let given = self.ask(join_request(""), 9).joined();
+    pub(super) fn join(&self) -> (String, Joining) {
+        let given = self.ask(join_request(""), 9).answer();
         assert_eq!(given.error_code, 79, "MEMBER_ID_REQUIRED");
         let id = given.member_id.to_string();
         let asked = self.rejoin(&id);
         (id, asked)
     }
 
-    pub(super) fn rejoin(&self, member: &str) -> Asked {
+    pub(super) fn rejoin(&self, member: &str) -> Joining {
         self.ask(join_request(member), 9)
     }
 
-    pub(super) fn sync(&self, member: &str, generation: i32, members: &[&str]) -> Asked {
+    pub(super) fn sync(&self, member: &str, generation: i32, members: &[&str]) -> Syncing {
         self.ask(sync_request(member, generation, members), 3)
     }
 
@@ -185,7 +181,7 @@ impl World {
             .with_group_id(GroupId(text(GROUP)))
             .with_generation_id(generation)
             .with_member_id(text(member));
-        unwrap!(self.now(request, 4), ResponseKind::Heartbeat(answer) => answer.error_code)
+        self.ask(request, 4).answer().error_code
     }
 
     pub(super) fn leave(&self, member: &str, instance: Option<&str>) -> i16 {
@@ -195,27 +191,24 @@ impl World {
         let request = LeaveGroupRequest::default()
             .with_group_id(GroupId(text(GROUP)))
             .with_members(vec![identity]);
-        let answer = self.now(request, 5);
-        unwrap!(answer, ResponseKind::LeaveGroup(answer) => answer.members[0].error_code)
+        self.ask(request, 5).answer().members[0].error_code
     }
 
     /// Moves the clock from deadline to deadline.
     pub(super) fn pass(&self, time: Duration) {
-        let coordinator = &self.coordinator;
+        let shared = &self.coordinator.shared;
         let end = self.clock.now().saturating_add(time);
         loop {
             let deadlines = [
-                coordinator.joins.next_deadline(),
-                coordinator.syncs.next_deadline(),
-                coordinator.sessions.next_deadline(),
+                shared.rebalances.next_deadline(),
+                shared.sessions.next_deadline(),
             ];
             let next = deadlines.into_iter().flatten().min();
             let next = next.filter(|next| *next <= end);
             let passed = next.unwrap_or(end).saturating_since(self.clock.now());
             self.clock.advance(passed);
-            coordinator.joins.advance();
-            coordinator.syncs.advance();
-            coordinator.sessions.advance();
+            shared.rebalances.advance();
+            shared.sessions.advance();
             if next.is_none() {
                 return;
             }
@@ -223,8 +216,8 @@ impl World {
     }
 
     /// Takes the answers to joins that have come, of which each is a member now; their ids.
-    pub(super) fn members(joins: &mut [Asked]) -> Vec<String> {
-        let joined = joins.iter_mut().map(Asked::joined);
+    pub(super) fn members(joins: &mut [Joining]) -> Vec<String> {
+        let joined = joins.iter_mut().map(Asked::answer);
         let ids = joined.map(|joined| {
             assert_eq!(joined.error_code, 0);
             joined.member_id.to_string()
@@ -233,12 +226,12 @@ impl World {
     }
 
     /// A stable group of these members, the leader first, in generation 1; their ids.
-    pub(super) fn stabilised(&self, mut joins: Vec<Asked>) -> Vec<String> {
+    pub(super) fn stabilised(&self, mut joins: Vec<Joining>) -> Vec<String> {
         self.pass(INITIAL_DELAY);
         let ids = Self::members(&mut joins);
         let names: Vec<_> = ids.iter().map(String::as_str).collect();
         for id in &names {
-            assert_eq!(self.sync(id, 1, &names).synced().error_code, 0);
+            assert_eq!(self.sync(id, 1, &names).answer().error_code, 0);
         }
         assert_eq!(self.phase(), "Stable");
         ids
@@ -256,18 +249,15 @@ impl World {
     /// What always holds when no request is in progress.
     pub(super) fn check(&self) {
         let coordinator = &self.coordinator;
-        let (mut sessions, mut joins, mut syncs) = (0, 0, 0);
+        let (mut members, mut phases) = (0, 0);
         for group in coordinator.all() {
             let state = group.lock();
-            for id in state.members.keys() {
-                let session = state.session(id);
-                assert!(coordinator.sessions.contains(&session), "{id}");
-            }
-            sessions += state.members.len();
-            let preparing = matches!(state.phase, Phase::PreparingRebalance { .. });
-            joins += usize::from(preparing);
-            syncs += usize::from(state.is_syncing(state.round));
-            for member in state.members.values() {
+            members += state.members.len();
+            phases += usize::from(!state.is_over(state.round));
+            for (id, member) in &state.members {
+                let sessions = &coordinator.shared.sessions;
+                assert!(sessions.contains(&member.number), "{id}");
+                let preparing = matches!(state.phase, Phase::PreparingRebalance { .. });
                 let completing = state.phase == Phase::CompletingRebalance;
                 // Neither a join nor a sync waits for nothing.
                 assert!(member.join.is_none() || preparing);
@@ -278,11 +268,7 @@ impl World {
             let empty = matches!(state.phase, Phase::Empty | Phase::Dead);
             assert_eq!(state.members.is_empty(), empty, "{:?}", state.phase);
         }
-        assert_eq!(coordinator.members(), sessions, "sessions without a member");
-        let parked = (
-            coordinator.joins.stats().parked,
-            coordinator.syncs.stats().parked,
-        );
-        assert_eq!(parked, (joins, syncs), "phases parked");
+        assert_eq!(coordinator.members(), members, "sessions without a member");
+        assert_eq!(coordinator.rebalances(), phases, "phases parked");
     }
 }
