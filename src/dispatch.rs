@@ -122,6 +122,6 @@ impl CompletionThread {
 impl Drop for CompletionThread {
     fn drop(&mut self) {
         self.close();
-        self.thread.join_within(GRACE);
+        self.thread.join(Some(GRACE));
     }
 }

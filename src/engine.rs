@@ -22,7 +22,7 @@ pub(crate) mod thread_set;
 
 use crate::address::{Address, SLOTS};
 use crate::alarm::Alarm;
-use crate::cell::slab::{EndedSlot, Held, Released};
+use crate::cell::slab::{EndedSlot, Held};
 use crate::cell::state::Mark;
 use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, Rejected};
@@ -34,7 +34,6 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, SLICE, thread_number, timer_s
 use crate::time::ticks::{NEVER, TickScale};
 use crate::time::{Clock, Timestamp};
 use crate::trampoline::{Trampoline, drop_user_value};
-use crate::worker::Worker;
 use phase::{Background, DRAINING, Passes, Phase};
 use settings::Settings;
 use shard::{Guard, Shard, Timing, Unchanged};
@@ -206,9 +205,8 @@ impl<P, W: Scheme> Engine<P, W> {
         // INVARIANT: a mark is left by threads that drive the timer or shut down, after they had the lock that this thread
         // still has, or that have heard of the address. So the thread that starts a payload never ends it: it may have
         // locks of the user's.
-        match held.release(false) {
-            Released::Parked { .. } => {}
-            _ => unreachable!("a mark on a payload that no other thread has heard of"),
+        if held.release(false).is_err() {
+            unreachable!("a mark on a payload that no other thread has heard of");
         }
         drop(guard);
         Ok((address, earlier))
@@ -374,11 +372,11 @@ impl<P, W: Scheme> Engine<P, W> {
         let _ = self.guarded(|| self.threads.wake());
     }
 
-    /// Ends the threads that only this engine uses; `join` waits for one of them.
-    fn stop_threads(&self, join: impl Fn(&Worker)) {
+    /// Ends the threads that only this engine uses, and waits for each as `Worker::join` does.
+    fn stop_threads(&self, limit: Option<Duration>) {
         // A shared reaper, and a reactor, learn here that the engine is shut down.
         self.wake();
-        self.threads.stop(join);
+        self.threads.stop(limit);
     }
 
     /// The deadline of the payload at `address`, rounded up to the tick. `None` if it has ended or never expires.

@@ -129,7 +129,7 @@ pub trait DelayedOperation: Send + 'static {
 /// assert_eq!(causes, ["any", "any", "2", "any", "deadline"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Cause<'a, K>(Reason<&'a dyn CheckedKey<K>>);
+pub struct Cause<'a, K>(Reason<&'a dyn Fn() -> Option<&'a K>>);
 
 #[derive(Clone, Copy)]
 enum Reason<T> {
@@ -139,19 +139,14 @@ enum Reason<T> {
     Other,
 }
 
-/// A key that is checked, for one operation that watches it.
-pub(crate) trait CheckedKey<K> {
-    /// The operation's own key. `None` only if `Eq` of the key contradicts itself.
-    fn find(&self) -> Option<&K>;
-}
-
 impl<'a, K> Cause<'a, K> {
     pub(crate) const PARKING: Self = Self(Reason::Parking);
     pub(crate) const DEADLINE: Self = Self(Reason::Deadline);
     pub(crate) const OTHER: Self = Self(Reason::Other);
 
-    pub(crate) fn of_key(key: &'a dyn CheckedKey<K>) -> Self {
-        Self(Reason::Key(key))
+    /// The check of a key. `find` finds the operation's own one: `None` only if `Eq` of the key contradicts itself.
+    pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>) -> Self {
+        Self(Reason::Key(find))
     }
 
     /// The key of the operation that is checked. `None` if it is examined for another reason, or if one examination
@@ -161,7 +156,7 @@ impl<'a, K> Cause<'a, K> {
     /// that was checked by the plain one, it takes the lock of the key's list for an instant.
     pub fn key(&self) -> Option<&'a K> {
         match self.0 {
-            Reason::Key(key) => key.find(),
+            Reason::Key(find) => find(),
             Reason::Parking | Reason::Deadline | Reason::Other => None,
         }
     }

@@ -63,9 +63,9 @@ impl<V> WakeCell<V> {
                 Look::Never => return Poll::Pending,
                 Look::Wait => {}
             }
-            match &contents.waker {
-                Some(known) if known.will_wake(cx.waker()) => return Poll::Pending,
-                _ => {}
+            let known = contents.waker.as_ref();
+            if known.is_some_and(|known| known.will_wake(cx.waker())) {
+                return Poll::Pending;
             }
             if let Some(clone) = clone.take() {
                 let old = contents.waker.replace(clone);
@@ -122,13 +122,15 @@ impl<T> Promise<T> {
     /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
     /// pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
-        self.0.poll(cx, |state| match state {
-            Promised::Open => Look::Wait,
-            Promised::Kept(_) | Promised::Spent => match mem::replace(state, Promised::Spent) {
+        self.0
+            .poll(cx, |state| match mem::replace(state, Promised::Spent) {
                 Promised::Kept(value) => Look::Ready(value),
-                Promised::Open | Promised::Spent => Look::Never,
-            },
-        })
+                Promised::Spent => Look::Never,
+                Promised::Open => {
+                    *state = Promised::Open;
+                    Look::Wait
+                }
+            })
     }
 
     /// From now on a value is refused, and no task is woken. Returns the value and the waker that were there: both

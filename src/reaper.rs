@@ -1,7 +1,7 @@
 //! The reaper: a thread that sleeps until the next deadline of the purgatories that it drives.
 //!
-//! This is only the loop. A purgatory says how long the reaper may sleep (`Rest`). There is no polling interval: if no
-//! deadline exists, the reaper sleeps until it is woken.
+//! This is only the loop. A purgatory says how long the reaper may sleep. There is no polling interval: if no deadline
+//! exists, the reaper sleeps until it is woken.
 
 use crate::dispatch::CompletionThread;
 use crate::panics::Panics;
@@ -15,19 +15,11 @@ use std::time::Duration;
 /// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
 const AFTER_PANIC: Duration = Duration::from_millis(100);
 
-/// How long the reaper may sleep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
-    For(Duration),
-    UntilWoken,
-    /// It is shut down, and is not driven any more.
-    Done,
-}
-
 /// A purgatory, timer or tracker, as the reaper sees it.
 pub(crate) trait Driven: Send + Sync {
-    /// Expires timers whose deadline has passed, makes deferred checks, and reclaims.
-    fn drive(self: Arc<Self>) -> Rest;
+    /// Expires timers whose deadline has passed, makes deferred checks, and reclaims. Returns how long the reaper may
+    /// sleep, if it is not woken; `None` after the shutdown, from which on this is not driven any more.
+    fn drive(self: Arc<Self>) -> Option<Duration>;
 }
 
 /// The thread that drives the timer of a purgatory: it expires operations and makes deferred checks.
@@ -144,7 +136,7 @@ impl Sleeper {
 impl Drop for Sleeper {
     fn drop(&mut self) {
         self.close();
-        self.thread.join_within(GRACE);
+        self.thread.join(Some(GRACE));
     }
 }
 
@@ -154,32 +146,27 @@ impl Shared {
         let parker = self.parker.lock();
         // ORDERING: Acquire, see `Sleeper::close`.
         while !self.stopping.load(Ordering::Acquire) {
-            match self.round() {
-                Some(time) => parker.park_timeout(time),
-                None => parker.park(),
-            }
+            parker.park_timeout(self.round());
         }
     }
 
-    /// Drives each purgatory once. Returns how long to sleep; `None` until woken.
-    pub(crate) fn round(&self) -> Option<Duration> {
-        let mut rest = None;
+    /// Drives each purgatory once. Returns how long to sleep.
+    pub(crate) fn round(&self) -> Duration {
+        let mut rest = Duration::MAX;
         let mut place = 0;
         // The list is locked for one element at a time: driving runs user code.
         let at = |place: usize| self.driven.lock().get(place).cloned();
         while let Some(driven) = at(place) {
-            let verdict = driven.upgrade().map_or(Rest::Done, |driven| {
-                Panics::contain(|| driven.drive()).unwrap_or(Rest::For(AFTER_PANIC))
-            });
-            match verdict {
-                Rest::Done => {
-                    self.driven.lock().swap_remove(place);
-                    continue;
+            let drive = |driven: Arc<dyn Driven>| {
+                Panics::contain(|| driven.drive()).unwrap_or(Some(AFTER_PANIC))
+            };
+            match driven.upgrade().and_then(drive) {
+                Some(time) => {
+                    rest = rest.min(time);
+                    place += 1;
                 }
-                Rest::For(time) => rest = Some(rest.map_or(time, |rest: Duration| rest.min(time))),
-                Rest::UntilWoken => {}
+                None => drop(self.driven.lock().swap_remove(place)),
             }
-            place += 1;
         }
         rest
     }

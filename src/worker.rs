@@ -75,20 +75,13 @@ impl Worker {
     }
 
     /// Waits for the thread to end, unless this is called from a callback: the callback may run on that thread, or on
-    /// one for which that thread waits. The thread then ends by itself, and a later call may still wait for it.
-    pub(crate) fn join(&self) {
-        if let Some(handle) = self.take_handle() {
-            // Our threads catch every panic. If one ended by a panic all the same, the panic hook has reported it.
-            let _ = handle.join();
-        }
-    }
-
-    /// As [`join`](Self::join), for at most `limit`. A thread that needs longer ends by itself, and no later call waits
-    /// for it.
-    pub(crate) fn join_within(&self, limit: Duration) {
+    /// one for which that thread waits. The thread then ends by itself, and a later call may still wait for it. If there
+    /// is a limit, a thread that needs longer ends by itself, and no later call waits for it.
+    pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
-            if started.ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
-                // Panics of the thread were caught and counted where they happened.
+            let ended = limit.map(|limit| started.ended.recv_timeout(limit));
+            if ended != Some(Err(RecvTimeoutError::Timeout)) {
+                // Our threads catch every panic. If one ended by a panic all the same, the panic hook has reported it.
                 let _ = handle.join();
             }
         }

@@ -20,8 +20,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 pub use crate::address::Address;
-pub use crate::cell::slab::{Held, Released};
-pub use crate::cell::state::{Claimed, Mark, Release, State};
+pub use crate::cell::slab::Held;
+pub use crate::cell::state::{Claimed, Mark, State, Unreleased};
 pub use crate::promise::Promise;
 pub use crate::sync::numbers::Numbers;
 
@@ -272,7 +272,7 @@ impl ReaperLoop {
             let rest = shared.round();
             if !is_idle() {
                 let parker = shared.parker.lock();
-                rest.map_or_else(|| parker.park(), |time| parker.park_timeout(time));
+                parker.park_timeout(rest);
             }
         }
     }

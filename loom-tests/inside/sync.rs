@@ -399,10 +399,6 @@ impl Parker {
         &self.0
     }
 
-    pub(crate) fn park(&self) {
-        self.park_timeout(Duration::MAX);
-    }
-
     /// Time does not pass in a model: a sleep that is not over at once ends by a wake-up only.
     pub(crate) fn park_timeout(&self, timeout: Duration) {
         let (token, woken) = &*self.0.0;

@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use loom_tests::exhaustive;
-use request_purgatory::model::{Claimed, Mark, Release, State};
+use request_purgatory::model::{Claimed, Mark, State, Unreleased};
 use std::sync::Arc;
 
 /// A word, the operation that it guards (loom complains if two threads touch it at once), and what happens around it.
@@ -44,9 +44,9 @@ impl World {
                 unsafe { *seen |= happened };
             });
             match self.word.release(0, true) {
-                Release::Parked { .. } => return,
-                Release::Recheck => {}
-                Release::End { .. } => return self.end(),
+                Ok(_) => return,
+                Err(Unreleased::Recheck) => {}
+                Err(Unreleased::End { .. }) => return self.end(),
             }
         }
     }

@@ -22,7 +22,7 @@
 
 use super::chunks::Chunks;
 use super::remote::{NIL, RemoteList};
-use super::state::{Claimed, Mark, Release, State};
+use super::state::{Claimed, Mark, State, Unreleased};
 use crate::address::Address;
 use crate::sync::{CachePadded, Mutex, MutexGuard, Ordering, UnsafeCell};
 use crate::trampoline::Examinee;
@@ -75,20 +75,6 @@ unsafe impl<P: Send, G: Send> Sync for Slab<P, G> {}
 // SAFETY: a slab owns its payloads and what lies beside them.
 unsafe impl<P: Send, G: Send> Send for Slab<P, G> {}
 
-/// Answer of [`Held::release`].
-pub enum Released<'a, P> {
-    /// Other threads may hold it now. If it was to be examined again (`unexamined`), the caller must arrange for that.
-    Parked { unexamined: bool },
-    /// Not released: examine it again.
-    Recheck(Held<'a, P>),
-    /// Not released: end it so. If it was to be examined again (`unexamined`), do that first.
-    End {
-        held: Held<'a, P>,
-        mark: Mark,
-        unexamined: bool,
-    },
-}
-
 impl<P, G> Slab<P, G> {
     /// The slots of the timer shard with this number.
     pub(crate) fn new(shard: usize, beside: G) -> Self {
@@ -122,10 +108,8 @@ impl<P, G> Slab<P, G> {
     #[inline(always)]
     pub(crate) fn claim(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;
-        match slot.state.claim(at.generation(), mark) {
-            Claimed::Held => Some(Held { slot, at }),
-            Claimed::Marked | Claimed::Stale => None,
-        }
+        let claimed = slot.state.claim(at.generation(), mark);
+        (claimed == Claimed::Held).then(|| Held { slot, at })
     }
 
     /// Whether the operation that `at` names has not ended.
@@ -235,20 +219,16 @@ impl<'a, P> Held<'a, P> {
     }
 
     /// Releases the operation, unless another thread has left a mark. If the mark only asks for another examination,
-    /// releases it as well, unless the caller will `examine_again`.
+    /// releases it as well, unless the caller will `examine_again`. Then the answer is `true`, and the caller must
+    /// arrange for that examination.
     #[inline(always)]
-    pub fn release(self, examine_again: bool) -> Released<'a, P> {
+    pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
         match self.slot.state.release(self.at.generation(), examine_again) {
-            Release::Parked { unexamined } => {
+            Ok(unexamined) => {
                 let _used_up = ManuallyDrop::new(self);
-                Released::Parked { unexamined }
+                Ok(unexamined)
             }
-            Release::Recheck => Released::Recheck(self),
-            Release::End { mark, unexamined } => Released::End {
-                held: self,
-                mark,
-                unexamined,
-            },
+            Err(unreleased) => Err((self, unreleased)),
         }
     }
 

@@ -58,39 +58,30 @@ use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};
 
 const PARKED: u64 = 1;
 const HELD: u64 = 1 << 1;
-const RECHECK: u64 = 1 << 2;
+const RECHECK: u64 = Mark::Recheck as u64;
 const GENERATION: u32 = 32;
 /// The generation after the last. (It is the first one again, but no slot ends before its first occupant came.)
 const RETIRED: u32 = 0;
 
 /// A request to the holder, by a thread that finds the operation held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
 pub enum Mark {
     /// Examine it once more.
-    Recheck,
+    Recheck = 1 << 2,
     /// End it as satisfied.
-    Force,
+    Force = 1 << 3,
     /// End it as cancelled.
-    Cancel,
+    Cancel = 1 << 4,
     /// End it as expired.
-    Expire,
+    Expire = 1 << 5,
     /// End it as shut down.
-    ShutDown,
+    ShutDown = 1 << 6,
 }
 
 impl Mark {
     /// Marks that end the operation; where there are several, the first one here says how.
     const ENDING: [Self; 4] = [Self::Force, Self::Cancel, Self::Expire, Self::ShutDown];
-
-    fn bit(self) -> u64 {
-        match self {
-            Self::Recheck => RECHECK,
-            Self::Force => 1 << 3,
-            Self::Cancel => 1 << 4,
-            Self::Expire => 1 << 5,
-            Self::ShutDown => 1 << 6,
-        }
-    }
 }
 
 /// Answer of [`State::claim`].
@@ -104,16 +95,13 @@ pub enum Claimed {
     Stale,
 }
 
-/// Answer of [`State::release`].
+/// Why a caller of [`State::release`] still is the holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
-    /// The operation is parked and free for others. Another examination may have been asked for that the caller did not
-    /// make (`unexamined`).
-    Parked { unexamined: bool },
-    /// The caller still is the holder, and must examine the operation again.
+pub enum Unreleased {
+    /// It must examine the operation again.
     Recheck,
-    /// The caller still is the holder, and must end the operation so; if another examination was asked for
-    /// (`unexamined`), not before it has made one more.
+    /// It must end the operation so; if another examination was asked for (`unexamined`), not before it has made one
+    /// more.
     End { mark: Mark, unexamined: bool },
 }
 
@@ -227,7 +215,7 @@ impl State {
             } else {
                 // Written even when the mark is there already: it is this write that hands *our* event to the
                 // holder, not the write of the thread that came before.
-                (Claimed::Marked, Some(now.with(mark.bit())))
+                (Claimed::Marked, Some(now.with(mark as u64)))
             }
         })
     }
@@ -235,34 +223,31 @@ impl State {
     /// held -> parked, unless a mark forbids it. Only the holder calls this, after an examination that completed
     /// nothing.
     ///
-    /// A holder that will not `examine_again` lets go of an operation with a recheck mark, and the answer says so
-    /// (`unexamined`): it must arrange for another examination. If there is an ending mark as well, it
-    /// does not let go: it makes that examination, and ends the operation.
+    /// A holder that will not `examine_again` lets go of an operation with a recheck mark, and the answer is `true`: it
+    /// must arrange for another examination. If there is an ending mark as well, it does not let go: it makes that
+    /// examination, and ends the operation.
     #[inline(always)]
-    pub fn release(&self, generation: u32, examine_again: bool) -> Release {
+    pub fn release(&self, generation: u32, examine_again: bool) -> Result<bool, Unreleased> {
         // Most have no mark.
         let held = Snapshot::of(generation, PARKED | HELD);
         match self.exchange(held, held.without(HELD)) {
-            Ok(_) => Release::Parked { unexamined: false },
+            Ok(_) => Ok(false),
             Err(found) => self.release_from(found, examine_again),
         }
     }
 
     #[cold]
-    fn release_from(&self, found: u64, examine_again: bool) -> Release {
+    fn release_from(&self, found: u64, examine_again: bool) -> Result<bool, Unreleased> {
         self.transition_from(found, |now| {
             debug_assert!(now.has(PARKED) && now.has(HELD));
             let unexamined = now.has(RECHECK);
             // A recheck comes first: an event that was reported before the ending is examined before it.
             if unexamined && examine_again {
-                return (Release::Recheck, Some(now.without(RECHECK)));
+                return (Err(Unreleased::Recheck), Some(now.without(RECHECK)));
             }
-            match Mark::ENDING.into_iter().find(|mark| now.has(mark.bit())) {
-                Some(mark) => (Release::End { mark, unexamined }, None),
-                None => {
-                    let parked = now.without(HELD | RECHECK);
-                    (Release::Parked { unexamined }, Some(parked))
-                }
+            match Mark::ENDING.into_iter().find(|mark| now.has(*mark as u64)) {
+                Some(mark) => (Err(Unreleased::End { mark, unexamined }), None),
+                None => (Ok(unexamined), Some(now.without(HELD | RECHECK))),
             }
         })
     }

@@ -1,6 +1,6 @@
 //! The slab on one thread: reuse, growth, the end of a slot's generations, and what is dropped when.
 
-use super::slab::{Fields, Held, Released, Slab};
+use super::slab::{Fields, Held, Slab};
 use super::state::Mark;
 use crate::address::Address;
 use crate::sync::{FIRST_CHUNK, LAST_GENERATION};
@@ -14,10 +14,7 @@ fn insert(cells: &Cells, payload: Arc<u32>, limit: u32) -> Option<Address> {
     let held = guard.fill(vacant, payload, Fields::default());
     drop(guard);
     let at = held.address();
-    assert!(matches!(
-        held.release(true),
-        Released::Parked { unexamined: false }
-    ));
+    assert!(matches!(held.release(true), Ok(false)));
     Some(at)
 }
 

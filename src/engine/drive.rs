@@ -3,7 +3,7 @@
 use super::expire::{pass, reclaim};
 use super::handler::Handler;
 use super::shard::Shard;
-use crate::reaper::{Driven, Rest};
+use crate::reaper::Driven;
 use crate::scheme::Tick;
 use crate::sync::Arc;
 use crate::time::Timestamp;
@@ -74,11 +74,11 @@ fn rearm_for_caller<H: Handler>(handler: &H) -> Tick {
 }
 
 impl<H: Handler> Driven for H {
-    fn drive(self: Arc<Self>) -> Rest {
+    fn drive(self: Arc<Self>) -> Option<Duration> {
         let engine = self.engine();
         if engine.phase.is_closed() {
             while reclaim(&self) {}
-            return Rest::Done;
+            return None;
         }
         let mut next = engine.alarm.time();
         if next != NEVER && next <= engine.now() {
@@ -87,14 +87,14 @@ impl<H: Handler> Driven for H {
         }
         // Completions came first. Slots and watches of expired payloads are reclaimed while no timer is due.
         if reclaim(&self) {
-            return Rest::For(Duration::ZERO);
+            return Some(Duration::ZERO);
         }
         // A deadline that no reading of the clock can reach never passes.
         if next == NEVER || !engine.scale.can_come(next) {
             self.on_idle();
-            return Rest::UntilWoken;
+            return Some(Duration::MAX);
         }
         let time = engine.clock.time_until(engine.scale.timestamp(next));
-        time.map_or(Rest::UntilWoken, Rest::For)
+        Some(time.unwrap_or(Duration::MAX))
     }
 }

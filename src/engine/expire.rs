@@ -60,10 +60,8 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
 }
 
 fn expire_due<H: Handler>(handler: &Arc<H>, trampoline: &Trampoline, now: Tick) -> usize {
-    let shards = handler.engine().shards.iter();
-    shards
-        .map(|shard| expire_in(handler, trampoline, shard, now))
-        .sum()
+    let expire = |shard| expire_in(handler, trampoline, shard, now);
+    handler.engine().shards.iter().map(expire).sum()
 }
 
 /// Expires the due payloads of one timer shard, batch by batch.

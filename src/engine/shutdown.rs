@@ -24,7 +24,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) fn shut_down<H: Handler>(handler: &Arc<H>) -> bool {
     let closed = close(handler, CLOSED);
     if closed {
-        handler.engine().stop_threads(Worker::join);
+        handler.engine().stop_threads(None);
     }
     closed
 }
@@ -39,7 +39,7 @@ pub(crate) fn shut_down_on_drop<H: Handler>(handler: &Arc<H>) {
     let engine = handler.engine();
     // Where the shutdown came from a callback, no thread has joined the threads yet. One in the background joins them.
     if engine.phase.now() != CLOSED_IN_BACKGROUND {
-        engine.stop_threads(|thread| thread.join_within(GRACE));
+        engine.stop_threads(Some(GRACE));
     }
 }
 
@@ -73,7 +73,7 @@ fn shut_down_in_background<H: Handler>(
             }
             // Also where another thread has closed it: that may have been a callback, which does not wait. If another
             // thread is joining them, this one waits as well.
-            engine.stop_threads(Worker::join);
+            engine.stop_threads(None);
             wait(Duration::MAX, || is_over(&handler));
             keep_promises(&handler);
         })
@@ -135,10 +135,9 @@ fn close<H: Handler>(handler: &Arc<H>, phase: u32) -> bool {
         shard.refuse(RejectReason::ShutDown);
         let mut endings = Outbox::new(handler, &trampoline, RunOn::Caller);
         for at in shard.slab.occupants() {
-            if let Some(held) = engine.claim(at, Mark::ShutDown) {
-                if let Some(ended) = handler.on_shutdown(held) {
-                    endings.push(ended);
-                }
+            let held = engine.claim(at, Mark::ShutDown);
+            if let Some(ended) = held.and_then(|held| handler.on_shutdown(held)) {
+                endings.push(ended);
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::time::{Clock, Timestamp, WakeFn};
 use crate::worker::Worker;
 use std::any::Any;
 use std::io;
+use std::time::Duration;
 
 /// Timers that stand on an engine and need its thread: they are driven whenever the engine's own payloads are.
 pub(crate) trait Companion: Any + Send + Sync {
@@ -115,15 +116,15 @@ impl ThreadSet {
     }
 
     /// Ends the engine's own threads. The reaper ends first, so that no more jobs come to the completion thread, which
-    /// runs all jobs of its queue before it ends. `join` waits for one of them.
-    pub(crate) fn stop(&self, join: impl Fn(&Worker)) {
+    /// runs all jobs of its queue before it ends. Waits for each as `Worker::join` does.
+    pub(crate) fn stop(&self, limit: Option<Duration>) {
         if let Some(reaper) = self.own_reaper() {
             reaper.close();
-            join(&reaper.thread);
+            reaper.thread.join(limit);
         }
         if let Some(completions) = self.own_completions() {
             completions.close();
-            join(&completions.thread);
+            completions.thread.join(limit);
         }
     }
 

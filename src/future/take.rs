@@ -220,7 +220,7 @@ impl<T> Taken<T> {
     }
 
     fn part(&mut self) -> (T, Way<T>) {
-        self.0.take().unwrap_or_else(|| unreachable!("{PRESENT}"))
+        self.0.take().unwrap_or_else(absent)
     }
 
     /// Whether other operations watch one of the keys, where the one that took watches each `own` times.
@@ -230,25 +230,21 @@ impl<T> Taken<T> {
     }
 }
 
-const PRESENT: &str = "only a method that consumes the guard takes its value out";
+fn absent<T>() -> T {
+    unreachable!("only a method that consumes the guard takes its value out")
+}
 
 impl<T> Deref for Taken<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        match &self.0 {
-            Some((value, _)) => value,
-            None => unreachable!("{PRESENT}"),
-        }
+        &self.0.as_ref().unwrap_or_else(absent).0
     }
 }
 
 impl<T> DerefMut for Taken<T> {
     fn deref_mut(&mut self) -> &mut T {
-        match &mut self.0 {
-            Some((value, _)) => value,
-            None => unreachable!("{PRESENT}"),
-        }
+        &mut self.0.as_mut().unwrap_or_else(absent).0
     }
 }
 

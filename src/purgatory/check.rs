@@ -16,12 +16,10 @@
 //! without end.)
 
 use super::checked_key::{ByKey, ByNumber, Checked};
-use super::complete::Examined;
 use super::deferred::Deferred;
 use super::inner::Inner;
 use crate::address::Address;
 use crate::engine::deliver::{Outbox, RunOn, deliver};
-use crate::engine::handler::EndedPayload;
 use crate::hash::KeyHasher;
 use crate::operation::DelayedOperation;
 use crate::stats::{Ending, Event};
@@ -61,23 +59,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
         address: Address,
         checked: Option<&dyn Checked<Op::Key>>,
     ) -> ControlFlow<()> {
-        match self.inner.examine(address, checked) {
-            Some(Examined::Ended(ended)) => {
-                self.completed += usize::from(ended.ending == Ending::Satisfied);
-                self.counted += usize::from(ended.for_its_key);
-                self.endings.push(ended);
-            }
-            Some(Examined::Parked(_)) => {
-                self.in_vain += 1;
-                if self.bound.until_refused {
-                    return ControlFlow::Break(());
-                }
-            }
-            None => {}
+        let mut refused = false;
+        let ended = self.inner.examine(address, checked, || refused = true);
+        self.in_vain += usize::from(refused);
+        if let Some(ended) = ended {
+            self.completed += usize::from(ended.ending == Ending::Satisfied);
+            self.counted += usize::from(ended.for_its_key);
+            self.endings.push(ended);
         }
-        match self.counted < self.bound.at_most {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        match self.counted >= self.bound.at_most || refused && self.bound.until_refused {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
         }
     }
 }
@@ -103,18 +95,26 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
-            Some(Found::One(watcher)) => self.check_watcher(key, watcher),
+            Some(Found::One(watcher)) => self.check_one(key, watcher),
             Some(found) => self.check_found(key, (found, &copied), bound, RunOn::Caller, || ()),
         }
     }
 
+    /// Checks one operation for `key`. Returns how many this completed.
     #[inline(never)]
-    fn check_watcher<Q>(self: &Arc<Self>, key: &Q, watcher: Address) -> usize
+    fn check_one<Q>(self: &Arc<Self>, key: &Q, watcher: Address) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
+        let trampoline = Trampoline::enter();
         let checked = ByKey::new(key, &self.watch);
-        usize::from(self.check_one(watcher, Some(&checked), RunOn::Caller))
+        let in_vain = || self.engine.count(Event::VainCheck, 1);
+        let Some(ended) = self.examine(watcher, Some(&checked), in_vain) else {
+            return 0;
+        };
+        let satisfied = usize::from(ended.ending == Ending::Satisfied);
+        deliver(self, &trampoline, ended, RunOn::Caller);
+        satisfied
     }
 
     /// Makes a check that has waited; `pause` is called between slices. The thread examines no operation.
@@ -133,7 +133,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             }
             Deferred::Operation(address) => {
-                self.check_one(*address, None, run_on);
+                self.check_several(*bound, run_on, |check| _ = check.examine(*address, None));
                 pause();
             }
         }
@@ -200,11 +200,13 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.check_nested(Deferred::key(checked.key.clone()), *bound, cause);
             return 0;
         }
-        if let Some(watcher) = seen.only() {
-            return usize::from(self.check_one(watcher, Some(&checked), RunOn::Caller));
-        }
         self.check_several(*bound, RunOn::Caller, |check| {
-            list.visit(*bound, |watcher| check.examine(watcher, Some(&checked)));
+            let mut examine = |watcher| check.examine(watcher, Some(&checked));
+            match seen.only() {
+                // There is nothing to break off.
+                Some(watcher) => _ = examine(watcher),
+                None => list.visit(*bound, examine),
+            }
         })
     }
 
@@ -225,7 +227,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return self.check_resolved(checked, list, list.peek_published(), &Bound::all());
         }
         let trampoline = Trampoline::enter();
-        if let Some(ended) = self.examine_and_count(only, Some(&checked)) {
+        let in_vain = || self.engine.count(Event::VainCheck, 1);
+        if let Some(ended) = self.examine(only, Some(&checked), in_vain) {
             let satisfied = usize::from(ended.ending == Ending::Satisfied);
             // Before `on_complete`, which may park others: they are not for this check.
             let others = list.peek();
@@ -241,22 +244,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         match others.is_empty() || others.only() == Some(only) {
             true => 0,
             false => self.check_resolved(checked, list, others, &Bound::all()),
-        }
-    }
-
-    /// Examines one operation, and counts an examination in vain. Returns the operation if this has ended it.
-    #[inline(always)]
-    fn examine_and_count(
-        self: &Arc<Self>,
-        address: Address,
-        checked: Option<&dyn Checked<Op::Key>>,
-    ) -> Option<EndedPayload<Op>> {
-        match self.examine(address, checked)? {
-            Examined::Ended(ended) => Some(ended),
-            Examined::Parked(_) => {
-                self.engine.count(Event::VainCheck, 1);
-                None
-            }
         }
     }
 
@@ -282,24 +269,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         })
     }
 
-    /// Checks one operation, for the key that is `checked`. Returns whether this completed it. The thread holds no
-    /// operation.
-    #[inline(always)]
-    pub(crate) fn check_one(
-        self: &Arc<Self>,
-        address: Address,
-        checked: Option<&dyn Checked<Op::Key>>,
-        run_on: RunOn,
-    ) -> bool {
-        let trampoline = Trampoline::enter();
-        let Some(ended) = self.examine_and_count(address, checked) else {
-            return false;
-        };
-        let satisfied = ended.ending == Ending::Satisfied;
-        deliver(self, &trampoline, ended, run_on);
-        satisfied
-    }
-
     /// Checks one operation for the caller that has its handle.
     pub(crate) fn check_operation(self: &Arc<Self>, address: Address) -> bool {
         match Examining::current() {
@@ -307,7 +276,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.check_nested(Deferred::Operation(address), Bound::all(), cause);
                 false
             }
-            None => self.check_one(address, None, RunOn::Caller),
+            None => {
+                let examine = |check: &mut Check<'_, Op, S>| _ = check.examine(address, None);
+                self.check_several(Bound::all(), RunOn::Caller, examine) == 1
+            }
         }
     }
 }

@@ -1,11 +1,9 @@
 //! The key that a check is of, for the operations that ask for it by their cause.
 //!
-//! [`Checked`] is the key as the caller of the check has named it. [`CheckedOf`] puts it beside the keys of the
-//! operation that is examined, and is what the cause holds, as a [`CheckedKey`].
+//! [`Checked`] is the key as the caller of the check has named it. The cause finds it among the keys of the operation.
 
 use super::keys::Keys;
 use crate::hash::KeyHasher;
-use crate::operation::CheckedKey;
 use crate::sync::Arc;
 use crate::watch::resolved::Number;
 use crate::watch::{Target, WatchMap};
@@ -79,17 +77,5 @@ impl<K: Eq> Checked<K> for ByNumber<'_, K> {
             Target::Key(key) => Some(key),
             Target::Resolved(_) => Some(self.key),
         }
-    }
-}
-
-/// A key that is checked, and an operation that watches it.
-pub(crate) struct CheckedOf<'a, K> {
-    pub(crate) checked: &'a dyn Checked<K>,
-    pub(crate) keys: &'a Keys<K>,
-}
-
-impl<K> CheckedKey<K> for CheckedOf<'_, K> {
-    fn find(&self) -> Option<&K> {
-        self.checked.find_in(self.keys)
     }
 }

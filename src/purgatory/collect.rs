@@ -47,7 +47,7 @@ enum WatchedKey<'a, K> {
     },
 }
 
-/// The pattern of a plain key without a rank.
+/// A plain key without a rank, as a value and as a pattern.
 macro_rules! plain {
     ($key:ident) => {
         Watch {
@@ -80,10 +80,7 @@ impl<K> Watch<'_, K> {
 /// A plain key, without a rank.
 impl<K> From<K> for Watch<'_, K> {
     fn from(key: K) -> Self {
-        Self {
-            key: WatchedKey::Plain(key),
-            rank: None,
-        }
+        plain!(key)
     }
 }
 

@@ -1,14 +1,14 @@
 //! Examining an operation, and ending it: because it is satisfied, forced or cancelled.
 
-use super::checked_key::{Checked, CheckedOf};
+use super::checked_key::Checked;
 use super::deferred::Deferred;
 use super::inner::{ForceCause, Inner, Parked, Stale};
 use super::keys::Keys;
 #[cfg(debug_assertions)]
 use super::stuck::InProgress;
 use crate::address::Address;
-use crate::cell::slab::{Held, Released};
-use crate::cell::state::Mark;
+use crate::cell::slab::Held;
+use crate::cell::state::{Mark, Unreleased};
 use crate::engine::UserPanic;
 use crate::engine::deliver::{Outbox, RunOn, deliver};
 use crate::engine::handler::EndedPayload;
@@ -69,31 +69,38 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         examining
     }
 
-    /// Examines one operation for the key that is `checked`; for no key in particular if there is none. `None` if it has
-    /// ended, or if another thread holds it, which will examine it again.
+    /// Examines one operation for the key that is `checked`; for no key in particular if there is none. Returns it if
+    /// this has ended it. If another thread holds it, that one will examine it again. If it was examined and stays
+    /// parked, the examination was `in_vain`.
     #[inline(always)]
     pub(crate) fn examine(
         self: &Arc<Self>,
         address: Address,
         checked: Option<&dyn Checked<Op::Key>>,
-    ) -> Option<Examined<Op>> {
+        in_vain: impl FnOnce(),
+    ) -> Option<EndedPayload<Op>> {
         let mut held = self.engine.claim(address, Mark::Recheck)?;
         let inside = self.enter_try_complete(held.examinee(), Why::Check);
         let try_complete = |parked: &mut Parked<Op>| {
             let Parked { op, keys, .. } = parked;
             match checked {
-                Some(checked) => op.try_complete_for(Cause::of_key(&CheckedOf { checked, keys })),
+                Some(checked) => op.try_complete_for(Cause::of_key(&|| checked.find_in(keys))),
                 None => op.try_complete_for(Cause::OTHER),
             }
         };
         let answer = self.engine.guarded(|| held.with(try_complete));
         drop(inside);
         let for_its_key = checked.is_some() && matches!(answer, Ok(true));
-        let mut examined = self.release_or_end(held, answer);
-        if let Examined::Ended(ended) = &mut examined {
-            ended.for_its_key = for_its_key;
+        match self.release_or_end(held, answer) {
+            Examined::Ended(mut ended) => {
+                ended.for_its_key = for_its_key;
+                Some(ended)
+            }
+            Examined::Parked(_) => {
+                in_vain();
+                None
+            }
         }
-        Some(examined)
     }
 
     /// Examines an operation that this thread holds, for a reason that names no key: another thread has left a mark, or
@@ -143,21 +150,17 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // A holder that other threads keep asking for another examination leaves that to the thread that drives the
             // timer: its own thread has other things to do.
             match held.release(examinations < MAX_EXAMINATIONS) {
-                Released::Parked { unexamined } => {
+                Ok(unexamined) => {
                     if unexamined {
                         self.defer(Deferred::Operation(address), Bound::all());
                     }
                     return Examined::Parked(address);
                 }
-                Released::Recheck(again) => {
+                Err((again, Unreleased::Recheck)) => {
                     held = again;
                     answer = self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
                 }
-                Released::End {
-                    held: marked,
-                    mark,
-                    unexamined,
-                } => {
+                Err((marked, Unreleased::End { mark, unexamined })) => {
                     held = marked;
                     // A drain or a shutdown that finds this ending counted waits for its completion as well.
                     if matches!(mark, Mark::Expire | Mark::ShutDown) {

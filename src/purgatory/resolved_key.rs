@@ -111,9 +111,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Drop for ResolvedKey<Op, S> {
         // `Hash` or `Eq` of the key may panic: then the key stays in the map.
         let inner = &self.inner;
         let _trampoline = Trampoline::enter();
-        let _ = inner
-            .engine
-            .guarded(|| inner.watch.release(&self.key, self.number));
+        let release = || inner.watch.release(&self.key, self.number);
+        let _ = inner.engine.guarded(release);
     }
 }
 

@@ -217,9 +217,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> ShardedMap<K, V, S> {
 
     /// Gives the memory of tables back that are large and empty. (A removal that looked would cost every removal that.)
     pub(crate) fn shrink(&self) {
-        if let Some(shards) = self.map.get() {
-            shrink(shards);
-        }
+        self.map.get().into_iter().for_each(shrink);
     }
 
     /// The number of entries. Takes the shared lock of each shard in turn.

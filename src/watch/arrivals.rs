@@ -130,10 +130,7 @@ impl Arrivals {
         let index = self.full.len().wrapping_sub(behind as usize);
         match self.full.get(index) {
             Some(chunk) if chunk.number == number => Some(index),
-            _ => self
-                .full
-                .binary_search_by_key(&number, |chunk| chunk.number)
-                .ok(),
+            _ => self.full.binary_search_by_key(&number, |it| it.number).ok(),
         }
     }
 

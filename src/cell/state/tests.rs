@@ -1,7 +1,7 @@
 //! The word on one thread, against its truth table written out in plain variables. (What threads do to each other is
 //! the matter of the models.)
 
-use super::{Claimed, Mark, Release, State};
+use super::{Claimed, Mark, State, Unreleased};
 use crate::sync::LAST_GENERATION;
 use proptest::prelude::*;
 
@@ -24,20 +24,20 @@ struct Table {
 }
 
 impl Table {
-    fn release(&mut self, examine_again: bool) -> Release {
+    fn release(&mut self, examine_again: bool) -> Result<bool, Unreleased> {
         let asked = std::mem::take(&mut self.marks[0]);
         if asked && examine_again {
-            return Release::Recheck;
+            return Err(Unreleased::Recheck);
         }
         if let Some(first) = (1..5).find(|mark| self.marks[*mark]) {
             self.marks[0] = asked;
-            return Release::End {
+            return Err(Unreleased::End {
                 mark: MARKS[first],
                 unexamined: asked,
-            };
+            });
         }
         self.held = false;
-        Release::Parked { unexamined: asked }
+        Ok(asked)
     }
 }
 
