@@ -286,8 +286,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// Checks `key` for one completion: now or, inside an examination, when the timer is driven next. (A nested check
     /// would be ignored if the operation that is examined had caused it before.)
     pub(crate) fn offer(&self, key: &Op::Key) {
-        let bound = Bound::at_most(1);
-        let inner = &self.shared.inner;
+        let (inner, bound) = (&self.shared.inner, Bound::at_most(1));
         match Examining::current() {
             Some(_) => inner.defer(Deferred::key(key.clone()), bound),
             None => _ = inner.check_key(key, &bound),

@@ -13,7 +13,7 @@ use std::io;
 use std::time::Duration;
 
 /// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
-const AFTER_PANIC: Duration = Duration::from_millis(100);
+const AFTER_PANIC: Option<Duration> = Some(Duration::from_millis(100));
 
 /// A purgatory, timer or tracker, as the reaper sees it.
 pub(crate) trait Driven: Send + Sync {
@@ -157,10 +157,8 @@ impl Shared {
         // The list is locked for one element at a time: driving runs user code.
         let at = |place: usize| self.driven.lock().get(place).cloned();
         while let Some(driven) = at(place) {
-            let drive = |driven: Arc<dyn Driven>| {
-                Panics::contain(|| driven.drive()).unwrap_or(Some(AFTER_PANIC))
-            };
-            match driven.upgrade().and_then(drive) {
+            let driven = driven.upgrade();
+            match driven.and_then(|it| Panics::contain(|| it.drive()).unwrap_or(AFTER_PANIC)) {
                 Some(time) => {
                     rest = rest.min(time);
                     place += 1;

@@ -70,8 +70,7 @@ impl Worker {
     /// Its name, if it was started and has not ended.
     pub(crate) fn running(&self) -> Option<&str> {
         let Started { name, ended, .. } = self.0.get()?;
-        let has_ended = ended.try_recv() == Err(TryRecvError::Disconnected);
-        (!has_ended).then_some(name)
+        (ended.try_recv() != Err(TryRecvError::Disconnected)).then_some(name)
     }
 
     /// Waits for the thread to end, unless this is called from a callback: the callback may run on that thread, or on

@@ -131,8 +131,11 @@ pub(crate) fn deliver_all<H: Handler>(
         true => complete(&**handler, ended),
         false => trampoline.run(job(handler, vec![ended], false)),
     };
-    let elsewhere = |ended: &_| runs_elsewhere::<H>(handler, ended, run_on);
-    let (elsewhere, here): (Vec<_>, Vec<_>) = all.into_iter().partition(elsewhere);
+    let goes = |ended: &_| runs_elsewhere::<H>(handler, ended, run_on);
+    let (elsewhere, here): (Vec<_>, _) = match &engine.dispatch {
+        Dispatch::Inline => (Vec::new(), all),
+        _ => all.into_iter().partition(goes),
+    };
     match &engine.dispatch {
         // One job for each: they may run side by side.
         Dispatch::Executor(executor) => elsewhere.into_iter().for_each(|ended| {
