@@ -2,7 +2,7 @@
 //! `tests/idle.rs`; threads that the system refuses are in the library's own tests, and here by a limit of memory.)
 
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually};
 use crate::support::{sleeps, threads_named, within};
 use request_purgatory::tracker::Requests;
 use request_purgatory::{
@@ -235,8 +235,8 @@ fn g28_a_first_deadline_races_the_end() {
         for round in 0..300 {
             let purgatory = Purgatory::<Op>::new(name);
             let start = Barrier::new(3);
-            let mut random = Random::new(round);
-            let [first, second] = [(); 2].map(|()| Duration::from_micros(random.below(60)));
+            let mut random = fastrand::Rng::with_seed(round);
+            let [first, second] = [(); 2].map(|()| Duration::from_micros(random.u64(..60)));
             thread::scope(|scope| {
                 let parkers = [first, second].map(|pause| {
                     let (purgatory, start) = (&purgatory, &start);

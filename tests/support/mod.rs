@@ -245,27 +245,6 @@ pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// A small generator, so that a stress test names its seed and repeats.
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
 /// Counts `n` arrivals.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(AtomicU64);
