@@ -11,7 +11,7 @@
 //! | `self_check` | the ground rules, tried on each candidate before it is measured |
 //! | `workload` | what is measured, a file each |
 //! | `request` | the delayed request that all of them park |
-//! | `process`, `histogram`, `random` | processor time and memory, percentiles, chance |
+//! | `process` | processor time and memory |
 //! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
 //! | `report` | tables and JSON; `benches/plot.py` draws |
 //!
@@ -20,11 +20,9 @@
 mod candidate;
 mod candidates;
 mod contest;
-mod histogram;
 mod options;
 mod outcome;
 mod process;
-mod random;
 mod report;
 mod request;
 mod self_check;
