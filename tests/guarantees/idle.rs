@@ -4,6 +4,7 @@
 use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually};
 use crate::support::{sleeps, threads_named, within};
+use procfs_core::{FromRead, process::Status};
 use request_purgatory::tracker::Requests;
 use request_purgatory::{
     Completion, Purgatory, Timer, Tracker, Waits, purgatory::RejectReason, purgatory::Rejected,
@@ -454,10 +455,8 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
         .cancel()
         .expect("it is parked");
     let size = || {
-        let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
-        let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
-        let used = used.and_then(|used| used.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        used.expect("the size in kB")
+        let status = Status::from_file("/proc/self/status").expect("this is Linux");
+        status.vmsize.expect("it has memory")
     };
     // A debug build has started a thread, which takes its heap.
     eventually("a size that stays", || {
