@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, manual, within};
+use support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, manual, within};
 
 fn park(purgatory: &Purgatory<Op>, probe: &Arc<Probe>, timeout: Duration, keys: &[u64]) {
     let watch = purgatory.try_complete_else_watch(probe.op(timeout), keys.iter().copied());
@@ -261,12 +261,12 @@ fn twenty_threads_with_random_delays_complete_a_hundred_operations() {
         let probes = (0..OPERATIONS).map(|key| {
             let probe = Probe::new();
             let (examining, ending, arrived) = (probe.clone(), probe.clone(), arrived.clone());
-            let mut random = Random::new(key + 1);
+            let mut random = fastrand::Rng::with_seed(key + 1);
             let op = Op::new(NEVER_IN_A_TEST)
                 .when(move || {
                     examining.examine(|| {
                         let all = arrived[key as usize].load(Ordering::SeqCst) == THREADS;
-                        thread::sleep(Duration::from_micros(random.below(200)));
+                        thread::sleep(Duration::from_micros(random.u64(..200)));
                         all
                     })
                 })
@@ -280,9 +280,9 @@ fn twenty_threads_with_random_delays_complete_a_hundred_operations() {
         let threads = (0..THREADS).map(|seed| {
             let (purgatory, arrived) = (purgatory.clone(), arrived.clone());
             thread::spawn(move || {
-                let mut random = Random::new(seed as u64 + 1_000);
+                let mut random = fastrand::Rng::with_seed(seed as u64 + 1_000);
                 for key in 0..OPERATIONS {
-                    thread::sleep(Duration::from_micros(random.below(300)));
+                    thread::sleep(Duration::from_micros(random.u64(..300)));
                     arrived[key as usize].fetch_add(1, Ordering::SeqCst);
                     purgatory.check_and_complete(&key);
                 }

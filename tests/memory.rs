@@ -2,6 +2,7 @@
 
 mod support;
 
+use procfs_core::{FromRead, process::Status};
 use request_purgatory::{Completion, DelayedOperation, Purgatory, threads::Reaper};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,13 +37,9 @@ const QUIET: u64 = 2;
 static MEMORY: Mutex<()> = Mutex::new(());
 
 /// Resident memory of this process, in KiB.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
-        .expect("resident memory in kB")
+fn resident() -> u64 {
+    let status = Status::from_file("/proc/self/status").expect("this is Linux");
+    status.vmrss.expect("it has memory")
 }
 
 /// A million requests come and go with a handful parked at a time. Kafka's purgatory kept each of them in the list of

@@ -1,6 +1,7 @@
 //! What rechecks cost: a target of its own with one test, because it counts the processor time of the whole process.
 //! `cargo test --release --test rechecks -- --nocapture` prints it.
 
+use procfs_core::{FromRead, process::Stat, process::Status};
 use request_purgatory::Waits;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,26 +16,17 @@ const SHARE: f64 = if cfg!(debug_assertions) { 0.5 } else { 0.05 };
 
 /// The processor time of this process so far, and how often its threads were woken from sleep.
 fn spent() -> (Duration, u64) {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("this is Linux");
-    let fields = stat.rsplit(')').next().expect("a name in parentheses");
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut ticks = || {
-        fields
-            .next()
-            .and_then(|field| field.parse::<u64>().ok())
-            .expect("a time")
-    };
-    let time = Duration::from_millis((ticks() + ticks()) * 10);
-    let switches = |task: std::fs::DirEntry| {
-        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("voluntary_ctxt_switches"));
-        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
+    let stat = Stat::from_file("/proc/self/stat").expect("this is Linux");
+    let time = Duration::from_millis((stat.utime + stat.stime) * 10);
     let tasks = std::fs::read_dir("/proc/self/task").expect("this is Linux");
-    (time, tasks.flatten().map(switches).sum())
+    // (One that ends meanwhile cannot be read.)
+    let statuses = tasks
+        .flatten()
+        .map(|task| Status::from_file(task.path().join("status")));
+    let switches = statuses
+        .flatten()
+        .filter_map(|status| status.voluntary_ctxt_switches);
+    (time, switches.sum())
 }
 
 #[test]

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::candidate::Candidate;
 use crate::candidates::Harness;
-use crate::options::{Child, Options};
+use crate::options::Options;
 use crate::outcome::{Outcome, Values, label, short};
 use crate::report::Report;
 use crate::workload::{self, Contender, Workload};
@@ -36,7 +36,7 @@ pub(crate) struct Entry {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) run: fn(&Options) -> Report,
-    pub(crate) run_as_child: fn(&Child, &Options),
+    pub(crate) run_as_child: fn(&str, usize, &Options),
     pub(crate) candidates: fn() -> Vec<&'static str>,
 }
 
@@ -154,12 +154,12 @@ fn round_in_child<W: Workload>(contender: &Contender<W>, case: usize) -> Values 
 }
 
 /// The child's half: measures one round and prints the values.
-pub(crate) fn run_as_child<W: Workload>(child: &Child, options: &Options) {
+pub(crate) fn run_as_child<W: Workload>(candidate: &str, case: usize, options: &Options) {
     let contender = W::contenders()
         .into_iter()
-        .find(|contender| contender.name == child.candidate)
+        .find(|contender| contender.name == candidate)
         .expect("the parent knows the names");
-    let values = (contender.round)(&W::cases(options)[child.case].workload);
+    let values = (contender.round)(&W::cases(options)[case].workload);
     for value in values {
         println!("{value}");
     }

@@ -11,7 +11,7 @@
 //! | `self_check` | the ground rules, tried on each candidate before it is measured |
 //! | `workload` | what is measured, a file each |
 //! | `request` | the delayed request that all of them park |
-//! | `process`, `histogram`, `random` | processor time and memory, percentiles, chance |
+//! | `process` | processor time and memory |
 //! | `contest`, `outcome`, `options` | rounds, what they came to, command line |
 //! | `report` | tables and JSON; `benches/plot.py` draws |
 //!
@@ -20,11 +20,9 @@
 mod candidate;
 mod candidates;
 mod contest;
-mod histogram;
 mod options;
 mod outcome;
 mod process;
-mod random;
 mod report;
 mod request;
 mod self_check;
@@ -36,11 +34,10 @@ use report::machine::Machine;
 
 fn main() {
     let options = Options::from_arguments();
-    if let Some(child) = &options.child {
-        let entry = contest::ALL
-            .iter()
-            .find(|entry| entry.name == child.workload);
-        (entry.expect("the parent knows the names").run_as_child)(child, &options);
+    if let [workload, candidate, case] = &options.child[..] {
+        let entry = contest::ALL.iter().find(|entry| entry.name == workload);
+        let case = case.parse().expect("the parent counts the cases");
+        (entry.expect("the parent knows the names").run_as_child)(candidate, case, &options);
         return;
     }
     let wanted: Vec<_> = contest::ALL
@@ -78,7 +75,7 @@ fn main() {
         println!("the candidates keep the ground rules");
         return;
     }
-    if options.readme {
+    if options.readme.is_some() {
         println!("\n{} On {machine}.\n", report::table::overview(&reports));
     }
     println!("every round: {}", options.out.display());

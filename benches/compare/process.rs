@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use procfs_core::{FromRead, process::Schedstat, process::Status};
+
 /// Processor time of all threads so far, of those that have ended too.
 #[cfg(unix)]
 pub(crate) fn cpu_time() -> Duration {
@@ -29,27 +31,18 @@ pub(crate) fn clock_reading() -> f64 {
 
 /// Bytes of anonymous memory that are resident; `None` where the system does not say.
 pub(crate) fn resident() -> Option<usize> {
-    let kibibytes: usize = status("RssAnon:")?
-        .strip_suffix("kB")?
-        .trim()
-        .parse()
-        .ok()?;
-    Some(kibibytes * 1024)
+    let kibibytes = status("/proc/self")?.rssanon?;
+    Some(kibibytes as usize * 1024)
 }
 
 /// Threads of this process; `None` where the system does not say.
 pub(crate) fn threads() -> Option<usize> {
-    status("Threads:")?.parse().ok()
+    Some(status("/proc/self")?.threads as usize)
 }
 
-fn status(name: &str) -> Option<String> {
-    value_in(Path::new("/proc/self/status"), name)
-}
-
-fn value_in(status: &Path, name: &str) -> Option<String> {
-    let status = fs::read_to_string(status).ok()?;
-    let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(value.trim().to_owned())
+/// Of a process or a thread.
+fn status(of: impl AsRef<Path>) -> Option<Status> {
+    Status::from_file(of.as_ref().join("status")).ok()
 }
 
 /// What a thread has used so far.
@@ -72,7 +65,7 @@ impl Used {
         let threads = fs::read_dir("/proc/self/task").ok()?;
         let used = threads.filter_map(|thread| {
             let thread = thread.ok()?.path();
-            let name = fs::read_to_string(thread.join("comm")).ok()?;
+            let name = status(&thread)?.name;
             let is_meant = names.iter().any(|part| name.contains(part));
             is_meant.then(|| Self::by(&thread)).flatten()
         });
@@ -83,12 +76,10 @@ impl Used {
     }
 
     fn by(thread: &Path) -> Option<Self> {
-        let times = fs::read_to_string(thread.join("schedstat")).ok()?;
-        let nanoseconds = times.split(' ').next()?.parse().ok()?;
-        let sleeps = value_in(&thread.join("status"), "voluntary_ctxt_switches:")?;
+        let times = Schedstat::from_file(thread.join("schedstat")).ok()?;
         Some(Self {
-            cpu: Duration::from_nanos(nanoseconds),
-            sleeps: sleeps.parse().ok()?,
+            cpu: Duration::from_nanos(times.sum_exec_runtime),
+            sleeps: status(thread)?.voluntary_ctxt_switches?,
         })
     }
 

@@ -59,7 +59,7 @@ struct Steady<S> {
     calendar: Vec<Vec<u32>>,
     now: Tick,
     longest: Tick,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl<S: Scheme> Steady<S> {
@@ -70,7 +70,7 @@ impl<S: Scheme> Steady<S> {
             calendar: vec![Vec::new(); (longest + TICKS) as usize + 1],
             now: 0,
             longest,
-            random: 1987,
+            random: fastrand::Rng::with_seed(1987),
         };
         let mut deadlines = steady.timeouts(timers);
         // For the schemes that sort: each start then finds its place at once.
@@ -82,16 +82,11 @@ impl<S: Scheme> Steady<S> {
         steady
     }
 
-    /// A number below `limit`, by a linear congruential generator (Knuth's).
-    fn below(&mut self, limit: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
-        self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % limit
-    }
-
     /// This many timeouts.
     fn timeouts(&mut self, count: usize) -> Vec<Tick> {
-        (0..count).map(|_| 1 + self.below(self.longest)).collect()
+        (0..count)
+            .map(|_| 1 + self.random.u64(..self.longest))
+            .collect()
     }
 
     fn start(&mut self, id: u32, deadline: Tick) {
@@ -125,9 +120,9 @@ impl<S: Scheme> Steady<S> {
                 }
             }
         }
-        let timers = self.timers.len() as u64;
+        let timers = self.timers.len() as u32;
         let mut victims = (0..VICTIMS)
-            .map(|_| self.below(timers) as u32)
+            .map(|_| self.random.u32(..timers))
             .collect::<Vec<_>>();
         victims.retain(|&id| self.timers[id as usize].1 != Position::NONE);
         victims.sort_unstable();

@@ -30,7 +30,7 @@ use std::thread;
 use std::time::SystemTime;
 use support::bell::Bell;
 use support::keys::Counted;
-use support::{Op, Random, Tally, eventually, lock};
+use support::{Op, Tally, eventually, lock};
 
 type Boxed = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -92,7 +92,7 @@ impl World {
             .build()
             .expect("threads are to be had");
         drop(gone);
-        let places = 1 + shape.random.below(3);
+        let places = 1 + shape.random.u64(..3);
         let places = (0..places).map(|_| Place::new(&mut shape)).collect();
         let timer = in_shape!(shape, Timer).build(drop);
         let tracker = in_shape!(shape, Tracker).build(|_, value, _| drop(value));
@@ -127,7 +127,7 @@ impl World {
             );
         }
         for (number, id) in (0..).zip(timers) {
-            if shape.random.below(2) == 0 {
+            if shape.random.bool() {
                 drop(self.timer.stop(id).expect("it runs"));
                 drop(self.tracker.complete(&number).expect("it is kept"));
             } else {
@@ -157,7 +157,7 @@ impl World {
             let timeout = shape.timeout(number);
             let key = shape.census.key(number % shape.keys);
             let mut is_rechecked = false;
-            let mut future: Boxed = match shape.random.below(3) {
+            let mut future: Boxed = match shape.random.u64(..3) {
                 0 => {
                     let request = self.requests.request(number, timeout);
                     Box::pin(request.expect("there is room").map(drop))
@@ -166,10 +166,10 @@ impl World {
                 _ => {
                     let mut listener = self.waits.listen([key], timeout);
                     // It comes with the end, or would come after it.
-                    is_rechecked = shape.random.below(3) == 0;
+                    is_rechecked = shape.random.u64(..3) == 0;
                     if is_rechecked {
                         listener = listener.recheck_every(TICK);
-                    } else if shape.random.below(2) == 0 {
+                    } else if shape.random.bool() {
                         listener = listener.recheck_every(2 * shape.over());
                     }
                     Box::pin(listener.until(|| async { None::<()> }).map(drop))
@@ -180,7 +180,7 @@ impl World {
             polled.push((bell, future, is_rechecked));
         }
         polled.retain_mut(|(bell, future, _)| {
-            let stays = shape.random.below(3) == 0;
+            let stays = shape.random.u64(..3) == 0;
             if !stays {
                 *future = Box::pin(async {});
                 assert_eq!(bell.rung(), 0, "the task that drops it is woken");
@@ -295,20 +295,20 @@ fn g06_churn_of_any_shape_adds_no_memory() {
 #[test]
 fn g06_a_storm_that_meets_the_shutdown_leaves_nothing() {
     for_each_seed(12, |seed| {
-        let mut random = Random::new(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         let shared =
             || Driver::Shared(ReaperThread::spawn("churn").expect("threads are to be had"));
         let shape = Shape {
             driver: if seed % 2 == 0 { Driver::Own } else { shared() },
             // On either side of its middle there are more than expire together.
-            crowd: 1_600 + random.below(400),
+            crowd: 1_600 + random.u64(..400),
             ..Shape::draw(seed)
         };
         let purgatory = in_shape!(shape, Operations).build();
         let purgatory = purgatory.expect("no threads to refuse");
-        let stalls = match random.below(2) {
-            0 => random.below(shape.crowd),
-            _ => shape.crowd / 2 + random.below(100),
+        let stalls = match random.u64(..2) {
+            0 => random.u64(..shape.crowd),
+            _ => shape.crowd / 2 + random.u64(..100),
         };
         let ends = Tally::new();
         let ((entered, has_entered), (go_on, told)) = (channel(), channel::<()>());

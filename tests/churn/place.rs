@@ -48,7 +48,7 @@ impl Place {
     pub(crate) fn new(shape: &mut Shape) -> Self {
         let mut builder = in_shape!(shape, Operations);
         let most = shape.crowd as usize + shape.survivors;
-        let max_parked = (shape.random.below(2) == 0).then_some(most);
+        let max_parked = shape.random.bool().then_some(most);
         if let Some(most) = max_parked {
             builder = builder.max_parked(most);
         }
@@ -76,15 +76,15 @@ impl Place {
                 drop(token);
                 ends.add();
             });
-        let key = 1 + shape.random.below(shape.keys);
+        let key = 1 + shape.random.u64(..shape.keys);
         let resolved = resolved.iter().find(|resolved| resolved.key().0 == key);
         let other = match resolved {
-            Some(resolved) if shape.random.below(4) > 0 => resolved.watch(),
+            Some(resolved) if shape.random.u64(..4) > 0 => resolved.watch(),
             _ => Watch::from(shape.census.key(key)),
         };
         let watches =
-            [Watch::from(shape.census.key(HOT)), other].map(|watch| match shape.random.below(8) {
-                0 => watch.at_rank(shape.random.below(3)),
+            [Watch::from(shape.census.key(HOT)), other].map(|watch| match shape.random.u64(..8) {
+                0 => watch.at_rank(shape.random.u64(..3)),
                 _ => watch,
             });
         let admission = self.purgatory.try_complete_else_watch(op, watches);
@@ -102,9 +102,9 @@ impl Place {
     pub(crate) fn churn(&mut self, shape: &mut Shape) {
         let resolve = |number| self.purgatory.resolve(shape.census.key(number));
         let mut resolved = (1..=shape.resolved).map(resolve).collect::<Vec<_>>();
-        let middle = shape.random.below(shape.crowd);
+        let middle = shape.random.u64(..shape.crowd);
         // The share of those with a deadline that go before it, in quarters.
-        let early = shape.random.below(4);
+        let early = shape.random.u64(..4);
         let (mut crowd, mut deferred) = (Vec::new(), Vec::new());
         for number in 0..shape.crowd {
             if number == middle && shape.survivors > 0 {
@@ -116,26 +116,26 @@ impl Place {
                 let stays = self.park(shape, &resolved, Duration::MAX);
                 self.survivors.push(stays);
             }
-            let timeout = match shape.random.below(3) {
+            let timeout = match shape.random.u64(..3) {
                 0 => Duration::MAX,
                 _ => shape.timeout(number),
             };
             crowd.push(self.park(shape, &resolved, timeout));
         }
-        if shape.random.below(2) == 0 {
+        if shape.random.bool() {
             resolved.clear();
         }
         while !crowd.is_empty() {
-            let place = match shape.random.below(3) {
-                0 => shape.random.below(crowd.len() as u64) as usize,
+            let place = match shape.random.u64(..3) {
+                0 => shape.random.usize(..crowd.len()),
                 1 => crowd.len() - 1,
                 _ => 0,
             };
             let comer = crowd.swap_remove(place);
-            if comer.expires && shape.random.below(4) >= early {
+            if comer.expires && shape.random.u64(..4) >= early {
                 continue;
             }
-            match shape.random.below(4) {
+            match shape.random.u64(..4) {
                 0 => {
                     drop(comer.handle.cancel().expect("no other thread ends it"));
                     self.expected.cancelled += 1;

@@ -1,7 +1,7 @@
 //! What is drawn at random: who drives, how many come and stay, and on which keys.
 
+use crate::support::Mint;
 use crate::support::keys::Census;
-use crate::support::{Mint, Random};
 use request_purgatory::threads::{Reaper, ReaperThread};
 use request_purgatory::time::ManualClock;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Driver {
 
 /// A shape, and what stays the same while it is filled.
 pub(crate) struct Shape {
-    pub(crate) random: Random,
+    pub(crate) random: fastrand::Rng,
     pub(crate) driver: Driver,
     pub(crate) clock: ManualClock,
     pub(crate) census: Census,
@@ -47,7 +47,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn draw(seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         let driver = match seed % 3 {
             0 => Driver::Test,
             1 => Driver::Own,
@@ -58,11 +58,11 @@ impl Shape {
             clock: ManualClock::new(),
             census: Census::default(),
             mint: Mint::default(),
-            crowd: 200 + random.below(600),
-            survivors: random.below(4) as usize,
-            keys: 1 + random.below(200),
-            resolved: random.below(100),
-            group: 2 + random.below(200),
+            crowd: 200 + random.u64(..600),
+            survivors: random.usize(..4),
+            keys: 1 + random.u64(..200),
+            resolved: random.u64(..100),
+            group: 2 + random.u64(..200),
             random,
         }
     }

@@ -1,7 +1,7 @@
 //! Listeners: what they are told, when, and what is left of them.
 
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, within};
 use crate::{assert_empty, by_hand};
 use request_purgatory::future::{Listener, WaitError};
 use request_purgatory::threads::Reaper;
@@ -305,10 +305,10 @@ fn g01_many_checks_and_no_wake_up_is_lost() {
             })
         });
         let listeners = listeners.collect::<Vec<_>>();
-        let mut random = Random::new(5);
+        let mut random = fastrand::Rng::with_seed(5);
         for _ in 0..ROUNDS {
             number.fetch_add(1, Ordering::Relaxed);
-            waits.check_and_complete(&(1 + random.below(2)));
+            waits.check_and_complete(&(1 + random.u64(..2)));
         }
         for listener in listeners {
             assert!(listener.join().expect("it does not panic") > 0);

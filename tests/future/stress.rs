@@ -1,6 +1,6 @@
 //! Many tasks against many checkers.
 
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, within};
 use request_purgatory::{Waits, future::WaitError};
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -33,11 +33,11 @@ fn g01_many_tasks_many_checkers() {
                 }
             })
         });
-        let mut random = Random::new(11);
+        let mut random = fastrand::Rng::with_seed(11);
         let payload = Arc::new(());
         let tasks = (0..TASKS).map(|_| {
             let (waits, epoch, payload) = (waits.clone(), epoch.clone(), payload.clone());
-            let (keys, kind) = ([random.below(KEYS), random.below(KEYS)], random.below(4));
+            let (keys, kind) = ([random.u64(..KEYS), random.u64(..KEYS)], random.u64(..4));
             runtime.spawn(async move {
                 let begun = epoch.load(Ordering::SeqCst);
                 // The timeout is longer than any test: a lost wake-up hangs.

@@ -2,9 +2,7 @@
 
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse};
-use crate::support::{
-    NEVER_IN_A_TEST, PATIENCE, Random, Tally, eventually, lock, on_a_stack_of, within,
-};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, lock, on_a_stack_of, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, threads::Reaper};
@@ -364,9 +362,9 @@ fn g23_an_abort_storm_loses_and_doubles_nothing() {
                 }
             })
         };
-        let mut random = Random::new(23);
-        let timeout = |random: &mut Random| match random.below(2) {
-            0 => Duration::from_millis(1 + random.below(3)),
+        let mut random = fastrand::Rng::with_seed(23);
+        let timeout = |random: &mut fastrand::Rng| match random.u64(..2) {
+            0 => Duration::from_millis(1 + random.u64(..3)),
             _ => NEVER_IN_A_TEST,
         };
         let mut workers = Vec::new();
@@ -377,13 +375,13 @@ fn g23_an_abort_storm_loses_and_doubles_nothing() {
         for job in 0..JOBS {
             jobs.push(job);
             waits.check_and_complete_with(&1, Bound::at_most(1));
-            if random.below(4) == 0 {
-                let at = random.below(WORKERS as u64) as usize;
+            if random.u64(..4) == 0 {
+                let at = random.usize(..WORKERS);
                 workers[at].abort();
                 aborted += 1;
                 workers[at] = worker(timeout(&mut random));
             }
-            match random.below(64) {
+            match random.u64(..64) {
                 0 => drop(waits.cancel_for_key(&1)),
                 1 => thread::yield_now(),
                 2 => thread::sleep(Duration::from_micros(200)),

@@ -3,7 +3,7 @@
 
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse, with_fuse_after};
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, lock, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, purgatory::Cause, threads::Reaper};
@@ -294,16 +294,16 @@ fn g26_an_abort_storm_at_work_does_each_job_once() {
                 }
             })
         };
-        let mut random = Random::new(26);
+        let mut random = fastrand::Rng::with_seed(26);
         let mut workers = (0..WORKERS).map(|_| worker()).collect::<Vec<_>>();
         for job in 0..JOBS {
             push(&waits, &jobs, job);
-            if random.below(3) == 0 {
-                let at = random.below(WORKERS as u64) as usize;
+            if random.u64(..3) == 0 {
+                let at = random.usize(..WORKERS);
                 workers[at].abort();
                 workers[at] = worker();
             }
-            if random.below(4) == 0 {
+            if random.u64(..4) == 0 {
                 thread::sleep(Duration::from_micros(200));
             }
         }

@@ -2,7 +2,7 @@
 //! G25, G26, G27).
 
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, lock, on_a_stack_of, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, lock, on_a_stack_of, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation};
 use request_purgatory::threads::Reaper;
@@ -384,14 +384,14 @@ fn g26_a_guard_of_many_keys() {
 fn watch<'a>(
     key: u64,
     resolved: &'a [ResolvedKey<WaitOperation<u64>>],
-    random: &mut Random,
+    random: &mut fastrand::Rng,
 ) -> Watch<'a, u64> {
-    let watch = match random.below(2) {
+    let watch = match random.u64(..2) {
         0 => Watch::from(key),
         _ => resolved[key as usize].watch(),
     };
-    match random.below(3) {
-        0 => watch.at_rank(random.below(3)),
+    match random.u64(..3) {
+        0 => watch.at_rank(random.u64(..3)),
         _ => watch,
     }
 }
@@ -402,21 +402,21 @@ fn watch<'a>(
 fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
     const KEYS: u64 = 4;
     for seed in 0..200 {
-        let mut random = Random::new(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         let (waits, clock) = by_hand();
         let queues = Queues::default();
         let resolved = (0..KEYS).map(|key| waits.resolve(key)).collect::<Vec<_>>();
         let (mut takes, mut guards) = (Vec::<(Vec<u64>, Take)>::new(), Vec::new());
         let (mut put, mut finished) = (0, 0);
         for step in 0..200 {
-            let key = random.below(KEYS);
-            match random.below(10) {
+            let key = random.u64(..KEYS);
+            match random.u64(..10) {
                 0..3 => {
-                    let keys = (0..KEYS).filter(|_| random.below(2) == 0);
+                    let keys = (0..KEYS).filter(|_| random.bool());
                     let keys = keys.chain([key]).collect::<Vec<_>>();
                     let watches = keys.iter().map(|key| watch(*key, &resolved, &mut random));
                     let watches = watches.collect();
-                    let timeout = Duration::from_millis(random.below(20));
+                    let timeout = Duration::from_millis(random.u64(..20));
                     takes.push((
                         keys.clone(),
                         queues.take_on(&waits, &keys, watches, timeout),
@@ -425,7 +425,7 @@ fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
                 3..6 => {
                     put += 1;
                     queues.put(key, put);
-                    match random.below(6) {
+                    match random.u64(..6) {
                         0 => waits.check_later(key),
                         1 => _ = waits.check_and_complete_all([&key, &((key + 1) % KEYS)]),
                         2 => _ = resolved[key as usize].check_and_complete_with(Bound::at_most(1)),
@@ -441,7 +441,7 @@ fn g25_g26_g27_random_calls_leave_no_job_beside_a_take() {
                         .for_each(|guard: Taken<Job>| _ = guard.done());
                 }
                 8 if !takes.is_empty() => {
-                    let at = random.below(takes.len() as u64) as usize;
+                    let at = random.usize(..takes.len());
                     drop(takes.swap_remove(at));
                 }
                 _ => clock.advance(Duration::from_millis(3)),

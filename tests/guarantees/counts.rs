@@ -1,8 +1,8 @@
 //! G16, G17, G18: counts are exact, the bound is exact, and stale handles are harmless.
 
 use crate::support::{
-    Job, Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock, manual,
-    refusal, within,
+    Job, Mint, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock, manual, refusal,
+    within,
 };
 use request_purgatory::{
     Completion, Handle, Purgatory, purgatory::RejectReason, threads::Dispatch, time::ManualClock,
@@ -28,9 +28,9 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
                 let (purgatory, handles) = (purgatory.clone(), handles.clone());
                 let refused = refused.clone();
                 thread::spawn(move || {
-                    let mut random = Random::new(seed + 10 * round + 1);
+                    let mut random = fastrand::Rng::with_seed(seed + 10 * round + 1);
                     for _ in 0..400 {
-                        let keys = (0..=random.below(4)).map(|key| key * 3);
+                        let keys = (0..=random.u64(..4)).map(|key| key * 3);
                         let op = Op::new(NEVER_IN_A_TEST);
                         match purgatory.try_complete_else_watch(op, keys) {
                             Ok(watch) => lock(&handles).extend(watch.into_handle()),
@@ -39,14 +39,14 @@ fn g16_counts_are_exact_at_every_quiet_moment() {
                             }
                             Err(other) => panic!("{other:?}"),
                         }
-                        if random.below(3) > 0 {
+                        if random.u64(..3) > 0 {
                             let mut handles = lock(&handles);
                             let len = handles.len().max(1);
-                            let pick = random.below(len as u64) as usize;
+                            let pick = random.usize(..len);
                             if pick < handles.len() {
                                 let handle = handles.swap_remove(pick);
                                 drop(handles);
-                                if random.below(2) == 0 {
+                                if random.bool() {
                                     drop(handle.cancel());
                                 } else {
                                     handle.force_complete();

@@ -1,6 +1,6 @@
 //! G1, G2, G4, G5: every operation is examined after every event, by one thread at a time, and ends once.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, within};
 use request_purgatory::{Completion, Handle, Purgatory};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -117,12 +117,12 @@ fn g01_many_threads_bring_events_to_many_operations() {
         let bringers = (0..THREADS).map(|seed| {
             let (purgatory, events) = (purgatory.clone(), events.clone());
             thread::spawn(move || {
-                let mut random = Random::new(seed as u64 + 1);
-                let start = random.below(OPERATIONS as u64) as usize;
+                let mut random = fastrand::Rng::with_seed(seed as u64 + 1);
+                let start = random.usize(..OPERATIONS);
                 let completed = (0..OPERATIONS).map(|step| {
                     let number = (start + step * 7) % OPERATIONS;
                     events[number].fetch_add(1, Ordering::SeqCst);
-                    if random.below(2) == 0 {
+                    if random.bool() {
                         purgatory.check_and_complete(&(number as u64 / 4))
                     } else {
                         purgatory.check_and_complete(&(1_000_000 + number as u64 / 3))
@@ -198,11 +198,11 @@ struct Melee {
 
 fn melee(seed: u64, operations: usize) {
     let purgatory = Purgatory::<Op>::new("melee");
-    let mut random = Random::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let (probes, handles) = (0..operations)
         .map(|number| {
             let probe = Probe::new();
-            let timeout = Duration::from_millis(random.below(40));
+            let timeout = Duration::from_millis(random.u64(..40));
             let keys = [number as u64 % 10, 100 + number as u64 % 7];
             let watch = purgatory
                 .try_complete_else_watch(probe.op(timeout), keys)
@@ -219,7 +219,7 @@ fn melee(seed: u64, operations: usize) {
     let fighters = (1..5).map(|thread| {
         let melee = melee.clone();
         thread::spawn(move || {
-            let mut random = Random::new(seed * 10 + thread);
+            let mut random = fastrand::Rng::with_seed(seed * 10 + thread);
             for _ in 0..operations {
                 melee.strike(&mut random);
             }
@@ -249,10 +249,10 @@ fn melee(seed: u64, operations: usize) {
 }
 
 impl Melee {
-    fn strike(&self, random: &mut Random) {
-        let handle = &self.handles[random.below(self.handles.len() as u64) as usize];
-        let key = random.below(10);
-        match random.below(40) {
+    fn strike(&self, random: &mut fastrand::Rng) {
+        let handle = &self.handles[random.usize(..self.handles.len())];
+        let key = random.u64(..10);
+        match random.u64(..40) {
             0 => drop(handle.force_complete()),
             1..4 => {
                 let returned = usize::from(handle.cancel().is_some());
@@ -262,9 +262,9 @@ impl Melee {
                 let returned = self.purgatory.cancel_for_key(&key).len();
                 self.returned.fetch_add(returned, Ordering::SeqCst);
             }
-            5..12 => drop(handle.reschedule(Duration::from_millis(random.below(30)))),
+            5..12 => drop(handle.reschedule(Duration::from_millis(random.u64(..30)))),
             12..20 => {
-                let probe = &self.probes[random.below(self.probes.len() as u64) as usize];
+                let probe = &self.probes[random.usize(..self.probes.len())];
                 probe.satisfy();
                 self.purgatory.check_later(key);
             }

@@ -2,8 +2,9 @@
 //! `tests/idle.rs`; threads that the system refuses are in the library's own tests, and here by a limit of memory.)
 
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually};
 use crate::support::{sleeps, threads_named, within};
+use procfs_core::{FromRead, process::Status};
 use request_purgatory::tracker::Requests;
 use request_purgatory::{
     Completion, Purgatory, Timer, Tracker, Waits, purgatory::RejectReason, purgatory::Rejected,
@@ -235,8 +236,8 @@ fn g28_a_first_deadline_races_the_end() {
         for round in 0..300 {
             let purgatory = Purgatory::<Op>::new(name);
             let start = Barrier::new(3);
-            let mut random = Random::new(round);
-            let [first, second] = [(); 2].map(|()| Duration::from_micros(random.below(60)));
+            let mut random = fastrand::Rng::with_seed(round);
+            let [first, second] = [(); 2].map(|()| Duration::from_micros(random.u64(..60)));
             thread::scope(|scope| {
                 let parkers = [first, second].map(|pause| {
                     let (purgatory, start) = (&purgatory, &start);
@@ -454,10 +455,8 @@ fn g28_a_thread_that_the_system_refuses_gives_the_operation_back() {
         .cancel()
         .expect("it is parked");
     let size = || {
-        let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
-        let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
-        let used = used.and_then(|used| used.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        used.expect("the size in kB")
+        let status = Status::from_file("/proc/self/status").expect("this is Linux");
+        status.vmsize.expect("it has memory")
     };
     // A debug build has started a thread, which takes its heap.
     eventually("a size that stays", || {

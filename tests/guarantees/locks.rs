@@ -1,7 +1,7 @@
 //! G3: no lock of the library is held over user code.
 
 use crate::support::keys::by_number;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, lock, refusal, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, refusal, within};
 use request_purgatory::{
     Completion, Handle, Purgatory, purgatory::RejectReason, purgatory::WeakRef, threads::Dispatch,
     threads::Reaper,
@@ -25,13 +25,13 @@ fn g03_callbacks_take_the_locks_under_which_others_defer_checks() {
             let (purgatory, partitions) = (purgatory.clone(), partitions.clone());
             let ended = ended.clone();
             thread::spawn(move || {
-                let mut random = Random::new(seed + 1);
+                let mut random = fastrand::Rng::with_seed(seed + 1);
                 for _ in 0..2_000 {
-                    let number = random.below(4) as usize;
-                    let wanted = *lock(&partitions[number]) + 1 + random.below(3);
+                    let number = random.usize(..4);
+                    let wanted = *lock(&partitions[number]) + 1 + random.u64(..3);
                     let (examining, ending) = (partitions.clone(), partitions.clone());
                     let ended = ended.clone();
-                    let op = Op::new(Duration::from_millis(1 + random.below(20)))
+                    let op = Op::new(Duration::from_millis(1 + random.u64(..20)))
                         .when(move || *lock(&examining[number]) >= wanted)
                         .then(move |_| {
                             *lock(&ending[(number + 1) % 4]) += 0;
@@ -40,7 +40,7 @@ fn g03_callbacks_take_the_locks_under_which_others_defer_checks() {
                     purgatory
                         .try_complete_else_watch(op, [number as u64])
                         .expect("there is room");
-                    let number = random.below(4);
+                    let number = random.u64(..4);
                     let mut partition = lock(&partitions[number as usize]);
                     *partition += 1;
                     purgatory.check_later(number);

@@ -2,7 +2,7 @@
 //! expiries, and keys resolved and released, on many threads.
 
 use crate::support::keys::{Census, Counted};
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, eventually, lock, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, within};
 use request_purgatory::{Bound, Completion, Handle, Purgatory, ResolvedKey, Watch};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ struct Scene {
 
 struct Worker {
     scene: Arc<Scene>,
-    random: Random,
+    random: fastrand::Rng,
     resolved: Vec<Option<ResolvedKey<Op<Counted>>>>,
 }
 
@@ -41,23 +41,23 @@ impl Worker {
     fn new(scene: &Arc<Scene>, seed: u64) -> Self {
         Self {
             scene: scene.clone(),
-            random: Random::new(seed),
+            random: fastrand::Rng::with_seed(seed),
             resolved: (0..KEYS).map(|_| None).collect(),
         }
     }
 
     fn step(&mut self) {
-        match self.random.below(10) {
+        match self.random.u64(..10) {
             0..4 => self.park(),
             4..7 => self.satisfy_and_check(),
             7 => self.cancel(),
             8 => {
-                let number = self.random.below(KEYS);
+                let number = self.random.u64(..KEYS);
                 self.resolved[number as usize] = None;
             }
             _ => {
-                let number = self.random.below(KEYS);
-                let rank = self.random.below(4);
+                let number = self.random.u64(..KEYS);
+                let rank = self.random.u64(..4);
                 self.check(number, Some(rank));
             }
         }
@@ -75,12 +75,12 @@ impl Worker {
     fn park(&mut self) {
         let mut ranks = BTreeMap::<u64, Option<u64>>::new();
         let mut choices = Vec::new();
-        for _ in 0..=self.random.below(4) {
-            let number = self.random.below(KEYS);
-            let rank = Some(self.random.below(4)).filter(|_| self.random.below(2) == 0);
+        for _ in 0..=self.random.u64(..4) {
+            let number = self.random.u64(..KEYS);
+            let rank = Some(self.random.u64(..4)).filter(|_| self.random.bool());
             let known = ranks.entry(number).or_insert(rank);
             *known = (*known).min(rank);
-            let resolved = (self.random.below(2) == 0).then(|| self.take_resolved(number));
+            let resolved = self.random.bool().then(|| self.take_resolved(number));
             choices.push((number, rank, resolved));
         }
         let watches = choices.iter().map(|(number, rank, resolved)| {
@@ -91,8 +91,8 @@ impl Worker {
             rank.iter().copied().fold(watch, Watch::at_rank)
         });
         let probe = Probe::new();
-        let timeout = match self.random.below(8) {
-            0 => Duration::from_millis(self.random.below(3)),
+        let timeout = match self.random.u64(..8) {
+            0 => Duration::from_millis(self.random.u64(..3)),
             _ => NEVER_IN_A_TEST,
         };
         let watch = self
@@ -113,7 +113,7 @@ impl Worker {
 
     fn pick(&mut self) -> Option<Entry> {
         let entries = lock(&self.scene.entries);
-        let place = self.random.below(entries.len().max(1) as u64) as usize;
+        let place = self.random.usize(..entries.len().max(1));
         entries.get(place).cloned()
     }
 
@@ -121,13 +121,13 @@ impl Worker {
     fn satisfy_and_check(&mut self) {
         let Some(entry) = self.pick() else { return };
         entry.probe.satisfy();
-        let place = self.random.below(entry.ranks.len() as u64) as usize;
+        let place = self.random.usize(..entry.ranks.len());
         let (&number, &rank) = entry.ranks.iter().nth(place).expect("it has a key");
         let least = rank.unwrap_or(0);
-        let up_to = match self.random.below(4) {
+        let up_to = match self.random.u64(..4) {
             0 => None,
             1 => Some(u64::MAX),
-            _ => Some(least + self.random.below(2)),
+            _ => Some(least + self.random.u64(..2)),
         };
         self.check(number, up_to);
     }
@@ -135,7 +135,7 @@ impl Worker {
     fn check(&mut self, number: u64, up_to: Option<u64>) {
         let purgatory = self.scene.purgatory.clone();
         let plain = self.scene.census.key(number);
-        match (self.random.below(5), up_to) {
+        match (self.random.u64(..5), up_to) {
             (0, None) => purgatory.check_and_complete(&plain),
             (0, Some(rank)) => purgatory.check_and_complete_with(&plain, Bound::all().up_to(rank)),
             (1, _) => {
@@ -150,9 +150,9 @@ impl Worker {
     }
 
     fn cancel(&mut self) {
-        let taken = match self.random.below(40) {
+        let taken = match self.random.u64(..40) {
             0 => {
-                let key = self.scene.census.key(self.random.below(KEYS));
+                let key = self.scene.census.key(self.random.u64(..KEYS));
                 self.scene.purgatory.cancel_for_key(&key).len()
             }
             _ => match self.pick() {

@@ -1,7 +1,7 @@
 //! Resolved keys (G1, G2, G6, G18): they are the same keys as the plain ones, and leave nothing behind.
 
 use crate::support::keys::{Census, Counted};
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
 use request_purgatory::{
     Bound, Completion, DelayedOperation, Handle, Purgatory, ResolvedKey, Watch,
 };
@@ -173,12 +173,12 @@ fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
 fn g18_a_place_that_goes_to_another_key_takes_no_watcher_along() {
     let census = Census::default();
     let (purgatory, _clock) = manual::<Counted>(|builder| builder);
-    let mut random = Random::new(7);
+    let mut random = fastrand::Rng::with_seed(7);
     let mut kept = Vec::<(u64, ResolvedKey<_>, Vec<Arc<Probe>>)>::new();
     for number in 0..2_000 {
         let key = purgatory.resolve(census.key(number));
         assert_eq!(key.check_and_complete(), 0);
-        let probes = (0..random.below(4)).map(|_| {
+        let probes = (0..random.u64(..4)).map(|_| {
             let probe = Probe::new();
             park(&purgatory, &probe, [key.watch()]);
             probe.satisfy();
@@ -186,10 +186,10 @@ fn g18_a_place_that_goes_to_another_key_takes_no_watcher_along() {
         });
         let probes = probes.collect::<Vec<_>>();
         kept.push((number, key, probes));
-        if random.below(10) < 9 {
-            let place = random.below(kept.len() as u64) as usize;
+        if random.u64(..10) < 9 {
+            let place = random.usize(..kept.len());
             let (number, key, probes) = kept.swap_remove(place);
-            let found = match random.below(3) {
+            let found = match random.u64(..3) {
                 0 => key.check_and_complete(),
                 1 => purgatory.check_and_complete(key.key()),
                 _ => {
@@ -338,21 +338,21 @@ fn g06_resolutions_and_watchers_come_and_go_on_many_threads() {
             let workers = (0..THREADS).map(|thread| {
                 let (purgatory, census) = (purgatory.clone(), census.clone());
                 thread::spawn(move || {
-                    let mut random = Random::new(1 + thread + THREADS * round);
+                    let mut random = fastrand::Rng::with_seed(1 + thread + THREADS * round);
                     for _ in 0..2_000 {
-                        let number = random.below(2);
+                        let number = random.u64(..2);
                         let key = purgatory.resolve(census.key(number));
                         let probe = Probe::new();
-                        let watch = match random.below(3) {
+                        let watch = match random.u64(..3) {
                             0 => key.watch(),
-                            1 => key.watch().at_rank(random.below(3)),
+                            1 => key.watch().at_rank(random.u64(..3)),
                             _ => Watch::from(census.key(number)),
                         };
                         let handle = park(&purgatory, &probe, [watch]);
-                        let key = Some(key).filter(|_| random.below(2) == 0);
+                        let key = Some(key).filter(|_| random.bool());
                         probe.satisfy();
                         // The thread that examines it completes it, which may be another one.
-                        match (random.below(3), &key) {
+                        match (random.u64(..3), &key) {
                             (0, _) => drop(handle.cancel()),
                             (_, Some(key)) => {
                                 key.check_and_complete();

@@ -1,7 +1,7 @@
 //! G7, G13, G15, G19: what runs on which thread, and what it costs when nothing happens.
 
 use crate::support::noise::{assert_median_within, eventually_asleep};
-use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
+use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock};
 use crate::support::{busy, sleeps, threads_named, within};
 use request_purgatory::{
     Completion, Purgatory, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
@@ -50,13 +50,13 @@ fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
             let parkers = (0..3).map(|seed| {
                 let purgatory = purgatory.clone();
                 thread::spawn(move || {
-                    let mut random = Random::new(round * 3 + seed);
+                    let mut random = fastrand::Rng::with_seed(round * 3 + seed);
                     let (mut parked, mut returned) = (Vec::new(), 0);
                     loop {
                         let probe = Probe::new();
-                        let timeout = Duration::from_millis(random.below(10));
+                        let timeout = Duration::from_millis(random.u64(..10));
                         let op = probe.op(timeout);
-                        match purgatory.try_complete_else_watch(op, [seed, random.below(5)]) {
+                        match purgatory.try_complete_else_watch(op, [seed, random.u64(..5)]) {
                             Ok(_) => parked.push(probe),
                             Err(ref rejected) if rejected.reason() == RejectReason::ShutDown => {
                                 assert_eq!(probe.ending(), None);
@@ -64,14 +64,14 @@ fn g15_a_shutdown_at_any_moment_ends_everything_once_and_joins_the_threads() {
                             }
                             Err(other) => panic!("{other:?}"),
                         }
-                        returned += purgatory.cancel_for_key(&random.below(40)).len();
+                        returned += purgatory.cancel_for_key(&random.u64(..40)).len();
                     }
                     (parked, returned)
                 })
             });
             let parkers = parkers.collect::<Vec<_>>();
-            let mut random = Random::new(round);
-            thread::sleep(Duration::from_micros(random.below(10_000)));
+            let mut random = fastrand::Rng::with_seed(round);
+            thread::sleep(Duration::from_micros(random.u64(..10_000)));
             let start = Instant::now();
             purgatory.shutdown();
             slowest.push(start.elapsed());

@@ -1,7 +1,7 @@
 //! G7, G8, G9, G10, G11: everything fires, in its tick, at any uptime.
 
 use crate::support::noise::assert_median_within;
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Random, Tally, eventually, lock};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock};
 use crate::support::{manual, within};
 use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock,
@@ -80,23 +80,23 @@ fn g07_no_mixture_of_calls_puts_the_reaper_to_sleep() {
             let workers = (0..3).map(|seed| {
                 let purgatory = purgatory.clone();
                 thread::spawn(move || {
-                    let mut random = Random::new(round * 3 + seed + 1);
+                    let mut random = fastrand::Rng::with_seed(round * 3 + seed + 1);
                     let mut handles = Vec::new();
                     for _ in 0..100 {
-                        let timeout = Duration::from_millis(random.below(20));
+                        let timeout = Duration::from_millis(random.u64(..20));
                         let op = Op::new(timeout);
                         let watch = purgatory.try_complete_else_watch(op, [seed]);
                         handles.extend(watch.expect("there is room").into_handle());
-                        let pick = random.below(handles.len() as u64 + 1) as usize;
+                        let pick = random.usize(..=handles.len());
                         if let Some(handle) = handles.get(pick) {
-                            match random.below(4) {
+                            match random.u64(..4) {
                                 0 => drop(handle.cancel()),
                                 1 => drop(handle.reschedule(timeout)),
                                 2 => drop(handle.force_complete()),
                                 _ => drop(purgatory.advance()),
                             }
                         }
-                        if random.below(8) == 0 {
+                        if random.u64(..8) == 0 {
                             purgatory.next_deadline();
                         }
                     }
@@ -371,11 +371,11 @@ fn g10_fires_after_the_deadline_and_soon() {
             .dispatch(Dispatch::Inline)
             .build()
             .expect("threads are to be had");
-        let mut random = Random::new(10);
+        let mut random = fastrand::Rng::with_seed(10);
         let lateness = Arc::new(Mutex::new(Vec::new()));
         let early = Tally::new();
         for key in 0..2_000 {
-            let timeout = Duration::from_micros(random.below(300_000));
+            let timeout = Duration::from_micros(random.u64(..300_000));
             let (lateness, early) = (lateness.clone(), early.clone());
             let start = Instant::now();
             let op = Op::new(timeout).then(move |_| match start.elapsed().checked_sub(timeout) {
@@ -496,7 +496,7 @@ fn g09_wheels_of_any_size_tell_deadlines_apart_wherever_16_bits_end() {
         65_536,
     ];
     let starts = [0, (1 << 16) - 3, (1 << 32) - 70_000, u64::MAX - (1 << 33)];
-    let mut random = Random::new(16);
+    let mut random = fastrand::Rng::with_seed(16);
     for (size, start) in sizes
         .iter()
         .flat_map(|size| starts.map(|start| (*size, start)))
@@ -514,10 +514,10 @@ fn g09_wheels_of_any_size_tell_deadlines_apart_wherever_16_bits_end() {
         let mut waiting = Vec::<(u64, Arc<Probe>)>::new();
         let mut now = start;
         for _ in 0..60 {
-            for _ in 0..random.below(4) {
-                let timeout = match random.below(3) {
-                    0 => near[random.below(5) as usize] - random.below(2),
-                    _ => random.next() >> (64 - 11 - random.below(37)),
+            for _ in 0..random.u64(..4) {
+                let timeout = match random.u64(..3) {
+                    0 => near[random.usize(..5)] - random.u64(..2),
+                    _ => random.u64(..) >> (63 - random.u64(..36)),
                 };
                 let timeout = timeout.min(u64::MAX - 2 - now);
                 let probe = park(&purgatory, Duration::from_nanos(timeout));
@@ -525,11 +525,11 @@ fn g09_wheels_of_any_size_tell_deadlines_apart_wherever_16_bits_end() {
             }
             let first = waiting.iter().map(|&(deadline, _)| deadline).min();
             let first = first.unwrap_or(now) - now;
-            let jump = match random.below(5) {
+            let jump = match random.u64(..5) {
                 0 => first,
                 1 => first.saturating_sub(1),
-                2 => random.below(70_000),
-                _ => random.next() >> (64 - 11 - random.below(37)),
+                2 => random.u64(..70_000),
+                _ => random.u64(..) >> (63 - random.u64(..36)),
             };
             let jump = jump.min(u64::MAX - 2 - now);
             clock.advance(Duration::from_nanos(jump));

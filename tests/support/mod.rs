@@ -7,6 +7,7 @@ pub(crate) mod noise;
 pub(crate) mod spans;
 pub(crate) mod stall;
 
+use procfs_core::{FromRead, process::Stat, process::Status};
 use request_purgatory::{
     Completion, DelayedOperation, Purgatory, purgatory::Builder, purgatory::RejectReason,
     purgatory::Rejected, threads::Reaper, time::ManualClock, time::Timestamp,
@@ -245,27 +246,6 @@ pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// A small generator, so that a stress test names its seed and repeats.
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
 /// Counts `n` arrivals.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(AtomicU64);
@@ -301,25 +281,20 @@ pub(crate) fn threads_named(prefix: &str) -> Vec<u64> {
 
 /// How often the thread went to sleep of its own accord.
 pub(crate) fn sleeps(thread: u64) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status"))
-        .expect("the thread is alive");
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
-        .and_then(|count| count.trim().parse().ok())
-        .expect("Linux counts context switches")
+    let status = Status::from_file(format!("/proc/self/task/{thread}/status"));
+    let count = status.expect("the thread is alive").voluntary_ctxt_switches;
+    count.expect("Linux counts context switches")
+}
+
+/// What the system says of the thread.
+pub(crate) fn stat(thread: u64) -> Stat {
+    Stat::from_file(format!("/proc/self/task/{thread}/stat")).expect("the thread is alive")
 }
 
 /// How long the thread has been running, in ticks of the system (10 ms mostly). A thread that spins need not sleep.
 pub(crate) fn busy(thread: u64) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"))
-        .expect("the thread is alive");
-    // The name in parentheses may have spaces.
-    let (_, fields) = stat.rsplit_once(") ").expect("a name");
-    let user_and_system = fields.split(' ').skip(11).take(2);
-    user_and_system
-        .map(|ticks| ticks.parse::<u64>().expect("Linux counts ticks"))
-        .sum()
+    let stat = stat(thread);
+    stat.utime + stat.stime
 }
 
 /// Keeps the panics with the payload `"intended"` out of the output.

@@ -1,6 +1,6 @@
 //! How busy the machine is beside a test: what it measures in real time is held against that.
 
-use super::{eventually, patience_times, sleeps};
+use super::{eventually, patience_times, sleeps, stat};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -56,12 +56,7 @@ impl Noise {
 
 /// Waits until all these threads sleep, and none of them is about to wake another.
 pub(crate) fn eventually_asleep(threads: &[u64]) {
-    let asleep = |thread: &u64| {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-        let stat = stat.expect("the thread is alive");
-        stat.rsplit_once(") ")
-            .is_some_and(|(_, state)| state.starts_with('S'))
-    };
+    let asleep = |thread: &u64| stat(*thread).state == 'S';
     let slept = || threads.iter().map(|thread| sleeps(*thread)).sum::<u64>();
     eventually("all threads sleep", || {
         let before = slept();

@@ -1,6 +1,6 @@
 //! G17, G18: bounds, ids, and settings that make no sense.
 
-use crate::support::{NEVER_IN_A_TEST, Random, quietly};
+use crate::support::{NEVER_IN_A_TEST, quietly};
 use crate::{Tested, builder, manual, with_channel};
 use request_purgatory::{
     purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, time::Clock,
@@ -93,7 +93,7 @@ pub(crate) fn g18_stale_and_foreign_ids_do_nothing<W: Tested>() {
     let (timer, expired) = with_channel(builder);
     let (builder, _) = manual::<u64, W>();
     let (other, _others) = with_channel(builder);
-    let mut random = Random::new(18);
+    let mut random = fastrand::Rng::with_seed(18);
     let mut stale = Vec::new();
     for round in 0..300 {
         let mine = (0..4).map(|number| timer.start(TICK * 5, 10 * round + number));
@@ -116,7 +116,7 @@ pub(crate) fn g18_stale_and_foreign_ids_do_nothing<W: Tested>() {
         assert!(foreign.iter().all(|id| other.stop(*id).is_some()));
         stale.extend(mine);
         if stale.len() > 50 {
-            stale.swap_remove(random.below(50) as usize);
+            stale.swap_remove(random.usize(..50));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! G15: a shutdown is prompt, legal from the callback, and every payload comes back or expires.
 
 use crate::support::noise::assert_median_within;
-use crate::support::{Mint, PATIENCE, Random, Tally, Token, eventually, lock, refusal};
+use crate::support::{Mint, PATIENCE, Tally, Token, eventually, lock, refusal};
 use crate::support::{threads_named, within};
 use crate::{Tested, builder, manual, unique};
 use request_purgatory::{
@@ -161,11 +161,11 @@ pub(crate) fn g15_a_shutdown_at_any_moment_loses_nothing<W: Tested>() {
             let starters = (0..3).map(|seed| {
                 let (timer, mint) = (timer.clone(), mint.clone());
                 thread::spawn(move || {
-                    let mut random = Random::new(round * 3 + seed);
+                    let mut random = fastrand::Rng::with_seed(round * 3 + seed);
                     let (mut ids, mut back) = (Vec::new(), Vec::new());
                     for number in 0.. {
                         let token = mint.token(number * 3 + seed);
-                        let timeout = Duration::from_millis(random.below(10));
+                        let timeout = Duration::from_millis(random.u64(..10));
                         match timer.start(timeout, token).map_err(Rejected::into_parts) {
                             Ok(id) => ids.push(id),
                             Err((RejectReason::ShutDown, token)) => {
@@ -174,14 +174,15 @@ pub(crate) fn g15_a_shutdown_at_any_moment_loses_nothing<W: Tested>() {
                             }
                             Err(other) => panic!("{other:?}"),
                         }
-                        let pick = ids[random.below(ids.len() as u64) as usize];
+                        let pick = ids[random.usize(..ids.len())];
                         back.extend(timer.stop(pick).map(|token| token.number));
                     }
                     unreachable!("numbers do not end")
                 })
             });
             let starters = starters.collect::<Vec<_>>();
-            thread::sleep(Duration::from_micros(Random::new(round).below(10_000)));
+            let moment = fastrand::Rng::with_seed(round).u64(..10_000);
+            thread::sleep(Duration::from_micros(moment));
             let remains = timer.shutdown();
             let mut ends = remains.iter().map(|token| token.number).collect::<Vec<_>>();
             drop(remains);

@@ -1,6 +1,6 @@
 //! G16: under load, every payload ends exactly once, and nothing is left.
 
-use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
+use crate::support::{Mint, PATIENCE, Token, eventually, lock, within};
 use crate::{Tested, builder};
 use request_purgatory::{Timer, threads::Reaper, time::ManualClock, timer::TimerId};
 use std::sync::{Arc, Mutex};
@@ -14,19 +14,19 @@ type Ids = Arc<Mutex<Vec<TimerId>>>;
 
 /// Starts payloads, and stops and resets those of all threads. Returns the numbers it got back.
 fn work<W: Tested>(timer: &Timer<Token, W>, ids: &Ids, mint: &Mint, seed: u64) -> Vec<u64> {
-    let mut random = Random::new(seed + 1);
+    let mut random = fastrand::Rng::with_seed(seed + 1);
     let mut back = Vec::new();
     for number in 0..STARTS {
-        let timeout = Duration::from_micros(random.below(20_000));
+        let timeout = Duration::from_micros(random.u64(..20_000));
         let token = mint.token(seed * STARTS + number);
         let id = timer.start(timeout, token).expect("it fits");
         let pick = {
             let mut ids = lock(ids);
             ids.push(id);
-            let recent = random.below(200.min(ids.len() as u64)) as usize;
+            let recent = random.usize(..ids.len().min(200));
             ids[ids.len() - 1 - recent]
         };
-        match random.below(4) {
+        match random.u64(..4) {
             0 => back.extend(timer.stop(pick).map(|token| token.number)),
             1 => drop(timer.reschedule(pick, timeout)),
             2 => drop(timer.remaining(pick)),

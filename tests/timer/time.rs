@@ -2,7 +2,7 @@
 
 use crate::support::noise::assert_median_within;
 use crate::support::spans::Choices;
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, Random, eventually, lock, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, lock, within};
 use crate::{Tested, builder, manual, with_channel};
 use request_purgatory::{threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock};
 use std::sync::{Arc, Mutex};
@@ -154,9 +154,9 @@ pub(crate) fn g10_fires_after_the_deadline_and_soon<W: Tested>() {
                 lock(&log).push((took.checked_sub(timeout), timeout));
             })
             .expect("threads are to be had");
-        let mut random = Random::new(10);
+        let mut random = fastrand::Rng::with_seed(10);
         for _ in 0..2_000 {
-            let timeout = Duration::from_micros(random.below(300_000));
+            let timeout = Duration::from_micros(random.u64(..300_000));
             // For a simple wheel of 64 slots.
             let timeout = if W::ENDLESS { timeout } else { timeout / 5 };
             let start = (Instant::now(), timeout);

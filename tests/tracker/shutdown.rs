@@ -5,8 +5,8 @@ use crate::support::keys::by_number;
 use crate::support::noise::assert_median_within;
 use crate::support::within;
 use crate::support::{
-    BadPayload, Job, Mint, PATIENCE, Random, Token, eventually, lock, on_a_stack_of, quietly,
-    refusal, threads_named,
+    BadPayload, Job, Mint, PATIENCE, Token, eventually, lock, on_a_stack_of, quietly, refusal,
+    threads_named,
 };
 use request_purgatory::future::block_on;
 use request_purgatory::{
@@ -246,13 +246,13 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
             let workers = (0..3).map(|seed| {
                 let (tracker, mint) = (tracker.clone(), mint.clone());
                 thread::spawn(move || {
-                    let mut random = Random::new(round * 3 + seed);
+                    let mut random = fastrand::Rng::with_seed(round * 3 + seed);
                     let mut back = Vec::new();
                     for number in 0.. {
                         let value = mint.token(number * 3 + seed);
-                        let timeout = Duration::from_millis(random.below(10));
+                        let timeout = Duration::from_millis(random.u64(..10));
                         match tracker
-                            .track(random.below(3), value, timeout)
+                            .track(random.u64(..3), value, timeout)
                             .map_err(Rejected::into_parts)
                         {
                             Ok(tracked) => back.extend(tracked.1.map(|value| value.number)),
@@ -262,14 +262,15 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
                             }
                             Err(other) => panic!("{other:?}"),
                         }
-                        let completed = tracker.complete(&random.below(6));
+                        let completed = tracker.complete(&random.u64(..6));
                         back.extend(completed.map(|value| value.number));
                     }
                     unreachable!("numbers do not end")
                 })
             });
             let workers = workers.collect::<Vec<_>>();
-            thread::sleep(Duration::from_micros(Random::new(round).below(5_000)));
+            let moment = fastrand::Rng::with_seed(round).u64(..5_000);
+            thread::sleep(Duration::from_micros(moment));
             let remains = tracker.shutdown().into_iter();
             let mut ends = remains.map(|(_, value)| value.number).collect::<Vec<_>>();
             let mut made = 0;

@@ -2,7 +2,7 @@
 
 use crate::delivered;
 use crate::support::keys::by_number;
-use crate::support::{Mint, PATIENCE, Random, Token, eventually, lock, within};
+use crate::support::{Mint, PATIENCE, Token, eventually, lock, within};
 use request_purgatory::future::block_on;
 use request_purgatory::{
     Requests, Tracker, WaitError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
@@ -19,13 +19,13 @@ const KEYS: u64 = 5;
 
 /// Tracks values under few keys in every way. Returns the numbers of those that it got back.
 fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
-    let mut random = Random::new(seed + 1);
+    let mut random = fastrand::Rng::with_seed(seed + 1);
     let (mut back, mut mine) = (Vec::new(), None);
     for number in seed * VALUES..(seed + 1) * VALUES {
-        let key = random.below(KEYS);
+        let key = random.u64(..KEYS);
         let value = mint.token(number);
-        let timeout = Duration::from_micros(random.below(3_000));
-        match random.below(3) {
+        let timeout = Duration::from_micros(random.u64(..3_000));
+        match random.u64(..3) {
             0 => {
                 let tracked = tracker.track(key, value, timeout).expect("room");
                 back.extend(tracked.1.map(|value| value.number));
@@ -54,8 +54,8 @@ fn work(tracker: &Tracker<u64, Token>, mint: &Mint, seed: u64) -> Vec<u64> {
                 Err(other) => panic!("{other:?}"),
             },
         }
-        let other = random.below(KEYS);
-        match random.below(6) {
+        let other = random.u64(..KEYS);
+        match random.u64(..6) {
             4 => {
                 let completed = mine.and_then(|(key, token)| tracker.complete_if(&key, token));
                 back.extend(completed.map(|value| value.number));
@@ -231,13 +231,13 @@ fn g05_ten_thousand_calls_are_answered_or_time_out() {
         const CALLS: u64 = 10_000;
         let builder = Requests::<u64, u64>::builder("calls").remembered_ids(CALLS as usize);
         let calls = builder.build().expect("threads are to be had");
-        let mut random = Random::new(5);
+        let mut random = fastrand::Rng::with_seed(5);
         let requests = (0..CALLS).map(|id| {
             // Some are certain to be answered, some to time out, however slow the machine.
             let timeout = match id % 10 {
                 0 => Duration::ZERO,
                 1 => PATIENCE,
-                _ => Duration::from_micros(20_000 + random.below(60_000)),
+                _ => Duration::from_micros(20_000 + random.u64(..60_000)),
             };
             calls.request(id, timeout).expect("room")
         });

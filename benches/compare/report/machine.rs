@@ -5,6 +5,8 @@ use std::fs;
 use std::process::Command;
 use std::thread::available_parallelism;
 
+use procfs_core::{CpuInfo, FromRead};
+
 pub(crate) struct Machine {
     pub(super) processor: String,
     pub(super) cores: usize,
@@ -35,13 +37,9 @@ impl fmt::Display for Machine {
 
 /// The processor's name where the system tells it.
 fn processor() -> String {
-    fs::read_to_string("/proc/cpuinfo")
-        .ok()
-        .and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("model name"))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        })
-        .unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+    let cores = CpuInfo::from_file("/proc/cpuinfo").ok();
+    let name = cores.and_then(|cores| cores.model_name(0).map(str::to_owned));
+    name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 fn system() -> String {

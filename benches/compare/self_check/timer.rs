@@ -1,6 +1,5 @@
 //! The ground rules of a timer alone: each timer fires in its time, unless it was stopped.
 
-use crate::random::Random;
 use crate::timer_queue::{Tick, TimerQueue};
 
 /// # Panics
@@ -8,26 +7,26 @@ use crate::timer_queue::{Tick, TimerQueue};
 /// If the timer breaks a rule.
 pub(crate) fn run<Q: TimerQueue<u32>>() {
     Q::with(|mut queue: Q| {
-        let mut random = Random::new(7);
+        let mut random = fastrand::Rng::with_seed(7);
         let mut now = 0;
         let mut waiting: Vec<Option<(Tick, Q::Token)>> = Vec::new();
         for step in 0..400 {
             for _ in 0..10 {
                 // Over three levels of 64 slots, and four of 20.
-                let most = 1 << (1 + random.below(17));
-                let deadline = now + 1 + random.below(most);
+                let most = 1 << (1 + random.u64(..17));
+                let deadline = now + 1 + random.u64(..most);
                 let id = waiting.len() as u32;
                 waiting.push(Some((deadline, queue.start(id, deadline))));
             }
             for _ in 0..6 {
-                let any = random.below(waiting.len() as u64) as usize;
+                let any = random.usize(..waiting.len());
                 if let Some((_, token)) = waiting[any].take() {
                     queue.stop(token);
                 }
             }
             // Tick by tick at first, then with jumps.
             let before = now;
-            now += if step < 200 { 1 } else { 1 + random.below(500) };
+            now += if step < 200 { 1 } else { 1 + random.u64(..500) };
             advance(&mut queue, before, now, &mut waiting);
         }
         let end = now + (1 << 18);

@@ -16,7 +16,6 @@ use crossbeam::utils::CachePadded;
 use super::{Case, Contender, Workload};
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
-use crate::random::Random;
 
 /// Few enough for the nearest cache.
 const LINES: usize = 128;
@@ -42,11 +41,9 @@ struct Lines {
 
 impl Lines {
     /// In one ring, in an order that is different each time.
-    fn new(random: &mut Random) -> Self {
+    fn new(seed: u64) -> Self {
         let mut order: Vec<usize> = (0..LINES).collect();
-        for last in (1..LINES).rev() {
-            order.swap(last, random.below(last as u64 + 1) as usize);
-        }
+        fastrand::Rng::with_seed(seed).shuffle(&mut order);
         let mut lines: Vec<_> = (0..LINES).map(|_| CachePadded::default()).collect();
         for (at, &line) in order.iter().enumerate() {
             *lines[line] = AtomicUsize::new(order[(at + 1) % LINES] << VISITS);
@@ -91,7 +88,7 @@ impl Lines {
 impl Transfer {
     /// Nanoseconds of a transfer, and of a visit of a line that is there.
     fn round(&self) -> Values {
-        let lines = Lines::new(&mut Random::new(self.turns as u64));
+        let lines = Lines::new(self.turns as u64);
         let turns = thread::scope(|scope| {
             let other = scope.spawn(|| lines.take_turns(1, self.turns));
             let mut turns = lines.take_turns(0, self.turns);

@@ -27,7 +27,7 @@ pub(crate) struct W1 {
 impl W1 {
     /// A whole turn of the ring before the measured lives, so that these use memory used before.
     pub(super) fn new(parked: usize, keys: usize, options: &Options) -> Self {
-        let lives = options.lives.div_ceil(options.rounds_of(ROUNDS));
+        let lives = options.lives().div_ceil(options.rounds_of(ROUNDS));
         Self {
             shape: Shape::new(parked, keys),
             warm_up: options

@@ -267,7 +267,7 @@ impl Workload for W10 {
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
         let all = options.scale.pick(&[10, 10_000][..], &[10, 10_000], &[100]);
-        let pushes = (options.lives / options.rounds_of(Self::ROUNDS)).min(100_000);
+        let pushes = (options.lives() / options.rounds_of(Self::ROUNDS)).min(100_000);
         let case = |&workers: &usize| Case {
             parameters: vec![("workers", workers)],
             workload: Self { workers, pushes },

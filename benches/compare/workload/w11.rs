@@ -297,7 +297,7 @@ impl Workload for W11 {
     ];
 
     fn cases(options: &Options) -> Vec<Case<Self>> {
-        let lives = (options.lives / options.rounds_of(Self::ROUNDS)).min(200_000) as u64;
+        let lives = (options.lives() / options.rounds_of(Self::ROUNDS)).min(200_000) as u64;
         let case = |keys: u64| Case {
             parameters: vec![("keys", keys as usize), ("parked", 1_000)],
             workload: Self {

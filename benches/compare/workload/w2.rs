@@ -14,7 +14,6 @@ use crate::candidates::{
 use crate::options::Options;
 use crate::outcome::{Metric, Values};
 use crate::process::clock_reading;
-use crate::random::Random;
 use crate::timer_queue::{Tick, TimerQueue};
 
 /// The longest timeout.
@@ -35,12 +34,12 @@ struct Script {
 
 impl Script {
     fn new(timers: usize) -> Self {
-        let mut random = Random::new(1987);
-        let deadlines: Vec<Tick> = (0..timers).map(|_| 1 + random.below(SPAN)).collect();
+        let mut random = fastrand::Rng::with_seed(1987);
+        let deadlines: Vec<Tick> = (0..timers).map(|_| 1 + random.u64(..SPAN)).collect();
         let mut stops = Vec::new();
         for (id, &deadline) in (0..).zip(&deadlines) {
-            if random.below(100) < STOPPED_PERCENT {
-                stops.push((random.below(deadline), id));
+            if random.u64(..100) < STOPPED_PERCENT {
+                stops.push((random.u64(..deadline), id));
             }
         }
         stops.sort_unstable();

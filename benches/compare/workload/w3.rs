@@ -14,9 +14,8 @@ use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, HeapAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
 };
-use crate::histogram::Histogram;
 use crate::options::Options;
-use crate::outcome::{Metric, Values};
+use crate::outcome::{Metric, Values, histogram};
 use crate::process::cpu_time;
 use crate::request::{Flag, Request, ended_at};
 
@@ -107,20 +106,20 @@ impl W3 {
                 candidate.rest(LOOK).await;
             }
         }
-        let mut lateness = Histogram::new();
+        let mut lateness = histogram();
         for (number, &deadline) in (0..).zip(&deadlines) {
             let ended = ended_at(number).expect("it was timed");
             assert!(ended >= deadline, "{}: early", C::NAME);
-            lateness.record(ended - deadline);
+            lateness.saturating_record((ended - deadline).as_nanos() as u64);
         }
         let millis = |span: Duration| span.as_secs_f64() * 1e3;
         in_time.then(|| {
             vec![
                 millis(last - first),
                 cpu.as_nanos() as f64 / self.parked as f64,
-                lateness.quantile(0.5) / 1e6,
-                lateness.quantile(0.99) / 1e6,
-                lateness.max() / 1e6,
+                lateness.value_at_quantile(0.5) as f64 / 1e6,
+                lateness.value_at_quantile(0.99) as f64 / 1e6,
+                lateness.max() as f64 / 1e6,
                 gone.map_or(f64::NAN, millis),
             ]
         })

@@ -13,16 +13,16 @@
 
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
+
 use super::ring::assert_empty;
 use super::{Case, Contender, Workload, contenders};
 use crate::candidate::{BURST, Candidate};
 use crate::candidates::{
     BTreeAndMap, DelayQueueAndMap, KafkaPort, Library, TmWheelAndMap, TokioIdiom,
 };
-use crate::histogram::Histogram;
 use crate::options::Options;
-use crate::outcome::{Metric, Values};
-use crate::random::Random;
+use crate::outcome::{Metric, Values, histogram};
 use crate::request::{Flag, Request};
 
 /// An idle thread's windows: about as long as a park call.
@@ -36,8 +36,8 @@ pub(crate) struct W5 {
 }
 
 struct Measured {
-    parks: Histogram,
-    idle: Histogram,
+    parks: Histogram<u64>,
+    idle: Histogram<u64>,
 }
 
 impl W5 {
@@ -60,14 +60,14 @@ impl W5 {
         assert_empty(&candidate);
         let Measured { parks, idle } = measured;
         let nanos = [
-            parks.quantile(0.5),
-            parks.quantile(0.99),
-            parks.quantile(0.999),
+            parks.value_at_quantile(0.5),
+            parks.value_at_quantile(0.99),
+            parks.value_at_quantile(0.999),
             parks.max(),
-            idle.quantile(0.999),
+            idle.value_at_quantile(0.999),
             idle.max(),
         ];
-        nanos.map(|nanos| nanos / 1e3).to_vec()
+        nanos.map(|nanos| nanos as f64 / 1e3).to_vec()
     }
 
     fn park<C: Candidate>(&self, candidate: &C, flags: &'static [Flag], index: usize) {
@@ -78,21 +78,22 @@ impl W5 {
 
     async fn arrive<C: Candidate>(&self, candidate: &C, flags: &'static [Flag]) -> Measured {
         let mut measured = Measured {
-            parks: Histogram::new(),
-            idle: Histogram::new(),
+            parks: histogram(),
+            idle: histogram(),
         };
         let start = Instant::now();
         let gap = Duration::from_secs(1) / self.rate as u32;
-        let mut random = Random::new(1987);
+        let mut random = fastrand::Rng::with_seed(1987);
         let mut now = start;
         for (number, index) in (self.parked..flags.len()).enumerate() {
-            let moment = Duration::from_nanos(random.below(gap.as_nanos() as u64));
+            let moment = Duration::from_nanos(random.u64(..gap.as_nanos() as u64));
             let due = start + gap * number as u32 + moment;
             let mut window = now;
             while now < due {
                 now = Instant::now();
                 if now - window >= WINDOW {
-                    measured.idle.record(now - window);
+                    let idle = (now - window).as_nanos() as u64;
+                    measured.idle.saturating_record(idle);
                     window = now;
                 }
             }
@@ -102,7 +103,8 @@ impl W5 {
                 candidate.turn().await;
             }
             now = Instant::now();
-            measured.parks.record(now - before);
+            let took = (now - before).as_nanos() as u64;
+            measured.parks.saturating_record(took);
         }
         measured
     }

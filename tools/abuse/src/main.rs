@@ -10,28 +10,28 @@
 //! the scheduler does to a thread shows there too. Both run alone first, and then do the same during the abuse
 //! (`innocent.rs`; the scenarios are in `scenario/`).
 
-mod cli;
 mod innocent;
 mod operation;
-mod samples;
 mod scenario;
 mod table;
 
+use clap::{Parser, ValueEnum, value_parser};
+use scenario::Scenario;
 use std::process::ExitCode;
 
+#[derive(Debug, Parser)]
+struct Options {
+    /// Only these scenarios
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values_t = Scenario::value_variants().to_vec(), hide_default_value = true)]
+    only: Vec<Scenario>,
+    /// In the large scenarios
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1_000..=4_000_000))]
+    operations: u32,
+}
+
 fn main() -> ExitCode {
-    let options = match cli::parse(std::env::args().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{}", cli::usage());
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("abuse: {error}\n\n{}", cli::usage());
-            return ExitCode::from(2);
-        }
-    };
-    match scenario::run(&options.scenarios, options.operations) {
+    let options = Options::parse();
+    match scenario::run(&options.only, options.operations) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("abuse: {error:#}");

@@ -13,7 +13,9 @@ use crate::innocent::{self, Found, Innocents, Round};
 use crate::operation::{Kind, Operation};
 use crate::table;
 use anyhow::{Result, anyhow, ensure};
+use clap::ValueEnum;
 use request_purgatory::{Purgatory, time::Clock};
+use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,64 +24,37 @@ const ALONE: Duration = Duration::from_millis(1_500);
 /// How long an abuse may last before something is wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scenario {
+    /// a coarse bucket with all operations is filed again
     Cascade,
+    /// all operations expire within 100 ms, and are cleared away
     Storm,
+    /// a key that all operations watch loses them through other keys
     HotKey,
+    /// the same, and the innocent's operations watch that key too
     HotList,
+    /// the same, and the innocent checks that key: all who are left
     HotCheck,
+    /// how late others expire and complete while an on_complete sleeps for 1 s
     Sleeper,
+    /// an on_complete sleeps for 1 s, again and again, and others fall due meanwhile
     SlowEnd,
+    /// 1,000 busy purgatories on one ReaperThread
     Many,
+    /// a try_complete on another key takes 100 ms, again and again
     SlowLook,
 }
 
+/// As on the command line.
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.to_possible_value().expect("none is skipped");
+        f.write_str(value.get_name())
+    }
+}
+
 impl Scenario {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Cascade,
-        Self::Storm,
-        Self::HotKey,
-        Self::HotList,
-        Self::HotCheck,
-        Self::Sleeper,
-        Self::SlowEnd,
-        Self::Many,
-        Self::SlowLook,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Cascade => "cascade",
-            Self::Storm => "storm",
-            Self::HotKey => "hot-key",
-            Self::HotList => "hot-list",
-            Self::HotCheck => "hot-check",
-            Self::Sleeper => "sleeper",
-            Self::SlowEnd => "slow-end",
-            Self::Many => "many",
-            Self::SlowLook => "slow-look",
-        }
-    }
-
-    pub(crate) fn about(self) -> &'static str {
-        match self {
-            Self::Cascade => "a coarse bucket with all operations is filed again",
-            Self::Storm => "all operations expire within 100 ms, and are cleared away",
-            Self::HotKey => "a key that all operations watch loses them through other keys",
-            Self::HotList => "the same, and the innocent's operations watch that key too",
-            Self::HotCheck => "the same, and the innocent checks that key: all who are left",
-            Self::Sleeper => {
-                "how late others expire and complete while an on_complete sleeps for 1 s"
-            }
-            Self::SlowEnd => {
-                "an on_complete sleeps for 1 s, again and again, and others fall due meanwhile"
-            }
-            Self::Many => "1,000 busy purgatories on one ReaperThread",
-            Self::SlowLook => "a try_complete on another key takes 100 ms, again and again",
-        }
-    }
-
     fn measure(self, operations: u32) -> Result<()> {
         match self {
             Self::Cascade => cascade::run(self, operations),
@@ -122,15 +97,11 @@ struct Measured {
 
 impl Measured {
     /// The threads while no other thread works.
-    fn alone(
-        name: impl Into<String>,
-        purgatory: &Purgatory<Operation>,
-        round: Round,
-    ) -> Result<Self> {
+    fn alone(name: impl ToString, purgatory: &Purgatory<Operation>, round: Round) -> Result<Self> {
         let innocents = Innocents::start(purgatory, round);
         thread::sleep(ALONE);
         Ok(Self {
-            name: name.into(),
+            name: name.to_string(),
             purgatory: purgatory.clone(),
             round,
             alone: innocents.finish()?,

@@ -1,7 +1,6 @@
 //! The tables, in markdown.
 
-use crate::innocent::Found;
-use crate::samples::Samples;
+use crate::innocent::{Found, Samples};
 use std::time::Duration;
 
 pub(crate) fn head() {
@@ -21,11 +20,16 @@ fn row(scenario: &str, thread: &str, samples: &Samples) {
     println!(
         "| {scenario} | {thread} | {} | {} | {} | {} | {} |",
         samples.len(),
-        brief(samples.quantile(0.5)),
-        brief(samples.quantile(0.99)),
-        brief(samples.quantile(0.999)),
-        brief(samples.max())
+        quantile(samples, 0.5),
+        quantile(samples, 0.99),
+        quantile(samples, 0.999),
+        quantile(samples, 1.0)
     );
+}
+
+/// What this share of the samples does not exceed.
+pub(crate) fn quantile(samples: &Samples, share: f64) -> String {
+    brief(Duration::from_nanos(samples.value_at_quantile(share)))
 }
 
 pub(crate) fn brief(duration: Duration) -> String {

@@ -1,8 +1,8 @@
 //! A thread that works on all purgatories of an epoch.
 
 use crate::caller::Caller;
-use crate::random::Random;
 use crate::stage::{Operation, Stage};
+use fastrand::Rng;
 use request_purgatory::Purgatory;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ const LATE_CALLS: u64 = 16;
 
 pub(crate) struct Actor {
     pub(crate) stages: Vec<(Arc<Stage>, Purgatory<Operation>)>,
-    pub(crate) random: Random,
+    pub(crate) random: Rng,
     pub(crate) duration: Duration,
 }
 
@@ -20,9 +20,9 @@ impl Actor {
     pub(crate) fn run(mut self) {
         let start = Instant::now();
         while start.elapsed() < self.duration {
-            let place = self.random.below(self.stages.len() as u64) as usize;
+            let place = self.random.usize(..self.stages.len());
             let (stage, purgatory) = &self.stages[place];
-            if purgatory.is_shut_down() && !self.random.once_in(LATE_CALLS) {
+            if purgatory.is_shut_down() && self.random.u64(..LATE_CALLS) != 0 {
                 match self.stages.iter().all(|(_, other)| other.is_shut_down()) {
                     true => break,
                     false => continue,

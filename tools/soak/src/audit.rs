@@ -5,9 +5,9 @@ use crate::key::Key;
 use crate::ledger::Ending;
 use crate::misbehaviour::Misbehaviour;
 use crate::plan::Finish;
-use crate::random::Random;
 use crate::rest::{eventually, settle};
 use crate::stage::{Operation, Stage};
+use fastrand::Rng;
 use request_purgatory::{Purgatory, purgatory::Stats};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::time::Duration;
 const PRIVATE: u32 = 2_000_000;
 
 /// Audits one purgatory, and ends it.
-pub(crate) fn run(stage: &Arc<Stage>, purgatory: Purgatory<Operation>, random: &mut Random) {
+pub(crate) fn run(stage: &Arc<Stage>, purgatory: Purgatory<Operation>, random: &mut Rng) {
     if !purgatory.is_shut_down() {
         settle(&[stage]);
         handles_tell_the_truth(stage);
@@ -124,7 +124,7 @@ fn stats_agree(stage: &Stage, purgatory: &Purgatory<Operation>) {
 
 /// No deadline has passed, and the thread that drives the timer sleeps: a nearer deadline wakes it, and so does a
 /// deferred check.
-fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
+fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Rng) {
     let mut caller = caller(stage, purgatory, random);
     for nearer in [true, false] {
         let Some((record, handle)) = caller.park_calmly(PRIVATE, Misbehaviour::calm()) else {
@@ -151,7 +151,7 @@ fn the_sleeper_hears(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, rando
 }
 
 /// There is room for just as many as the limit says: no place of an ended operation has been lost.
-fn the_limit_is_exact(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
+fn the_limit_is_exact(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Rng) {
     let bounded_time = stage.plan.max_timeout != Duration::MAX;
     let Some(limit) = stage.plan.max_parked.filter(|_| !bounded_time) else {
         return;
@@ -172,7 +172,7 @@ fn the_limit_is_exact(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, rand
     }
 }
 
-fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Random) {
+fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Rng) {
     let open = stage.open();
     let keys = open.iter().flat_map(|record| record.keys.iter().copied());
     let keys = keys.collect::<HashSet<_>>();
@@ -210,7 +210,7 @@ fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Ran
 fn caller<'a>(
     stage: &'a Arc<Stage>,
     purgatory: &'a Purgatory<Operation>,
-    random: &'a mut Random,
+    random: &'a mut Rng,
 ) -> Caller<'a> {
     Caller {
         stage,

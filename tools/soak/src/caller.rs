@@ -5,9 +5,9 @@ mod end;
 mod park;
 
 use crate::panics::lock;
-use crate::random::Random;
 use crate::record::Record;
 use crate::stage::{Entry, Operation, Stage};
+use fastrand::Rng;
 use request_purgatory::Purgatory;
 use std::sync::Arc;
 use std::thread;
@@ -20,7 +20,7 @@ const DEPTH: u32 = 3;
 pub(crate) struct Caller<'a> {
     pub(crate) stage: &'a Arc<Stage>,
     pub(crate) purgatory: &'a Purgatory<Operation>,
-    pub(crate) random: &'a mut Random,
+    pub(crate) random: &'a mut Rng,
     /// The depth of the operation whose callback this is; `None` for an actor.
     pub(crate) callback: Option<u32>,
 }
@@ -28,8 +28,8 @@ pub(crate) struct Caller<'a> {
 impl Caller<'_> {
     /// A few calls from inside a callback.
     pub(crate) fn nested(stage: &Arc<Stage>, seed: u64, depth: u32) {
-        let mut random = Random::new(seed);
-        let stage = match random.below(4) {
+        let mut random = Rng::with_seed(seed);
+        let stage = match random.u64(..4) {
             0 => stage.neighbour().unwrap_or_else(|| stage.clone()),
             _ => stage.clone(),
         };
@@ -57,7 +57,7 @@ impl Caller<'_> {
                 self.stage.shut_down();
             }
         }
-        match self.random.below(1_000) {
+        match self.random.u64(..1_000) {
             0..420 => self.park(),
             420..560 => self.produce(),
             560..720 => self.satisfy(),
@@ -77,7 +77,7 @@ impl Caller<'_> {
     }
 
     fn look_around(&mut self) {
-        match self.random.below(40) {
+        match self.random.u64(..40) {
             0 => drop(self.purgatory.snapshot()),
             1..10 => drop(self.purgatory.watched_keys()),
             10..20 => drop(format!("{:?}", self.purgatory)),
@@ -87,7 +87,7 @@ impl Caller<'_> {
 
     fn pause(&mut self) {
         if self.callback.is_none() {
-            thread::sleep(Duration::from_micros(self.random.between(1, 1_000)));
+            thread::sleep(Duration::from_micros(self.random.u64(1..=1_000)));
         } else {
             thread::yield_now();
         }

@@ -8,10 +8,10 @@ use crate::ledger::Ledger;
 use crate::panics::{self, lock};
 use crate::plan::Plan;
 use crate::process;
-use crate::random::Random;
 use crate::report::{self, Memory, Monitor};
 use crate::rest;
 use crate::stage::Stage;
+use fastrand::Rng;
 use request_purgatory::threads::ReaperThread;
 use std::sync::Arc;
 use std::thread;
@@ -33,16 +33,16 @@ pub(crate) fn run(options: &Options) -> bool {
         }
     };
     let threads_between = process::threads();
-    let mut random = Random::new(options.seed);
-    let mut memory = Memory::new(options.duration);
+    let mut random = Rng::with_seed(options.seed);
+    let mut memory = Memory::new(options.duration());
     while ledger.discrepancies() == 0 {
-        let left = options.duration.saturating_sub(start.elapsed());
+        let left = options.duration().saturating_sub(start.elapsed());
         if left.is_zero() {
             break;
         }
         // Every epoch has a seed of its own: how much of it was used, schedules decide.
-        let mut random = Random::new(random.next());
-        let duration = Duration::from_millis(random.between(200, 900)).min(left);
+        let mut random = Rng::with_seed(random.u64(..));
+        let duration = Duration::from_millis(random.u64(200..=900)).min(left);
         epoch(&ledger, &shared, &mut random, options.threads, duration);
         threads_are_back(&ledger, threads_between);
         memory.sample(start.elapsed());
@@ -59,13 +59,13 @@ pub(crate) fn run(options: &Options) -> bool {
 fn epoch(
     ledger: &Arc<Ledger>,
     shared: &ReaperThread,
-    random: &mut Random,
-    threads: usize,
+    random: &mut Rng,
+    threads: u16,
     duration: Duration,
 ) {
     let mut stages = Vec::new();
     let mut helpers = Vec::new();
-    for _ in 0..random.between(1, 3) {
+    for _ in 0..random.u64(1..=3) {
         match Stage::build(Plan::random(random), ledger, shared, Caller::nested) {
             Ok((stage, purgatory, helper)) => {
                 lock(&ledger.current).push(stage.accounts.clone());
@@ -81,7 +81,7 @@ fn epoch(
     let actors = (0..threads).map(|_| {
         let actor = Actor {
             stages: stages.clone(),
-            random: Random::new(random.next()),
+            random: Rng::with_seed(random.u64(..)),
             duration,
         };
         thread::spawn(move || actor.run())

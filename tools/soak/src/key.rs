@@ -2,7 +2,7 @@
 
 use crate::ledger::Accounts;
 use crate::panics;
-use crate::random::Random;
+use fastrand::Rng;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -65,30 +65,30 @@ impl Hash for Key {
 }
 
 /// Any key.
-pub(crate) fn any(random: &mut Random) -> u32 {
-    let number = match random.below(16) {
-        0..4 => random.below(HOT),
-        4..10 => HOT + random.below(SMALL),
-        _ => u64::from(OFFSETS) + random.below(LARGE),
+pub(crate) fn any(random: &mut Rng) -> u32 {
+    let number = match random.u64(..16) {
+        0..4 => random.u64(..HOT),
+        4..10 => HOT + random.u64(..SMALL),
+        _ => u64::from(OFFSETS) + random.u64(..LARGE),
     };
     number as u32
 }
 
 /// A key with an offset.
-pub(crate) fn with_offset(random: &mut Random) -> u32 {
-    let number = match random.below(3) {
-        0 => random.below(HOT),
-        _ => HOT + random.below(SMALL),
+pub(crate) fn with_offset(random: &mut Rng) -> u32 {
+    let number = match random.u64(..3) {
+        0 => random.u64(..HOT),
+        _ => HOT + random.u64(..SMALL),
     };
     number as u32
 }
 
 /// From one to five keys; one of them twice at times.
-pub(crate) fn some(random: &mut Random) -> Vec<u32> {
-    let mut keys = (0..random.between(1, 5))
+pub(crate) fn some(random: &mut Rng) -> Vec<u32> {
+    let mut keys = (0..random.u64(1..=5))
         .map(|_| any(random))
         .collect::<Vec<_>>();
-    if random.once_in(8) {
+    if random.u64(..8) == 0 {
         keys.push(keys[0]);
     }
     keys

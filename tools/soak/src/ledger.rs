@@ -1,7 +1,7 @@
 //! Counts: of one stage (its accounts) and of the whole run (the ledger).
 
-use crate::histogram::Histogram;
 use crate::panics::lock;
+use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -123,7 +123,8 @@ impl Accounts {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) totals: Accounts,
-    pub(crate) lateness: Histogram,
+    /// In microseconds, each within 1 % of itself.
+    pub(crate) lateness: Mutex<Histogram<u64>>,
     /// Whatever any thread does counts here: a run in which this stands still hangs.
     pub(crate) heartbeat: Count,
     pub(crate) epochs: Count,
@@ -140,9 +141,11 @@ const PRINTED: usize = 20;
 
 impl Ledger {
     pub(crate) fn new() -> Self {
+        const HOUR: u64 = 3_600_000_000;
+        let lateness = Histogram::new_with_max(HOUR, 2).expect("good bounds");
         Self {
             totals: Accounts::default(),
-            lateness: Histogram::new(),
+            lateness: Mutex::new(lateness),
             heartbeat: Count::default(),
             epochs: Count::default(),
             purgatories: Count::default(),

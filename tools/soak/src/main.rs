@@ -14,7 +14,7 @@
 //! | the run | `cli`, `epoch`, `rest`, `audit`, `report`, `process` |
 //! | what is done | `actor`, `caller`, `misbehaviour`, `panics`, `key` |
 //! | what is worked on | `stage` with its operations and helpers, `plan` |
-//! | the accounts | `ledger`, `record`, `histogram` |
+//! | the accounts | `ledger`, `record` |
 
 mod actor;
 #[path = "../../../tests/support/allocated.rs"]
@@ -23,34 +23,23 @@ mod audit;
 mod caller;
 mod cli;
 mod epoch;
-mod histogram;
 mod key;
 mod ledger;
 mod misbehaviour;
 mod panics;
 mod plan;
 mod process;
-mod random;
 mod record;
 mod report;
 mod rest;
 mod stage;
 
+use clap::Parser;
+use cli::Options;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let options = match cli::parse(std::env::args().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            println!("{}", cli::USAGE);
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("soak: {error}\n\n{}", cli::USAGE);
-            return ExitCode::from(2);
-        }
-    };
-    match epoch::run(&options) {
+    match epoch::run(&Options::parse()) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }

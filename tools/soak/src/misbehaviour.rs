@@ -1,6 +1,6 @@
 //! How an operation misbehaves: decided when it is made, so that the seed decides it.
 
-use crate::random::Random;
+use fastrand::Rng;
 use std::time::Duration;
 
 /// A hook of an operation.
@@ -35,34 +35,34 @@ impl Misbehaviour {
         }
     }
 
-    pub(crate) fn random(random: &mut Random) -> Self {
+    pub(crate) fn random(random: &mut Rng) -> Self {
         Self {
-            panics: random.once_in(40).then(|| any(random)),
-            reenters: random.once_in(6).then(|| (hook(random), random.next())),
-            sleeps: random.once_in(30).then(|| {
-                let micros = match random.below(400) {
+            panics: (random.u64(..40) == 0).then(|| any(random)),
+            reenters: (random.u64(..6) == 0).then(|| (hook(random), random.u64(..))),
+            sleeps: (random.u64(..30) == 0).then(|| {
+                let micros = match random.u64(..400) {
                     0 => 20_000,
                     1..40 => 1_000,
-                    _ => random.between(1, 60),
+                    _ => random.u64(1..=60),
                 };
                 (hook(random), Duration::from_micros(micros))
             }),
-            locks: random.once_in(10).then(|| hook(random)),
+            locks: (random.u64(..10) == 0).then(|| hook(random)),
             shuts_down: false,
         }
     }
 }
 
 /// A hook that may call the purgatory.
-fn hook(random: &mut Random) -> At {
-    match random.below(2) {
-        0 => At::Examination(random.between(1, 4) as u32),
+fn hook(random: &mut Rng) -> At {
+    match random.u64(..2) {
+        0 => At::Examination(random.u64(1..=4) as u32),
         _ => At::Completion,
     }
 }
 
-fn any(random: &mut Random) -> At {
-    match random.below(3) {
+fn any(random: &mut Rng) -> At {
+    match random.u64(..3) {
         0 => At::Drop,
         _ => hook(random),
     }

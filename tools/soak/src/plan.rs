@@ -1,6 +1,6 @@
 //! Of what make a purgatory is, and how it is to end.
 
-use crate::random::Random;
+use fastrand::Rng;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,28 +56,27 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn random(random: &mut Random) -> Self {
+    pub(crate) fn random(random: &mut Rng) -> Self {
         use Driver::{Own, Polled, Reactor, Shared};
+        use Finish::{Callback, Cancel, Force, Shutdown};
         use Place::{Executor, Inline, OwnThread};
         let micros = Duration::from_micros;
         Self {
-            driver: random.pick(&[Own, Own, Shared, Reactor, Polled]),
-            place: random.pick(&[Place::Default, Inline, OwnThread, Executor]),
-            tick: random.pick(&[micros(100), micros(1_000), micros(1_000), micros(7_000)]),
-            wheel_size: random.pick(&[2, 7, 64, 64, 256]),
-            max_parked: random.pick(&[None, None, Some(64), Some(1_000), Some(5_000)]),
-            max_timeout: random.pick(&[Duration::MAX, Duration::MAX, micros(150_000)]),
-            early: random.once_in(3).then(|| Early {
-                calls: random.between(1, 20_000),
-                from_callback: random.once_in(2),
+            driver: pick(random, &[Own, Own, Shared, Reactor, Polled]),
+            place: pick(random, &[Place::Default, Inline, OwnThread, Executor]),
+            tick: micros(pick(random, &[100, 1_000, 1_000, 7_000])),
+            wheel_size: pick(random, &[2, 7, 64, 64, 256]),
+            max_parked: pick(random, &[None, None, Some(64), Some(1_000), Some(5_000)]),
+            max_timeout: pick(random, &[Duration::MAX, Duration::MAX, micros(150_000)]),
+            early: (random.u64(..3) == 0).then(|| Early {
+                calls: random.u64(1..=20_000),
+                from_callback: random.bool(),
             }),
-            finish: random.pick(&[
-                Finish::Shutdown,
-                Finish::Drop,
-                Finish::Callback,
-                Finish::Cancel,
-                Finish::Force,
-            ]),
+            finish: pick(random, &[Shutdown, Finish::Drop, Callback, Cancel, Force]),
         }
     }
+}
+
+fn pick<T: Copy>(random: &mut Rng, choices: &[T]) -> T {
+    choices[random.usize(..choices.len())]
 }

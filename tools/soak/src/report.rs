@@ -21,7 +21,7 @@ const GROWTH_KIB: usize = 256;
 pub(crate) fn begin(options: &Options) {
     println!(
         "soak: {:?}, seed {}, {} threads\nmachine: {}",
-        options.duration,
+        options.duration(),
         options.seed,
         options.threads,
         process::machine()
@@ -157,14 +157,21 @@ pub(crate) fn end(ledger: &Ledger, memory: &Memory, options: &Options, elapsed: 
         "found busy, and ended by the other thread",
         accounts.waited.read(),
     );
-    let late = &ledger.lateness;
+    let (late, micros) = (lock(&ledger.lateness), Duration::from_micros);
     println!(
         "lateness of expiries, tick and completion thread included: p50 {:?}, p99 {:?}, max {:?}",
-        late.quantile(0.5),
-        late.quantile(0.99),
-        late.max()
+        micros(late.value_at_quantile(0.5)),
+        micros(late.value_at_quantile(0.99)),
+        micros(late.max())
     );
-    print!("{late}");
+    for bucket in late.iter_log(1, 2.0) {
+        let count = bucket.count_since_last_iteration();
+        if count > 0 {
+            let share = count as f64 * 100.0 / late.len() as f64;
+            let bound = format!("{:?}", micros(bucket.value_iterated_to() + 1));
+            println!("  below {bound:>12} {count:>12} {share:>7.3} %");
+        }
+    }
     match memory.ends() {
         Some((warm, end)) => println!(
             "allocated after an epoch: at most {warm} KiB in the first quarter, {end} KiB (median) in the last"

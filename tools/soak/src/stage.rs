@@ -10,8 +10,8 @@ use crate::key::OFFSETS;
 use crate::ledger::{Accounts, Count, Ledger};
 use crate::panics::lock;
 use crate::plan::Plan;
-use crate::random::Random;
 use crate::record::{NEVER, Record};
+use fastrand::Rng;
 use request_purgatory::{
     Handle, Purgatory, purgatory::BuildError, purgatory::WeakRef, threads::ReaperThread,
     time::Clock,
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 const BOARD: usize = 1024;
-const SHELVES: u64 = 16;
+const SHELVES: usize = 16;
 /// An expiry that is later than this is taken for one that was forgotten.
 const TOO_LATE: Duration = Duration::from_secs(10);
 
@@ -135,8 +135,8 @@ impl Stage {
         record.is_ready() || record.wait.is_some_and(reached)
     }
 
-    pub(crate) fn remember(&self, record: &Arc<Record>, random: &mut Random) {
-        let mut shelf = lock(&self.shelves[random.below(SHELVES) as usize]);
+    pub(crate) fn remember(&self, record: &Arc<Record>, random: &mut Rng) {
+        let mut shelf = lock(&self.shelves[random.usize(..SHELVES)]);
         if shelf.records.len() >= shelf.clean_at {
             shelf.records.retain(|record| record.is_open());
             shelf.clean_at = 2 * shelf.records.len() + 1_000;
@@ -152,14 +152,14 @@ impl Stage {
     }
 
     /// Puts a handle where others find it; the handle that was there is dropped.
-    pub(crate) fn post(&self, entry: Option<Entry>, random: &mut Random) {
-        let place = &self.board[random.below(BOARD as u64) as usize];
+    pub(crate) fn post(&self, entry: Option<Entry>, random: &mut Rng) {
+        let place = &self.board[random.usize(..BOARD)];
         let before = std::mem::replace(&mut *lock(place), entry);
         drop(before);
     }
 
-    pub(crate) fn pick(&self, random: &mut Random) -> Option<Entry> {
-        lock(&self.board[random.below(BOARD as u64) as usize]).clone()
+    pub(crate) fn pick(&self, random: &mut Rng) -> Option<Entry> {
+        lock(&self.board[random.usize(..BOARD)]).clone()
     }
 
     pub(crate) fn posted(&self) -> Vec<Entry> {
@@ -179,7 +179,7 @@ impl Stage {
             self.complain("expired, though ready and checked in time".into(), record);
         }
         let late = Duration::from_nanos(now.saturating_sub(deadline));
-        self.ledger.lateness.record(late);
+        lock(&self.ledger.lateness).saturating_record(late.as_micros() as u64);
         if late > TOO_LATE {
             self.complain(format!("expired {late:?} late"), record);
         }

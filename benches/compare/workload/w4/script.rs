@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::random::Random;
+use fastrand::Rng;
 
 /// Keys that there are.
 const KEYS: u64 = 100;
@@ -37,7 +37,7 @@ pub(super) struct Arrival {
 impl Script {
     /// Requests at `rate` per second, for so long.
     pub(super) fn new(rate: usize, span: Duration, latency: Latency) -> Self {
-        let mut random = Random::new(2015);
+        let mut random = Rng::with_seed(2015);
         let median = latency.median.as_secs_f64();
         let sigma = (latency.third_quartile.as_secs_f64() / median).ln() / NORMAL_75;
         let requests = (rate as f64 * span.as_secs_f64()) as usize;
@@ -45,8 +45,8 @@ impl Script {
         let mut completions = Vec::with_capacity(requests);
         let mut time = 0.0;
         for index in 0..requests as u32 {
-            time += random.gap(rate as f64);
-            let latency = median * (sigma * random.normal()).exp();
+            time += exponential(&mut random) / rate as f64;
+            let latency = median * (sigma * normal(&mut random)).exp();
             let is_completed = latency < TIMEOUT.as_secs_f64();
             if is_completed {
                 completions.push((Duration::from_secs_f64(time + latency), index));
@@ -65,13 +65,25 @@ impl Script {
     }
 }
 
-fn three_keys(random: &mut Random) -> [u64; 3] {
-    let first = random.below(KEYS);
-    let second = (first + 1 + random.below(KEYS - 1)) % KEYS;
+fn three_keys(random: &mut Rng) -> [u64; 3] {
+    let first = random.u64(..KEYS);
+    let second = (first + 1 + random.u64(..KEYS - 1)) % KEYS;
     loop {
-        let third = random.below(KEYS);
+        let third = random.u64(..KEYS);
         if third != first && third != second {
             return [first, second, third];
         }
     }
+}
+
+/// Exponential, 1 on average: the gap between two events that come once in a unit of time.
+fn exponential(random: &mut Rng) -> f64 {
+    // Above 0, up to 1.
+    -(1.0 - random.f64()).ln()
+}
+
+/// Standard normal, by Box and Muller.
+fn normal(random: &mut Rng) -> f64 {
+    let radius = (2.0 * exponential(random)).sqrt();
+    radius * (std::f64::consts::TAU * random.f64()).cos()
 }

@@ -16,7 +16,7 @@ pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
     let clock = Instant::now();
     let purgatory = Purgatory::builder("cascade").clock(clock).build()?;
     let origin = clock.now().since_origin();
-    let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;
+    let measured = Measured::alone(scenario, &purgatory, Round::Own)?;
     // Time enough to park them all: about a microsecond each.
     let parking = Duration::from_micros(3) * operations;
     let buckets =

@@ -27,7 +27,7 @@ pub(super) fn run(scenario: Scenario, operations: u32, round: Round) -> Result<(
     if checks {
         crowd()?;
     }
-    let measured = Measured::alone(scenario.name(), &purgatory, round)?;
+    let measured = Measured::alone(scenario, &purgatory, round)?;
     if !checks {
         crowd()?;
     }

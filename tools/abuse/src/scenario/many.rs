@@ -21,7 +21,7 @@ pub(super) fn run(scenario: Scenario) -> Result<()> {
     };
     let purgatories = (0..PURGATORIES).map(build).collect::<Result<Vec<_>, _>>()?;
     let innocents = purgatories.first().context("there is one")?;
-    let measured = Measured::alone(scenario.name(), innocents, Round::Own)?;
+    let measured = Measured::alone(scenario, innocents, Round::Own)?;
     measured.abused(|| {
         let start = Instant::now();
         for (number, purgatory) in (0_u64..).zip(purgatories.iter().cycle()) {

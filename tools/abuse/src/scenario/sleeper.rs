@@ -4,9 +4,9 @@
 //! Inline completions promise nothing, and stand here to compare.
 
 use super::{completions, park};
+use crate::innocent::samples;
 use crate::operation::Kind;
-use crate::samples::Samples;
-use crate::table::brief;
+use crate::table::{brief, quantile};
 use anyhow::{Result, ensure};
 use request_purgatory::{Purgatory, threads::Dispatch, time::Clock};
 use std::sync::mpsc::channel;
@@ -58,15 +58,15 @@ fn one(way: &str, completions: Dispatch, sleeps: bool) -> Result<()> {
     }
     drop(tell);
     // It ends when the last of them is gone.
-    let mut late = told.into_iter().collect::<Vec<_>>();
+    let mut late = samples();
+    for it in told {
+        late.saturating_record(it.as_nanos() as u64);
+    }
     ensure!(
-        late.len() == OTHERS as usize,
+        late.len() == u64::from(OTHERS),
         "only {} completed",
         late.len()
     );
-    let mut samples = Samples::with_capacity(late.len());
-    late.drain(..).for_each(|late| samples.push(late));
-    samples.sort();
     // An expiry is booked a little after its completion, when its traces are gone.
     let all = u64::from(OTHERS) + u64::from(sleeps);
     while purgatory.stats().expired < all {
@@ -78,9 +78,9 @@ fn one(way: &str, completions: Dispatch, sleeps: bool) -> Result<()> {
         if sleeps { "sleeps 1 s" } else { "is not there" },
         brief(stats.lateness_total / all as u32),
         brief(stats.lateness_max),
-        brief(samples.quantile(0.5)),
-        brief(samples.quantile(0.99)),
-        brief(samples.max())
+        quantile(&late, 0.5),
+        quantile(&late, 0.99),
+        quantile(&late, 1.0)
     );
     Ok(())
 }

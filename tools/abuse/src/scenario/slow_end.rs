@@ -18,7 +18,7 @@ const OTHERS: u32 = 10_000;
 const FIRST: Duration = Duration::from_secs(1);
 
 pub(super) fn run(scenario: Scenario) -> Result<()> {
-    completions::each(|way, completions| one(format!("{}, {way}", scenario.name()), completions))
+    completions::each(|way, completions| one(format!("{scenario}, {way}"), completions))
 }
 
 fn one(name: String, completions: Dispatch) -> Result<()> {

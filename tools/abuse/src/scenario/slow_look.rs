@@ -12,7 +12,7 @@ const LASTS: Duration = Duration::from_secs(3);
 
 pub(super) fn run(scenario: Scenario) -> Result<()> {
     let purgatory = Purgatory::new("slow-look");
-    let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;
+    let measured = Measured::alone(scenario, &purgatory, Round::Own)?;
     park(&purgatory, Duration::MAX, Kind::SlowLook(LOOK), &[0])?;
     measured.abused(|| {
         let start = Instant::now();

@@ -15,7 +15,7 @@ const GRACE: Duration = Duration::from_millis(200);
 pub(super) fn run(scenario: Scenario, operations: u32) -> Result<()> {
     let clock = Instant::now();
     let purgatory = Purgatory::builder("storm").clock(clock).build()?;
-    let measured = Measured::alone(scenario.name(), &purgatory, Round::Own)?;
+    let measured = Measured::alone(scenario, &purgatory, Round::Own)?;
     // Time enough to park them all: about a microsecond each.
     let parking = GRACE + Duration::from_micros(3) * operations;
     let storm = clock.now().since_origin() + parking;

@@ -31,7 +31,7 @@ impl Caller<'_> {
     pub(super) fn produce(&mut self) {
         let key = key::with_offset(self.random);
         self.stage.append(key);
-        if self.random.once_in(5) {
+        if self.random.u64(..5) == 0 {
             return self.check_later(Key::new(key));
         }
         // Who is parked now, and satisfied by now, does not survive the check.
@@ -59,8 +59,8 @@ impl Caller<'_> {
         let record = &entry.record;
         let over = record.is_over();
         record.make_ready();
-        let key = self.random.pick(&record.keys);
-        match self.random.below(8) {
+        let key = record.keys[self.random.usize(..record.keys.len())];
+        match self.random.u64(..8) {
             0..4 => {
                 self.check(key);
                 self.was_checked(record, self.stage.now());
@@ -87,7 +87,7 @@ impl Caller<'_> {
     }
 
     pub(super) fn check_anything(&mut self) {
-        match self.random.below(8) {
+        match self.random.u64(..8) {
             0 => match self.pick() {
                 Some(entry) => {
                     let completed = entry.handle.check();
@@ -116,7 +116,7 @@ impl Caller<'_> {
             return;
         }
         let accounts = &self.stage.accounts;
-        match self.random.below(3) {
+        match self.random.u64(..3) {
             0 => {
                 let key = Key::bomb(accounts, false);
                 panics::tolerate(|| self.purgatory.check_later(key));

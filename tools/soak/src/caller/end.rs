@@ -74,10 +74,10 @@ impl Caller<'_> {
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        let timeout = match self.random.below(8) {
+        let timeout = match self.random.u64(..8) {
             0 => Duration::MAX,
             1 => Duration::from_secs(3_600),
-            _ => Duration::from_micros(self.random.below(200_000)),
+            _ => Duration::from_micros(self.random.u64(..200_000)),
         };
         let over = record.is_over();
         let before = record.deadline();

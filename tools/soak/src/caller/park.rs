@@ -4,9 +4,9 @@ use super::{Caller, DEPTH};
 use crate::key::{self, Key, OFFSETS};
 use crate::ledger::Ending;
 use crate::misbehaviour::{At, Misbehaviour};
-use crate::random::Random;
 use crate::record::Record;
 use crate::stage::{Entry, Operation};
+use fastrand::Rng;
 use request_purgatory::{
     Handle, purgatory::Admission, purgatory::RejectReason, purgatory::Rejected,
 };
@@ -18,12 +18,12 @@ use std::time::Duration;
 /// Operations that may be parked at once; beyond, actors do other things.
 const CROWD: u64 = 15_000;
 
-fn timeout(random: &mut Random) -> Duration {
-    let micros = match random.below(20) {
+fn timeout(random: &mut Rng) -> Duration {
+    let micros = match random.u64(..20) {
         0 => 0,
-        1..6 => random.below(5_000),
-        6..12 => random.below(50_000),
-        12..17 => random.below(250_000),
+        1..6 => random.u64(..5_000),
+        6..12 => random.u64(..50_000),
+        12..17 => random.u64(..250_000),
         17 => 3_600_000_000,
         18 => 400 * 86_400_000_000,
         _ => return Duration::MAX,
@@ -39,16 +39,16 @@ impl Caller<'_> {
         let mut numbers = key::some(self.random);
         let with_offset = numbers.iter().copied().find(|key| *key < OFFSETS);
         let wait = with_offset
-            .filter(|_| self.random.once_in(2))
-            .map(|key| (key, self.stage.offset(key) + self.random.below(30)));
-        if self.random.once_in(500) {
+            .filter(|_| self.random.bool())
+            .map(|key| (key, self.stage.offset(key) + self.random.u64(..30)));
+        if self.random.u64(..500) == 0 {
             numbers.clear();
         }
         let mut keys = numbers.iter().copied().map(Key::new).collect::<Vec<_>>();
         // In a callback that runs while its thread unwinds, the key would not go off: it would when it is removed.
-        let bomb = (self.random.once_in(400) && !thread::panicking()).then_some(key::BOMB);
+        let bomb = (self.random.u64(..400) == 0 && !thread::panicking()).then_some(key::BOMB);
         if bomb.is_some() {
-            let place = self.random.below(keys.len() as u64 + 1) as usize;
+            let place = self.random.usize(..=keys.len());
             keys.insert(place, Key::bomb(&self.stage.accounts, true));
         }
         numbers.extend(bomb);
@@ -105,7 +105,7 @@ impl Caller<'_> {
     }
 
     fn thin_out(&mut self) {
-        match self.random.once_in(2) {
+        match self.random.bool() {
             true => self.cancel_key(),
             false => self.force_key(),
         }
