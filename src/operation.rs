@@ -144,16 +144,16 @@ impl<'a, K> Cause<'a, K> {
     pub(crate) const DEADLINE: Self = Self(Reason::Deadline);
     pub(crate) const OTHER: Self = Self(Reason::Other);
 
-    /// The check of a key. `find` finds the operation's own one: `None` only if `Eq` of the key contradicts itself.
+    /// The check of a key. `find` finds that key among the keys of the operation: `None` only if `Eq` contradicts itself.
     pub(crate) fn of_key(find: &'a dyn Fn() -> Option<&'a K>) -> Self {
         Self(Reason::Key(find))
     }
 
-    /// The key of the operation that is checked. `None` if it is examined for another reason, or if one examination
-    /// stands for several checks.
+    /// The key that is checked, as the operation's own value of it. `None` if the operation is examined for another
+    /// reason, or if one examination stands for several checks.
     ///
-    /// Where the operation watches several keys, this compares them with the one that is checked. For a resolved key
-    /// that was checked by the plain one, it takes the lock of the key's list for an instant.
+    /// Compares keys of the operation with the one that is checked (`Eq`, or `Equivalent`), until one is equal. For a
+    /// resolved key that was checked by the plain one, it takes the lock of the key's list for an instant.
     pub fn key(&self) -> Option<&'a K> {
         match self.0 {
             Reason::Key(find) => find(),

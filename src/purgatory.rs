@@ -3,7 +3,8 @@
 // The life of an operation, file by file: `collect` and `keys` have the keys that it watches; `park` parks it; `check`
 // (by key or handle) and `as_handler` (for the engine: at its deadline, at the shutdown) find it again; `complete`
 // examines it and ends it. All of them are methods of `Inner`, the state that the handles share (`inner`). The watch
-// lists are in `src/watch.rs`, slots and deadlines in `src/engine.rs`.
+// lists are in `src/watch.rs`, slots and deadlines in `src/engine.rs`. A deadline comes from `src/reaper.rs` by
+// `src/engine/drive.rs` and `src/engine/expire.rs`. Where `on_complete` runs is decided in `src/engine/deliver.rs`.
 
 mod as_handler;
 mod check;
@@ -45,7 +46,7 @@ use crate::stats::Event;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, UserValues};
 use deferred::Deferred;
-use inner::{ForceCause, Inner, Own};
+use inner::{ForceChange, Inner, Own};
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
@@ -111,7 +112,7 @@ use std::time::Duration;
 /// differences.
 ///
 /// # Panics
-/// No method panics by itself, except [`new`](Self::new). A panic of `Hash` or `Eq` of a key goes through to the caller,
+/// No method panics by itself. A panic of `Hash` or `Eq` of a key goes through to the caller,
 /// after the completions of the operations that the call had ended by then
 /// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). A park
 /// returns the operation with [`RejectReason::Panicked`] if `try_complete`, `timeout` or the clock panics, or a key
@@ -155,8 +156,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// clock once, unless the operation knows its [arrival](DelayedOperation::arrival).
     ///
     /// # Errors
-    /// The operation comes back in a [`Rejected`]: there are no keys, the purgatory is full or shut down, a hook of
-    /// the operation panicked, or too many parks are nested.
+    /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) says why: there are no keys, the
+    /// purgatory or a key is full, the purgatory is draining or shut down, too many parks are nested, the system refused
+    /// the reaper a thread, or your code panicked (a hook, a key, the iterator of keys, the clock).
     pub fn try_complete_else_watch<'a>(
         &self,
         op: Op,
@@ -176,7 +178,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Examines every operation that watches `key`, and completes those that say they can. Returns how many this call
-    /// completed. The operations are examined in the order in which they were parked.
+    /// completed. Operations that watch the key [at a rank](Watch::at_rank) are examined first, in the order of ranks;
+    /// then the others, in the order in which they were parked.
     ///
     /// Call it after every change that could satisfy an operation on this key, with none of your own locks held that
     /// `try_complete` or `on_complete` of *any* operation take; where that cannot be, use
@@ -211,7 +214,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Checks all of `keys` for one event: an operation that watches several of them is examined once. Returns how many
-    /// operations this call completed. (Called from a `try_complete`, it examines it once for each key.)
+    /// operations this call completed. (Inside a `try_complete`, each key is checked by itself, later, and this returns 0.)
     ///
     /// Runs and locks as [`check_and_complete`](Self::check_and_complete) does for each key.
     pub fn check_and_complete_all<'q, Q>(&self, keys: impl IntoIterator<Item = &'q Q>) -> usize
@@ -267,20 +270,20 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         self.shared.inner.force_key(key, None)
     }
 
-    /// Runs `cause` on every operation that watches `key`, and then completes it as satisfied. `cause` changes the
-    /// operation, for instance sets the error that its `on_complete` answers with. Returns, runs and locks as
+    /// Runs `change` on every operation that watches `key`, and then completes it as satisfied. `change` may
+    /// set the error that its `on_complete` answers with, for instance. Returns, runs and locks as
     /// [`force_complete_for_key`](Self::force_complete_for_key) does. (Kafka's `completeAllExceptionally`.)
     ///
-    /// The cause also reaches an operation that another thread is examining: that thread runs `cause`, and then completes
-    /// the operation, unless it finds it satisfied. So `cause` may run on several threads, also after this call has
+    /// The change also reaches an operation that another thread is examining: that thread runs `change`, and then completes
+    /// the operation, unless it finds it satisfied. So `change` may run on several threads, also after this call has
     /// returned. No lock is held while it runs. If it panics, the panic is counted, and the operation ends all the same.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,
-        cause: impl Fn(&mut Op) + Send + Sync + 'static,
+        change: impl Fn(&mut Op) + Send + Sync + 'static,
     ) -> usize {
-        let cause: ForceCause<Op> = Arc::new(cause);
-        self.shared.inner.force_key(key, Some(&cause))
+        let change: ForceChange<Op> = Arc::new(change);
+        self.shared.inner.force_key(key, Some(&change))
     }
 
     /// Checks `key` for one completion: now or, inside an examination, when the timer is driven next. (A nested check
@@ -335,9 +338,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// After that the number of parked operations only falls.
     ///
     /// A completion that another thread runs inside its own call, of a check that satisfied the operation for instance,
-    /// may still be running: this call does not wait for it. Looks again every 5 ms at most. Where no thread of the
-    /// library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The time
-    /// is that of the system, not of the [`clock`](crate::purgatory::Builder::clock).
+    /// may still be running: this call does not wait for it. Looks again after pauses of at most 5 ms. Where no thread of
+    /// the library drives the timer, this call does ([`advance`](Self::advance)). In a callback it does not wait. The
+    /// time is that of the system, not of the [`clock`](crate::purgatory::Builder::clock).
     pub fn drain(&self, limit: Duration) -> usize {
         drain(&self.shared.inner, limit)
     }
@@ -375,7 +378,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     // `is_empty`, `stats`, `advance`, `next_deadline`, `is_shut_down`, `downgrade`: in `src/engine/shared_handle.rs`.
-    shared_methods!("operations");
+    shared_methods!("operations"
+        /// Makes deferred checks as well. `try_complete` of an operation whose deadline has passed, or that a deferred check
+        /// examines, runs on this thread. Inside a `try_complete`, deferred checks are left for the next call; inside one
+        /// that is asked because a deadline has passed, everything is left, and this returns 0.
+    );
 }
 
 shared_type!([Op: DelayedOperation, S: KeyHasher] Purgatory, Purgatory<Op, S>, Inner<Op, S>, (S, Own));

@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use std::io;
 use std::time::Duration;
 
-/// How long the reaper waits before it drives a purgatory again that panicked (because of the user's clock, say).
+/// The rest after a call of [`Driven::drive`] that panics (because of the user's clock, say).
 const AFTER_PANIC: Option<Duration> = Some(Duration::from_millis(100));
 
-/// A purgatory, timer or tracker, as the reaper sees it.
+/// A purgatory, timer or tracker, as the reaper sees it: every handler, in `src/engine/drive.rs`.
 pub(crate) trait Driven: Send + Sync {
     /// Expires timers whose deadline has passed, makes deferred checks, and reclaims. Returns how long the reaper may
-    /// sleep, if it is not woken; `None` after the shutdown, from which on this is not driven any more.
+    /// sleep ([`Duration::MAX`]: until it is woken); `None` after the shutdown: the reaper then forgets it.
     fn drive(self: Arc<Self>) -> Option<Duration>;
 }
 

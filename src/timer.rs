@@ -45,7 +45,8 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown).
+/// Cloning is cheap, and clones are the same timer. When the last one is dropped, it is [shut down](Self::shutdown): the
+/// payloads are dropped on this thread, and the drop waits for each thread of the timer for at most about 10 ms.
 ///
 /// The callback may call every method. No method holds a lock of the library while your code runs, and only
 /// [`shutdown`](Self::shutdown) waits for your code. Of the methods, only [`advance`](Self::advance) runs the callback,
@@ -76,7 +77,7 @@ impl<T: Send + 'static, W: Scheme> Timer<T, W> {
     ///
     /// # Errors
     /// The payload comes back in a [`Rejected`]: the timer is full or shut down, the timeout is longer than a simple
-    /// wheel holds, or the clock panicked.
+    /// wheel holds, the clock panicked, or the system refused a thread.
     pub fn start(&self, timeout: Duration, payload: T) -> Result<TimerId, Rejected<T>> {
         let inner = &self.shared.inner;
         let address = inner.start(timeout, payload)?;

@@ -53,8 +53,8 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Cloning is cheap, and clones are the same tracker. When the last one is dropped, it is
-/// [shut down](Self::shutdown).
+/// Cloning is cheap, and clones are the same tracker. When the last one is dropped, it is [shut down](Self::shutdown):
+/// the values are dropped on this thread, and the drop waits for each thread of the tracker for at most about 10 ms.
 ///
 /// The callback may call every method. It gets the [token](FencingToken) of the value that has expired: where its key
 /// has another value by now, that one has a [greater token](Self::token). No method holds a lock of the library while
@@ -79,8 +79,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     /// Takes the lock of the key's map shard and, within it, that of a timer shard. Reads the clock once.
     ///
     /// # Errors
-    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, or `Hash` or `Eq` of a key or the
-    /// clock panicked. A value that was kept before stays.
+    /// The value comes back in a [`Rejected`]: the tracker is full or shut down, `Hash` or `Eq` of a key or the clock
+    /// panicked, or the system refused a thread. A value that was kept before stays.
     pub fn track(
         &self,
         key: K,
@@ -115,8 +115,8 @@ impl<K: Key, V: Send + 'static, S: KeyHasher> Tracker<K, V, S> {
     ///
     /// # Errors
     /// The value comes back in a [`Rejected`]: the value with this token is not kept any more
-    /// ([`StaleToken`](crate::purgatory::RejectReason::StaleToken)), the tracker is shut down, or `Hash` or `Eq` of a key
-    /// or the clock panicked.
+    /// ([`StaleToken`](crate::purgatory::RejectReason::StaleToken)), the tracker is shut down, `Hash` or `Eq` of a key or
+    /// the clock panicked, or the system refused a thread.
     pub fn replace_if(
         &self,
         key: K,

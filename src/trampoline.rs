@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// A call that waits for the end of the outermost call.
-pub(crate) type DeferredCall = Box<dyn FnOnce()>;
+pub(crate) type WaitingCall = Box<dyn FnOnce()>;
 
 /// Names the operation that a thread is examining, among those of all purgatories: the address of its slot in memory,
 /// and which occupant of the slot it is.
@@ -69,9 +69,9 @@ impl Examination {
 
 /// What waits for the end of the outermost call.
 struct Waiting {
-    calls: VecDeque<DeferredCall>,
+    calls: VecDeque<WaitingCall>,
     /// They run when no call waits.
-    checks: VecDeque<DeferredCall>,
+    checks: VecDeque<WaitingCall>,
     /// What is known of the checks, by purgatory, until none waits.
     known: Vec<Rc<dyn Any>>,
 }
@@ -122,7 +122,7 @@ impl Trampoline {
     }
 
     /// Runs `call` outside every callback: now, or when the outermost call is about to return.
-    pub(crate) fn run(&self, call: DeferredCall) {
+    pub(crate) fn run(&self, call: WaitingCall) {
         match self.outermost {
             true => call(),
             false => run_later(call),
@@ -171,7 +171,7 @@ fn leave_after_waiting() {
 
 /// Runs `call` when the outermost call of this thread, which is in progress, is about to return; or now, if the thread
 /// is just ending.
-pub(crate) fn run_later(call: DeferredCall) {
+pub(crate) fn run_later(call: WaitingCall) {
     let mut call = Some(call);
     let queued = WAITING.try_with(|waiting| {
         waiting.borrow_mut().calls.extend(call.take());
@@ -199,7 +199,7 @@ fn run_waiting() -> Panics {
     panics
 }
 
-/// Runs one deferred call, or else one nested check. `false` if none waits. (Nothing waits if the queues are gone
+/// Runs one call that waits, or else one nested check. `false` if none waits. (Nothing waits if the queues are gone
 /// because the thread is ending.)
 fn run_one() -> bool {
     let next = WAITING.try_with(|waiting| {
@@ -281,9 +281,9 @@ pub(crate) fn known_of_nested_checks<T: 'static>(
     found.ok()
 }
 
-/// Runs `check` when the outermost call is about to return, and no deferred call waits. The queue is there: it
+/// Runs `check` when the outermost call is about to return, and no other call waits. The queue is there: it
 /// has just [told](known_of_nested_checks) what it knows.
-pub(crate) fn queue_check(check: DeferredCall) {
+pub(crate) fn queue_check(check: WaitingCall) {
     WAITING.with(|waiting| waiting.borrow_mut().checks.push_back(check));
 }
 

@@ -73,9 +73,9 @@ impl Worker {
         (ended.try_recv() != Err(TryRecvError::Disconnected)).then_some(name)
     }
 
-    /// Waits for the thread to end, unless this is called from a callback: the callback may run on that thread, or on
-    /// one for which that thread waits. The thread then ends by itself, and a later call may still wait for it. If there
-    /// is a limit, a thread that needs longer ends by itself, and no later call waits for it.
+    /// Waits for the thread to end, for at most `limit` if there is one. A thread that needs longer ends by itself, and no
+    /// later call waits for it. Inside a callback this does not wait, because the callback may run on that thread, or on
+    /// one for which that thread waits; a later call still may.
     pub(crate) fn join(&self, limit: Option<Duration>) {
         if let (Some(started), Some(handle)) = (self.0.get(), self.take_handle()) {
             let ended = limit.map(|limit| started.ended.recv_timeout(limit));

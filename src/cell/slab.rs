@@ -218,9 +218,9 @@ impl<'a, P> Held<'a, P> {
         })
     }
 
-    /// Releases the operation, unless another thread has left a mark. If the mark only asks for another examination,
-    /// releases it as well, unless the caller will `examine_again`. Then the answer is `true`, and the caller must
-    /// arrange for that examination.
+    /// Releases the operation, unless another thread has left a mark. `Ok(false)`: there was none. `Ok(true)`: the mark
+    /// asks for another examination only, for which the caller must arrange, because it will not `examine_again`. `Err`:
+    /// the caller still holds it, and acts on the mark.
     #[inline(always)]
     pub fn release(self, examine_again: bool) -> Result<bool, (Self, Unreleased)> {
         match self.slot.state.release(self.at.generation(), examine_again) {

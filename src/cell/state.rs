@@ -223,9 +223,9 @@ impl State {
     /// held -> parked, unless a mark forbids it. Only the holder calls this, after an examination that completed
     /// nothing.
     ///
-    /// A holder that will not `examine_again` lets go of an operation with a recheck mark, and the answer is `true`: it
-    /// must arrange for another examination. If there is an ending mark as well, it does not let go: it makes that
-    /// examination, and ends the operation.
+    /// A holder that will not `examine_again` lets go of an operation that has only a recheck mark. The answer is
+    /// `Ok(true)` then, and the holder must arrange for another examination; without a mark it is `Ok(false)`. If there
+    /// is an ending mark as well, the holder does not let go: it makes that examination, and ends the operation.
     #[inline(always)]
     pub fn release(&self, generation: u32, examine_again: bool) -> Result<bool, Unreleased> {
         // Most have no mark.

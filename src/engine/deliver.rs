@@ -131,10 +131,11 @@ pub(crate) fn deliver_all<H: Handler>(
         true => complete(&**handler, ended),
         false => trampoline.run(job(handler, vec![ended], false)),
     };
-    let goes = |ended: &_| runs_elsewhere::<H>(handler, ended, run_on);
+    let is_elsewhere = |ended: &_| runs_elsewhere::<H>(handler, ended, run_on);
     let (elsewhere, here): (Vec<_>, _) = match &engine.dispatch {
+        // Nothing is sorted where all of it runs here.
         Dispatch::Inline => (Vec::new(), all),
-        _ => all.into_iter().partition(goes),
+        _ => all.into_iter().partition(is_elsewhere),
     };
     match &engine.dispatch {
         // One job for each: they may run side by side.
@@ -144,7 +145,7 @@ pub(crate) fn deliver_all<H: Handler>(
             let _ = engine.guarded(|| executor(job));
         }),
         // One job for all: the thread runs them one after the other anyway.
-        _ if !elsewhere.is_empty() => {
+        Dispatch::OwnThread if !elsewhere.is_empty() => {
             let job = job(handler, elsewhere, false);
             // After the shutdown the thread takes no more; and the system may refuse the thread.
             let refused = match &engine.threads.completions {
@@ -155,7 +156,7 @@ pub(crate) fn deliver_all<H: Handler>(
                 trampoline.run(job);
             }
         }
-        _ => {}
+        Dispatch::OwnThread | Dispatch::Inline => {}
     }
     here.into_iter().for_each(run_here);
 }

@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 use crate::time::ticks::NEVER;
 use std::time::Duration;
 
-/// Expires payloads, makes deferred calls and reclaims, by the time that it is now. Returns how many payloads expired.
+/// Expires payloads, makes deferred checks and reclaims, by the time that it is now. Returns how many payloads expired.
 ///
 /// Timers that user code starts meanwhile, however close, are left for the next call, so that this one ends.
 pub(crate) fn advance<H: Handler>(handler: &Arc<H>) -> usize {

@@ -22,10 +22,10 @@ use std::time::Duration;
 /// At most this many payloads expire before their completions run, and are reclaimed together.
 const BATCH: usize = 8 * SLICE;
 
-/// Runs the deferred calls, and expires every payload whose deadline has passed. Returns how many payloads expired.
+/// Makes the deferred checks, and expires every payload whose deadline has passed. Returns how many payloads expired.
 ///
-/// A check that was deferred before the deadline is made before the expiry. But deferred calls and timers take turns:
-/// when a tick has passed, the timers that have become due fire before the next slice of a deferred call.
+/// A check that was deferred before the deadline is made before the expiry. But deferred checks and timers take turns:
+/// when a tick has passed, the timers that have become due fire before the next slice of a deferred check.
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
     let examination = Examining::current();
@@ -118,6 +118,7 @@ fn expire_in<H: Handler>(
         } else {
             handler.reclaim(unreclaimed);
         }
+        // What has expired goes where the builder says. The caller completes those whose `try_complete` panicked.
         deliver_all(handler, trampoline, all, RunOn::Caller);
     }
     expired

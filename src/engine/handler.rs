@@ -70,12 +70,12 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// Runs the user's code for a payload that has ended; the caller catches its panics.
     fn complete(&self, left: Self::Left, ending: Ending);
 
-    /// How many calls were deferred until the timer is driven.
+    /// How many checks were deferred until the timer is driven.
     fn deferred(&self) -> usize {
         0
     }
 
-    /// Runs one deferred call; `pause` is called between slices of a long one.
+    /// Makes one deferred check; `pause` is called between slices of a long one.
     fn run_deferred(self: &Arc<Self>, _pause: &mut dyn FnMut()) {}
 
     /// The thread that drives the timer finds no deadline: gives memory back.
@@ -84,7 +84,7 @@ pub(crate) trait Handler: Send + Sync + Sized + 'static {
     /// The last handle was dropped: drops the payloads that the shutdown left for its caller.
     fn on_dropped(&self) {}
 
-    /// The shutdown has ended every payload, or left that to the thread that holds it. Drops all deferred calls, and
+    /// The shutdown has ended every payload, or left that to the thread that holds it. Drops all deferred checks, and
     /// takes no more.
     fn on_closed(&self) {}
 }

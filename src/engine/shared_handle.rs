@@ -97,7 +97,7 @@ debug_fields!([T] WeakRef<T>, "WeakRef", |it| alive: it.shutdown.strong_count() 
 
 /// The methods that every public type over a [`SharedHandle`] in its field `shared` has, written once.
 macro_rules! shared_methods {
-    ($what:literal) => {
+    ($what:literal $(#[$checks:meta])*) => {
         #[doc = concat!("Whether there are no ", $what, " now. Takes no lock.")]
         pub fn is_empty(&self) -> bool {
             self.stats().parked == 0
@@ -108,16 +108,15 @@ macro_rules! shared_methods {
             self.shared.inner.engine.stats()
         }
 
-        #[doc = concat!("Expires ", $what, " whose deadline has passed, and makes deferred checks.")]
-        /// For use without a reaper (with one, it is harmless). Returns how many expired.
+        #[doc = concat!("Expires ", $what, " whose deadline has passed. For use without a reaper (with one, it is")]
+        /// harmless). Returns how many expired.
         ///
-        /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says; `try_complete` of an operation whose
-        /// deadline has passed, or that a deferred check examines, runs on this thread. Timers that your code starts
-        /// meanwhile are left for the next call. Inside a `try_complete`, deferred checks are left for the next call as
-        /// well; inside one that is asked because a deadline has passed, everything is left, and this returns 0.
+        /// Your code runs where [`Dispatch`](crate::threads::Dispatch) says. Timers that your code starts meanwhile are
+        /// left for the next call.
+        $(#[$checks])*
         ///
-        /// Takes the lock of every timer shard in turn, for 64 timers at a time, and for each ended operation those of
-        /// the map shards of its keys. Reads the clock; if that panics, so does this call.
+        /// Takes the lock of every timer shard in turn, for 64 timers at a time, and those of the map shards of the keys
+        /// of what has expired. Reads the clock; if that panics, so does this call.
         pub fn advance(&self) -> usize {
             crate::engine::drive::advance(&self.shared.inner)
         }

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// What is parked in [`Waits`](super::Waits): a predicate and the way to its future, or the way to a listener.
 ///
 /// [`Purgatory::wait`](crate::Purgatory::wait) and the calls beside it make one. A cancel by key or handle returns it;
-/// its destructor tells its future or listener that it was cancelled. It is not for another park: its future would not
-/// cancel that one, and its listener would take that for a check.
+/// its destructor tells its future or listener that it was cancelled. Do not park it again: its future would not cancel
+/// the second park, and checks of the second park would wake its listener.
 pub struct WaitOperation<K> {
     timeout: Duration,
     role: Role<K>,

@@ -23,7 +23,7 @@ reasons! {
         /// There was no key to watch. The predicate of a wait was not called.
         NoKeys = "no key was given, and a wait needs at least one to watch",
         /// The predicate or `try_complete` panicked, or the waker of a listener's task; or, while it was being parked,
-        /// `Hash` or `Clone` of a key, or the clock.
+        /// `Hash`, `Eq` or `Clone` of a key, the iterator of keys, or the clock.
         Panicked = "the predicate (`try_complete`), a waker, a key or the clock panicked",
         /// It was forced to end, by key or handle, without a value: for instance the leader is lost, or the topic
         /// deleted.

@@ -78,7 +78,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
             let Some((check, bound)) = self.deferred.next() else {
                 return;
             };
-            self.check_deferred(&check, &bound, RunOn::Dispatch, pause);
+            self.check_waiting(&check, &bound, RunOn::Dispatch, pause);
             // The destructor of a key may panic.
             drop_user_value(check);
         });
@@ -86,12 +86,12 @@ impl<Op: DelayedOperation, S: KeyHasher> Handler for Inner<Op, S> {
 
     fn on_idle(&self) {
         self.watch.shrink();
-        self.forget_causes();
+        self.forget_changes();
     }
 
     fn on_closed(&self) {
         self.weak.cut();
-        self.forget_causes();
+        self.forget_changes();
         for check in self.deferred.close() {
             // The destructor of a key may panic.
             let _ = self.engine.guarded(|| drop_user_value(check));

@@ -38,7 +38,8 @@ use std::hash::Hash;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-/// A check of several operations. When it is dropped, the completions run.
+/// A check in progress. When it is dropped, it counts the examinations in vain; then its [`Outbox`] is dropped, which
+/// delivers what has ended.
 struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
     inner: &'a Arc<Inner<Op, S>>,
     endings: Outbox<'a, Inner<Op, S>>,
@@ -50,9 +51,9 @@ struct Check<'a, Op: DelayedOperation, S: KeyHasher> {
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Check<'_, Op, S> {
-    /// Breaks off the check where its bound ends. A completion uses that up only if it is for the key that is checked:
-    /// another one may have taken from another key. (An operation that another thread holds does not count either: it
-    /// may end otherwise.)
+    /// Examines one operation, and breaks off the check where its bound ends. A completion uses that up only if it is
+    /// for the key that is checked: another one may have taken from another key. (An operation that another thread holds
+    /// does not count either: it may end otherwise.)
     #[inline(always)]
     fn examine(
         &mut self,
@@ -95,6 +96,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             // Most checks find no watcher.
             None => 0,
             Some(_) if Examining::current().is_some() => self.check_key_nested(key, bound),
+            // It has no rank, so every bound reaches it.
             Some(Found::One(watcher)) => self.check_one(key, watcher),
             Some(found) => self.check_found(key, (found, &copied), bound, RunOn::Caller, || ()),
         }
@@ -117,8 +119,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         satisfied
     }
 
-    /// Makes a check that has waited; `pause` is called between slices. The thread examines no operation.
-    pub(crate) fn check_deferred(
+    /// Makes a check that has waited; `pause` is called between slices. Not to be called inside a `try_complete`.
+    pub(crate) fn check_waiting(
         self: &Arc<Self>,
         what: &Deferred<Op::Key>,
         bound: &Bound,
@@ -133,7 +135,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 }
             }
             Deferred::Operation(address) => {
-                self.check_several(*bound, run_on, |check| _ = check.examine(*address, None));
+                self.check_by(*bound, run_on, |check| _ = check.examine(*address, None));
                 pause();
             }
         }
@@ -161,14 +163,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         pause: impl FnMut(),
     ) -> usize {
         let checked = ByKey::new(key, &self.watch);
-        self.check_several(*bound, run_on, |check| {
+        self.check_by(*bound, run_on, |check| {
             let examine = |watcher| check.examine(watcher, Some(&checked));
             self.watch.visit(key, found, *bound, examine, pause);
         })
     }
 
-    /// Checks the operations that `visit` examines. Returns how many this completed.
-    fn check_several(
+    /// Makes a check: `visit` examines the operations. Returns how many this completed. Their completions have run by
+    /// then, or were handed over.
+    fn check_by(
         self: &Arc<Self>,
         bound: Bound,
         run_on: RunOn,
@@ -200,10 +203,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             self.check_nested(Deferred::key(checked.key.clone()), *bound, cause);
             return 0;
         }
-        self.check_several(*bound, RunOn::Caller, |check| {
+        self.check_by(*bound, RunOn::Caller, |check| {
             let mut examine = |watcher| check.examine(watcher, Some(&checked));
             match seen.only() {
-                // There is nothing to break off.
+                // It has no rank, so every bound reaches it, and there is nothing to break off.
                 Some(watcher) => _ = examine(watcher),
                 None => list.visit(*bound, examine),
             }
@@ -217,7 +220,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// the list was one (or took the list's lock): after that a load is enough to find the watchers that came before
     /// it. Otherwise the second look publishes.
     #[inline(never)]
-    pub(crate) fn check_single(
+    pub(crate) fn check_only(
         self: &Arc<Self>,
         checked: ByNumber<'_, Op::Key>,
         list: &Resolved<Op::Key>,
@@ -257,7 +260,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             return 0;
         }
         let mut examined = HashSet::new();
-        self.check_several(Bound::all(), RunOn::Caller, |check| {
+        self.check_by(Bound::all(), RunOn::Caller, |check| {
             for key in keys {
                 self.watch.visit_all(key, |watcher| {
                     if examined.insert(watcher) {
@@ -278,7 +281,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             None => {
                 let examine = |check: &mut Check<'_, Op, S>| _ = check.examine(address, None);
-                self.check_several(Bound::all(), RunOn::Caller, examine) == 1
+                self.check_by(Bound::all(), RunOn::Caller, examine) == 1
             }
         }
     }
@@ -336,7 +339,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             let (inner, waiting) = (self.clone(), check.waiting.clone());
             queue_check(Box::new(move || {
                 let bound = waiting.take().unwrap_or(Bound::all());
-                inner.check_deferred(&what, &bound, RunOn::Caller, || ());
+                inner.check_waiting(&what, &bound, RunOn::Caller, || ());
             }));
         } else if cause.is_for_a_mark() {
             drop(checks);

@@ -2,7 +2,7 @@
 
 use super::checked_key::Checked;
 use super::deferred::Deferred;
-use super::inner::{ForceCause, Inner, Parked, Stale};
+use super::inner::{ForceChange, Inner, Parked, Stale};
 use super::keys::Keys;
 #[cfg(debug_assertions)]
 use super::stuck::InProgress;
@@ -71,7 +71,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     /// Examines one operation for the key that is `checked`; for no key in particular if there is none. Returns it if
     /// this has ended it. If another thread holds it, that one will examine it again. If it was examined and stays
-    /// parked, the examination was `in_vain`.
+    /// parked, this calls `in_vain`.
     #[inline(always)]
     pub(crate) fn examine(
         self: &Arc<Self>,
@@ -118,15 +118,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         self.engine.guarded(|| held.with(try_complete))
     }
 
-    /// Hands a held operation that is being forced its cause, if one was left for it.
+    /// Hands a held operation that is being forced its change, if one was left for it.
     #[cold]
-    pub(crate) fn apply_cause(&self, held: &mut Held<'_, Parked<Op>>) {
-        if let Some(cause) = self.causes.take(held.address()) {
+    pub(crate) fn apply_change(&self, held: &mut Held<'_, Parked<Op>>) {
+        if let Some(change) = self.changes.take(held.address()) {
             let _examining = Examining::enter(held.examinee(), Why::Check);
             // A panic is counted, and the operation ends all the same.
             let engine = &self.engine;
-            let _ = engine.guarded(|| held.with(|parked| cause(&mut parked.op)));
-            let _ = engine.guarded(|| drop_user_value(cause));
+            let _ = engine.guarded(|| held.with(|parked| change(&mut parked.op)));
+            let _ = engine.guarded(|| drop_user_value(change));
         }
     }
 
@@ -167,7 +167,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                         pass = Some(self.engine.passes.begin());
                     }
                     if mark == Mark::Force {
-                        self.apply_cause(&mut held);
+                        self.apply_change(&mut held);
                     }
                     // The event may have been reported before the ending.
                     let ask = || self.examine_without_key(&mut held, Cause::OTHER, Why::Mark);
@@ -209,9 +209,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// handle or in the timer.
     ///
     /// The order matters. First the operation moves out and its references go stale, so that no other thread can end
-    /// it; then it leaves the watch lists, so that a thread that finds its ending counted finds no watch of it; last the
-    /// slot and the timer are freed, and the ending is counted. The caller does the second and third, now or (in a storm
-    /// of expiries, where the ending is counted first) later.
+    /// it. Then it leaves the watch lists, so that a thread that finds its ending counted finds no watch of it. Last the
+    /// slot and the timer are freed, and the ending is counted. The caller does the second and third. (An expiry counts
+    /// the endings of a batch first, and then reclaims the batch: in a storm, after the completions.)
     #[inline(always)]
     pub(crate) fn end(
         &self,
@@ -300,8 +300,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         true
     }
 
-    /// Completes every operation on `key`, after `cause` has changed it, if there is one. Returns how many this call did.
-    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, cause: Option<&ForceCause<Op>>) -> usize
+    /// Completes every operation on `key`, after `change`, if there is one. Returns how many this call did.
+    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, change: Option<&ForceChange<Op>>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -309,28 +309,28 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
-            if let Some(cause) = cause {
-                self.causes.add(watcher, cause);
+            if let Some(change) = change {
+                self.changes.add(watcher, change);
             }
             if let Some(mut held) = self.engine.claim(watcher, Mark::Force) {
-                self.apply_cause(&mut held);
+                self.apply_change(&mut held);
                 endings.push(self.end_and_reclaim(held, Ending::Forced));
                 forced += 1;
             }
         });
-        if cause.is_some() {
-            self.forget_causes();
+        if change.is_some() {
+            self.forget_changes();
         }
         forced
     }
 
-    /// Forgets the causes of operations that have ended otherwise. (The thread that ends one does not look for a cause: it
+    /// Forgets the changes of operations that have ended otherwise. (The thread that ends one does not look for a change: it
     /// would have to in every ending.)
-    pub(crate) fn forget_causes(&self) {
+    pub(crate) fn forget_changes(&self) {
         let trampoline = Trampoline::enter();
         let is_parked = |watcher| self.engine.is_parked(watcher);
-        // The destructor of a cause is the user's.
-        let _ = self.engine.guarded(|| self.causes.forget(is_parked));
+        // The destructor of a change is the user's.
+        let _ = self.engine.guarded(|| self.changes.forget(is_parked));
         self.engine.leave(trampoline);
     }
 

@@ -7,7 +7,7 @@ use crate::trampoline::{Trampoline, drop_user_value};
 use crate::watch::bound::Bound;
 use std::collections::{HashMap, VecDeque};
 
-/// The key or the operation that a deferred check is of.
+/// The key or the operation that a check is of which waits: a deferred one, or a nested one.
 ///
 /// A key is shared by the entries of a queue and of a map. So a map in which `Hash` panics never drops it, under the
 /// lock: destructors of keys are the user's.

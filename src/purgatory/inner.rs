@@ -47,7 +47,7 @@ pub(crate) struct Inner<Op: DelayedOperation, S> {
     /// Checks that wait until the timer is driven.
     pub(crate) deferred: DeferredChecks<Op::Key, S>,
     /// For operations that other threads hold.
-    pub(crate) causes: ForceCauses<Op>,
+    pub(crate) changes: ForceChanges<Op>,
     pub(crate) unreclaimed: ReclaimQueue<Stale<Op::Key>>,
     pub(crate) hasher: S,
 }
@@ -62,7 +62,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             engine,
             watch: WatchMap::new(hasher.clone(), map_shards, own.max_watchers),
             deferred: DeferredChecks::new(hasher.clone()),
-            causes: ForceCauses(Mutex::default()),
+            changes: ForceChanges(Mutex::default()),
             unreclaimed: ReclaimQueue::new(),
             hasher,
         });
@@ -78,40 +78,41 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     /// Leaves a check to the thread that drives the timer.
     pub(crate) fn defer(&self, check: Deferred<Op::Key>, bound: Bound) {
         if self.deferred.add(check, bound) {
+            // Tick 0 has passed: the thread makes the check as soon as it wakes.
             self.engine.announce_work(0);
         }
     }
 }
 
 /// Changes an operation that is about to be forced to complete: sets the error that it answers with, for instance.
-pub(crate) type ForceCause<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
+pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 
-/// Causes that wait for the thread that holds an operation, by the address of the operation.
+/// Changes that wait for the thread that holds an operation, by the address of the operation.
 ///
-/// A call that forces operations to complete with a cause hands the cause to each before it ends. An operation that
-/// another thread holds is ended by that thread, which finds the cause here.
+/// A call that forces operations to complete with a change hands the change to each before it ends. An operation that
+/// another thread holds is ended by that thread, which finds the change here.
 ///
-/// INVARIANT: a cause is left before the mark. A holder that finds the mark therefore finds the cause.
-pub(crate) struct ForceCauses<Op>(Mutex<HashMap<Address, ForceCause<Op>>>);
+/// INVARIANT: a change is left before the mark. A holder that finds the mark therefore finds the change.
+pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
-impl<Op: 'static> ForceCauses<Op> {
+impl<Op: 'static> ForceChanges<Op> {
     /// For an operation that will be marked next.
-    pub(crate) fn add(&self, address: Address, cause: &ForceCause<Op>) {
-        // A cause that stood there is dropped without the lock: its destructor is the user's.
-        let _before = self.0.lock().insert(address, cause.clone());
+    pub(crate) fn add(&self, address: Address, change: &ForceChange<Op>) {
+        // A change that stood there is dropped without the lock: its destructor is the user's.
+        let _before = self.0.lock().insert(address, change.clone());
     }
 
-    pub(crate) fn take(&self, address: Address) -> Option<ForceCause<Op>> {
+    pub(crate) fn take(&self, address: Address) -> Option<ForceChange<Op>> {
         self.0.lock().remove(&address)
     }
 
-    /// Forgets the causes of operations that have ended otherwise.
+    /// Forgets the changes of operations that have ended otherwise.
     pub(crate) fn forget(&self, is_parked: impl Fn(Address) -> bool) {
-        let mut causes = self.0.lock();
-        let all = std::mem::take(&mut *causes).into_iter();
+        let mut changes = self.0.lock();
+        let all = std::mem::take(&mut *changes).into_iter();
         let (parked, ended) = all.partition::<HashMap<_, _>, _>(|(at, _)| is_parked(*at));
-        *causes = parked;
-        drop(causes);
+        *changes = parked;
+        drop(changes);
         drop_user_values(ended.into_values());
     }
 }

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 /// What has become of a response that was given to [`Requests::respond`].
 ///
-/// Dropping one that came back is the caller's: where the destructor of a response gives the next response to a request
-/// that does not wait for it, the destructors nest.
+/// A response that comes back is the caller's to drop. If its destructor calls `respond`, and gets a response back in
+/// turn, the destructors nest on the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a response to an id that is unknown may mean that the connection is broken"]
 pub enum Responded<R> {
@@ -37,8 +37,8 @@ pub enum Responded<R> {
     /// The request has ended without a response: it has expired, was dropped, was failed or ended with the shutdown.
     /// A second response to it is unknown.
     Late(R),
-    /// No request had this id, or it has its response, or it ended without one before the last
-    /// [`remembered_ids`](crate::purgatory::Builder::remembered_ids) that did.
+    /// No request had this id; or its request has had a response; or its request ended without one, and
+    /// [`remembered_ids`](crate::purgatory::Builder::remembered_ids) others have ended so since.
     Unknown(R),
 }
 
@@ -116,8 +116,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     ///
     /// # Errors
     /// The id comes back in a [`Rejected`]: a request with this id is pending ([`Duplicate`](RejectReason::Duplicate)),
-    /// [`max_parked`](Builder::max_parked) is reached, the requests are shut down, or `Hash`, `Eq` or `Clone` of an id
-    /// or the clock panicked.
+    /// [`max_parked`](Builder::max_parked) is reached, the requests are shut down, `Hash`, `Eq` or `Clone` of an id or
+    /// the clock panicked, or the system refused a thread.
     pub fn request(
         &self,
         id: K,
