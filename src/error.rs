@@ -56,7 +56,8 @@ reasons! {
         /// has such a bound.
         TooLong = "the timeout is longer than the timer scheme (`Builder::scheme`) can hold",
         /// A hook of the operation, `Hash`, `Eq` or `Clone` of a key, the iterator of keys, or the clock panicked while
-        /// the operation was being parked. The operation watches no key any more. Its fields have the values at the moment of the panic.
+        /// the operation was being parked. The operation watches no key any more. Its fields have the values at the
+        /// moment of the panic.
         Panicked = "a hook of the operation, a key or the clock panicked while the operation was being parked",
         /// The tracker keeps a value for this key already.
         Duplicate = "the tracker keeps a value for this key already",
