@@ -186,6 +186,9 @@ fn a_batch_sent_again_is_not_appended_again() {
         assert_eq!(answer, expected, "{what}");
         assert!(offset_at(&mut client, "t", -1) >= latest, "{what}");
     }
+    let longer = batch_from(7, 1, 0, &[b"a", b"b", b"c"]);
+    let answer = produce_to(&mut client, -1, "t", 0, &longer);
+    assert_eq!(answer, (gap.code(), -1), "a repeat has as many records");
     assert_eq!(offset_at(&mut client, "t", -1), (0, 6));
     // A thousand producers are remembered: then the one goes that has sent nothing for longest.
     let mut one = |id, sequence| {
