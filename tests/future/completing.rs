@@ -4,10 +4,11 @@ use crate::support::bell::Bell;
 use crate::support::{NEVER_IN_A_TEST, Op, Probe};
 use crate::{assert_empty, now};
 use request_purgatory::{
-    Completion, Purgatory, future::Awaited, future::WaitError, purgatory::RejectReason,
-    purgatory::Rejected, threads::Dispatch, threads::Reaper, time::ManualClock,
+    Completion, DelayedOperation, Purgatory, future::Awaited, future::WaitError, purgatory::Cause,
+    purgatory::RejectReason, purgatory::Rejected, threads::Dispatch, threads::Reaper,
+    time::ManualClock, time::Timestamp,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn fetches(completions: Dispatch) -> (Purgatory<Awaited<Op>>, ManualClock) {
@@ -135,4 +136,75 @@ fn an_operation_that_no_task_awaits_has_its_callback() {
     probe.satisfy();
     assert_eq!(fetches.check_and_complete(&1), 1);
     assert_eq!(probe.ending(), Some(Completion::Satisfied));
+}
+
+/// What it is told, and when it arrived.
+struct Asked {
+    arrival: Timestamp,
+    causes: Arc<Mutex<Vec<String>>>,
+}
+
+impl DelayedOperation for Asked {
+    type Key = u64;
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn arrival(&self) -> Option<Timestamp> {
+        Some(self.arrival)
+    }
+
+    fn try_complete(&mut self) -> bool {
+        unreachable!("it is told the cause")
+    }
+
+    fn try_complete_for(&mut self, cause: Cause<'_, u64>) -> bool {
+        let key = cause.key().map(u64::to_string);
+        let cause = match key {
+            Some(key) => key,
+            None if cause.is_parking() => "parking".into(),
+            None if cause.is_deadline() => "deadline".into(),
+            None => "other".into(),
+        };
+        self.causes.lock().expect("no holder panics").push(cause);
+        false
+    }
+
+    fn on_complete(self, _: Completion) {}
+}
+
+/// An operation that is awaited, and one that is not, is told all that it would be told by itself, and its deadline
+/// counts from its arrival.
+#[test]
+fn g25_an_awaited_operation_is_told_its_causes_and_arrives_when_it_says() {
+    let clock = ManualClock::new();
+    clock.advance(Duration::from_millis(300));
+    let fetches = Purgatory::<Awaited<Asked>>::builder("fetches")
+        .clock(clock.clone())
+        .reaper(Reaper::Manual)
+        .build()
+        .expect("no threads to refuse");
+    let causes = Arc::new(Mutex::new(Vec::new()));
+    let asked = || Asked {
+        arrival: Timestamp::from_origin(Duration::from_millis(100)),
+        causes: causes.clone(),
+    };
+    let mut fetch = fetches.completion(asked(), [1, 2]).expect("there is room");
+    let alone = fetches.try_complete_else_watch(Awaited::new(asked()), [2]);
+    let alone = alone.expect("there is room").into_handle();
+    let alone = alone.expect("it cannot complete yet");
+    let handle = fetch.handle().expect("it is parked");
+    let left = Some(Duration::from_millis(800));
+    assert_eq!((handle.remaining(), alone.remaining()), (left, left));
+    handle.check();
+    assert_eq!(fetches.check_and_complete(&2), 0);
+    clock.advance(Duration::from_millis(800));
+    assert_eq!(fetches.advance(), 2);
+    let told = std::mem::take(&mut *causes.lock().expect("no holder panics"));
+    let expected = "parking parking parking parking other 2 2 deadline deadline";
+    assert_eq!(told.join(" "), expected);
+    let (_, completion) = now(&mut fetch).expect("it has ended");
+    assert_eq!(completion, Completion::Expired);
+    assert_empty(&fetches);
 }

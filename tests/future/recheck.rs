@@ -137,6 +137,45 @@ fn a_check_counts_before_a_recheck() {
     assert_eq!((waits.stats().parked, waits.stats().missed_checks), (0, 0));
 }
 
+/// An interval begins when the waiter has received a recheck. A check in between begins none, nor does it put one off.
+#[test]
+fn g19_a_check_begins_no_interval() {
+    let (waits, clock) = by_hand();
+    let mut listener = waits.listen([1], None).recheck_every(SECOND);
+    let bell = Bell::new();
+    let mut poll = || bell.poll(&mut Box::pin(listener.checked()));
+    pass(&waits, &clock, SECOND / 2);
+    waits.check_and_complete(&1);
+    assert_eq!(poll(), Poll::Ready(Ok(())), "the check");
+    pass(&waits, &clock, SECOND / 2);
+    assert_eq!(poll(), Poll::Ready(Ok(())), "the recheck");
+    pass(&waits, &clock, SECOND / 2);
+    assert_eq!(poll(), Poll::Pending, "half of an interval");
+    pass(&waits, &clock, SECOND / 2);
+    assert_eq!(poll(), Poll::Ready(Ok(())), "the next recheck");
+    drop(listener);
+    assert_eq!(waits.next_deadline(), None);
+}
+
+/// A check of a further key within the grace is late as well, and the event was not missed.
+#[test]
+fn g21_a_late_check_of_a_key_that_was_learnt_is_no_missed_one() {
+    for (checked, missed) in [(2, 0), (3, 1)] {
+        let (waits, clock) = by_hand();
+        let mut listener = waits.listen([1], None).recheck_every(SECOND);
+        listener.also(2);
+        pass(&waits, &clock, SECOND);
+        let woken = Bell::new().poll(&mut Box::pin(listener.checked()));
+        assert_eq!(woken, Poll::Ready(Ok(())), "a recheck");
+        listener.satisfied();
+        assert_eq!(waits.stats().parked, 2, "it may still come, for either key");
+        waits.check_and_complete(&checked);
+        pass(&waits, &clock, GRACE);
+        let stats = waits.stats();
+        assert_eq!((stats.missed_checks, stats.parked), (missed, 0));
+    }
+}
+
 /// It evaluates nothing at the deadline, so a recheck is what tells of a change that no check announces. Either way it
 /// has completed.
 #[test]

@@ -295,6 +295,24 @@ fn g16_the_sum_of_latenesses_stops_at_its_end() {
     assert_eq!(stats.lateness_max, Duration::from_nanos(u64::MAX / 2 + 1));
 }
 
+/// How late operations expired is known before their completions run: however long these take, it stays.
+#[test]
+fn g16_a_slow_completion_is_no_lateness() {
+    let (purgatory, clock) = manual::<u64>(|builder| builder);
+    for key in 0..3 {
+        let slow = clock.clone();
+        let op = Op::new(Duration::from_millis(1));
+        let op = op.then(move |_| slow.advance(Duration::from_secs(1)));
+        let parked = purgatory.try_complete_else_watch(op, [key]);
+        parked.expect("there is room");
+    }
+    clock.advance(Duration::from_millis(3));
+    assert_eq!(purgatory.advance(), 3);
+    let stats = purgatory.stats();
+    let late = Duration::from_millis(2);
+    assert_eq!((stats.lateness_max, stats.lateness_total), (late, 3 * late));
+}
+
 /// In a storm, watches and slots are reclaimed after the completions: the endings are counted before.
 #[test]
 fn g16_a_completion_in_a_storm_finds_its_ending_counted() {

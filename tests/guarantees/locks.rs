@@ -4,7 +4,7 @@ use crate::support::keys::by_number;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, refusal, within};
 use request_purgatory::{
     Completion, Handle, Purgatory, purgatory::RejectReason, purgatory::WeakRef, threads::Dispatch,
-    threads::Reaper,
+    threads::Reaper, time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,6 +54,40 @@ fn g03_callbacks_take_the_locks_under_which_others_defer_checks() {
         crate::support::eventually("the end of all", || purgatory.is_empty());
         purgatory.shutdown();
         assert_eq!(ended.count(), 8_000);
+    });
+}
+
+/// The waker of a reactor may ask at once when to come, on the thread that parks.
+#[test]
+fn g03_a_reactor_may_call_the_purgatory_while_it_is_woken() {
+    within(PATIENCE, || {
+        let place = Arc::new(OnceLock::<WeakRef<Purgatory<Op>>>::new());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (found, log, clock) = (place.clone(), asked.clone(), ManualClock::new());
+        let waker = WakeFn::new(move || {
+            if let Some(purgatory) = found.get().and_then(WeakRef::upgrade) {
+                lock(&log).push(purgatory.next_deadline().map(Timestamp::since_origin));
+                assert_eq!(purgatory.advance(), 0);
+            }
+            true
+        });
+        let purgatory = Purgatory::<Op>::builder("g03-reactor")
+            .clock(clock.clone())
+            .reaper(Reaper::Reactor(waker))
+            .build()
+            .expect("no threads to refuse");
+        place.set(purgatory.downgrade()).expect("set once");
+        let times = [9, 7, 5].map(Duration::from_millis);
+        let park = |timeout| {
+            let parked = purgatory.try_complete_else_watch(Op::new(timeout), [1]);
+            parked.expect("there is room").into_handle()
+        };
+        let first = park(times[0]).expect("it cannot complete");
+        park(times[1]);
+        assert!(first.reschedule(times[2]));
+        assert_eq!(*lock(&asked), times.map(Some));
+        purgatory.check_later(1);
+        assert_eq!(lock(&asked).len(), 4, "and for a deferred check");
     });
 }
 

@@ -5,10 +5,14 @@ use crate::support::{
     Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, refusal, within,
 };
 use request_purgatory::{
-    Completion, Purgatory, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
-    threads::Reaper, time::WakeFn,
+    Completion, Purgatory, future::block_on, purgatory::RejectReason, purgatory::Rejected,
+    threads::Dispatch, threads::Reaper, time::WakeFn,
 };
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::task::{Context, Wake};
 use std::thread;
 use std::time::Duration;
 
@@ -271,6 +275,37 @@ fn g12_a_waker_of_a_reactor_that_panics_harms_no_operation() {
                 threads_named("g12-waker").is_empty()
             });
         }
+    });
+}
+
+/// Several callers wait for the end of one shutdown, each with a waker of its own.
+#[test]
+fn g12_a_waker_that_panics_at_the_end_of_a_shutdown_keeps_it_from_no_other_caller() {
+    struct Bad;
+
+    impl Wake for Bad {
+        fn wake(self: Arc<Self>) {
+            std::panic::panic_any("intended");
+        }
+    }
+
+    within(PATIENCE, || {
+        quietly();
+        let purgatory = Purgatory::<Op>::new("g12-over");
+        // The shutdown is held up here, until both callers wait for it.
+        let (go_on, told) = channel::<()>();
+        let slow = Op::new(Duration::MAX).then(move |_| _ = told.recv());
+        let parked = purgatory.try_complete_else_watch(slow, [1]);
+        assert!(parked.expect("there is room").is_parked());
+        let over = || purgatory.shutdown_async().expect("threads are to be had");
+        let (mut first, second) = (over(), over());
+        let bad = Arc::new(Bad).into();
+        let polled = Pin::new(&mut first).poll(&mut Context::from_waker(&bad));
+        assert!(polled.is_pending());
+        go_on.send(()).expect("it is held up");
+        block_on(second);
+        block_on(first);
+        assert_eq!(purgatory.stats().panicked, 1);
     });
 }
 

@@ -168,6 +168,23 @@ fn g06_a_key_is_forgotten_when_it_is_neither_resolved_nor_watched() {
     }
 }
 
+/// Operations that expire together, and watch by resolutions alone that are gone: the last to leave take the keys along.
+#[test]
+fn g06_keys_that_were_resolved_are_forgotten_by_those_that_expire_together() {
+    let census = Census::default();
+    let (purgatory, clock) = manual::<Counted>(|builder| builder);
+    for number in 0..6 {
+        let key = purgatory.resolve(census.key(number / 2));
+        let op = Op::new(Duration::from_millis(1));
+        let parked = purgatory.try_complete_else_watch(op, [key.watch()]);
+        assert!(parked.expect("there is room").is_parked());
+    }
+    assert_eq!(purgatory.watched_keys(), 3);
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(purgatory.advance(), 6);
+    assert_eq!((purgatory.stats().watched, census.count()), (0, 0));
+}
+
 /// Places go from key to key, and no watcher with them.
 #[test]
 fn g18_a_place_that_goes_to_another_key_takes_no_watcher_along() {

@@ -4,7 +4,7 @@ use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, with
 use request_purgatory::threads::Dispatch;
 use request_purgatory::{
     Tracker, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected,
-    purgatory::WeakRef, threads::Reaper, time::ManualClock,
+    purgatory::WeakRef, threads::Reaper, time::ManualClock, time::Timestamp, time::WakeFn,
 };
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -324,5 +324,36 @@ fn g07_a_renewal_and_a_replacement_wake_the_reaper() {
         asleep();
         assert!(tracker.replace_if(1, tracked.0, 3, TICK).is_ok());
         eventually("the expiry of the second", || *lock(&expired) == [1, 3]);
+    });
+}
+
+/// The waker of a reactor may look at once at what it is woken for, on the thread that tracks or renews the value.
+#[test]
+fn g03_a_reactor_may_call_the_tracker_while_it_is_woken() {
+    within(PATIENCE, || {
+        let place = Arc::new(OnceLock::<WeakRef<Tracker<u32, u64>>>::new());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (found, log) = (place.clone(), seen.clone());
+        let waker = WakeFn::new(move || {
+            if let Some(tracker) = found.get().and_then(WeakRef::upgrade) {
+                let next = tracker.next_deadline().map(Timestamp::since_origin);
+                lock(&log).push((tracker.get(&1), next));
+                assert!(tracker.try_track(1, 0, TICK).is_err(), "it is kept");
+            }
+            true
+        });
+        let tracker = Tracker::builder("g03")
+            .clock(ManualClock::new())
+            .reaper(Reaper::Reactor(waker))
+            .build(|_, _, _| unreachable!("no time passes"))
+            .expect("no threads to refuse");
+        place.set(tracker.downgrade()).expect("set once");
+        let (token, _) = tracker.track(1, 10, 9 * TICK).expect("there is room");
+        assert!(tracker.touch(&1, 7 * TICK));
+        assert!(tracker.replace_if(1, token, 11, 5 * TICK).is_ok());
+        assert!(tracker.track(1, 12, 3 * TICK).is_ok());
+        let expected = [(10, 9), (10, 7), (11, 5), (12, 3)];
+        let expected = expected.map(|(value, ticks)| (Some(value), Some(ticks * TICK)));
+        assert_eq!(*lock(&seen), expected);
     });
 }

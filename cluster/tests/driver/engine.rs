@@ -21,6 +21,8 @@ pub struct Script {
     pub refuses: bool,
     pub takes_turns: bool,
     attempts: u64,
+    /// What the feed advises.
+    pub advice: Option<Arc<str>>,
     /// A session ends after this time.
     pub lasts: Option<Duration>,
     /// Reads of keys fail: all of them, or this number.
@@ -131,6 +133,10 @@ impl Feed<u64> for Engine {
             true => Err(FeedError::Refused("the node may not subscribe".into())),
             false => Ok((self.clone(), self.clone())),
         }
+    }
+
+    fn advice(&self) -> Option<Arc<str>> {
+        self.0.lock().unwrap().advice.clone()
     }
 }
 

@@ -54,6 +54,35 @@ async fn g24_sessions_that_fail_again_and_again_pause_and_say_why() {
     assert_eq!((stats.sessions, stats.gaps), (1, 0));
 }
 
+/// What the feed advises may be what keeps it from opening a session.
+#[tokio::test(start_paused = true)]
+async fn g24_the_advice_of_a_feed_that_cannot_be_opened_is_told() {
+    let engine = Engine::default();
+    engine.set(|it| (it.refuses, it.advice) = (true, Some("let the node subscribe".into())));
+    let node = engine.node();
+    let stats = until(&node, |it| it.failed == 1).await;
+    assert_eq!(stats.advice.as_deref(), Some("let the node subscribe"));
+    engine.set(|it| (it.refuses, it.advice) = (false, None));
+    let stats = until(&node, |it| it.sessions == 1).await;
+    assert_eq!(stats.advice, None);
+}
+
+/// The pauses begin with the first one of the settings, a part of which is left out.
+#[tokio::test(start_paused = true)]
+async fn g24_the_first_pause_is_no_longer_than_was_asked_for() {
+    for _ in 0..10 {
+        let engine = Engine::default();
+        engine.set(|it| it.refuses = true);
+        let node = engine.node();
+        until(&node, |it| it.failed == 1).await;
+        let begun = Instant::now();
+        until(&node, |it| it.failed == 2).await;
+        // And up to a millisecond until the stats are asked for.
+        let pause = begun.elapsed();
+        assert!(pause <= FIRST + Duration::from_millis(1), "{pause:?}");
+    }
+}
+
 /// Two causes that take turns are each told as one that comes again.
 #[tokio::test(start_paused = true)]
 async fn g24_causes_that_take_turns_are_told_as_troubles() {

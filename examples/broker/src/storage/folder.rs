@@ -90,3 +90,24 @@ fn folders(topic: &Path, partitions: usize) -> Vec<PathBuf> {
     let folders = (0..partitions).map(|index| topic.join(index.to_string()));
     folders.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A creation that failed in the middle may have left folders of more partitions than the next one is to have.
+    #[test]
+    fn a_topic_has_no_partition_of_a_creation_that_failed() {
+        let name = format!("broker-creation-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // Left by a test that failed.
+        let _ = fs::remove_dir_all(&path);
+        let folder = Folder::open(&path).expect("a folder");
+        for left in folders(&path.join(format!("{NEW}t")), 5) {
+            fs::create_dir_all(left).expect("a part of a topic");
+        }
+        let created = folder.create("t", 2).expect("a topic");
+        assert_eq!(folder.topics().expect("topics"), [("t".into(), created)]);
+        fs::remove_dir_all(&path).expect("remove the folder");
+    }
+}

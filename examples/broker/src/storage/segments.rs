@@ -189,3 +189,41 @@ fn found_in(folder: &Path) -> io::Result<VecDeque<Segment>> {
 fn damaged(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What cannot be removed stays the oldest, and is removed when it can be: without it, what follows would be taken
+    /// for damage at the next start.
+    #[test]
+    fn a_segment_that_cannot_be_removed_stays() {
+        let name = format!("broker-stays-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        // Left by a test that failed.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let segment = |start| Segment {
+            start,
+            length: 1,
+            path: folder.join(format!("{start:020}.log")).into(),
+        };
+        let mut segments = Segments {
+            folder: folder.clone(),
+            segments: VecDeque::from([segment(0), segment(7)]),
+        };
+        // A folder is no file that could be removed.
+        let oldest = segment(0).path;
+        fs::create_dir(&oldest).expect("a folder in its place");
+        fs::write(&segment(7).path, [0]).expect("the second one");
+        for _ in 0..2 {
+            assert!(segments.remove_oldest().is_err());
+            assert_eq!(segments.second_start(), Some(7));
+        }
+        fs::remove_dir(&oldest).expect("it is empty");
+        fs::write(&oldest, [0]).expect("the first one");
+        segments.remove_oldest().expect("it can be removed");
+        assert_eq!((segments.second_start(), oldest.exists()), (None, false));
+        fs::remove_dir_all(&folder).expect("remove the folder");
+    }
+}
