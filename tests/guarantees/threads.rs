@@ -306,7 +306,9 @@ fn g15_completions_under_way_are_waited_for() {
 #[test]
 fn g13_the_shutdown_leaves_no_completion_to_the_reaper() {
     within(PATIENCE, || {
-        let purgatory = Purgatory::<Op>::new("g13-end");
+        let clock = ManualClock::new();
+        let purgatory = Purgatory::<Op>::builder("g13-end").clock(clock.clone());
+        let purgatory = purgatory.build().expect("the system has threads left");
         let ((asked, asks), (answer, answers), (ended, ends)) = (channel(), channel(), channel());
         let is_reaper = || thread::current().name() == Some("g13-end-reaper");
         let op = Op::new(Duration::from_millis(1)).when(move || {
@@ -320,6 +322,8 @@ fn g13_the_shutdown_leaves_no_completion_to_the_reaper() {
         let op = op.then(move |completion| _ = ended.send((completion, is_reaper())));
         let parked = purgatory.try_complete_else_watch(op, [1]);
         parked.expect("there is room");
+        // Not before: the thread that parks it would end it.
+        clock.advance(Duration::from_millis(1));
         asks.recv().expect("its deadline comes");
         let shutdown = thread::spawn({
             let purgatory = purgatory.clone();
