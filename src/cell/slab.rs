@@ -108,8 +108,8 @@ impl<P, G> Slab<P, G> {
     #[inline(always)]
     pub(crate) fn claim(&self, at: Address, mark: Mark) -> Option<Held<'_, P>> {
         let slot = self.slots.get(at.index())?;
-        let claimed = slot.state.claim(at.generation(), mark);
-        (claimed == Claimed::Held).then(|| Held { slot, at })
+        let hold = || Held { slot, at };
+        (slot.state.claim(at.generation(), mark) == Claimed::Held).then(hold)
     }
 
     /// Whether the operation that `at` names has not ended.
