@@ -86,7 +86,7 @@ impl Meters {
             ),
             reads: counter(
                 "purgatory_cluster_reads_total",
-                "reads of the store that returned",
+                "reads of the store that succeeded",
             ),
         }
     }

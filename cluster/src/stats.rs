@@ -50,7 +50,7 @@ pub struct Stats {
     pub healed: u64,
     /// Times that the store lost its data, so that waits ended with `Reset`.
     pub resets: u64,
-    /// Reads of the store that returned.
+    /// Reads of the store that succeeded.
     pub reads: u64,
     /// For how long this node has not been in step with the store. Zero while a session is live: every watched key is
     /// watched and was read.
