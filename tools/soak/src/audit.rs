@@ -173,6 +173,8 @@ fn the_limit_is_exact(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, rand
 }
 
 fn finish(stage: &Arc<Stage>, purgatory: &Purgatory<Operation>, random: &mut Rng) {
+    // On a busy machine, one that the checks before have parked may have expired in the park, and wait for an executor.
+    settle(&[stage]);
     let open = stage.open();
     let keys = open.iter().flat_map(|record| record.keys.iter().copied());
     let keys = keys.collect::<HashSet<_>>();
