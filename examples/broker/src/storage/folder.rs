@@ -100,7 +100,6 @@ mod tests {
     fn a_topic_has_no_partition_of_a_creation_that_failed() {
         let name = format!("broker-creation-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // Left by a test that failed.
         let _ = fs::remove_dir_all(&path);
         let folder = Folder::open(&path).expect("a folder");
         for left in folders(&path.join(format!("{NEW}t")), 5) {

@@ -200,7 +200,6 @@ mod tests {
     fn a_segment_that_cannot_be_removed_stays() {
         let name = format!("broker-stays-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        // Left by a test that failed.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("a folder");
         let segment = |start| Segment {
