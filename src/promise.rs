@@ -122,15 +122,13 @@ impl<T> Promise<T> {
     /// The value, if there is one; else `cx` is woken when it comes. After the value was handed out, every poll is
     /// pending.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<T> {
-        self.0
-            .poll(cx, |state| match mem::replace(state, Promised::Spent) {
+        self.0.poll(cx, |state| match state {
+            Promised::Open => Look::Wait,
+            Promised::Kept(_) | Promised::Spent => match mem::replace(state, Promised::Spent) {
                 Promised::Kept(value) => Look::Ready(value),
-                Promised::Spent => Look::Never,
-                Promised::Open => {
-                    *state = Promised::Open;
-                    Look::Wait
-                }
-            })
+                Promised::Open | Promised::Spent => Look::Never,
+            },
+        })
     }
 
     /// From now on a value is refused, and no task is woken. Returns the value and the waker that were there: both

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 const CROWD: u64 = 200_000;
 const ATTEMPTS: usize = 40;
-/// After so many attempts, and after as many again, the crowd is twice as large.
-const PATIENCE: usize = 10;
+/// The crowd doubles after this number of attempts.
+const ATTEMPTS_EACH: usize = 10;
 /// The calls that come to an end during the work, at least. (Of a work in one hold, two may be meant to: one before, one
 /// after.)
 const CALLS: usize = 20;
@@ -94,7 +94,7 @@ fn call(purgatory: &Purgatory<Op>, beside: &Handle<Op>, stop: &AtomicBool) -> Ve
 fn assert_no_call_stalls(attempt: impl Fn(u64) -> usize) {
     let mut seen = Vec::new();
     for number in 0..ATTEMPTS {
-        let calls = attempt(CROWD << (number / PATIENCE));
+        let calls = attempt(CROWD << (number / ATTEMPTS_EACH));
         if calls >= CALLS {
             return;
         }

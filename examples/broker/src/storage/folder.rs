@@ -92,21 +92,36 @@ fn folders(topic: &Path, partitions: usize) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// An empty folder, removed at the end.
+    pub(crate) struct Scratch(pub(crate) PathBuf);
+
+    impl Scratch {
+        pub(crate) fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("broker-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).expect("a folder");
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
 
     /// A creation that failed in the middle may have left folders of more partitions than the next one is to have.
     #[test]
     fn a_topic_has_no_partition_of_a_creation_that_failed() {
-        let name = format!("broker-creation-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        let folder = Folder::open(&path).expect("a folder");
-        for left in folders(&path.join(format!("{NEW}t")), 5) {
+        let path = Scratch::new("creation");
+        let folder = Folder::open(&path.0).expect("a folder");
+        for left in folders(&path.0.join(format!("{NEW}t")), 5) {
             fs::create_dir_all(left).expect("a part of a topic");
         }
         let created = folder.create("t", 2).expect("a topic");
         assert_eq!(folder.topics().expect("topics"), [("t".into(), created)]);
-        fs::remove_dir_all(&path).expect("remove the folder");
     }
 }

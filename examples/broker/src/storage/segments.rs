@@ -193,15 +193,14 @@ fn damaged(what: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::folder::tests::Scratch;
 
     /// What cannot be removed stays the oldest, and is removed when it can be: without it, what follows would be taken
     /// for damage at the next start.
     #[test]
     fn a_segment_that_cannot_be_removed_stays() {
-        let name = format!("broker-stays-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("a folder");
+        let scratch = Scratch::new("stays");
+        let folder = &scratch.0;
         let segment = |start| Segment {
             start,
             length: 1,
@@ -223,6 +222,5 @@ mod tests {
         fs::write(&oldest, [0]).expect("the first one");
         segments.remove_oldest().expect("it can be removed");
         assert_eq!((segments.second_start(), oldest.exists()), (None, false));
-        fs::remove_dir_all(&folder).expect("remove the folder");
     }
 }

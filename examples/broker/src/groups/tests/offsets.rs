@@ -3,6 +3,7 @@
 use super::world::{GROUP, TOPIC, World};
 use crate::groups::journal::Journal;
 use crate::groups::member::{Id, text};
+use crate::storage::folder::tests::Scratch;
 use kafka_protocol::messages::offset_commit_request::*;
 use kafka_protocol::messages::*;
 use std::fs;
@@ -106,29 +107,21 @@ fn metadata_and_memory_are_bounded() {
     assert_eq!(committed(&world), [(0, 1), (1, 1)]);
 }
 
-/// A journal in a folder of its own, removed at the end.
-struct Kept(PathBuf);
+/// A journal in a folder of its own.
+struct Kept(Scratch);
 
 impl Kept {
     fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("broker-{name}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        Self(folder)
+        Self(Scratch::new(name))
     }
 
     fn file(&self) -> PathBuf {
-        self.0.join("+offsets")
+        self.0.0.join("+offsets")
     }
 
     /// What a coordinator that is started now finds there.
     fn world(&self) -> World {
         World::with(|settings| settings.offsets = Some(self.file()))
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
