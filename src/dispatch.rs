@@ -77,8 +77,7 @@ impl Queue {
         let mut jobs = self.jobs.lock();
         loop {
             match jobs.waiting.pop_front() {
-                // Panics of callbacks are caught and counted inside. What goes through is the panic of a destructor that
-                // waited for the end of the job: the panic hook has reported it, and the jobs behind it still run.
+                // A job never panics. If one did all the same, the jobs behind it would still run.
                 Some(job) => _ = MutexGuard::unlocked(&mut jobs, || Panics::contain(job)),
                 None if jobs.closed => return,
                 None => self.more.wait(&mut jobs),

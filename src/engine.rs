@@ -101,7 +101,7 @@ impl<P, W: Scheme> Engine<P, W> {
         if settings.threads_at_once {
             let completions = engine.threads.start_completions(&engine.name);
             completions
-                .and_then(|()| engine.start_threads())
+                .and_then(|()| engine.start_reaper())
                 .map_err(BuildError::Thread)?;
         }
         Ok(engine)
@@ -119,43 +119,43 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shards.at(number, || self.phase.refusal())
     }
 
-    /// Starts the threads that only this engine uses, unless they were started or the engine is closed. Where the system
-    /// refuses a thread, a later call tries again.
+    /// Starts the engine's own reaper, unless it was started or the engine is closed. Where the system refuses the thread,
+    /// a later call tries again.
     #[cold]
-    fn start_threads(&self) -> io::Result<()> {
+    fn start_reaper(&self) -> io::Result<()> {
         let _alone = self.shards.order.lock();
-        match self.threads.are_started() || self.phase.is_closed() {
+        match self.threads.reaper_is_started() || self.phase.is_closed() {
             true => Ok(()),
             false => self.threads.start(&self.name),
         }
     }
 
-    /// Announces what the thread that drives the timer is to do beside its timers, and starts the threads for it. Where the
-    /// system refuses a thread, that waits for the next announcement, or for the first deadline.
+    /// Announces what the thread that drives the timer is to do beside its timers, and starts the reaper for it. Where the
+    /// system refuses the thread, that waits for the next announcement, or for the first deadline.
     pub(crate) fn announce_work(&self, at: Tick) {
-        if !self.threads.are_started() {
+        if !self.threads.reaper_is_started() {
             // Refused: then the work waits, as said above.
-            let _ = self.start_threads();
+            let _ = self.start_reaper();
         }
         self.announce(Some(at));
     }
 
-    /// Starts the threads for a payload that `exists` and is about to get its first deadline. Only after this it can be
+    /// Starts the reaper for a payload that `exists` and is about to get its first deadline. Only after this it can be
     /// [rescheduled](Self::reschedule_to) to that.
-    pub(crate) fn start_threads_to_reschedule(
+    pub(crate) fn start_reaper_to_reschedule(
         &self,
         timing: Timing,
         exists: impl FnOnce() -> bool,
     ) -> io::Result<()> {
-        match self.needs_threads(timing) && exists() {
-            true => self.start_threads(),
+        match self.needs_reaper(timing) && exists() {
+            true => self.start_reaper(),
             false => Ok(()),
         }
     }
 
-    /// Payloads that never expire need no threads.
-    fn needs_threads(&self, timing: Timing) -> bool {
-        !self.threads.are_started() && timing.deadline != NEVER
+    /// Payloads that never expire need no reaper.
+    fn needs_reaper(&self, timing: Timing) -> bool {
+        !self.threads.reaper_is_started() && timing.deadline != NEVER
     }
 
     #[inline]
@@ -225,7 +225,7 @@ impl<P, W: Scheme> Engine<P, W> {
         if !self.take_place() {
             return Err(Rejected::new(RejectReason::Full, payload));
         }
-        if self.needs_threads(timing) && self.start_threads().is_err() {
+        if self.needs_reaper(timing) && self.start_reaper().is_err() {
             return Err(self.refused(RejectReason::Thread, payload));
         }
         let mine = self.shard(self.shards.wrap(thread_number() as usize));
@@ -269,7 +269,8 @@ impl<P, W: Scheme> Engine<P, W> {
         self.shard(address.shard()).slab.is_parked(address)
     }
 
-    /// Stops the timer, frees the slot and counts the ending. Never waits for a lock.
+    /// Stops the timer, frees the slot and counts the ending. Waits for no lock (but the first call of a thread may make
+    /// its timer shard).
     #[inline(always)]
     pub(crate) fn free(&self, slot: EndedSlot, ending: Ending, watches: usize) {
         let mine = self.shards.wrap(thread_number() as usize);
@@ -336,7 +337,7 @@ impl<P, W: Scheme> Engine<P, W> {
     /// Gives one payload another deadline, `timeout` from now. Returns whether it has it.
     pub(crate) fn reschedule(&self, address: Address, timeout: Duration) -> bool {
         let timing = self.timing(None, timeout);
-        let started = self.start_threads_to_reschedule(timing, || self.is_parked(address));
+        let started = self.start_reaper_to_reschedule(timing, || self.is_parked(address));
         if started.is_err() {
             return false;
         }
@@ -352,7 +353,7 @@ impl<P, W: Scheme> Engine<P, W> {
         timing: Timing,
     ) -> Result<Option<Tick>, Unchanged> {
         // The payload has come since the caller asked for it: the call counts as one from before.
-        if self.needs_threads(timing) {
+        if self.needs_reaper(timing) {
             return Err(Unchanged);
         }
         self.shard(address.shard()).reschedule(address, timing)

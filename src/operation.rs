@@ -74,6 +74,7 @@ pub trait DelayedOperation: Send + 'static {
     /// * [`Satisfied`](Completion::Satisfied): the thread whose call found it so, before that call returns.
     /// * [`Expired`](Completion::Expired), and what a deferred check ([`check_later`](crate::Purgatory::check_later))
     ///   completes: the one that [`Builder::dispatch`](crate::purgatory::Builder::dispatch) chooses.
+    /// * [`Cancelled`](Completion::Cancelled): the one that was examining the operation.
     /// * [`ShutDown`](Completion::ShutDown): the thread that shuts the purgatory down, or one that is examining the
     ///   operation.
     ///
@@ -172,7 +173,7 @@ impl<'a, K> Cause<'a, K> {
         matches!(self.0, Reason::Deadline)
     }
 
-    /// Whether a key was checked: by this thread or by another.
+    /// Whether a key or a handle was checked, by this thread or by another.
     pub(crate) fn is_check(&self) -> bool {
         matches!(self.0, Reason::Key(_) | Reason::Other)
     }
@@ -199,8 +200,9 @@ pub enum Completion {
     Satisfied,
     /// The timeout passed first.
     Expired,
-    /// The operation was cancelled while another thread was examining it. A cancel does not wait, so its caller got
-    /// `None`, and the examining thread ended the operation. A cancel that returns the operation causes no completion.
+    /// The operation was cancelled while it was being examined. A cancel does not wait, so its caller got `None`, and the
+    /// examining thread ended the operation. (Or `cancel_for_key` had taken the operation back, and then a key panicked.)
+    /// A cancel that returns the operation causes no completion.
     Cancelled,
     /// The purgatory was shut down.
     ShutDown,

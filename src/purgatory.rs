@@ -114,9 +114,10 @@ use std::time::Duration;
 /// # Panics
 /// No method panics by itself. A panic of `Hash` or `Eq` of a key goes through to the caller,
 /// after the completions of the operations that the call had ended by then
-/// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). A park
-/// returns the operation with [`RejectReason::Panicked`] if `try_complete`, `timeout` or the clock panics, or a key
-/// while it is added to its list. Panics of `on_complete`, and of `try_complete` in a check, are caught and
+/// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). So does one
+/// of a destructor, or of a key in a check, that waited for the end of the outermost call; but a park and a cancel count
+/// it and return. A park returns the operation with [`RejectReason::Panicked`] if a hook, the clock, the iterator of keys
+/// or a key panics. Panics of `on_complete`, and of `try_complete` in a check, are caught and
 /// [counted](crate::purgatory::Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
@@ -151,9 +152,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// `keys` are keys or [watches](Watch): of [resolved](Self::resolve) keys, [at a rank](Watch::at_rank), or both. A
     /// key given twice counts once: at its lowest rank, or without one if it was once given without.
     ///
-    /// Runs `try_complete` (twice, if it parks), `timeout` and, if it completes, `on_complete` on this thread. Takes
-    /// the lock of one timer shard, for which it may wait shortly, and that of one map shard for each key. Reads the
-    /// clock once, unless the operation knows its [arrival](DelayedOperation::arrival).
+    /// Runs `try_complete` (twice, if it parks, and again for a check that comes meanwhile), `timeout` and, if it
+    /// completes, `on_complete` on this thread. Takes the lock of one timer shard, for which it may wait shortly, and for
+    /// each key that of its map shard, or of the list of a resolved key. Reads the clock once, unless the operation knows
+    /// its [arrival](DelayedOperation::arrival). The first finite timeout starts the reaper, which takes about 0.1 ms.
     ///
     /// # Errors
     /// The operation comes back in a [`Rejected`], whose [reason](RejectReason) says why: there are no keys, the
@@ -164,8 +166,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         op: Op,
         keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
-        let inner = &self.shared.inner;
-        inner.park(op, || inner.collect(keys))
+        self.shared.inner.park(op, keys)
     }
 
     /// Resolves a key: calls that use the result find its watchers without hashing. For keys that are checked often,
@@ -187,9 +188,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// If other threads keep checking one of them meanwhile, this thread examines it at most 16 times in a row, and
     /// defers the next examination to the reaper, or to the next [`advance`](Self::advance).
     ///
-    /// Takes the lock of the key's map shard. For each operation that it completes, it takes the locks of the map
-    /// shards of the other keys, and that of the operation's timer shard only if it is free. No lock is held while your
-    /// code runs.
+    /// Takes the lock of the key's map shard, of a list of more than 16 operations again for every 64. For each operation
+    /// that it completes, it takes the locks of the map shards of its keys, and that of the operation's timer shard only if
+    /// it is free. No lock is held while your code runs.
     ///
     /// Inside a `try_complete` the check is made later, and this returns 0: see [`Purgatory`].
     pub fn check_and_complete<Q: Hash + Equivalent<Op::Key> + ?Sized>(&self, key: &Q) -> usize {
@@ -201,8 +202,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// operations this call completed.
     ///
     /// They are examined in the order in which they were parked; those with a rank come first, in its order, and it is
-    /// still `try_complete` that decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does, and
-    /// takes the lock of the key's map shard again for every 64 operations.
+    /// still `try_complete` that decides. Runs and locks as [`check_and_complete`](Self::check_and_complete) does; a check
+    /// for `n` completions takes the lock for `n` operations at first, and then for twice as many each time, at most 64.
     pub fn check_and_complete_with<Q>(&self, key: &Q, bound: Bound) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
@@ -243,15 +244,15 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// the destructor of a key that is not needed, and a [reactor's wake function](crate::threads::Reaper::Reactor). So
     /// it is safe under any lock of yours that these do not take. After the shutdown it drops the key.
     ///
-    /// The first call may start the threads. If the system refuses one, the check stays deferred until a later call
-    /// starts them, or until the next [`advance`](Self::advance).
+    /// The first call may start the reaper. If the system refuses the thread, the check stays deferred until a later call
+    /// starts it, or until the next [`advance`](Self::advance).
     pub fn check_later(&self, key: Op::Key) {
         self.shared.inner.defer(Deferred::key(key), Bound::all());
     }
 
     /// Takes back every operation that watches `key`: each ends without a completion.
     ///
-    /// An operation that another thread is examining is not in the result: that thread ends it, with
+    /// An operation that is being examined is not in the result: the thread that does so ends it, with
     /// [`Completion::Cancelled`](crate::Completion::Cancelled) unless it finds it satisfied or is expiring it.
     ///
     /// Takes the lock of the key's map shard and, for each operation, those of the map shards of its other keys; that
@@ -261,8 +262,8 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     }
 
     /// Completes every operation that watches `key` as satisfied, whether it can complete or not: for instance because
-    /// the leader is lost, or the topic is deleted. Returns how many this call completed. An operation that another
-    /// thread is examining is completed by that thread and not counted.
+    /// the leader is lost, or the topic is deleted. Returns how many this call completed. An operation that is being
+    /// examined is completed by the thread that does so, as expired if its deadline has passed, and is not counted.
     ///
     /// Runs `on_complete` on this thread. Takes the lock of the key's map shard and, for each operation, those of the
     /// map shards of its other keys; that of its timer shard only if it is free.
@@ -275,8 +276,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// [`force_complete_for_key`](Self::force_complete_for_key) does. (Kafka's `completeAllExceptionally`.)
     ///
     /// The change also reaches an operation that another thread is examining: that thread runs `change`, and then completes
-    /// the operation, unless it finds it satisfied. So `change` may run on several threads, also after this call has
-    /// returned. No lock is held while it runs. If it panics, the panic is counted, and the operation ends all the same.
+    /// the operation, unless it finds it satisfied or is expiring it. So `change` may run on several threads, also after this
+    /// call has returned. Of two such calls that meet at one operation, it is given one change. No lock is held while
+    /// `change` runs. If it panics, the panic is counted, and the operation ends all the same.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,

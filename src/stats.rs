@@ -164,7 +164,8 @@ pub struct Stats {
     pub panicked: u64,
     /// Operations that were refused: their park returned an error.
     pub rejected: u64,
-    /// Examinations of parked operations by checks, whether they found the operation satisfied or not.
+    /// Examinations of parked operations by checks, whether they found the operation satisfied or not. (Operations that
+    /// their own park finds satisfied, after they are watched, count as well.)
     pub checks: u64,
     /// Operations that expired although `try_complete` said yes at the deadline: the event had happened, and no check
     /// of the key was made. (An operation whose check is in progress at the deadline may be counted.)

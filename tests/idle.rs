@@ -43,11 +43,11 @@ fn a_thousand<T>(
     kind: &str,
     make: impl Fn() -> T,
     needs_none: impl Fn(&T),
-    needs_threads: impl Fn(&T),
+    needs_reaper: impl Fn(&T),
 ) {
     // What the process keeps from the first one on: places for handles, numbers of threads.
     let before_any = threads();
-    needs_threads(&make());
+    needs_reaper(&make());
     // The drop waits for its threads for a moment only, and a thread that starts has its name a moment later.
     eventually_threads(before_any);
     let mut all = Vec::with_capacity(COUNT);
@@ -58,9 +58,9 @@ fn a_thousand<T>(
     assert_eq!(threads(), before_any, "{kind}");
     all.iter().for_each(&needs_none);
     assert_eq!(threads(), before_any, "{kind}");
-    needs_threads(&all[COUNT / 2]);
+    needs_reaper(&all[COUNT / 2]);
     assert_eq!(threads(), before_any + 1, "{kind}");
-    needs_threads(&all[COUNT / 2]);
+    needs_reaper(&all[COUNT / 2]);
     assert_eq!(threads(), before_any + 1, "{kind}");
     drop(all);
     eventually_threads(before_any);

@@ -333,7 +333,8 @@ impl<'a, P, G> SlabGuard<'a, P, G> {
         slot.fields.with_mut(|place| {
             // SAFETY: we have the lock, and no `FieldsView` is out: it would borrow this guard.
             let place = unsafe { &mut *place };
-            // Field by field: read back whole, a record that was written whole is not waited for.
+            // Field by field, each from its register: one wide copy would load what narrower stores have just written, and
+            // wait until they have reached the cache.
             place.deadline = fields.deadline;
             place.parked_at = fields.parked_at;
             place.position = fields.position;

@@ -224,13 +224,15 @@ impl<H: Handler> Drop for Delivery<H> {
             return run_later(Box::new(move || drop(later)));
         }
         // On a thread of the user's: what this causes must not nest in it.
-        let _trampoline = Trampoline::enter();
+        let trampoline = Trampoline::enter();
+        let engine = self.handler.engine();
         for ended in ended {
             complete(&*self.handler, ended);
             // ORDERING: Release, see `completions_have_run`.
             fence(Ordering::Release);
-            let engine = self.handler.engine();
             engine.count(Event::Delivered, 1);
         }
+        // A job never panics: the thread may be the user's.
+        engine.leave(trampoline);
     }
 }

@@ -25,7 +25,7 @@ const BATCH: usize = 8 * SLICE;
 /// Makes the deferred checks, and expires every payload whose deadline has passed. Returns how many payloads expired.
 ///
 /// A check that was deferred before the deadline is made before the expiry. But deferred checks and timers take turns:
-/// when a tick has passed, the timers that have become due fire before the next slice of a deferred check.
+/// when a tick has passed, the timers that have become due fire before the next deferred check, or slice of one.
 pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let trampoline = Trampoline::enter();
     let examination = Examining::current();
@@ -39,23 +39,21 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
     let mut expired = 0;
     // A thread that is inside a `try_complete` holds an operation. A check that it made now could not examine that one,
     // so the checks stay for the next pass.
-    let deferred = match examination {
-        Some(_) => 0,
-        None => handler.deferred(),
+    let deferred = examination.map_or_else(|| handler.deferred(), |_| 0);
+    let mut expire_meanwhile = || {
+        // The clock may be the user's. If it panics, the timers wait for the next slice.
+        let later = handler.engine().guarded(|| handler.engine().now()).ok();
+        if let Some(later) = later.filter(|later| *later > now) {
+            now = later;
+            expired += expire_due(handler, &trampoline, now);
+        }
     };
     for _ in 0..deferred {
-        handler.run_deferred(&mut || {
-            // The clock may be the user's. If it panics, the timers wait for the next slice.
-            let later = handler.engine().guarded(|| handler.engine().now()).ok();
-            if let Some(later) = later.filter(|later| *later > now) {
-                now = later;
-                expired += expire_due(handler, &trampoline, now);
-            }
-        });
+        handler.run_deferred(&mut expire_meanwhile);
+        expire_meanwhile();
     }
-    if let Some(companion) = handler.engine().companion.get() {
-        companion.advance();
-    }
+    let companion = handler.engine().companion.get();
+    companion.inspect(|companion| companion.advance());
     expired + expire_due(handler, &trampoline, now)
 }
 

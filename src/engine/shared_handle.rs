@@ -122,9 +122,9 @@ macro_rules! shared_methods {
         }
 
         /// The time of the next call of [`advance`](Self::advance), on the clock in use: at or before the earliest
-        /// deadline. `None` if there is no deadline.
+        /// deadline; a time that has passed if there is something to do now. `None` if there is nothing to do.
         ///
-        /// Takes the lock of every timer shard in turn, and may wake the reaper.
+        /// Takes the lock of every timer shard in turn, and may wake the reaper, or call the reactor's wake function.
         pub fn next_deadline(&self) -> Option<crate::time::Timestamp> {
             crate::engine::drive::next_deadline(&*self.shared.inner)
         }

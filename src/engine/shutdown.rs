@@ -155,7 +155,7 @@ pub(crate) fn drain<H: Handler>(handler: &Arc<H>, limit: Duration) -> usize {
     engine.begin_drain();
     wait(limit, || {
         // Where no thread of the library drives the timer, this one does.
-        if !engine.threads.has_reaper() || !engine.threads.are_started() {
+        if !engine.threads.has_reaper() || !engine.threads.reaper_is_started() {
             advance(handler);
         }
         // In this order: what is found to have ended is handed over by now, or its pass is in progress.
@@ -183,7 +183,7 @@ pub(crate) fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
     while !is_done() {
         let left = limit.saturating_sub(begun.elapsed());
         if left.is_zero() || Trampoline::in_progress() {
-            return is_done();
+            return false;
         }
         sync::pause(pause.min(left));
         pause = (2 * pause).min(LAST_PAUSE);

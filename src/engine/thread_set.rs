@@ -65,7 +65,7 @@ impl ThreadSet {
         if let Some(reaper) = self.own_reaper() {
             reaper.start(name)?;
         }
-        // ORDERING: Release pairs with the Acquire in `are_started`.
+        // ORDERING: Release pairs with the Acquire in `reaper_is_started`.
         self.started.store(true, Ordering::Release);
         Ok(())
     }
@@ -78,7 +78,7 @@ impl ThreadSet {
 
     /// Whether the engine's own reaper was started, or it has none.
     #[inline]
-    pub(crate) fn are_started(&self) -> bool {
+    pub(crate) fn reaper_is_started(&self) -> bool {
         // ORDERING: Acquire, see `start`.
         self.started.load(Ordering::Acquire)
     }

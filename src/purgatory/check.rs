@@ -125,7 +125,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         what: &Deferred<Op::Key>,
         bound: &Bound,
         run_on: RunOn,
-        mut pause: impl FnMut(),
+        pause: impl FnMut(),
     ) {
         match what {
             Deferred::Key(key) => {
@@ -136,7 +136,6 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
             }
             Deferred::Operation(address) => {
                 self.check_by(*bound, run_on, |check| _ = check.examine(*address, None));
-                pause();
             }
         }
     }

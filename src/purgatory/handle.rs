@@ -100,8 +100,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
     /// Completes the operation as satisfied, whether it can complete or not: `on_complete` runs on this thread. Returns
     /// whether this call completed it.
     ///
-    /// If another thread is examining the operation, this call does not wait: that thread completes it, and this
-    /// returns `false`. After either answer the operation has ended or is about to end.
+    /// If the operation is being examined, by another thread or by the `try_complete` that makes this call, this returns
+    /// `false` at once, and the thread that examines it completes it, as expired if its deadline has passed. After either
+    /// answer the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
     pub fn force_complete(&self) -> bool {
@@ -110,9 +111,9 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
 
     /// Takes the operation back: it ends without a completion.
     ///
-    /// `None` if it has ended already, or if another thread is examining it. This call does not wait: that thread will
-    /// end it with [`Completion::Cancelled`](crate::Completion::Cancelled), unless it finds it satisfied or is expiring
-    /// it. After either answer the operation has ended or is about to end.
+    /// `None` if it has ended already, or is being examined, by another thread or by the `try_complete` that makes this
+    /// call. Then the thread that examines it ends it, with [`Completion::Cancelled`](crate::Completion::Cancelled) unless
+    /// it finds it satisfied or is expiring it. After either answer the operation has ended or is about to end.
     ///
     /// Takes the locks of the map shards of the operation's keys, and that of its timer shard only if that is free.
     pub fn cancel(&self) -> Option<Op> {

@@ -92,7 +92,7 @@ pub(crate) type ForceChange<Op> = Arc<dyn Fn(&mut Op) + Send + Sync>;
 /// A call that forces operations to complete with a change hands the change to each before it ends. An operation that
 /// another thread holds is ended by that thread, which finds the change here.
 ///
-/// INVARIANT: a change is left before the mark. A holder that finds the mark therefore finds the change.
+/// INVARIANT: a change is left before the mark. A holder that finds the mark therefore finds the change, or a later one.
 pub(crate) struct ForceChanges<Op>(Mutex<HashMap<Address, ForceChange<Op>>>);
 
 impl<Op: 'static> ForceChanges<Op> {

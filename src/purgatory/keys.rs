@@ -24,7 +24,8 @@ pub(crate) enum Keys<K> {
     Mixed(Box<Vec<Watched<K>>>),
 }
 
-/// Beside the tag, where other kinds have a ticket: a word is read back at once only if it was written whole.
+/// Beside the tag, where other kinds have a ticket. Tag and filler are written as one word and read as one: of a word
+/// whose half alone was just written, a load waits until that has reached the cache.
 type Filler = u32;
 
 /// A few keys without ranks. (The tickets stand together, so that they take fewer bytes.)

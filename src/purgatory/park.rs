@@ -59,22 +59,22 @@ impl<Op: DelayedOperation, S: KeyHasher> Handle<Op, S> {
         watch: Watch<'_, Op::Key>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         match self.with(Arc::clone) {
-            Some(inner) => inner.park(op, || inner.collect([watch])),
+            Some(inner) => inner.park(op, [watch]),
             None => Err(Rejected::new(RejectReason::ShutDown, op)),
         }
     }
 }
 
 impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
-    /// Parks `op` on the keys that `collect` returns.
+    /// Parks `op` on `keys`.
     #[inline(always)]
-    pub(crate) fn park(
+    pub(crate) fn park<'a>(
         self: &Arc<Self>,
         op: Op,
-        collect: impl FnOnce() -> Option<Keys<Op::Key>>,
+        keys: impl IntoIterator<Item = impl Into<Watch<'a, Op::Key>>>,
     ) -> Result<Admission<Op, S>, Rejected<Op>> {
         // It runs the caller's iterator, and compares keys. Where that panics, the operation goes back.
-        let keys = self.engine.guarded(collect);
+        let keys = self.engine.guarded(|| self.collect(keys));
         let trampoline = Trampoline::enter();
         let span = self.engine.observe(Observer::arrived);
         let parked = match keys {
@@ -85,7 +85,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 None => Err(self.refuse(RejectReason::Nested, op, keys)),
             },
         };
-        match parked {
+        let admission = match parked {
             Ok(Examined::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
             Ok(Examined::Ended(ended)) => {
                 deliver(self, &trampoline, ended, RunOn::Caller);
@@ -95,10 +95,11 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 self.engine.count(Event::Rejected, 1);
                 self.engine
                     .observe(|observer| observer.rejected(&span, rejected.reason()));
-                self.engine.leave(trampoline);
                 Err(rejected)
             }
-        }
+        };
+        self.engine.leave(trampoline);
+        admission
     }
 
     #[inline(always)]

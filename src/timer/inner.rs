@@ -29,6 +29,9 @@ pub(crate) struct Inner<T, W, X = (), L = T> {
 
 /// Data beside the payloads `T`.
 pub(crate) trait Extra<T, L>: Send + Sync + 'static {
+    /// Whether the payloads that have not expired at the shutdown are returned to its caller. Else `on_end` is told.
+    const RETURNS_REMAINS: bool = true;
+
     /// Adds the data of a payload that the calling thread has ended. Runs no code of the user's.
     fn leave(&self, address: Address, payload: T) -> L;
 }
@@ -95,15 +98,6 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Inner<T, W
             false => Vec::new(),
         }
     }
-
-    /// Drops payloads that the shutdown has left. The caller is inside a call of the library.
-    pub(crate) fn drop_remains(&self, remains: Vec<L>) {
-        for left in remains {
-            // Of destructors that panic together the process would die.
-            let discard = || (self.on_end)(left, Ending::ShutDown);
-            let _ = self.engine.guarded(discard);
-        }
-    }
 }
 
 impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
@@ -137,13 +131,23 @@ impl<T: Send + 'static, W: Scheme, X: Extra<T, L>, L: Send + 'static> Handler
         let address = held.address();
         let payload = self.engine.withdraw(held, Ending::ShutDown);
         let left = self.extra.leave(address, payload);
-        self.remains.lock().push(left);
-        None
+        if X::RETURNS_REMAINS {
+            self.remains.lock().push(left);
+            return None;
+        }
+        Some(EndedPayload {
+            was_parked: false,
+            ..EndedPayload::new(left, Ending::ShutDown)
+        })
     }
 
     fn on_dropped(&self) {
         let remains = std::mem::take(&mut *self.remains.lock());
-        self.drop_remains(remains);
+        for left in remains {
+            // Of destructors that panic together the process would die.
+            let discard = || (self.on_end)(left, Ending::ShutDown);
+            let _ = self.engine.guarded(discard);
+        }
     }
 
     fn complete(&self, left: L, ending: Ending) {

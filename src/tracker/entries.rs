@@ -345,7 +345,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
     ) -> bool {
         let timing = self.timers.timing(None, timeout);
         let exists = || self.read(key, only, |_| ()).is_some();
-        let started = self.timers.start_threads_to_reschedule(timing, exists);
+        let started = self.timers.start_reaper_to_reschedule(timing, exists);
         if started.is_err() {
             return false;
         }
@@ -377,7 +377,7 @@ impl<'a, K: Key, V: Send + 'static, S: KeyHasher> Values<'a, K, V, S> {
             let timing = timers.timing(None, timeout);
             let hash = self.entries.hash_of(&key);
             let exists = || self.read(&key, Some(token), |_| ()).is_some();
-            refused = timers.start_threads_to_reschedule(timing, exists).is_err();
+            refused = timers.start_reaper_to_reschedule(timing, exists).is_err();
             if refused {
                 return timers.drop_spare(Some(key));
             }

@@ -6,6 +6,7 @@ use crate::address::Address;
 use crate::engine::Engine;
 use crate::engine::settings::{Builder, sound};
 use crate::engine::shared_handle::{SharedHandle, WeakRef, shared_methods, shared_type};
+use crate::engine::shutdown::shut_down;
 use crate::error::{BuildError, RejectReason, Rejected};
 use crate::future::WaitError;
 use crate::future::reply::end_awaited;
@@ -238,9 +239,7 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Requests<K, R, S> {
     /// Refuses requests from now on, and ends pending ones with [`WaitError::ShutDown`]: their futures are woken on
     /// this thread. Then joins the threads; see [`Tracker::shutdown`](crate::Tracker::shutdown).
     pub fn shutdown(&self) {
-        let remains = self.shared.inner.shut_down();
-        let _trampoline = Trampoline::enter();
-        self.shared.inner.drop_remains(remains);
+        shut_down(&self.shared.inner);
     }
 
     fn values(&self) -> Values<'_, K, Caller<R>, S> {

@@ -393,6 +393,42 @@ fn g05_a_park_that_is_refused_returns_the_operation_though_a_deferred_call_panic
     });
 }
 
+/// The handle is the only way to cancel the operation that has been parked.
+#[test]
+fn g05_a_park_returns_the_handle_though_a_deferred_call_panics() {
+    within(PATIENCE, || {
+        let (purgatory, first, ended) = two_with_bad_keys();
+        let mut first = Some(first);
+        let op = Op::new(NEVER_IN_A_TEST).when(move || {
+            first
+                .take()
+                .is_some_and(|first| first.force_complete() && false)
+        });
+        let handle = park(&purgatory, op, [Acting(9, None)]);
+        assert_eq!(ended.count(), 2, "both were forced");
+        assert_eq!(purgatory.stats().panicked, 1);
+        assert!(handle.cancel().is_some());
+    });
+}
+
+/// The threads of an executor are the user's: what waited for the end of a job must not end them.
+#[test]
+fn g12_a_job_does_not_panic_though_a_deferred_call_does() {
+    within(PATIENCE, || {
+        let (_bad, first, ended) = two_with_bad_keys();
+        let executor: fn(Box<dyn FnOnce() + Send>) =
+            |job| thread::spawn(job).join().expect("a job never panics");
+        let (purgatory, clock) =
+            manual::<u64>(|builder| builder.dispatch(Dispatch::Executor(Arc::new(executor))));
+        let op = Op::new(TICK).then(move |_| _ = first.force_complete());
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        clock.advance(TICK);
+        assert_eq!(purgatory.advance(), 1);
+        assert_eq!(ended.count(), 2, "its completion has run, and ended both");
+        assert_eq!(purgatory.stats().panicked, 1);
+    });
+}
+
 /// A check finds that the deadline of the operation has passed. Between the count of its end and the hand-over of its
 /// completion, a key takes its time to be dropped.
 #[test]

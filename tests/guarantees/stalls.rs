@@ -171,13 +171,23 @@ fn g20_no_departure_from_a_hot_key_clears_it_for_all() {
 /// waits for the slice in progress, and not for the check.
 #[test]
 fn g10_a_timer_waits_for_one_slice_of_a_deferred_check() {
+    a_timer_does_not_wait_for_deferred_checks(|_| 0);
+}
+
+/// The same for deferred checks of 200 keys, each with five of the operations.
+#[test]
+fn g10_a_timer_waits_for_one_of_many_deferred_checks() {
+    a_timer_does_not_wait_for_deferred_checks(|operation| 2 + operation / 5);
+}
+
+fn a_timer_does_not_wait_for_deferred_checks(key_of: impl Fn(u64) -> u64) {
     const WATCHERS: u64 = 1_000;
     const DUE: u64 = 5;
     // As many as a slice has, and twice that to be generous.
     const LATE: u64 = 2 * 64;
     let (purgatory, clock) = manual(|builder| builder);
     let (armed, examined) = (Arc::new(AtomicBool::new(false)), Tally::new());
-    for _ in 0..WATCHERS {
+    for operation in 0..WATCHERS {
         let (armed, examined, clock) = (armed.clone(), examined.clone(), clock.clone());
         let op = Op::new(NEVER_IN_A_TEST).when(move || {
             if armed.load(Ordering::SeqCst) {
@@ -186,14 +196,14 @@ fn g10_a_timer_waits_for_one_slice_of_a_deferred_check() {
             }
             false
         });
-        drop(purgatory.try_complete_else_watch(op, [0]));
+        drop(purgatory.try_complete_else_watch(op, [key_of(operation)]));
     }
     let (before, so_far) = (Arc::new(Mutex::new(None)), examined.clone());
     let fired = before.clone();
     let op = Op::new(TICK * DUE as u32).then(move |_| *lock(&fired) = Some(so_far.count()));
     drop(purgatory.try_complete_else_watch(op, [1]));
     armed.store(true, Ordering::SeqCst);
-    purgatory.check_later(0);
+    (0..WATCHERS).for_each(|operation| purgatory.check_later(key_of(operation)));
     assert_eq!(purgatory.advance(), 1);
     assert_eq!(examined.count(), WATCHERS);
     let before = lock(&before).expect("it has expired");

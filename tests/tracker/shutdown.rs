@@ -17,6 +17,7 @@ use std::future::Future;
 use std::iter::repeat_with;
 use std::panic::resume_unwind;
 use std::pin::pin;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
@@ -201,6 +202,35 @@ fn g15_a_shutdown_is_legal_from_a_waker() {
             });
         });
     }
+}
+
+/// The waker of an expired request keeps the completion thread busy until another one has heard of the shutdown.
+#[test]
+fn g15_pending_requests_are_told_before_the_threads_are_joined() {
+    within(PATIENCE, || {
+        let requests = Requests::<u32, u32>::new("g15-join");
+        let ((wakes, woken), (hears, heard)) = (channel(), channel());
+        let other = requests.request(2, Duration::MAX).expect("room");
+        let other = thread::spawn(move || hears.send(block_on(other)));
+        let heard = Mutex::new(heard);
+        let waker = Arc::new(Do(move || {
+            wakes.send(()).expect("the test waits");
+            let answer = lock(&heard).recv();
+            assert_eq!(answer, Ok(Err(WaitError::ShutDown)));
+        }));
+        let mut first = pin!(
+            requests
+                .request(1, Duration::from_millis(100))
+                .expect("room")
+        );
+        let waker = waker.into();
+        let mut cx = Context::from_waker(&waker);
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        woken.recv().expect("it expires");
+        requests.shutdown();
+        other.join().expect("no panic").expect("the waker waits");
+        assert!(threads_named("g15-join").is_empty());
+    });
 }
 
 /// All are told, though the wakers of several panic.

@@ -57,6 +57,8 @@ impl<K: Key, R: Send + 'static, S: KeyHasher> Pending<K, R, S> {
 }
 
 impl<K: Key, R: Send + 'static, S: KeyHasher> Extra<u64, Failed<K, R>> for Pending<K, R, S> {
+    const RETURNS_REMAINS: bool = false;
+
     /// Takes out a request.
     ///
     /// The lock of the ended is held from before an id leaves the map until it is among them. So a thread with this lock
