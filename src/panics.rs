@@ -52,3 +52,21 @@ impl Panics {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// All of it runs, and the cause of the trouble is told.
+    #[test]
+    fn g14_the_first_of_several_panics_goes_on() {
+        let mut panics = Panics::default();
+        for number in [1, 2, 3] {
+            let ran = panics.catch(|| resume_unwind(Box::new(number)));
+            assert_eq!(ran, None::<()>);
+        }
+        let resumed = catch_unwind(AssertUnwindSafe(|| panics.resume()));
+        let payload = resumed.expect_err("it goes on");
+        assert_eq!(payload.downcast_ref(), Some(&1));
+    }
+}

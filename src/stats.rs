@@ -254,4 +254,17 @@ mod tests {
         let stats = Stats::of(Growing(Some((&counts, &counters))));
         assert!(stats.parked >= 1 && stats.watched >= 1 && stats.completions_pending >= 1);
     }
+
+    /// Whichever shard has it.
+    #[test]
+    fn g16_the_longest_lateness_of_all_shards_is_told() {
+        let shards: [(Counts, Counters); 3] = Default::default();
+        for ((_, counters), late) in shards.iter().zip([2, 7, 1]) {
+            counters.lateness_total.add_saturating(late);
+            counters.lateness_max.raise_to(late);
+        }
+        let stats = Stats::of(shards.iter().map(|(counts, counters)| (counts, counters)));
+        let [total, max] = [10, 7].map(Duration::from_nanos);
+        assert_eq!((stats.lateness_total, stats.lateness_max), (total, max));
+    }
 }

@@ -74,9 +74,17 @@ fn g28_a_thousand_idle_ones_have_no_thread_and_little_memory() {
     };
     a_thousand(
         "purgatory",
-        || Purgatory::<Op>::new("g28"),
-        |purgatory| {
+        || {
+            let purgatory = Purgatory::<Op>::new("g28");
+            // A look that finds nothing makes nothing.
             assert_eq!(purgatory.check_and_complete(&1), 0);
+            assert_eq!(
+                (purgatory.watched_keys(), purgatory.snapshot().len()),
+                (0, 0)
+            );
+            purgatory
+        },
+        |purgatory| {
             park(purgatory, Duration::MAX);
             assert_eq!(purgatory.check_and_complete(&1), 0);
             assert_eq!((purgatory.advance(), purgatory.next_deadline()), (0, None));
@@ -107,10 +115,13 @@ fn g28_a_thousand_idle_ones_have_no_thread_and_little_memory() {
     );
     a_thousand(
         "tracker",
-        || Tracker::new("g28", |_: u64, _: u64, _| ()),
-        |tracker| {
+        || {
+            let tracker = Tracker::new("g28", |_: u64, _: u64, _| ());
             assert_eq!((tracker.complete(&1), tracker.get(&1)), (None, None));
             assert!(!tracker.touch(&1, LONG));
+            tracker
+        },
+        |tracker| {
             assert!(tracker.track(1, 2, Duration::MAX).is_ok());
             assert_eq!(tracker.complete(&1), Some(2));
         },
@@ -118,9 +129,12 @@ fn g28_a_thousand_idle_ones_have_no_thread_and_little_memory() {
     );
     a_thousand(
         "requests",
-        || Requests::<u64, u64>::new("g28"),
-        |requests| {
+        || {
+            let requests = Requests::<u64, u64>::new("g28");
             assert_eq!(requests.respond(&1, 2), Responded::Unknown(2));
+            requests
+        },
+        |requests| {
             drop(requests.request(1, Duration::MAX).expect("there is room"));
         },
         |requests| {

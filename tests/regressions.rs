@@ -199,9 +199,19 @@ fn the_next_deadline_is_seen_by_all_threads_that_ask_at_once() {
 }
 
 #[test]
-fn a_name_that_no_thread_can_have_is_an_error_or_is_accepted() {
-    let built = std::panic::catch_unwind(|| Purgatory::<Op>::builder("nul\0nul").build().is_ok());
-    assert!(built.is_ok(), "it panicked");
+fn a_name_that_no_thread_can_have_is_accepted() {
+    for at_once in [false, true] {
+        let builder = Purgatory::<Op>::builder("nul\0nul");
+        let builder = match at_once {
+            true => builder.threads_at_once(),
+            false => builder,
+        };
+        let purgatory = builder.build().expect("threads are to be had");
+        let probe = Probe::new();
+        let parked = purgatory.try_complete_else_watch(probe.op(Duration::from_millis(1)), [1]);
+        assert!(parked.is_ok(), "{parked:?}");
+        eventually("its expiry", || probe.ending().is_some());
+    }
 }
 
 /// The last tick before the end of all clocks begins after it: the reaper was told to sleep for no time, over and over.

@@ -299,3 +299,50 @@ fn g15_shutdown_races_park() {
         assert_empty(&purgatory);
     });
 }
+
+/// Catches: a mark that is left before the change: a holder that finds it ends the operation without the change.
+#[test]
+fn g05_a_change_reaches_the_operation_whichever_thread_ends_it() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let (unchanged, changed) = (Outcome::new(), Outcome::new());
+        purgatory
+            .try_complete_else_watch(Probe::new(&unchanged), [1, 2])
+            .expect("it may park");
+        let forcer = {
+            let (purgatory, outcome) = (purgatory.clone(), changed.clone());
+            let change = move |probe: &mut Probe| probe.outcome = outcome.clone();
+            thread::spawn(move || purgatory.force_complete_for_key_with(&1, change))
+        };
+        assert_eq!(purgatory.check_and_complete(&2), 0);
+        assert!(forcer.join().unwrap() <= 1);
+        assert_eq!(unchanged.endings(), [0; 4]);
+        assert_eq!(changed.endings(), [1, 0, 0, 0]);
+        assert_empty(&purgatory);
+    });
+}
+
+/// Catches: an ending that is counted before the operation has left its watch lists. (The spawned thread looks: of a
+/// first thread that only loads, loom tries one execution.)
+#[test]
+fn g06_a_thread_that_finds_an_ending_counted_finds_no_watch_of_it() {
+    bounded(|| {
+        let purgatory = manual(&ManualClock::new());
+        let outcome = Outcome::new();
+        purgatory
+            .try_complete_else_watch(Probe::new(&outcome), [1])
+            .expect("it may park");
+        let looker = {
+            let purgatory = purgatory.clone();
+            thread::spawn(move || {
+                if purgatory.is_empty() {
+                    assert_eq!(purgatory.watchers(&1), 0);
+                }
+            })
+        };
+        outcome.satisfy();
+        assert_eq!(purgatory.check_and_complete(&1), 1);
+        looker.join().unwrap();
+        assert_empty(&purgatory);
+    });
+}

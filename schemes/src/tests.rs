@@ -5,6 +5,7 @@ mod model;
 use super::*;
 use model::{CENTURY, Model, Table, When, event, origin, slots};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 /// A scheme, and what distinguishes its promises.
 trait Tested: Scheme {
@@ -52,6 +53,11 @@ macro_rules! schemes {
             #[test]
             fn a_jump_costs_entries_not_ticks() {
                 super::a_jump_costs_entries_not_ticks::<$scheme>();
+            }
+
+            #[test]
+            fn timers_that_come_and_go_use_few_places() {
+                super::timers_that_come_and_go_use_few_places::<$scheme>();
             }
 
             #[test]
@@ -139,6 +145,26 @@ fn a_jump_costs_entries_not_ticks<S: Tested>() {
             assert!(steps <= 2, "{steps} steps after an idle century");
         }
     }
+}
+
+/// The place of one that fired or was stopped is used again: what a scheme takes depends on the timers that it has.
+fn timers_that_come_and_go_use_few_places<S: Scheme>() {
+    let (mut scheme, mut records) = started::<S>(16, 0, &[]);
+    let mut places = BTreeSet::new();
+    for now in 0..10_000 {
+        let [stopped, _] = [0, 1].map(|id| {
+            let deadline = now + 1 + Tick::from(id);
+            let started = scheme.start(&mut records, id, deadline, now);
+            let position = started.expect("not past the horizon").position;
+            records.0.insert(id, (deadline, position));
+            places.insert(position.number());
+            position
+        });
+        scheme.stop(&mut records, stopped);
+        scheme.advance(&mut records, now + 2, |_, _, _, _| ());
+        assert!(scheme.is_empty());
+    }
+    assert!(places.len() < 100, "{} places", places.len());
 }
 
 /// Timers around each power of the number of slots, each alone and then all at once, by jumps to one tick before the
@@ -262,6 +288,18 @@ fn an_idle_scheme_wakes_its_thread_so_often() {
     assert_eq!(wake_ups::<SortedHashedWheel>(60_000), 60_000);
     assert_eq!(wake_ups::<HashedWheel>(60_000), 60_000);
     assert_eq!(wake_ups::<SteppedWheel>(60_000), 60_000);
+}
+
+/// Long after the last pass, with a far timer: a near one wakes the thread once, at its deadline.
+#[test]
+fn the_wheel_files_a_near_timer_from_the_present_beside_a_far_one() {
+    let mut model = Model::<HierarchicalWheel>::new(64, 0);
+    model.start(1 << 40, 0);
+    model.present = 1 << 30;
+    let soon = model.present + 10;
+    model.start(soon, model.present);
+    assert_eq!(model.scheme.next_deadline(), Some(soon));
+    assert_eq!(model.pass(When::At(soon), &[], None), 1);
 }
 
 /// A start into an empty bucket is not announced if an overdue timer has the same deadline as the bucket.

@@ -4,6 +4,7 @@ use super::Engine;
 use super::handler::ReclaimQueue;
 use super::settings::Settings;
 use super::shard::{Shard, Timing, Unchanged};
+use super::shutdown::wait;
 use crate::Purgatory;
 use crate::address::SLOTS;
 use crate::cell::slab::{EndedSlot, Held};
@@ -11,11 +12,12 @@ use crate::dispatch::Dispatch;
 use crate::error::{BuildError, RejectReason, ShutdownError};
 use crate::future::{WaitError, Waits, block_on};
 use crate::operation::{Completion, DelayedOperation};
-use crate::reaper::Reaper;
+use crate::purgatory::WeakRef;
+use crate::reaper::{Driven, Reaper};
 use crate::scheme::{HierarchicalWheel, Scheme, SimpleWheel, Tick};
 use crate::stats::Ending;
-use crate::sync::{PARKS_PER_LOOK, SLICE, thread_number};
-use crate::time::{ManualClock, Timestamp};
+use crate::sync::{Arc, Mutex, OnceLock, PARKS_PER_LOOK, SLICE, thread_number};
+use crate::time::{ManualClock, Timestamp, WakeFn};
 use crate::timer::Timer;
 use crate::tracker::Tracker;
 use crate::worker::refusal::grant;
@@ -304,6 +306,23 @@ fn g16_a_thread_that_has_given_its_number_back_has_none() {
     assert!(late.iter().any(|late| late != number));
 }
 
+/// With a low number a thread has counters of its own. So has each thread of a server with one for each request, and those
+/// that come after many at once.
+#[test]
+fn g16_threads_that_come_and_go_use_low_numbers() {
+    let number = || std::thread::spawn(thread_number).join();
+    for _ in 0..1_000 {
+        let number = number().expect("it does not panic");
+        assert!(number < 500, "{number}");
+    }
+    let numbers = crate::sync::numbers::Numbers::default();
+    assert_eq!([(); 4].map(|()| numbers.take()), [0, 1, 2, 3]);
+    for number in [2, 0, 3] {
+        numbers.give_back(number);
+    }
+    assert_eq!([(); 4].map(|()| numbers.take()), [0, 2, 3, 4]);
+}
+
 /// The system refuses the reaper. Whatever the call was, it can be made again when there are threads.
 #[test]
 fn g28_a_refused_thread_changes_nothing() {
@@ -476,4 +495,92 @@ fn g28_a_refused_thread_gives_values_back() {
     assert_eq!(all, [1, 2]);
     // The call that was refused has not begun it, and this one does.
     assert!(waits.shutdown_timeout(Duration::from_secs(60)).is_ok());
+}
+
+/// However long it has waited.
+#[test]
+fn g15_who_waits_looks_again_every_few_milliseconds() {
+    // Were each pause twice as long as the one before, the last of them would take minutes.
+    const LOOKS: u32 = 25;
+    let mut looks = 0;
+    let mut is_done = || {
+        looks += 1;
+        looks == LOOKS
+    };
+    assert!(wait(Duration::from_secs(20), &mut is_done), "{looks} looks");
+}
+
+/// What a storm leaves is reclaimed by batches, and the reaper looks at its timers before each of them.
+#[test]
+fn g10_timers_do_not_wait_for_what_a_storm_has_left() {
+    const STORM: u64 = 3_000;
+    const TICK: Duration = Duration::from_millis(1);
+    let clock = ManualClock::new();
+    let builder = Purgatory::<Op>::builder("g10").clock(clock.clone());
+    let purgatory = builder.reaper(Reaper::Manual).build();
+    let purgatory = purgatory.expect("no threads to refuse");
+    for key in 0..STORM {
+        assert!(
+            purgatory
+                .try_complete_else_watch(Op::new(TICK), [key])
+                .is_ok()
+        );
+    }
+    let later = purgatory.try_complete_else_watch(Op::new(2 * TICK), [0]);
+    assert!(later.is_ok_and(|later| later.is_parked()));
+    let drive = || purgatory.shared.inner.clone().drive();
+    for expired in [STORM, STORM + 1] {
+        clock.advance(TICK);
+        assert_eq!(drive(), Some(Duration::ZERO), "there is more to do");
+        let stats = purgatory.stats();
+        assert_eq!(stats.expired, expired);
+        assert!(stats.watched > 0, "all of it came first");
+    }
+    while drive() == Some(Duration::ZERO) {}
+    assert_eq!(purgatory.stats().watched, 0);
+}
+
+/// A deadline that the scheme cannot hold takes no slot.
+#[test]
+fn g06_a_refused_deadline_gives_the_slot_back() {
+    let shard = Shard::<(), SimpleWheel>::new(0, 10, None);
+    let park = |deadline| {
+        let admitted = shard.admit(&mut shard.slab.lock(), (), 0, timing(deadline, 0), 1);
+        let admitted = admitted.map(|(held, _)| _ = held.end());
+        admitted.map_err(|(refusal, ())| refusal)
+    };
+    for _ in 0..2 {
+        assert_eq!(park(1_000), Err(RejectReason::TooLong));
+    }
+    assert_eq!(park(1), Ok(()));
+}
+
+/// A call has filed a deadline, and is about to announce it. Who finds it meanwhile wakes the reactor, which may ask at
+/// once, so no lock is held.
+#[test]
+fn g03_who_finds_a_deadline_wakes_the_reactor_with_no_lock_held() {
+    type Place = OnceLock<WeakRef<Purgatory<Op>>>;
+    let (place, unlocked) = (Arc::new(Place::new()), Arc::new(Mutex::new(Vec::new())));
+    let (found, told) = (place.clone(), unlocked.clone());
+    let waker = WakeFn::new(move || {
+        if let Some(purgatory) = found.get().and_then(WeakRef::upgrade) {
+            let engine = &purgatory.shared.inner.engine;
+            told.lock().push(engine.rearming.try_lock().is_some());
+        }
+        true
+    });
+    let builder = Purgatory::<Op>::builder("g03").reaper(Reaper::Reactor(waker));
+    let purgatory = builder.build().expect("no threads to refuse");
+    assert!(place.set(purgatory.downgrade()).is_ok());
+    let parked = purgatory.try_complete_else_watch(Op::new(Duration::MAX), [1]);
+    assert!(parked.is_ok_and(|parked| parked.is_parked()));
+    let engine = &purgatory.shared.inner.engine;
+    let at = engine
+        .shards
+        .iter()
+        .flat_map(|shard| shard.slab.occupants());
+    let at = at.last().expect("it is parked");
+    assert!(engine.reschedule_to(at, timing(1_000_000, 0)).is_ok());
+    assert!(purgatory.next_deadline().is_some());
+    assert_eq!(*unlocked.lock(), [true]);
 }

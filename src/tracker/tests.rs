@@ -75,6 +75,24 @@ fn g18_a_value_that_is_not_replaced_keeps_its_token() {
     assert_eq!(end(&tracker, held, || ()), 1);
 }
 
+/// It has been picked, and is replaced before it is withdrawn. Nobody was asked about the other one.
+#[test]
+fn g05_a_value_that_replaces_a_picked_one_is_not_withdrawn() {
+    for in_place in [false, true] {
+        let tracker = tracker();
+        let picked = tracker.values().places(|_, value| *value == 1);
+        let place = *picked.first().expect("it is tracked");
+        assert!(match in_place {
+            true => tracker
+                .replace_if(KEY, place.token, 2, Duration::MAX)
+                .is_ok(),
+            false => tracker.track(KEY, 2, Duration::MAX).is_ok(),
+        });
+        assert_eq!(tracker.values().withdraw(place), None);
+        assert_eq!(tracker.shutdown(), [(KEY, 2)]);
+    }
+}
+
 #[test]
 fn g05_a_value_supersedes_one_that_is_ending() {
     let tracker = tracker();

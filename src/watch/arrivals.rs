@@ -224,4 +224,19 @@ mod tests {
         }
         assert_eq!((arrivals.len, arrivals.full.len()), (1, 1));
     }
+
+    /// The next watchers get it, so a list of steady length allocates nothing.
+    #[test]
+    fn one_chunk_whose_watchers_have_left_is_kept() {
+        let watcher = |number| Address::new(0, number, 0);
+        let mut arrivals = Arrivals::default();
+        let chunk = LIST_CHUNK as u32;
+        let tickets = (0..3 * chunk).map(|number| arrivals.add(watcher(number)));
+        for (number, ticket) in (0..2 * chunk).zip(tickets.collect::<Vec<_>>()) {
+            arrivals.remove(ticket, watcher(number));
+        }
+        assert_eq!(arrivals.kept().0, 2, "the last one, and one more");
+        arrivals.add(watcher(3 * chunk));
+        assert_eq!(arrivals.kept().0, 2, "that one is used");
+    }
 }

@@ -4,6 +4,7 @@ use super::bound::Ticket;
 use super::*;
 use std::cell::Cell;
 use std::hash::RandomState;
+use std::time::Duration;
 
 const KEY: u32 = 7;
 const OTHER: u32 = 8;
@@ -68,4 +69,71 @@ fn g02_a_place_is_retired_by_the_key_that_has_it() {
     assert!(map.leave(fresh, 2).is_none(), "the key is resolved");
     map.0.release(&KEY, fresh);
     assert_eq!(map.0.all_keys(), []);
+}
+
+/// Whatever the list was: a look at a resolved key takes no lock where no operation watches it, or one without a rank.
+#[test]
+fn g28_a_resolved_list_that_becomes_empty_is_one_word_again() {
+    let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
+    let place = map.watched(KEY, 0);
+    let (again, list) = map.0.resolve(&Arc::new(KEY));
+    assert_eq!(again, place, "it was watched");
+    map.leave(place, 0);
+    assert!(list.peek().is_empty());
+    for watchers in [1, 2, 7] {
+        (0..watchers).for_each(|number| map.add(place, number));
+        assert_eq!(list.peek().only().is_some(), watchers == 1);
+        (0..watchers).for_each(|number| _ = map.leave(place, number));
+        assert!(list.peek().is_empty(), "there were {watchers}");
+    }
+    let ranked = Turn::Ranked(3);
+    assert!(list.add(usize::MAX, watcher(0), ranked));
+    assert!(list.remove(watcher(0), ranked).is_none() && list.peek().is_empty());
+}
+
+/// One thread takes the place that another gives back, for a key of another map shard.
+#[test]
+fn g18_a_place_that_passes_between_threads_has_the_key_that_took_it() {
+    let map = Map(WatchMap::new(RandomState::new(), 64, usize::MAX));
+    std::thread::scope(|scope| {
+        for key in 0..4 {
+            let map = &map.0;
+            scope.spawn(move || {
+                for _ in 0..20_000 {
+                    let (place, _) = map.resolve(&Arc::new(key));
+                    assert_eq!(map.resolved_key(place).as_deref(), Some(&key));
+                    map.release(&key, place);
+                }
+            });
+        }
+    });
+    assert_eq!(map.0.all_keys(), []);
+}
+
+/// Checks of one key do not exclude each other.
+#[test]
+fn g20_two_threads_look_at_one_key_together() {
+    let map = Map(WatchMap::new(RandomState::new(), 2, usize::MAX));
+    map.watched(KEY, 0);
+    let map = &map.0;
+    std::thread::scope(|scope| {
+        map.lists.read(&KEY, |_, _| {
+            let (told, counted) = std::sync::mpsc::channel();
+            scope.spawn(move || told.send(map.count(&KEY)));
+            let counted = counted.recv_timeout(Duration::from_secs(60));
+            assert_eq!(counted, Ok(1), "it waits for the other");
+        });
+    });
+}
+
+/// Keys of one shard would meet in its table if the same bits chose both.
+#[test]
+fn no_bit_that_chooses_a_shard_chooses_a_place_in_its_table() {
+    let map = WatchMap::<u32, _>::new(RandomState::new(), 1 << 16, usize::MAX);
+    let (lowest, highest) = (u64::from(u16::MAX), 0x7F << 57);
+    for number in 0..1 << 16 {
+        let shard = map.lists.shard_of(number << 32);
+        assert_eq!(map.lists.shard_of(number << 32 | lowest | highest), shard);
+        assert_eq!(shard as u64, number, "all bits count");
+    }
 }

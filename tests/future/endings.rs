@@ -1,14 +1,14 @@
 //! How a wait ends, one at a time, and what its caller is told.
 
 use crate::support::bell::Bell;
-use crate::support::{NEVER_IN_A_TEST, Op, Tally};
+use crate::support::{NEVER_IN_A_TEST, Op, Tally, lock};
 use crate::{Slot, assert_empty, by_hand, now, put, take};
 use request_purgatory::{
     Bound, Waits, future::WaitError, future::WaitFuture, future::WaitOperation, threads::Reaper,
     time::ManualClock,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -143,11 +143,45 @@ fn a_refused_wait_resolves_at_once() {
         panic!("on purpose")
     });
     assert_eq!(now(panics), Err(WaitError::Panicked));
+    assert_eq!(waits.drain(Duration::ZERO), 1);
+    assert_eq!(now(wait(&[1])), Err(WaitError::Draining));
     waits.shutdown();
     assert_eq!(now(held), Err(WaitError::ShutDown));
     assert_eq!(now(wait(&[1])), Err(WaitError::ShutDown));
     assert_eq!(Arc::strong_count(&payload), 1);
     assert_empty(&waits);
+}
+
+/// Each is begun by the predicate of the one before.
+#[test]
+fn g14_the_ninth_nested_wait_is_refused() {
+    type Ends = Arc<Mutex<Vec<(u64, Result<(), WaitError>)>>>;
+
+    fn nest(waits: &Waits<u64>, depth: u64, ends: &Ends) {
+        let (inner, all, mut is_first) = (waits.downgrade(), ends.clone(), true);
+        let mut wait = waits.wait([depth], NEVER_IN_A_TEST, move || {
+            if std::mem::take(&mut is_first) {
+                nest(&inner.upgrade()?, depth + 1, &all);
+            }
+            None
+        });
+        if let Poll::Ready(end) = Bell::new().poll(&mut wait) {
+            lock(ends).push((depth, end));
+        }
+    }
+
+    let ends = Ends::default();
+    nest(&by_hand().0, 0, &ends);
+    assert_eq!(*lock(&ends), [(9, Err(WaitError::Nested))]);
+}
+
+#[test]
+fn g28_a_wait_without_a_timeout_has_no_deadline() {
+    let (waits, _clock) = by_hand();
+    let wait = waits.wait([1], None, || None::<u8>);
+    let take = waits.take([1], None, |_| None::<u8>, drop);
+    assert_eq!((waits.stats().parked, waits.next_deadline()), (2, None));
+    drop((wait, take));
 }
 
 #[test]

@@ -154,3 +154,17 @@ fn blocking_in_a_callback_panics_and_does_not_hang() {
         assert_eq!(waits.stats().parked, 0);
     });
 }
+
+/// It polls in vain once, and again when it is woken. (A wake-up of the thread from before the call may add a poll.)
+#[test]
+fn g19_a_thread_that_blocks_sleeps_until_it_is_woken() {
+    let waits = Waits::<u64>::new("asleep");
+    let mut wait = waits.wait([1], Duration::from_millis(100), || None::<u8>);
+    let mut polls = 0;
+    let end = block_on(poll_fn(|cx| {
+        polls += 1;
+        Pin::new(&mut wait).poll(cx)
+    }));
+    assert_eq!(end, Err(WaitError::Expired));
+    assert!(polls <= 3, "{polls} polls");
+}

@@ -90,6 +90,7 @@ fn an_event_that_no_check_announces_is_found_and_counted() {
             (0, 0, 0),
             "{stats:?}"
         );
+        assert_eq!(waits.next_deadline(), None, "nor another recheck");
     }
 }
 
@@ -173,6 +174,27 @@ fn g21_a_late_check_of_a_key_that_was_learnt_is_no_missed_one() {
         pass(&waits, &clock, GRACE);
         let stats = waits.stats();
         assert_eq!((stats.missed_checks, stats.parked), (missed, 0));
+    }
+}
+
+/// The listener's own deadline comes within the grace. The event was missed all the same, unless a check came before.
+#[test]
+fn g21_what_a_recheck_finds_near_the_deadline_is_counted() {
+    for is_checked in [false, true] {
+        let (waits, clock) = by_hand();
+        let listener = waits.listen([1], SECOND + GRACE / 2);
+        let mut listener = listener.recheck_every(SECOND);
+        pass(&waits, &clock, SECOND);
+        assert_eq!(block_on(listener.checked()), Ok(()), "a recheck");
+        listener.satisfied();
+        if is_checked {
+            waits.check_and_complete(&1);
+        }
+        assert_eq!(waits.stats().parked, 1);
+        pass(&waits, &clock, GRACE / 2);
+        assert_eq!((waits.stats().parked, waits.stats().missed_checks), (0, 0));
+        pass(&waits, &clock, GRACE / 2);
+        assert_eq!(waits.stats().missed_checks, u64::from(!is_checked));
     }
 }
 

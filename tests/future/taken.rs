@@ -3,7 +3,7 @@
 
 use crate::support::bell::Bell;
 use crate::support::keys::{Fragile, Hook, with_fuse, with_fuse_after};
-use crate::support::{NEVER_IN_A_TEST, PATIENCE, eventually, lock, within};
+use crate::support::{NEVER_IN_A_TEST, PATIENCE, Tally, eventually, lock, within};
 use crate::{assert_empty, by_hand, now};
 use request_purgatory::future::{Taken, WaitError, WaitFuture, WaitOperation, block_on};
 use request_purgatory::{Bound, Waits, purgatory::Cause, threads::Reaper};
@@ -166,17 +166,20 @@ fn g26_a_runtime_that_ends_gives_all_jobs_back() {
     });
 }
 
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            resume_unwind(Box::new("on purpose"));
+        }
+    }
+}
+
 /// What a destructor on the way does: that of a key, of what `give_back` captured, or of the take itself.
 #[test]
 fn g26_a_destructor_that_panics_loses_no_job() {
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            if !thread::panicking() {
-                resume_unwind(Box::new("on purpose"));
-            }
-        }
-    }
     let waits = Waits::<Fragile>::builder("g26").reaper(Reaper::Manual);
     let waits = waits.build().expect("no threads to refuse");
     for at_once in [true, false] {
@@ -245,8 +248,12 @@ fn a_take_that_fails_ends_alone() {
     );
     waits.advance();
     assert_eq!(now(next).expect("it ended").map(Taken::done), Ok(1));
-    let at_once = waits.take([1], None, |_| Err::<Option<u8>, _>("at once"), drop);
+    let bomb = Bomb;
+    let give_back = move |_| _ = &bomb;
+    let fails = |_: Cause<'_, u64>| Err::<Option<u8>, _>("at once");
+    let at_once = waits.take([1], None, fails, give_back);
     assert_eq!(now(at_once).expect("it ended").err(), Some("at once"));
+    assert_eq!(waits.stats().panicked, 1, "the destructor of its way back");
     assert_empty(&waits);
 }
 
@@ -345,6 +352,34 @@ fn g27_no_newcomer_overtakes_one_that_waits() {
         assert_eq!(received(at_once).done(), 3);
         assert_empty(&waits);
     }
+}
+
+/// Many jobs lie there that no check has announced. A newcomer looks twice, so it has two of them checked at most; and a
+/// job that is done causes no check.
+#[test]
+fn g27_a_newcomer_has_no_more_checked_than_it_puts_back() {
+    let (waits, _clock) = by_hand();
+    let (jobs, asked) = (Jobs::default(), Tally::new());
+    let take = || {
+        let (takes, returns, asked) = (jobs.clone(), jobs.clone(), asked.clone());
+        waits.take(
+            [1],
+            NEVER_IN_A_TEST,
+            move |cause| {
+                if !cause.is_parking() {
+                    asked.add();
+                }
+                lock(&takes).pop_front()
+            },
+            move |job| lock(&returns).push_front(job),
+        )
+    };
+    let [first, _others @ ..] = [(); 5].map(|()| take());
+    lock(&jobs).extend(1..=5);
+    let _newcomer = take();
+    let served = asked.count();
+    assert!(served <= 2, "{served}");
+    assert_eq!((received(first).done(), asked.count()), (1, served));
 }
 
 /// Those that wait do not want the job: it is the newcomer's, and its second look is not lost.

@@ -1,7 +1,11 @@
 //! G17: the bound of one key.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, within};
-use request_purgatory::{Purgatory, Watch, purgatory::RejectReason, threads::Reaper};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, refusal, within};
+use request_purgatory::{
+    Purgatory, Watch, purgatory::Builder, purgatory::KeyHasher, purgatory::RejectReason,
+    threads::Reaper,
+};
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -112,4 +116,30 @@ fn g17_a_bound_of_no_watchers_refuses_every_operation() {
     let stats = purgatory.stats();
     assert_eq!((stats.rejected, stats.cancelled, stats.aborted), (3, 3, 0));
     assert!(purgatory.is_empty());
+}
+
+/// In whatever order they are set. What a full key refuses takes no place.
+#[test]
+fn g17_both_limits_hold_beside_each_other_and_a_hasher() {
+    fn hold<S: KeyHasher>(builder: Builder<Purgatory<Op, S>>) {
+        let purgatory = builder.reaper(Reaper::Manual).build();
+        let purgatory = purgatory.expect("no threads to refuse");
+        let park =
+            |key| refusal(&purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [key]));
+        assert_eq!(park(1), None);
+        for _ in 0..3 {
+            assert_eq!(park(1), Some(RejectReason::KeyFull));
+        }
+        assert_eq!((park(2), park(3)), (None, Some(RejectReason::Full)));
+        assert_eq!(purgatory.force_complete_for_key(&1), 1);
+        assert_eq!((park(1), park(3)), (None, Some(RejectReason::Full)));
+    }
+
+    let (builder, hasher) = (|| Purgatory::<Op>::builder("g17"), RandomState::new());
+    hold(builder().max_parked(2).max_watchers_per_key(1));
+    hold(builder().max_watchers_per_key(1).max_parked(2));
+    let limited = builder().max_watchers_per_key(1).max_parked(2);
+    hold(limited.hasher(hasher.clone()));
+    let hashed = builder().hasher(hasher);
+    hold(hashed.max_parked(2).max_watchers_per_key(1));
 }

@@ -1,9 +1,9 @@
 //! G25: a bounded check serves its own key. And: what an operation is told about why it is examined.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, manual, quietly, within};
 use request_purgatory::threads::Reaper;
 use request_purgatory::{
-    Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, future::Taken,
+    Bound, Completion, DelayedOperation, Handle, Purgatory, Waits, Watch, future::Taken,
     future::WaitFuture, future::WaitOperation, purgatory::Cause,
 };
 use std::collections::{HashMap, VecDeque};
@@ -70,7 +70,9 @@ fn g25_an_item_that_goes_back_is_for_the_next_waiter_of_its_key() {
     push(&lists, 2, 20);
     assert_eq!(waits.check_and_complete_with(&2, Bound::at_most(1)), 1);
     push(&lists, 4, 40);
+    let checks = waits.stats().checks;
     drop(served);
+    assert_eq!(waits.stats().checks, checks + 1, "it is offered to one");
     assert_eq!(poll(&mut reader), Some((2, 20)), "the next of list 2");
     assert_eq!(waits.check_and_complete_with(&4, Bound::at_most(1)), 0);
     push(&lists, 2, 21);
@@ -194,6 +196,73 @@ fn g25_an_operation_is_told_the_key_however_it_is_checked() {
             assert_eq!(std::mem::take(&mut *lock(&told)), [None], "the deadline");
             assert!(purgatory.is_empty());
         }
+    }
+}
+
+/// A check that is made inside an examination, and whose turn comes later, goes as far as it was to go. That of several
+/// keys checks each of them.
+#[test]
+fn g22_a_nested_check_keeps_its_key_and_its_bound() {
+    /// A check (there is no operation on other keys than 1, 2 and 4), what the operations answer, and what they are told.
+    type Row = (fn(&Purgatory<Picky>) -> usize, bool, &'static [u64]);
+    const ROWS: [Row; 8] = [
+        (|all| all.check_and_complete(&1), false, &[1; 5]),
+        (|all| all.resolve(2).check_and_complete(), false, &[2; 5]),
+        (
+            |all| all.check_and_complete_with(&1, Bound::at_most(2)),
+            true,
+            &[1; 2],
+        ),
+        (
+            |all| all.resolve(2).check_and_complete_with(Bound::at_most(2)),
+            true,
+            &[2; 2],
+        ),
+        (
+            |all| all.check_and_complete_with(&1, Bound::all().up_to(2)),
+            false,
+            &[1; 3],
+        ),
+        (
+            |all| all.check_and_complete_with(&1, Bound::all().until_refused()),
+            false,
+            &[1],
+        ),
+        (
+            |all| all.check_and_complete_all([&1, &4]),
+            false,
+            &[1, 1, 1, 1, 1, 4, 4, 4, 4, 4],
+        ),
+        (
+            |all| all.check_where(|key| matches!(key, 1 | 4)),
+            false,
+            &[1, 1, 1, 1, 1, 4, 4, 4, 4, 4],
+        ),
+    ];
+    for (row, (check, answer, expected)) in ROWS.into_iter().enumerate() {
+        let (purgatory, _clock) = manual_of::<Picky>();
+        let (told, resolved) = (Arc::new(Mutex::new(Vec::new())), purgatory.resolve(2));
+        for rank in 0..5 {
+            let op = Picky {
+                told: told.clone(),
+                examined: Box::new(move || answer),
+            };
+            let watches = [Watch::from(1).at_rank(rank), resolved.watch(), 4.into()];
+            assert!(purgatory.try_complete_else_watch(op, watches).is_ok());
+        }
+        let weak = purgatory.downgrade();
+        let checking = Picky {
+            told: Arc::default(),
+            examined: Box::new(move || weak.upgrade().is_some_and(|all| check(&all) == 0)),
+        };
+        assert!(purgatory.try_complete_else_watch(checking, [3]).is_ok());
+        assert_eq!(purgatory.check_and_complete(&3), 1);
+        let mut told = std::mem::take(&mut *lock(&told));
+        told.sort_unstable();
+        assert!(
+            told.into_iter().eq(expected.iter().copied().map(Some)),
+            "{row}"
+        );
     }
 }
 
@@ -360,5 +429,32 @@ fn g05_a_forced_operation_that_another_thread_holds_gets_the_cause() {
         go_on.send(()).expect("the holder waits");
         holder.join().expect("the holder");
         assert_eq!(answers.recv(), Ok(Some("not the leader")));
+    });
+}
+
+/// Neither that of the operation which it was to change, nor those of the others on the key.
+#[test]
+fn g12_a_change_that_panics_costs_no_operation_its_ending() {
+    within(PATIENCE, || {
+        quietly();
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let probes = [(); 3].map(|()| Probe::new());
+        let (held, stall) = probes[0].stalled_op(NEVER_IN_A_TEST);
+        assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
+        for probe in &probes[1..] {
+            let op = probe.op(NEVER_IN_A_TEST);
+            assert!(purgatory.try_complete_else_watch(op, [1]).is_ok());
+        }
+        let holder = stall.check(&purgatory, 2);
+        let change = |_: &mut Op| std::panic::panic_any("intended");
+        assert_eq!(purgatory.force_complete_for_key_with(&1, change), 2);
+        stall.end();
+        assert_eq!(holder.join().expect("the holder"), 0);
+        let endings = probes.map(|probe| probe.ending());
+        assert_eq!(endings, [Some(Completion::Satisfied); 3]);
+        assert_eq!(
+            (purgatory.stats().panicked, purgatory.stats().parked),
+            (3, 0)
+        );
     });
 }

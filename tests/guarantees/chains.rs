@@ -1,7 +1,7 @@
 //! G14: completions that cause one another, on whatever thread they run.
 
 use crate::support::{
-    Job, NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, lock, on_a_stack_of, within,
+    Job, NEVER_IN_A_TEST, Op, PATIENCE, Tally, eventually, lock, manual, on_a_stack_of, within,
 };
 use request_purgatory::{
     Completion, Purgatory, threads::Dispatch, threads::Reaper, time::ManualClock,
@@ -46,6 +46,43 @@ fn chain(links: u64, stack: usize) {
 #[test]
 fn g14_a_chain_of_completions_needs_no_stack() {
     within(PATIENCE, || chain(1_000_000, 64));
+}
+
+/// What an examination causes waits for its end: first the completions, in the order in which they were caused, then
+/// the checks.
+#[test]
+fn g14_what_waits_runs_in_order_and_checks_come_last() {
+    let (purgatory, _clock) = manual(|builder| builder);
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let logs = |key| {
+        let log = log.clone();
+        move || lock(&log).push(key)
+    };
+    let checked = logs(2);
+    let checked = Op::new(NEVER_IN_A_TEST).when(move || {
+        checked();
+        false
+    });
+    drop(purgatory.try_complete_else_watch(checked, [2]));
+    for key in 3..6 {
+        let completed = logs(key);
+        let op = Op::new(NEVER_IN_A_TEST).then(move |_| completed());
+        drop(purgatory.try_complete_else_watch(op, [key]));
+    }
+    let (weak, mut examinations) = (purgatory.downgrade(), 0);
+    let causes = Op::new(NEVER_IN_A_TEST).when(move || {
+        examinations += 1;
+        if examinations == 3 {
+            let purgatory = weak.upgrade().expect("it is being checked");
+            assert_eq!(purgatory.check_and_complete(&2), 0);
+            (3..6).for_each(|key| assert_eq!(purgatory.force_complete_for_key(&key), 1));
+        }
+        false
+    });
+    drop(purgatory.try_complete_else_watch(causes, [1]));
+    lock(&log).clear();
+    purgatory.check_and_complete(&1);
+    assert_eq!(*lock(&log), [3, 4, 5, 2]);
 }
 
 /// Each parks its successor, which can complete at once.

@@ -4,6 +4,7 @@ use crate::support::{NEVER_IN_A_TEST, Op, Probe, manual};
 use proptest::prelude::*;
 use request_purgatory::purgatory::{Equivalent, KeyHasher, RandomState};
 use request_purgatory::{Bound, Purgatory, Tracker, threads::Reaper};
+use std::collections::HashSet;
 use std::time::Duration;
 
 type Key = (String, u32);
@@ -96,6 +97,13 @@ proptest! {
         let hasher = RandomState::default();
         prop_assert_eq!(hash(&hasher, &parts), hash(&hasher, &one));
     }
+}
+
+/// Keys that were found to collide in one purgatory do not in another.
+#[test]
+fn every_hasher_has_a_seed_of_its_own() {
+    let hashes = (0..100).map(|_| hash(&RandomState::default(), &1));
+    assert_eq!(hashes.collect::<HashSet<_>>().len(), 100);
 }
 
 fn hash(hasher: &impl KeyHasher, value: &impl std::hash::Hash) -> u64 {

@@ -150,7 +150,8 @@ impl Link {
     }
 }
 
-fn chain_of_keys(by: By, armed: Copied) {
+/// Of keys that are watched plainly, or were resolved.
+fn chain_of_keys(by: By, armed: Copied, resolved: bool) {
     let (purgatory, clock) = manual::<Link>(|builder| builder);
     let chain = Arc::new(Chain {
         purgatory,
@@ -168,7 +169,10 @@ fn chain_of_keys(by: By, armed: Copied) {
             examinations += 1;
             by == By::Check && examinations == 3
         });
-        let parked = purgatory.try_complete_else_watch(op, [key]);
+        let parked = match resolved {
+            true => purgatory.try_complete_else_watch(op, [purgatory.resolve(key).watch()]),
+            false => purgatory.try_complete_else_watch(op, [key]),
+        };
         assert!(parked.is_ok_and(|parked| parked.is_parked()));
     }
     *lock(&place) = Some(chain.clone());
@@ -185,9 +189,10 @@ fn chain_of_keys(by: By, armed: Copied) {
 fn g14_a_chain_of_keys_whose_destructors_end_the_next_operation_needs_no_stack() {
     for by in [By::Force, By::Cancel, By::Check, By::Expiry] {
         for armed in [Copied::Operation, Copied::Map] {
-            within(PATIENCE * 2, move || chain_of_keys(by, armed));
+            within(PATIENCE * 2, move || chain_of_keys(by, armed, false));
         }
     }
+    within(PATIENCE * 2, || chain_of_keys(By::Force, Copied::Map, true));
 }
 
 /// Each key is merged with a check that waits already, and its destructor defers a check of the next one.

@@ -1,8 +1,9 @@
 //! G15 for a drain: it refuses parks, waits for what is parked and for its completions, and ends whatever happens.
 
-use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, within};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, busy, eventually, manual};
+use crate::support::{threads_named, within};
 use request_purgatory::threads::{Dispatch, Reaper};
-use request_purgatory::{Completion, Purgatory, purgatory::RejectReason};
+use request_purgatory::{Completion, Purgatory, purgatory::RejectReason, time::WakeFn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -67,11 +68,14 @@ fn g15_a_drain_ends_whatever_happens() {
         purgatory.shutdown();
         assert_eq!(drain.join().expect("no panic"), 0);
 
-        let manual = Purgatory::<Op>::builder("g15-drain3").reaper(Reaper::Manual);
-        let manual = manual.build().expect("no threads to refuse");
-        park(&manual, Op::new(SOON), 0);
-        assert_eq!(manual.drain(NEVER_IN_A_TEST), 0);
-        assert_eq!(manual.stats().expired, 1);
+        // Where no thread of the library drives the timer, the drain does, perhaps on the reactor's own thread.
+        for reaper in [Reaper::Manual, Reaper::Reactor(WakeFn::new(|| true))] {
+            let driven = Purgatory::<Op>::builder("g15-drain3").reaper(reaper);
+            let driven = driven.build().expect("no threads to refuse");
+            park(&driven, Op::new(SOON), 0);
+            assert_eq!(driven.drain(PATIENCE / 4), 0);
+            assert_eq!(driven.stats().expired, 1);
+        }
 
         // A callback that drains cannot wait for what its own thread has to do.
         let inside = Purgatory::<Op>::new("g15-drain4");
@@ -195,5 +199,23 @@ fn g15_a_drain_waits_for_a_completion_in_the_hands_of_a_check() {
         end.send(()).expect("the completion waits");
         assert_eq!(purgatory.drain(NEVER_IN_A_TEST), 0);
         assert_eq!(check.join().expect("no panic"), 0);
+    });
+}
+
+/// It looks again and again, and sleeps in between.
+#[test]
+fn g15_a_drain_leaves_the_processor_to_others() {
+    within(PATIENCE, || {
+        let purgatory = Purgatory::<Op>::new("g15-drain7");
+        park(&purgatory, Op::new(NEVER_IN_A_TEST), 1);
+        let drain = thread::Builder::new().name("g15-sleeper".into());
+        let drain = drain.spawn(move || {
+            let this = threads_named("g15-sleeper")[0];
+            assert_eq!(purgatory.drain(Duration::from_millis(500)), 1);
+            busy(this)
+        });
+        let ticks = drain.expect("there are threads").join();
+        let ticks = ticks.expect("no panic");
+        assert!(ticks < 10, "busy for {ticks} ticks of about 50");
     });
 }

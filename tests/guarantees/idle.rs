@@ -153,6 +153,17 @@ fn g28_settings_say_which_threads_there_are_and_when() {
         drop(at_once);
         eventually("the end of its threads", || named() == 0);
 
+        // No reaper of its own, but a thread for completions.
+        let reactor = Reaper::Reactor(WakeFn::new(|| true));
+        for reaper in [Reaper::Manual, reactor] {
+            let at_once = builder().reaper(reaper).threads_at_once();
+            let at_once = at_once.dispatch(Dispatch::OwnThread).build();
+            let at_once = at_once.expect("threads are to be had");
+            eventually("one named thread", || named() == 1);
+            drop(at_once);
+            eventually("the end of its thread", || named() == 0);
+        }
+
         let inline = builder().dispatch(Dispatch::Inline).build();
         let inline = inline.expect("threads are to be had");
         park(&inline, Op::new(NEVER_IN_A_TEST));

@@ -4,14 +4,18 @@ use crate::support::keys::by_number;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, lock, refusal, within};
 use request_purgatory::{
     Completion, Handle, Purgatory, purgatory::RejectReason, purgatory::WeakRef, threads::Dispatch,
-    threads::Reaper, time::ManualClock, time::Timestamp, time::WakeFn,
+    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
+    time::WakeFn,
 };
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
+
+const SOON: Duration = Duration::from_millis(5);
 
 /// The pattern of Kafka's deadlocks: callbacks lock what belongs to the broker, and the broker tells the purgatory of
 /// events while it has that locked.
@@ -88,6 +92,54 @@ fn g03_a_reactor_may_call_the_purgatory_while_it_is_woken() {
         assert_eq!(*lock(&asked), times.map(Some));
         purgatory.check_later(1);
         assert_eq!(lock(&asked).len(), 4, "and for a deferred check");
+    });
+}
+
+/// On the thread that drives many, a callback builds one more for it, and prints it.
+#[test]
+fn g03_a_callback_may_build_on_the_reaper_that_runs_it() {
+    within(PATIENCE / 2, || {
+        let reaper = ReaperThread::spawn("g03-shared").expect("threads are to be had");
+        let clock = ManualClock::new();
+        let build = |reaper: &ReaperThread, clock: &ManualClock| {
+            let builder = Purgatory::<Op>::builder("g03").clock(clock.clone());
+            let builder = builder.reaper(Reaper::Shared(reaper.clone()));
+            let built = builder.dispatch(Dispatch::Inline).build();
+            built.expect("no threads to refuse")
+        };
+        let purgatory = build(&reaper, &clock);
+        let ((shared, same), (built, next)) = ((reaper.clone(), clock.clone()), channel());
+        let op = Op::new(SOON).then(move |_| {
+            assert!(!format!("{shared:?}").is_empty());
+            built.send(build(&shared, &same)).expect("the test waits");
+        });
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        clock.advance(SOON);
+        let (next, probe) = (next.recv().expect("it is built"), Probe::new());
+        drop(next.try_complete_else_watch(probe.op(SOON), [1]));
+        clock.advance(SOON);
+        crate::support::eventually("its expiry", || probe.ending().is_some());
+    });
+}
+
+/// One who is woken because the clock moves may move it on, and build on it.
+#[test]
+fn g03_a_wake_function_may_use_the_clock_that_calls_it() {
+    within(PATIENCE / 2, || {
+        let clock = ManualClock::new();
+        let once = Mutex::new(Some(clock.clone()));
+        clock.subscribe(WakeFn::new(move || {
+            let clock = lock(&once).take();
+            if let Some(clock) = clock {
+                let reactor = Reaper::Reactor(WakeFn::new(|| true));
+                let builder = Purgatory::<Op>::builder("g03").clock(clock.clone());
+                assert!(builder.reaper(reactor).build().is_ok());
+                clock.advance(SOON);
+            }
+            true
+        }));
+        clock.advance(SOON);
+        assert_eq!(clock.now().since_origin(), 2 * SOON);
     });
 }
 

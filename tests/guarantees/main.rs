@@ -6,6 +6,7 @@ mod support;
 
 mod arrival;
 mod bounds;
+mod calls;
 mod cascades;
 mod causes;
 mod chains;

@@ -2,6 +2,7 @@
 //! handle), G16 (completions pending, watchers of a key), G20 (a snapshot stalls no thread).
 
 use crate::support::keys::{Act, Acting};
+use crate::support::noise::assert_median_within;
 use crate::support::{
     Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, lock, manual, threads_named, within,
 };
@@ -11,6 +12,7 @@ use request_purgatory::{
     time::ManualClock,
 };
 use std::future::Future;
+use std::iter::repeat_with;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -356,6 +358,24 @@ fn g15_an_async_shutdown_goes_on_without_its_future() {
 }
 
 /// The last handle is dropped while a completion sleeps: on its own thread, and on that of a shared reaper.
+/// A task of an async runtime may drop it: for each thread it waits 10 ms.
+#[test]
+fn g15_the_drop_of_the_last_handle_waits_for_a_moment_only() {
+    within(PATIENCE, || {
+        let drop_it = || {
+            let purgatory = Purgatory::<Op>::new("g15-moment");
+            let _go_on = stuck(&purgatory);
+            eventually("the expiry", || purgatory.stats().completions_pending == 1);
+            let begun = Instant::now();
+            drop(purgatory);
+            begun.elapsed()
+        };
+        assert_median_within(Duration::from_millis(100), || {
+            repeat_with(drop_it).take(5).collect()
+        });
+    });
+}
+
 #[test]
 fn g15_dropping_the_last_handle_does_not_wait_for_completions() {
     within(PATIENCE, || {

@@ -2,19 +2,20 @@
 
 use crate::support::threads_named;
 use crate::support::{
-    Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, eventually, manual, quietly, refusal, within,
+    Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, manual, quietly, refusal, within,
 };
 use request_purgatory::{
     Completion, Purgatory, future::block_on, purgatory::RejectReason, purgatory::Rejected,
-    threads::Dispatch, threads::Reaper, time::WakeFn,
+    threads::Dispatch, threads::Reaper, time::Clock, time::Timestamp, time::WakeFn,
 };
 use std::future::Future;
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::task::{Context, Wake};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const OPERATIONS: u64 = 210;
 
@@ -348,7 +349,7 @@ fn g12_a_panic_whose_payload_panics_is_one_panic() {
 fn g12_a_panic_at_an_examination_asked_for_during_the_park_gives_the_operation_back() {
     within(PATIENCE, || {
         quietly();
-        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let (purgatory, _clock) = manual::<u64>(|builder| builder.max_parked(1));
         let (weak, mut examinations) = (purgatory.downgrade(), 0);
         let op = Op::new(NEVER_IN_A_TEST).when(move || {
             examinations += 1;
@@ -370,6 +371,9 @@ fn g12_a_panic_at_an_examination_asked_for_during_the_park_gives_the_operation_b
         let stats = purgatory.stats();
         assert_eq!((stats.aborted, stats.rejected, stats.panicked), (1, 1, 1));
         assert_eq!((purgatory.stats().parked, purgatory.watched_keys()), (0, 0));
+        // It has given its place back.
+        let next = purgatory.try_complete_else_watch(Op::new(NEVER_IN_A_TEST), [1]);
+        assert_eq!(refusal(&next), None);
     });
 }
 
@@ -450,5 +454,40 @@ fn g12_a_destructor_of_an_operation_that_panicked_costs_only_itself() {
         assert_eq!(sibling.ending(), Some(Completion::Satisfied));
         let stats = purgatory.stats();
         assert_eq!((stats.aborted, stats.panicked), (1, 2));
+    });
+}
+
+/// After each panic it is left alone for 100 ms, and then driven again.
+#[test]
+fn g12_a_clock_that_goes_on_panicking_does_not_keep_the_reaper_busy() {
+    const PANICS: u32 = 10;
+    /// The first ones may come at once, when the reaper starts and is woken for the deadline.
+    const PAUSES: u32 = PANICS / 2;
+
+    struct Broken(Instant, Arc<Tally>);
+
+    impl Clock for Broken {
+        fn now(&self) -> Timestamp {
+            let on_reaper = thread::current().name() == Some("g12-clock-reaper");
+            if on_reaper && self.1.count() < PANICS.into() {
+                self.1.add();
+                resume_unwind(Box::new("intended"));
+            }
+            self.0.now()
+        }
+    }
+
+    within(PATIENCE, || {
+        let (begun, panics) = (Instant::now(), Tally::new());
+        let clock = Broken(begun, panics.clone());
+        let purgatory = Purgatory::<Op>::builder("g12-clock").clock(clock);
+        let purgatory = purgatory.build().expect("threads are to be had");
+        let park = |op| drop(purgatory.try_complete_else_watch(op, [1]));
+        park(Op::new(NEVER_IN_A_TEST));
+        eventually("all panics", || panics.count() == PANICS.into());
+        assert!(begun.elapsed() >= PAUSES * Duration::from_millis(100));
+        let probe = Probe::new();
+        park(probe.op(Duration::from_millis(1)));
+        eventually("an expiry after them", || probe.ending().is_some());
     });
 }

@@ -1,6 +1,6 @@
 //! Ranked watches (G1, G2, G6): a check up to a rank examines those up to it, in its order, and all without one.
 
-use crate::support::{NEVER_IN_A_TEST, Op, Probe, lock, manual};
+use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, within};
 use request_purgatory::{Bound, Completion, Handle, Purgatory, Watch};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -315,6 +315,40 @@ fn g01_a_check_ends_though_each_examination_parks_another() {
                 );
             }
         }
+    }
+}
+
+/// As many as a walk copies at a time park directly behind the operation that it has come to, each time: it passes by them,
+/// and meets what was there before.
+#[test]
+fn g01_a_check_ends_though_many_park_where_it_goes_on() {
+    const SLICE: u64 = 64;
+
+    for check in CHECKS {
+        within(PATIENCE, move || {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let examinations = Looks::default();
+            (1..SLICE).for_each(|number| _ = park(&purgatory, &examinations, number, at(1)));
+            let (weak, mut looks) = (purgatory.downgrade(), 0);
+            let last_of_the_slice = Op::new(NEVER_IN_A_TEST).when(move || {
+                looks += 1;
+                if looks == 3 {
+                    let purgatory = weak.upgrade().expect("a thread checks it");
+                    let newcomers = Looks::default();
+                    for _ in 0..2 * SLICE {
+                        park(&purgatory, &newcomers, 0, at(3));
+                    }
+                }
+                false
+            });
+            let parked = purgatory.try_complete_else_watch(last_of_the_slice, at(2));
+            assert!(parked.is_ok());
+            park(&purgatory, &examinations, SLICE, at(4));
+            check(&purgatory, 9);
+            let expected = (1..=SLICE).collect::<Vec<_>>();
+            assert_eq!(examined(&examinations), expected);
+            assert_eq!(purgatory.stats().checks, SLICE + 1);
+        });
     }
 }
 

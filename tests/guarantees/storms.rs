@@ -1,8 +1,9 @@
 //! Many that expire together: ended by batches, and cleared away afterwards. What holds for one holds for each of them.
 
+use crate::support::keys::by_number;
 use crate::support::{NEVER_IN_A_TEST, Op, PATIENCE, Probe, lock, manual, within};
-use request_purgatory::{Watch, time::Clock};
-use std::sync::{Arc, Mutex};
+use request_purgatory::{Purgatory, Watch, purgatory::Builder, purgatory::WeakRef, time::Clock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(1);
@@ -102,8 +103,22 @@ fn g16_an_operation_dropped_for_a_panic_at_its_deadline_finds_that_counted() {
 /// then nothing is left of the operations that have ended, neither in the lists nor in the slots.
 #[test]
 fn g17_each_completion_in_a_storm_makes_room_for_one() {
-    within(PATIENCE, || {
-        let (purgatory, clock) = manual::<u64>(|builder| builder.max_parked(STORM));
+    each_completion_in_a_storm_parks(1, |builder| builder.max_parked(STORM));
+}
+
+/// A place on the key is free before.
+#[test]
+fn g17_no_completion_in_a_storm_finds_its_key_full() {
+    each_completion_in_a_storm_parks(0, |builder| builder.max_watchers_per_key(1));
+}
+
+/// On the key of the operation that has ended.
+fn each_completion_in_a_storm_parks(
+    but: usize,
+    limit: fn(Builder<Purgatory<Op>>) -> Builder<Purgatory<Op>>,
+) {
+    within(PATIENCE, move || {
+        let (purgatory, clock) = manual::<u64>(limit);
         let found = Arc::new(Mutex::new((0, 0)));
         for number in 0..STORM as u64 {
             let (weak, found) = (purgatory.downgrade(), found.clone());
@@ -123,7 +138,7 @@ fn g17_each_completion_in_a_storm_makes_room_for_one() {
         let (stale, refused) = *lock(&found);
         assert_eq!(
             (stale, refused, purgatory.stats().parked),
-            (0, 1, STORM - 1)
+            (0, but, STORM - but)
         );
     });
 }
@@ -164,5 +179,68 @@ fn g10_slow_examinations_in_a_storm_keep_no_completion_waiting_for_all() {
             longest < STORM as u64 / 10,
             "{longest} were asked meanwhile"
         );
+    });
+}
+
+/// A key that looks for itself when it is dropped.
+#[derive(Clone)]
+struct Curious(u64, Arc<OnceLock<WeakRef<Purgatory<Op<Curious>>>>>);
+
+by_number!(Curious);
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        let purgatory = self.1.get().and_then(WeakRef::upgrade);
+        if let Some(purgatory) = purgatory {
+            // (The one that it asks with looks for nothing.)
+            purgatory.watchers(&Self(self.0, Arc::default()));
+        }
+    }
+}
+
+#[test]
+fn g03_no_lock_is_held_while_a_key_is_dropped_in_a_storm() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<Curious>(|builder| builder);
+        let place = Arc::new(OnceLock::new());
+        for number in 0..STORM as u64 {
+            let key = Curious(number, place.clone());
+            drop(purgatory.try_complete_else_watch(Op::new(SOON), [key]));
+        }
+        assert!(place.set(purgatory.downgrade()).is_ok());
+        clock.advance(2 * SOON);
+        assert_eq!(purgatory.advance(), STORM);
+        assert_eq!(
+            (purgatory.stats().panicked, purgatory.watched_keys()),
+            (0, 0)
+        );
+    });
+}
+
+/// Completions come first, a batch at a time: none waits until all have expired, nor until the watches of any are
+/// removed.
+#[test]
+fn g10_in_a_storm_completions_wait_for_one_batch_and_no_clearing_away() {
+    const BATCH: u64 = 512;
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual::<u64>(|builder| builder);
+        let found = Arc::new(Mutex::new((0, 0, STORM)));
+        for key in 0..STORM as u64 {
+            let (weak, found) = (purgatory.downgrade(), found.clone());
+            let op = Op::new(SOON).then(move |_| {
+                let purgatory = weak.upgrade().expect("it drives the timer");
+                let (stats, mut found) = (purgatory.stats(), lock(&found));
+                let (ran, most_waited, least_watched) = *found;
+                let (waited, watched) = (stats.expired - ran, stats.watched);
+                *found = (ran + 1, most_waited.max(waited), least_watched.min(watched));
+            });
+            drop(purgatory.try_complete_else_watch(op, [key]));
+        }
+        clock.advance(2 * SOON);
+        assert_eq!(purgatory.advance(), STORM);
+        let (ran, most_waited, least_watched) = *lock(&found);
+        assert_eq!((ran, least_watched), (STORM as u64, STORM));
+        assert!(most_waited <= BATCH, "{most_waited} waited");
+        assert_eq!(purgatory.stats().watched, 0);
     });
 }

@@ -2,19 +2,21 @@
 
 use crate::support::noise::{assert_median_within, eventually_asleep};
 use crate::support::{Job, NEVER_IN_A_TEST, Op, PATIENCE, Probe, Tally, eventually, lock};
-use crate::support::{busy, sleeps, threads_named, within};
+use crate::support::{busy, manual, sleeps, threads_named, within};
 use request_purgatory::{
-    Completion, Purgatory, purgatory::RejectReason, purgatory::Rejected, threads::Dispatch,
-    threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock, time::Timestamp,
-    time::WakeFn,
+    Completion, Purgatory, purgatory::RejectReason, purgatory::Rejected, purgatory::WeakRef,
+    threads::Dispatch, threads::Reaper, threads::ReaperThread, time::Clock, time::ManualClock,
+    time::Timestamp, time::WakeFn,
 };
 use std::iter::repeat_with;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_millis(5);
 
 #[test]
 fn g13_a_slow_completion_does_not_hold_up_the_timer() {
@@ -38,6 +40,66 @@ fn g13_a_slow_completion_does_not_hold_up_the_timer() {
         eventually("the expiry of all", || purgatory.stats().expired == 10_001);
         go_on.send(()).expect("it is not over yet");
     });
+}
+
+/// One after the other, in the order in which they have expired.
+#[test]
+fn g13_a_completion_delays_those_behind_it_and_none_before_it() {
+    within(PATIENCE, || {
+        let (purgatory, clock) = manual(|builder| builder.dispatch(Dispatch::OwnThread));
+        let ((go_on, told), (ended, endings)) = (channel::<()>(), channel());
+        let mut first = Some(told);
+        for key in 0..5 {
+            let (told, ended) = (first.take(), ended.clone());
+            let op = Op::new(SOON).then(move |_| {
+                _ = told.map(|told| told.recv());
+                ended.send(key).expect("the test waits");
+            });
+            drop(purgatory.try_complete_else_watch(op, [key]));
+            clock.advance(SOON);
+            assert_eq!(purgatory.advance(), 1);
+        }
+        go_on.send(()).expect("the first one waits");
+        assert_eq!(endings.iter().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    });
+}
+
+/// Nobody has asked for a thread.
+#[test]
+fn g13_without_a_reaper_completions_run_where_the_timer_is_driven() {
+    for reaper in [Reaper::Manual, Reaper::Reactor(WakeFn::new(|| true))] {
+        let (purgatory, clock) = manual(|builder| builder.reaper(reaper));
+        let (told, ended_on) = channel();
+        let op = Op::new(SOON).then(move |_| _ = told.send(thread::current().id()));
+        drop(purgatory.try_complete_else_watch(op, [1]));
+        clock.advance(SOON);
+        assert_eq!(purgatory.advance(), 1);
+        assert_eq!(ended_on.try_recv(), Ok(thread::current().id()));
+    }
+}
+
+/// It would sleep until its next deadline. When it is woken, it finds the purgatory shut down.
+#[test]
+fn g15_a_shutdown_wakes_the_reactor() {
+    let ends: [fn(&Purgatory<Op>); 2] = [Purgatory::shutdown, |purgatory| {
+        assert!(purgatory.shutdown_timeout(PATIENCE).is_ok());
+    }];
+    for end in ends {
+        let place = Arc::new(OnceLock::<WeakRef<Purgatory<Op>>>::new());
+        let (found, over) = (place.clone(), Tally::new());
+        let told = over.clone();
+        let waker = WakeFn::new(move || {
+            let purgatory = found.get().and_then(WeakRef::upgrade);
+            if purgatory.is_some_and(|purgatory| purgatory.is_shut_down()) {
+                told.add();
+            }
+            true
+        });
+        let (purgatory, _clock) = manual(|builder| builder.reaper(Reaper::Reactor(waker)));
+        place.set(purgatory.downgrade()).expect("set once");
+        end(&purgatory);
+        eventually("it is woken", || over.count() > 0);
+    }
 }
 
 /// Threads park, check and cancel while the shutdown comes.
@@ -426,6 +488,8 @@ fn g19_a_thousand_purgatories_share_two_threads() {
         for probe in &probes {
             eventually("its expiry", || probe.ending() == Some(Completion::Expired));
         }
+        // Their completions had no thread but the second one.
+        assert_eq!(threads_named("g19-5").len(), 0);
         // Any of them may go, and the others are served.
         let (gone, stay) = purgatories.split_at(500);
         gone.iter().for_each(Purgatory::shutdown);
@@ -553,4 +617,24 @@ fn g06_a_manual_clock_keeps_no_wake_function_of_purgatories_that_are_gone() {
         let kept = wakes.load(Ordering::SeqCst);
         assert!(kept <= 100, "{kept} wake functions were kept");
     });
+}
+
+/// It finds out who is gone by waking all, and has room for many more then. 127 is just below the room that it takes
+/// without thinking.
+#[test]
+fn g19_what_is_built_on_a_manual_clock_wakes_few_of_the_others() {
+    const LIVING: u64 = 127;
+    const BUILT: u64 = 1_000;
+    let (clock, woken) = (ManualClock::new(), Tally::new());
+    for _ in 0..LIVING {
+        let woken = woken.clone();
+        clock.subscribe(WakeFn::new(move || {
+            woken.add();
+            true
+        }));
+    }
+    let before = woken.count();
+    (0..BUILT).for_each(|_| clock.subscribe(WakeFn::new(|| false)));
+    let times = woken.count() - before;
+    assert!(times < 4 * BUILT, "woken {times} times");
 }

@@ -466,6 +466,25 @@ fn g07_an_earlier_deadline_wakes_a_reactor() {
     });
 }
 
+/// A clock that several own is the same clock.
+#[test]
+fn g09_a_clock_in_an_arc_waits_and_wakes_as_it_does_by_itself() {
+    let (clock, woken) = (ManualClock::new(), Tally::new());
+    let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+    // It does not follow real time: by that no thread can wait for it.
+    let later = clock.now().saturating_add(TICK);
+    assert_eq!(Clock::time_until(&shared, later), None);
+    let count = woken.clone();
+    let wake = WakeFn::new(move || {
+        count.add();
+        true
+    });
+    Clock::subscribe(&shared, wake);
+    clock.advance(TICK);
+    assert_eq!(woken.count(), 1);
+    assert_eq!(Clock::time_until(&shared, later), Some(Duration::ZERO));
+}
+
 /// So does a reactor; and the clock forgets wake functions that are not needed any more.
 #[test]
 fn g09_a_reactor_follows_a_clock_moved_by_hand() {

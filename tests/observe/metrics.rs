@@ -104,6 +104,17 @@ fn everything_is_told_once() {
     assert_eq!(told(&snapshotter), expected.collect());
 }
 
+/// Also those of one deadline.
+#[test]
+fn each_expired_operation_has_a_lateness_of_its_own() {
+    let (scenario, snapshotter) = recorded(|| Scenario::new("fetch"));
+    (0..3).for_each(|key| scenario.park(&Probe::new(), &[key]));
+    scenario.clock.advance(TIMEOUT + LATE);
+    assert_eq!(scenario.purgatory.advance(), 3);
+    let lateness = ("fetch".into(), "purgatory_lateness_seconds".into());
+    assert_eq!(told(&snapshotter)[&lateness], seconds(&[LATE; 3]));
+}
+
 #[test]
 fn a_listeners_missed_check_is_told_once() {
     for found in [Found::ByARecheck, Found::AtTheDeadline] {

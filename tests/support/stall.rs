@@ -47,7 +47,15 @@ impl Stall {
         key: K,
     ) -> JoinHandle<usize> {
         let purgatory = purgatory.clone();
-        let check = thread::spawn(move || purgatory.check_and_complete(&key));
+        self.examine(move || purgatory.check_and_complete(&key))
+    }
+
+    /// The same by any kind of check.
+    pub(crate) fn examine(
+        &self,
+        check: impl FnOnce() -> usize + Send + 'static,
+    ) -> JoinHandle<usize> {
+        let check = thread::spawn(check);
         self.entered.recv().expect("the check examines it");
         check
     }

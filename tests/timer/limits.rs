@@ -1,10 +1,10 @@
 //! G17, G18: bounds, ids, and settings that make no sense.
 
-use crate::support::{NEVER_IN_A_TEST, quietly};
+use crate::support::{NEVER_IN_A_TEST, quietly, refusal};
 use crate::{Tested, builder, manual, with_channel};
 use request_purgatory::{
-    purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, time::Clock,
-    time::ManualClock, time::Timestamp,
+    Timer, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected, threads::Reaper,
+    time::Clock, time::ManualClock, time::Timestamp,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +52,18 @@ pub(crate) fn g17_the_bound_is_exact<W: Tested>() {
         Err((RejectReason::ShutDown, 9))
     ));
     assert_eq!(timer.stats().rejected, 41);
+}
+
+pub(crate) fn g17_a_scheme_that_is_chosen_last_changes_no_other_choice<W: Tested>() {
+    let clock = ManualClock::new();
+    let builder = Timer::<u32>::builder("last").clock(clock.clone());
+    let builder = builder.reaper(Reaper::Manual).max_parked(1);
+    let (timer, expired) = with_channel(builder.scheme::<W>());
+    timer.start(TICK, 1).expect("there is room");
+    let refused = timer.start(TICK, 2);
+    assert_eq!(refusal(&refused), Some(RejectReason::Full));
+    clock.advance(TICK);
+    assert_eq!((timer.advance(), expired.try_recv()), (1, Ok(1)));
 }
 
 /// A clock that panics while it is broken.

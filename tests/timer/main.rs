@@ -53,6 +53,7 @@ macro_rules! schemes {
                 callbacks::g14_a_chain_of_callbacks_needs_no_stack,
                 limits::g12_a_clock_that_panics_gives_the_payload_back,
                 limits::g17_the_bound_is_exact,
+                limits::g17_a_scheme_that_is_chosen_last_changes_no_other_choice,
                 limits::g18_stale_and_foreign_ids_do_nothing,
                 limits::absurd_settings_are_refused,
                 shutdown::g15_remains_are_returned_once_and_threads_joined,

@@ -2,8 +2,8 @@
 
 use crate::delivered;
 use crate::support::keys::{Act, Acting, by_number};
-use crate::support::{Tally, lock, on_a_stack_of};
-use request_purgatory::tracker::{Requests, ResponseFuture};
+use crate::support::{PATIENCE, Tally, lock, on_a_stack_of, within};
+use request_purgatory::tracker::{Requests, Responded, ResponseFuture};
 use request_purgatory::{Timer, Tracker, purgatory::RejectReason, threads::Reaper};
 use std::any::Any;
 use std::future::Future;
@@ -122,6 +122,50 @@ fn g14_a_chain_of_ids_that_are_forgotten_needs_no_stack() {
     });
 }
 
+/// All have ended, and the destructor of each id that is remembered responds to the next one.
+#[test]
+fn g14_a_chain_of_late_responses_needs_no_stack() {
+    /// Its clone, which the library keeps, responds.
+    struct Id(u64, Option<Place>, bool);
+
+    type Place = Arc<Mutex<Option<Requests<Id, ()>>>>;
+
+    by_number!(Id);
+
+    impl Clone for Id {
+        fn clone(&self) -> Self {
+            Self(self.0, self.1.clone(), true)
+        }
+    }
+
+    impl Drop for Id {
+        fn drop(&mut self) {
+            let place = self.1.take().filter(|_| self.2);
+            if let Some(calls) = place.and_then(|place| lock(&place).clone()) {
+                let _ = calls.respond(&Self(self.0 + 1, None, false), ());
+            }
+        }
+    }
+
+    within(PATIENCE, || {
+        on_a_stack_of(STACK, || {
+            let builder = Requests::<Id, ()>::builder("chain").reaper(Reaper::Manual);
+            let calls = builder.remembered_ids(LINKS as usize).build();
+            let calls = calls.expect("no threads to refuse");
+            let place = Place::default();
+            for number in 0..LINKS {
+                let id = Id(number, Some(place.clone()), false);
+                drop(calls.request(id, Duration::MAX).expect("a new id"));
+            }
+            *lock(&place) = Some(calls.clone());
+            assert_eq!(calls.respond(&Id(0, None, false), ()), Responded::Late(()));
+            *lock(&place) = None;
+            // The last one has responded to one that never was.
+            assert_eq!((calls.late(), calls.unknown()), (LINKS, 1));
+        });
+    });
+}
+
 /// The task that waits for a response owns the future of the next request.
 #[test]
 fn g14_a_chain_of_tasks_that_wait_needs_no_stack() {
@@ -216,4 +260,15 @@ fn g12_a_value_that_is_refused_comes_back_though_its_key_panics() {
     let refused = catch_unwind(AssertUnwindSafe(track)).ok();
     let refused = refused.and_then(Result::err).map(|it| it.reason());
     assert_eq!(refused, Some(RejectReason::ShutDown));
+}
+
+#[test]
+fn g12_a_value_that_is_completed_comes_back_though_its_key_panics() {
+    let tracker = tracker();
+    let panics: Act = Arc::new(|| resume_unwind(Box::new("intended")));
+    let tracked = tracker.track(Acting(1, Some(panics)), (), Duration::MAX);
+    assert!(tracked.is_ok());
+    let complete = || tracker.complete(&Acting(1, None));
+    let completed = catch_unwind(AssertUnwindSafe(complete)).ok();
+    assert_eq!((completed, tracker.stats().panicked), (Some(Some(())), 1));
 }

@@ -3,8 +3,9 @@
 use crate::support::{Job, Mint, PATIENCE, Token, eventually, lock, quietly, within};
 use request_purgatory::threads::Dispatch;
 use request_purgatory::{
-    Tracker, purgatory::BuildError, purgatory::RejectReason, purgatory::Rejected,
-    purgatory::WeakRef, threads::Reaper, time::ManualClock, time::Timestamp, time::WakeFn,
+    Tracker, purgatory::BuildError, purgatory::RandomState, purgatory::RejectReason,
+    purgatory::Rejected, purgatory::WeakRef, threads::Reaper, time::ManualClock, time::Timestamp,
+    time::WakeFn,
 };
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
@@ -305,6 +306,24 @@ fn absurd_settings_are_refused() {
     }
     for slots in [0, 1, usize::MAX] {
         assert!(matches!(build(TICK, slots), Err(BuildError::WheelSize)));
+    }
+}
+
+/// Whatever else is chosen after it.
+#[test]
+fn g18_the_first_token_has_the_number_that_was_chosen() {
+    let build = |number| {
+        let builder = Tracker::<u32, u32>::builder("first").first_token(number);
+        let builder = builder.hasher(RandomState::default());
+        builder.reaper(Reaper::Manual).build(|_, _, _| ())
+    };
+    for number in [1, 7, 1 << 63] {
+        let tracker = build(number).expect("no threads to refuse");
+        let token = tracker.try_track(1, 1, TICK).expect("room");
+        assert_eq!(token.get(), number);
+    }
+    for number in [0, (1 << 63) + 1, u64::MAX] {
+        assert!(matches!(build(number), Err(BuildError::FirstToken)));
     }
 }
 

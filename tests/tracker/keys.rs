@@ -1,6 +1,6 @@
 //! G12: keys whose `Hash`, `Eq` or `Clone` panics. The value comes back, stays, or expires; nothing is lost.
 
-use crate::support::{Mint, Token, lock, quietly};
+use crate::support::{Mint, Token, lock, quietly, refusal};
 use request_purgatory::{
     Requests, Tracker, purgatory::KeyHasher, purgatory::RejectReason, purgatory::Rejected,
     threads::Reaper, time::ManualClock,
@@ -68,9 +68,9 @@ impl Clone for Key {
 
 /// All keys in one shard, so that its table grows and compares.
 #[derive(Clone)]
-struct OneShard;
+pub(crate) struct OneShard;
 
-struct Few(u64);
+pub(crate) struct Few(u64);
 
 impl Hasher for Few {
     fn finish(&self) -> u64 {
@@ -169,6 +169,30 @@ fn g12_a_panicking_key_loses_no_value() {
             }
         }
     }
+}
+
+/// A holder is told that its lease is over only if it is.
+#[test]
+fn g12_a_replacement_whose_key_panics_is_refused_and_the_value_stays() {
+    quietly();
+    let (tracker, _clock, _expired) = tracker(OneShard);
+    let mint = Mint::default();
+    let (token, _) = tracker.track(Key(2), mint.token(1), TICK).expect("room");
+    let replace = |trap| {
+        set(trap);
+        let replaced = tracker.replace_if(Key(2), token, mint.token(2), TICK);
+        set(None);
+        replaced.map(|(_, value)| value.number)
+    };
+    for (refused, hook) in (1..).zip([Hook::Hash, Hook::Eq]) {
+        let reason = refusal(&replace(Some((hook, 0))));
+        assert_eq!(reason, Some(RejectReason::Panicked), "{hook:?}");
+        assert_eq!(tracker.token(&Key(2)), Some(token));
+        assert_eq!(tracker.stats().rejected, refused);
+    }
+    assert_eq!(replace(None).ok(), Some(1));
+    assert_eq!(refusal(&replace(None)), Some(RejectReason::StaleToken));
+    assert_eq!((tracker.stats().rejected, mint.living()), (3, 1));
 }
 
 /// The table of a shard grows, which hashes all its keys, and one of them panics.

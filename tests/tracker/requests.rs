@@ -1,6 +1,7 @@
 //! What `Requests` answer: responses, timeouts, late responses, forgotten requests.
 
 use crate::delivered;
+use crate::keys::OneShard;
 use crate::support::{PATIENCE, eventually, lock, quietly, threads_named, within};
 use request_purgatory::future::block_on;
 use request_purgatory::tracker::Responded::{Delivered, Late, Unknown};
@@ -88,6 +89,24 @@ fn as_many_ended_requests_are_remembered_as_are_asked_for() {
     end(&calls, 6);
     let late = [3, 5, 6].map(|id| calls.respond(&id, id) == Late(id));
     assert_eq!(late, [false, true, true]);
+    let builder = Requests::<u32, u32>::builder("default").reaper(Reaper::Manual);
+    let calls = builder.build().expect("no threads to refuse");
+    (0..=8_192).for_each(|id| end(&calls, id));
+    let responded = [0, 1].map(|id| calls.respond(&id, id));
+    assert_eq!(responded, [Unknown(0), Late(1)]);
+}
+
+/// Also by a hasher that is chosen after the bound.
+#[test]
+fn ended_requests_are_told_apart_though_their_hashes_are_equal() {
+    let builder = Requests::<u32, u32>::builder("equal").reaper(Reaper::Manual);
+    let calls = builder.remembered_ids(2).hasher(OneShard).build();
+    let calls = calls.expect("no threads to refuse");
+    for id in 0..3 {
+        drop(calls.request(id, TICK).expect("room"));
+    }
+    let responded = [9, 0, 2, 1].map(|id| calls.respond(&id, id));
+    assert_eq!(responded, [Unknown(9), Unknown(0), Late(2), Late(1)]);
 }
 
 #[test]
@@ -192,6 +211,15 @@ fn an_answer_is_handed_out_once() {
     assert!(request.as_mut().poll(&mut cx).is_pending());
 }
 
+/// A waker that panics.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        std::panic::panic_any("intended");
+    }
+}
+
 /// The connection is lost: what is pending ends with a response that says so, and the next connection's requests are
 /// taken. A waker that panics, or asks again at once, disturbs no other.
 #[test]
@@ -208,12 +236,6 @@ fn requests_of_a_lost_connection_fail_together() {
                 "one is pending, and another has been told"
             );
             *lock(&self.1) = self.0.request(2, Duration::MAX).ok();
-        }
-    }
-    struct Panics;
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            std::panic::panic_any("intended");
         }
     }
     let (calls, clock) = manual();
@@ -406,8 +428,8 @@ fn g12_remembered_ids_whose_destructors_panic_are_dropped_one_by_one() {
     });
 }
 
-/// Every request learns of the shutdown, though all ids panic when they are dropped. (Of two such panics at once, the
-/// process would die.)
+/// Every request learns of the shutdown, though all wakers panic, and all ids when they are dropped. (Of two such panics
+/// at once, the process would die.)
 #[test]
 fn g12_ids_whose_destructors_panic_are_dropped_one_by_one_at_the_shutdown() {
     within(PATIENCE, || {
@@ -415,7 +437,12 @@ fn g12_ids_whose_destructors_panic_are_dropped_one_by_one_at_the_shutdown() {
         let requests = builder.remembered_ids(0).build();
         let requests = requests.expect("no threads to refuse");
         let pending = (0..5).map(|id| requests.request(Bomb(id), Duration::MAX));
-        let pending = pending.collect::<Result<Vec<_>, _>>().expect("room");
+        let mut pending = pending.collect::<Result<Vec<_>, _>>().expect("room");
+        let waker = Waker::from(Arc::new(Panics));
+        for request in &mut pending {
+            let poll = Pin::new(request).poll(&mut Context::from_waker(&waker));
+            assert!(poll.is_pending());
+        }
         LIT.set(true);
         requests.shutdown();
         LIT.set(false);
@@ -424,4 +451,21 @@ fn g12_ids_whose_destructors_panic_are_dropped_one_by_one_at_the_shutdown() {
         }
         assert_eq!(requests.stats().panicked, 5);
     });
+}
+
+/// Neither one in time nor one that is late.
+#[test]
+fn g12_an_id_whose_destructor_panics_costs_no_response() {
+    let builder = Requests::<Bomb, u32>::builder("bombs").reaper(Reaper::Manual);
+    let requests = builder.build().expect("no threads to refuse");
+    let pending = requests.request(Bomb(1), Duration::MAX).expect("room");
+    drop(requests.request(Bomb(2), Duration::MAX).expect("room"));
+    let ids = [Bomb(1), Bomb(2)];
+    let respond = || ids.each_ref().map(|id| requests.respond(id, id.0));
+    LIT.set(true);
+    let responded = catch_unwind(AssertUnwindSafe(respond));
+    LIT.set(false);
+    assert_eq!(responded.ok(), Some([Delivered, Late(2)]));
+    assert_eq!(block_on(pending), Ok(1));
+    assert_eq!((requests.late(), requests.stats().panicked), (1, 2));
 }

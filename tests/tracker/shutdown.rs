@@ -352,11 +352,14 @@ fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
 /// Each value and each key is dropped by itself: of two destructors that panic together the process would die.
 #[test]
 fn g12_keys_and_values_that_panic_when_the_last_handle_is_dropped_are_all_dropped() {
-    struct Bomb(Arc<Mutex<usize>>);
+    #[derive(Clone)]
+    struct Bomb(u64, Arc<Mutex<usize>>);
+
+    by_number!(Bomb);
 
     impl Drop for Bomb {
         fn drop(&mut self) {
-            *lock(&self.0) += 1;
+            *lock(&self.1) += 1;
             resume_unwind(Box::new("intended"));
         }
     }
@@ -366,15 +369,15 @@ fn g12_keys_and_values_that_panic_when_the_last_handle_is_dropped_are_all_droppe
         let timer = Timer::builder("g12").reaper(Reaper::Manual);
         let timer = timer.build(|_: Bomb| ()).expect("no threads to refuse");
         let tracker = Tracker::builder("g12").reaper(Reaper::Manual);
-        let tracker = tracker.build(|_: u64, _: Bomb, _| ());
+        let tracker = tracker.build(|_: Bomb, _: Bomb, _| ());
         let tracker = tracker.expect("no threads to refuse");
-        for key in 0..10 {
-            assert!(timer.start(Duration::MAX, Bomb(dropped.clone())).is_ok());
-            let tracked = tracker.track(key, Bomb(dropped.clone()), Duration::MAX);
-            assert!(tracked.is_ok());
+        for number in 0..10 {
+            let bomb = || Bomb(number, dropped.clone());
+            assert!(timer.start(Duration::MAX, bomb()).is_ok());
+            assert!(tracker.track(bomb(), bomb(), Duration::MAX).is_ok());
         }
         drop((timer, tracker));
-        assert_eq!(*lock(&dropped), 20);
+        assert_eq!(*lock(&dropped), 30);
     });
 }
 

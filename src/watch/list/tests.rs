@@ -216,6 +216,34 @@ fn g20_a_walk_has_the_list_for_a_slice_at_a_time() {
     assert_eq!(met.get(), count as usize);
 }
 
+/// Between two slices of a walk, other threads get the lock; a check for few copies few under it.
+#[test]
+fn g22_the_slices_of_a_walk_begin_as_large_as_its_bound_and_grow() {
+    for ranked in [false, true] {
+        let mut listed = Listed::default();
+        (0..300).for_each(|id| listed.add(ranked.then_some(id)));
+        let list = listed.list.expect("there are watchers");
+        let mut walk = Walk::new(Bound::at_most(5));
+        for expected in [5, 10, 20, 40, SLICE, SLICE] {
+            let mut slice = Vec::new();
+            assert!(walk.next_slice(&list, &mut slice));
+            assert_eq!(slice.len(), expected);
+        }
+    }
+}
+
+/// A walk over one list would go on in another one that has its identity.
+#[test]
+fn g22_lists_that_different_threads_made_have_different_identities() {
+    const EACH: usize = 1_000;
+    let threads = (0..4).map(|_| {
+        let taken = || [(); EACH].map(|()| unique_number());
+        std::thread::spawn(taken).join().expect("it only counts")
+    });
+    let numbers = threads.flatten().collect::<BTreeSet<_>>();
+    assert_eq!(numbers.len(), 4 * EACH);
+}
+
 /// A check for one of 10,000 copies few.
 #[test]
 fn g22_a_walk_that_breaks_has_copied_little() {
@@ -242,4 +270,10 @@ fn a_short_list_takes_one_small_allocation() {
     assert_eq!(size_of::<Short<FEW>>(), 8);
     assert_eq!(size_of::<[Address; FEW]>(), 24);
     assert_eq!(size_of::<[Address; SEVERAL]>(), 56);
+    for count in 2..=SEVERAL as u32 {
+        let list = Listed::of(count).list;
+        let is_few = matches!(list, Some(WatchList::Few(_)));
+        assert_eq!(is_few, count <= FEW as u32);
+        assert!(is_few || matches!(list, Some(WatchList::Several(_))));
+    }
 }
