@@ -578,4 +578,22 @@ mod tests {
         protocol.tend(now);
         assert_eq!(protocol.live_since(), Some(now));
     }
+
+    /// Of each pause a part of up to half is left out by chance.
+    #[test]
+    fn g24_nodes_that_lost_an_engine_do_not_come_back_together() {
+        let second = Duration::from_secs(1);
+        let config = Config {
+            backoff: (second, 8 * second),
+            ..Config::default()
+        };
+        for (failed, whole) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 8), (40, 8)] {
+            let whole = whole * second;
+            let pauses = (0..32).map(|_| pause(&config, failed));
+            let mut pauses = pauses.collect::<Vec<_>>();
+            pauses.sort_unstable();
+            assert!(pauses[0] >= whole / 2 && pauses[31] <= whole);
+            assert!(pauses[31] - pauses[0] > whole / 8, "{pauses:?}");
+        }
+    }
 }

@@ -175,6 +175,55 @@ mod tests {
     use crate::rules::Rules;
     use crate::table::Table;
 
+    /// Of many slices each has its share of the first half of the period.
+    #[test]
+    fn g24_an_audit_of_many_keys_is_no_burst() {
+        const SLICES: u32 = 100;
+        let config = Config {
+            read_batch: 10,
+            ..Config::default()
+        };
+        let mut audit = Audit::new(&config, Duration::ZERO);
+        let mut now = 2 * config.audit;
+        audit.begin((0..10 * SLICES).collect(), now);
+        for _ in 1..SLICES {
+            assert!(matches!(audit.wish(now), Wish::Read(keys) if keys.len() == 10));
+            audit.read(Vec::new(), now);
+            let Wish::Wait(next) = audit.wish(now) else {
+                panic!("the next slice comes later");
+            };
+            assert_eq!(next - now, config.audit / 2 / SLICES);
+            now = next;
+        }
+        assert!(matches!(audit.wish(now), Wish::Read(_)));
+    }
+
+    /// Each round comes up to 20 % earlier or later by chance.
+    #[test]
+    fn g24_nodes_that_start_together_do_not_audit_together() {
+        let config = Config::default();
+        let next = |audit: &mut Audit<u8>| match audit.wish(Duration::ZERO) {
+            Wish::Wait(next) => next,
+            _ => panic!("the first round is not due"),
+        };
+        let mut rounds = Vec::new();
+        for _ in 0..32 {
+            let mut audit = Audit::new(&config, Duration::ZERO);
+            let first = next(&mut audit);
+            audit.restart(Duration::ZERO);
+            let restarted = next(&mut audit);
+            audit.begin(Vec::new(), Duration::ZERO);
+            rounds.push([first, restarted, next(&mut audit)]);
+        }
+        for kind in 0..3 {
+            let mut rounds = rounds.iter().map(|it| it[kind]).collect::<Vec<_>>();
+            rounds.sort_unstable();
+            let (least, most) = (rounds[0], rounds[31]);
+            assert!(least >= config.audit * 4 / 5 && most <= config.audit * 6 / 5);
+            assert!(most - least > config.audit / 10, "{rounds:?}");
+        }
+    }
+
     /// Two sound rounds in a row are asked for, not two of three.
     #[test]
     fn g24_a_fault_begins_the_count_of_sound_rounds_anew() {

@@ -420,4 +420,52 @@ mod tests {
         assert!(connection.is_ok());
         assert_eq!(*told.lock(), 0);
     }
+
+    /// It may lag, and takes no commits.
+    #[cfg(feature = "rules")]
+    #[tokio::test]
+    async fn a_replica_is_no_primary() {
+        for (role, is_taken) in [("master", true), ("slave", false), ("sentinel", false)] {
+            let server = Server::Simulated(Arc::new(Role(role)));
+            let addresses = Addresses::of(vec![server], Duration::from_secs(20));
+            assert_eq!(addresses.connect(|_| ()).await.is_ok(), is_taken, "{role}");
+        }
+    }
+
+    /// A primary, and the ends of its connections that hear of pushes.
+    #[cfg(feature = "rules")]
+    #[derive(Default)]
+    struct Primary(Mutex<Vec<Box<dyn Fn(PushInfo) + Send + Sync>>>);
+
+    #[cfg(feature = "rules")]
+    impl Wire for Primary {
+        fn connect(
+            &self,
+            pushes: Box<dyn Fn(PushInfo) + Send + Sync>,
+        ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+            self.0.lock().push(pushes);
+            std::future::ready(Ok(Arc::new(Role("master")) as Arc<dyn Socket>)).boxed()
+        }
+    }
+
+    /// So no call fails on it, however long ago it ended.
+    #[cfg(feature = "rules")]
+    #[tokio::test]
+    async fn the_end_of_the_shared_connection_is_noticed_without_a_call() {
+        let primary = Arc::new(Primary::default());
+        let servers = vec![Server::Simulated(primary.clone())];
+        let addresses = Addresses::of(servers, Duration::from_secs(20));
+        for connections in [1, 2] {
+            for _ in 0..2 {
+                let called = addresses.call(async |_| Ok(())).await;
+                assert!(called.is_ok());
+            }
+            let made = primary.0.lock();
+            assert_eq!(made.len(), connections);
+            made[connections - 1](PushInfo {
+                kind: PushKind::Disconnection,
+                data: Vec::new(),
+            });
+        }
+    }
 }

@@ -196,4 +196,15 @@ mod tests {
         let (epoch, versions) = whole.finish().expect("there is something");
         assert_eq!((epoch, versions), (Epoch(1), vec![Some(5); 2]));
     }
+
+    /// A writer has spoiled it: it is not taken for one that went back.
+    #[test]
+    fn a_counter_that_is_no_number_says_nothing() {
+        for (text, number) in [("7", Some(7)), ("word", None), ("", None), ("-1", None)] {
+            let value = Value::BulkString(text.into());
+            assert_eq!(version(&value), number, "{text:?}");
+        }
+        assert_eq!(version(&Value::Nil), Some(0));
+        assert_eq!(version(&Value::Okay), None);
+    }
 }

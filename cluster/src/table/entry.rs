@@ -29,6 +29,29 @@ pub struct Known {
     pub none_after: Option<(u64, u64)>,
     /// How often events of the store that may have been of this key were discarded before this node had seen them.
     pub gaps: u64,
+    /// The highest version of the store, of any key, that was known when this key began to be watched in this history:
+    /// what was discarded before is no concern of a wait for whatever comes.
+    baseline: u64,
+}
+
+impl Known {
+    /// Joins what one more read has found to what is known. Where the two do not meet, events in between were discarded
+    /// and may have been of this key: returns the last of these.
+    fn extend(&mut self, (after, to): (u64, u64)) -> Option<u64> {
+        let (since, until) = self.none_after.unwrap_or((after, self.baseline));
+        if after <= until.max(self.mark) {
+            // An earlier version than the mark is that of a read which was overtaken.
+            self.none_after = Some((since.max(self.mark.min(after)), until.max(to)));
+            return None;
+        }
+        let is_first = self.none_after.is_none() && self.baseline == 0;
+        self.none_after = Some((after, to.max(after)));
+        if is_first {
+            return None;
+        }
+        self.gaps += 1;
+        Some(after)
+    }
 }
 
 /// How this node learned of a version.
@@ -63,9 +86,6 @@ pub(super) enum Raised {
 #[derive(Debug)]
 pub struct Entry {
     known: Mutex<Known>,
-    /// The highest version of the store, of any key, that was known when this key began to be watched: what was
-    /// discarded before is no concern of a wait for whatever comes.
-    baseline: u64,
 }
 
 impl Entry {
@@ -77,10 +97,10 @@ impl Entry {
             read: 0,
             none_after: None,
             gaps: 0,
+            baseline,
         };
         Self {
             known: Mutex::new(known),
-            baseline,
         }
     }
 
@@ -115,7 +135,7 @@ impl Entry {
                     known.heard = known.heard.max(version);
                 }
                 if let Some(found) = none_after {
-                    gap = self.extend(&mut known, found);
+                    gap = known.extend(found);
                 }
             }
         }
@@ -124,24 +144,6 @@ impl Entry {
             (true, None) => Raised::Mark,
             (false, None) => Raised::Nothing,
         }
-    }
-
-    /// Joins what one more read has found to what is known. Where the two do not meet, events in between were discarded
-    /// and may have been of this key: returns the last of these.
-    fn extend(&self, known: &mut Known, (after, to): (u64, u64)) -> Option<u64> {
-        let (since, until) = known.none_after.unwrap_or((after, self.baseline));
-        if after <= until.max(known.mark) {
-            // An earlier version than the mark is that of a read which was overtaken.
-            known.none_after = Some((since.max(known.mark.min(after)), until.max(to)));
-            return None;
-        }
-        let is_first = known.none_after.is_none() && self.baseline == 0;
-        known.none_after = Some((after, to.max(after)));
-        if is_first {
-            return None;
-        }
-        known.gaps += 1;
-        Some(after)
     }
 
     /// Versions up to `version` need not be heard.
@@ -164,6 +166,8 @@ impl Entry {
                 read: known.read,
                 none_after: None,
                 gaps: known.gaps,
+                // Of the new history nothing was known when the key began to be watched.
+                baseline: 0,
             };
         }
         is_new

@@ -5,6 +5,7 @@ mod support;
 
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::nats::{NatsConfig, NatsEngine};
+use request_purgatory_cluster::redis::{RedisConfig, RedisEngine, client};
 use request_purgatory_cluster::{
     Changes, Cluster, ClusterWaits, Config, Feed, FeedError, Interests, Source, WaitError,
 };
@@ -94,6 +95,35 @@ async fn watches_can_be_repeated_and_ended<R: Rig>() {
                 .expect("it is heard");
         }
     }
+}
+
+/// News of it that were on their way may still come, and then no more.
+async fn a_key_is_not_heard_of_after_its_watch<R: Rig>() {
+    let rig = R::start(CAPACITY).await;
+    let (mut interests, mut changes) = rig.engine().open(&config()).await.expect("it opens");
+    let [ended, other] = [key(1), key(2)];
+    let keys = [ended.clone(), other.clone()];
+    interests.watch(&keys).await.expect("it watches");
+    interests.unwatch(&keys[..1]).await.expect("it ends one");
+    eventually("it is heard of no more", async || {
+        let mut is_quiet = true;
+        // What is heard last comes later than all that was committed before the one before it.
+        for _ in 0..3 {
+            rig.commit(&ended).await.expect("it commits");
+            let version = rig.commit(&other).await.expect("it commits");
+            let mut is_heard = false;
+            while !is_heard {
+                let heard = timeout(LONG, changes.next()).await;
+                let heard = heard.expect("it is heard").expect("the session stays");
+                is_heard = heard
+                    .iter()
+                    .any(|it| it.version >= version && it.key == other);
+                is_quiet &= heard.iter().all(|it| it.key != ended);
+            }
+        }
+        is_quiet.then_some(())
+    })
+    .await;
 }
 
 async fn keys_of_any_bytes_round_trip<R: Rig>() {
@@ -314,6 +344,7 @@ macro_rules! conformance {
                 watch_is_exact
                 watch_is_exact_beyond_max_subscriptions
                 watches_can_be_repeated_and_ended
+                a_key_is_not_heard_of_after_its_watch
                 keys_of_any_bytes_round_trip
                 a_read_shows_what_was_committed_before
                 a_cut_ends_the_session
@@ -380,6 +411,33 @@ macro_rules! events {
 
 events!(redis_tells_recent_events: RedisTracking);
 events!(nats_tells_recent_events: NatsRig);
+
+/// A log loses its oldest bodies, in blocks of a hundred or so; and there is none where none are kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_keeps_about_as_many_bodies_as_the_setting_says() {
+    const COMMITS: u64 = 500;
+    let rig = RedisTracking::start(CAPACITY).await;
+    for (kept, bound) in [(0, 0..=0), (10, 10..=250)] {
+        let name = format!("kept {kept}").into_bytes();
+        let engine = RedisEngine::new(RedisConfig {
+            kept,
+            ..RedisTracking::config(rig.server.url(), CAPACITY)
+        });
+        let engine = engine.expect("the address is sound");
+        let commits = (0..COMMITS).map(|_| engine.commit(&name, b"body"));
+        let committed = futures_util::future::try_join_all(commits).await;
+        committed.expect("it commits");
+        let mut length = client::cmd("XLEN");
+        length.arg([b"purgatory:l:".as_slice(), &name].concat());
+        let client::Value::Int(length) = engine.query(&length).await.expect("it answers") else {
+            panic!("no number");
+        };
+        assert!(bound.contains(&length), "{length} of {kept}");
+        let last = engine.events(&name, COMMITS - 1, 10).await;
+        let last = last.expect("it reads").len();
+        assert_eq!(last, usize::from(kept > 0));
+    }
+}
 
 /// More events than can be asked for within the timeout come in parts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

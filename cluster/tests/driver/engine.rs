@@ -4,6 +4,7 @@ use request_purgatory_cluster::{
     Change, Changes, Cluster, Config, EngineError, Epoch, Feed, FeedError, Interests, Reading,
     Source,
 };
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -25,6 +26,12 @@ pub struct Script {
     pub advice: Option<Arc<str>>,
     /// A session ends after this time.
     pub lasts: Option<Duration>,
+    /// This number of sessions panic when they begin to listen.
+    pub panics: u64,
+    /// The feed says that its watches are not exact.
+    pub is_late: bool,
+    /// What the session watches.
+    pub watched: BTreeSet<u64>,
     /// Reads of keys fail: all of them, or this number.
     pub failing: u64,
     /// Reads return no versions.
@@ -43,9 +50,28 @@ pub struct Script {
     pub version: u64,
     /// Each read finds another version.
     pub rises: bool,
+    /// A stream that has discarded all up to the first of these sequences, and ends with the second one. It holds an
+    /// event of key 7, and of no other key.
+    pub stream: Option<(u64, u64)>,
+    /// How many reads of keys are on their way.
+    pub under_way: u64,
     /// When keys were read, and how many.
     pub reads: Vec<Instant>,
     pub keys_read: usize,
+}
+
+impl Script {
+    /// What a read that begins now shows.
+    fn read(&self, keys: &[u64]) -> Reading {
+        let version = |key| (self.stream.is_none() || key == 7).then_some(self.version);
+        let (floor, head) = self.stream.unzip();
+        Reading {
+            epoch: Epoch(1 + self.lost),
+            versions: keys.iter().map(|key| version(*key)).collect(),
+            head,
+            floor,
+        }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -86,10 +112,13 @@ impl Engine {
 
 impl Source<u64> for Engine {
     async fn versions(&self, keys: &[u64]) -> Result<Reading, EngineError> {
-        let (epoch, slow, gated) = {
+        let is_of_keys = u64::from(!keys.is_empty());
+        let (mut reading, slow, gated) = {
             let mut script = self.0.lock().unwrap();
-            script.openings += u64::from(keys.is_empty());
-            (Epoch(1 + script.lost), script.slow, script.gated)
+            script.openings += 1 - is_of_keys;
+            script.under_way += is_of_keys;
+            script.version += is_of_keys * u64::from(script.rises);
+            (script.read(keys), script.slow, script.gated)
         };
         if keys.is_empty() {
             sleep(slow).await;
@@ -97,8 +126,7 @@ impl Source<u64> for Engine {
             self.2.notified().await;
         }
         let mut script = self.0.lock().unwrap();
-        script.version += u64::from(script.rises && !keys.is_empty());
-        let mut versions = vec![Some(script.version); keys.len()];
+        script.under_way -= is_of_keys;
         if !keys.is_empty() {
             script.reads.push(Instant::now());
             script.keys_read += keys.len();
@@ -107,15 +135,10 @@ impl Source<u64> for Engine {
                 return Err("the disk is on fire".into());
             }
             if script.short {
-                versions.clear();
+                reading.versions.clear();
             }
         }
-        Ok(Reading {
-            epoch,
-            versions,
-            head: None,
-            floor: None,
-        })
+        Ok(reading)
     }
 }
 
@@ -126,6 +149,7 @@ impl Feed<u64> for Engine {
     async fn open(&self, _: &Config) -> Result<(Self, Self), FeedError> {
         let mut script = self.0.lock().unwrap();
         script.attempts += 1;
+        script.watched.clear();
         match script.refuses {
             true if script.takes_turns && script.attempts.is_multiple_of(2) => {
                 Err(FeedError::Connect("the port is closed".into()))
@@ -141,11 +165,13 @@ impl Feed<u64> for Engine {
 }
 
 impl Interests<u64> for Engine {
-    async fn watch(&mut self, _: &[u64]) -> Result<(), FeedError> {
+    async fn watch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
+        self.set(|it| it.watched.extend(keys));
         Ok(())
     }
 
-    async fn unwatch(&mut self, _: &[u64]) -> Result<(), FeedError> {
+    async fn unwatch(&mut self, keys: &[u64]) -> Result<(), FeedError> {
+        self.set(|it| it.watched.retain(|key| !keys.contains(key)));
         Ok(())
     }
 
@@ -163,13 +189,19 @@ impl Interests<u64> for Engine {
                 }
             });
         }
-        true
+        !self.0.lock().unwrap().is_late
     }
 }
 
 impl Changes<u64> for Engine {
     async fn next(&mut self) -> Result<Vec<Change<u64>>, FeedError> {
-        let lasts = self.0.lock().unwrap().lasts;
+        let (lasts, panics) = {
+            let mut script = self.0.lock().unwrap();
+            let left = script.panics.checked_sub(1);
+            script.panics = left.unwrap_or(0);
+            (script.lasts, left.is_some())
+        };
+        assert!(!panics, "the session panics");
         match lasts {
             Some(lasts) => sleep(lasts).await,
             None => self.1.notified().await,

@@ -5,6 +5,8 @@
 
 mod engine;
 mod panics;
+mod streams;
+mod watches;
 
 use engine::{AUDIT, Engine, FIRST, LONGEST};
 use request_purgatory_cluster::memory::MemoryEngine;
@@ -405,13 +407,20 @@ async fn g24_a_store_that_lost_its_data_has_all_keys_read_again() {
         [7, 8].iter().all(|key| interest.version(key) == 5)
     })
     .await;
-    engine.set(|it| it.lost = 1);
-    node.read_again(&7);
-    until(&node, |it| it.resets > 0).await;
-    sleep(FIRST).await;
-    assert_eq!([7, 8].map(|key| interest.version(&key)), [5, 5]);
-    let wait = waits.wait_past_position(8, ANEW, LONG);
-    assert_eq!(wait.await, Ok(Position { version: 5, ..ANEW }));
+    // More often than there are reads at once.
+    for lost in 1..=2 * Config::default().concurrent_reads as u64 {
+        engine.set(|it| it.lost = lost);
+        node.read_again(&7);
+        until(&node, |it| it.resets == lost).await;
+        sleep(FIRST).await;
+        assert_eq!([7, 8].map(|key| interest.version(&key)), [5, 5]);
+        let anew = Position {
+            epoch: Epoch(1 + lost),
+            version: 0,
+        };
+        let wait = waits.wait_past_position(8, anew, LONG);
+        assert_eq!(wait.await, Ok(Position { version: 5, ..anew }));
+    }
 }
 
 /// While a session opens, its read of the history is overtaken by a read of a key, which finds the next one: the session
@@ -552,4 +561,137 @@ async fn g24_after_the_end_of_a_session_new_keys_are_read_at_once() {
     sleep(FIRST).await;
     assert!(node.stats().lag >= FIRST);
     assert_eq!(waits.wait_past(7, 0, FIRST).await, Ok(5));
+}
+
+/// The session is live, and the store cannot be read.
+#[tokio::test(start_paused = true)]
+async fn g24_a_node_that_cannot_read_is_out_of_step() {
+    let engine = Engine::default();
+    let node = engine.node();
+    let _interest = node.interest([7]).unwrap();
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.set(|it| it.failing = u64::MAX);
+    let stats = until(&node, |it| !it.lag.is_zero()).await;
+    assert_eq!((stats.sessions, stats.gaps), (1, 0));
+    engine.set(|it| it.failing = 0);
+    until(&node, |it| it.lag.is_zero()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_no_more_reads_are_under_way_than_the_setting_says() {
+    let engine = Engine::default();
+    let config = Config {
+        audit: LONG * 100,
+        read_batch: 1,
+        concurrent_reads: 2,
+        ..Config::default()
+    };
+    let node = Cluster::start(engine.clone(), engine.clone(), config).unwrap();
+    until(&node, |it| it.sessions == 1 && it.lag.is_zero()).await;
+    engine.set(|it| (it.gated, it.version) = (true, 5));
+    let interest = node.interest(1..=6).unwrap();
+    for under_way in [2, 2, 2, 2, 2, 1, 0] {
+        sleep(FIRST).await;
+        assert_eq!(engine.0.lock().unwrap().under_way, under_way);
+        engine.answer();
+    }
+    let versions = interest.keys().map(|key| interest.version(key));
+    assert_eq!(versions.collect::<Vec<_>>(), [5; 6]);
+}
+
+/// Where watches are not exact, what was committed while they spread is found by one more read, also of the keys that a
+/// session has taken over. No audit comes, and the feed tells nothing.
+#[tokio::test(start_paused = true)]
+async fn g24_keys_that_a_session_takes_over_are_read_once_more() {
+    let engine = Engine::default();
+    engine.set(|it| it.is_late = true);
+    let node = engine.node_with(LONG * 100);
+    let interest = node.interest([7]).unwrap();
+    for session in 1..=3 {
+        until(&node, |it| it.sessions == session && it.lag.is_zero()).await;
+        engine.set(|it| it.version = session);
+        let begun = Instant::now();
+        until(&node, |_| interest.version(&7) == session).await;
+        let found = begun.elapsed();
+        assert!(found <= Config::default().settle + FIRST, "{found:?}");
+        engine.cut();
+    }
+}
+
+/// While a slice of an audit is on its way, another read shows that the history is over. There is no session that would
+/// begin another audit.
+#[tokio::test(start_paused = true)]
+async fn g24_an_audit_that_is_overtaken_by_a_loss_goes_on() {
+    let engine = Engine::default();
+    engine.set(|it| (it.refuses, it.version) = (true, 5));
+    let node = engine.node();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |_| interest.version(&7) == 5).await;
+    engine.set(|it| it.gated = true);
+    until(&node, |_| engine.0.lock().unwrap().under_way == 1).await;
+    engine.set(|it| (it.gated, it.lost) = (false, 1));
+    node.read_again(&7);
+    until(&node, |it| it.resets == 1).await;
+    engine.answer();
+    sleep(FIRST).await;
+    engine.set(|it| it.version = 6);
+    until(&node, |_| interest.version(&7) == 6).await;
+}
+
+/// What is committed and announced on this node, the feed has not told: a deaf one is found out all the same.
+#[tokio::test(start_paused = true)]
+async fn g24_a_feed_that_is_deaf_is_replaced_though_commits_are_announced() {
+    let engine = Engine::default();
+    let node = engine.node();
+    let _interest = node.interest([7]).unwrap();
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    let begun = Instant::now();
+    while node.stats().gaps == 0 {
+        assert!(begun.elapsed() < LONG, "{:?}", node.stats());
+        engine.set(|it| it.version += 1);
+        node.announce(&7, engine.0.lock().unwrap().version);
+        sleep(FIRST).await;
+    }
+    let trouble = node.stats().feed_trouble.expect("it is deaf");
+    assert_eq!(trouble.word, "unheard");
+}
+
+/// Another node has just told the client of version 6. A read that began before that commit was on its way already: it
+/// shows nothing of what the client can have seen.
+#[tokio::test(start_paused = true)]
+async fn g24_a_read_that_began_before_a_claim_does_not_refuse_it() {
+    let engine = Engine::default();
+    engine.set(|it| it.version = 5);
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    let interest = node.interest([7]).unwrap();
+    until(&node, |it| it.lag.is_zero() && interest.version(&7) == 5).await;
+    engine.set(|it| it.gated = true);
+    node.read_again(&7);
+    sleep(FIRST).await;
+    engine.set(|it| it.version = 6);
+    let mut wait = waits.wait_past(7, 6, Duration::MAX);
+    for known in [5, 6] {
+        engine.answer();
+        let told = timeout(FIRST, &mut wait).await;
+        assert!(told.is_err(), "{told:?}");
+        assert_eq!(interest.version(&7), known);
+    }
+    engine.set(|it| (it.gated, it.version) = (false, 7));
+    node.read_again(&7);
+    assert_eq!(timeout(LONG, wait).await, Ok(Ok(7)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn g24_an_event_ends_the_waits_of_every_purgatory_of_the_node() {
+    let engine = MemoryEngine::new();
+    let node = Cluster::start(engine.clone(), engine.clone(), Config::default()).unwrap();
+    let places = [(); 3].map(|()| ClusterWaits::new(&node).unwrap());
+    let waits = places.each_ref();
+    let waits = waits.map(|it| it.wait_past(7, 0, Duration::MAX));
+    until(&node, |it| it.reads > 0 && it.lag.is_zero()).await;
+    engine.commit(7);
+    for wait in waits {
+        assert_eq!(timeout(LONG, wait).await, Ok(Ok(1)));
+    }
 }

@@ -1,12 +1,14 @@
-//! A store whose code panics.
+//! A store and a feed whose code panics.
 
+use crate::engine::Engine;
+use crate::{assert_paused, until};
 use request_purgatory_cluster::memory::MemoryEngine;
 use request_purgatory_cluster::{Cluster, ClusterWaits, Config, EngineError, Reading, Source};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Its reads of keys panic as often as this says.
 #[derive(Clone)]
@@ -43,4 +45,21 @@ async fn g24_reads_that_panic_are_made_again() {
         (source.1.load(SeqCst), node.stats().store_trouble),
         (0, None)
     );
+}
+
+/// So has a session that panics: the next one comes after a pause, and meanwhile the node is not in step.
+#[tokio::test(start_paused = true)]
+async fn g24_sessions_that_panic_pause_and_say_so() {
+    let engine = Engine::default();
+    engine.set(|it| it.panics = 100);
+    let node = engine.node();
+    sleep(Duration::from_secs(10)).await;
+    let stats = until(&node, |it| !it.lag.is_zero()).await;
+    assert_paused(stats.gaps);
+    let trouble = stats.feed_trouble.expect("its sessions panic");
+    assert_eq!(trouble.word, "panicked");
+    // (The last one may not be counted yet.)
+    assert!(trouble.times.abs_diff(stats.gaps) <= 1, "{trouble:?}");
+    engine.set(|it| it.panics = 0);
+    until(&node, |it| it.lag.is_zero() && it.feed_trouble.is_none()).await;
 }

@@ -141,6 +141,9 @@ fn holds_on<B: Backend>(scenario: Scenario, seeds: u64) -> Total {
         "an answer is a version of its history: {total:?}"
     );
     assert!(total.sum.answered > seeds * 50, "{total:?}");
+    if scenario.flushes.is_none() && !scenario.rolls_back {
+        assert_eq!(total.sum.resets, 0, "no data is lost: {total:?}");
+    }
     total
 }
 

@@ -1,0 +1,59 @@
+//! A store that is a stream with limits: it discards events that a node has not seen.
+
+use crate::engine::Engine;
+use crate::{ANEW, LONG, until};
+use request_purgatory_cluster::{ClusterWaits, Position, WaitError};
+
+/// The stream is made anew, and has fewer events then than it had when a key began to be watched. What was known of the
+/// old one says nothing of the new one: neither of a key that was watched before, nor of one that comes later.
+#[tokio::test(start_paused = true)]
+async fn g24_a_stream_that_was_made_anew_is_measured_from_its_beginning() {
+    let engine = Engine::default();
+    engine.set(|it| it.stream = Some((10, 100)));
+    let node = engine.node_with(LONG * 100);
+    let waits = ClusterWaits::new(&node).unwrap();
+    // By the first key the node learns how long the stream is.
+    let mut read = 0;
+    let mut watched = Vec::new();
+    for key in [1, 2] {
+        watched.push(node.interest([key]).unwrap());
+        read = until(&node, |it| it.reads > read && it.lag.is_zero())
+            .await
+            .reads;
+    }
+    engine.set(|it| (it.lost, it.stream) = (1, Some((5, 20))));
+    node.read_again(&1);
+    until(&node, |it| it.sessions == 2 && it.lag.is_zero()).await;
+    let mut head = 20;
+    for key in [2, 3] {
+        let wait = |version| waits.wait_past_position(key, Position { version, ..ANEW }, LONG);
+        let is_reset = |version| Err(WaitError::Reset(Position { version, ..ANEW }));
+        // More than the new stream has.
+        assert_eq!(wait(50).await, is_reset(head), "of key {key}");
+        // The next events are discarded before the node has seen them.
+        let unseen = [head, 0].map(wait);
+        head += 20;
+        engine.set(|it| it.stream = Some((head - 15, head)));
+        node.read_again(&key);
+        for wait in unseen {
+            assert_eq!(wait.await, is_reset(head), "of key {key}");
+        }
+    }
+}
+
+/// The operation waits for several keys, of which another than the first is concerned.
+#[tokio::test(start_paused = true)]
+async fn g24_an_interest_is_told_of_discarded_events_of_any_of_its_keys() {
+    let engine = Engine::default();
+    engine.set(|it| (it.stream, it.version) = (Some((0, 10)), 5));
+    let node = engine.node_with(LONG * 100);
+    // (Of key 7 the stream has an event.)
+    let (sound, both) = (node.interest([7]).unwrap(), node.interest([7, 8]).unwrap());
+    until(&node, |it| it.lag.is_zero() && both.version(&7) == 5).await;
+    assert!(!both.is_reset());
+    engine.set(|it| (it.stream, it.version) = (Some((20, 30)), 25));
+    node.read_again(&7);
+    node.read_again(&8);
+    until(&node, |_| both.is_reset() && both.version(&7) == 25).await;
+    assert!(!sound.is_reset());
+}

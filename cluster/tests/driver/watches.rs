@@ -1,0 +1,65 @@
+//! Which keys are watched, and for how long.
+
+use crate::engine::{Engine, FIRST};
+use crate::{LONG, until};
+use request_purgatory_cluster::{Cluster, Config, InterestError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const LINGER: Duration = Duration::from_millis(800);
+
+fn node(engine: &Engine) -> Cluster<u64> {
+    let config = Config {
+        audit: LONG * 100,
+        linger: LINGER,
+        max_keys: 3,
+        ..Config::default()
+    };
+    Cluster::start(engine.clone(), engine.clone(), config).unwrap()
+}
+
+/// Neither the key that is refused takes a place, nor do the keys that were asked for with it.
+#[tokio::test(start_paused = true)]
+async fn g24_an_interest_that_is_refused_leaves_nothing_behind() {
+    let node = node(&Engine::default());
+    let _interest = node.interest([1]).unwrap();
+    for _ in 0..3 {
+        let refused = node.interest([2, 3, 4]).err();
+        assert_eq!(refused, Some(InterestError::TooManyKeys));
+    }
+    until(&node, |it| it.watched_keys == 1).await;
+    let _more = node.interest([2, 3]).unwrap();
+    assert_eq!(node.stats().watched_keys, 3);
+}
+
+/// And no longer than for a quarter of the linger beyond it, at whatever moment the interest ends.
+#[tokio::test(start_paused = true)]
+async fn g24_a_key_stays_watched_for_the_linger_after_the_last_interest() {
+    let node = node(&Engine::default());
+    for moment in 0..16 {
+        let first = node.interest([7]).unwrap();
+        sleep(LINGER / 16 * moment).await;
+        drop(first);
+        sleep(LINGER / 2).await;
+        drop(node.interest([7]).unwrap());
+        let begun = Instant::now();
+        until(&node, |it| it.watched_keys == 0).await;
+        let lingered = begun.elapsed();
+        // (Clocks and sleeps count milliseconds.)
+        let bound = LINGER..=LINGER * 5 / 4 + FIRST;
+        assert!(bound.contains(&lingered), "{lingered:?}");
+    }
+}
+
+/// Keys that come and go together, in a session and before one.
+#[tokio::test(start_paused = true)]
+async fn g24_the_watches_of_all_keys_that_are_forgotten_end() {
+    let engine = Engine::default();
+    let node = node(&engine);
+    for _ in 0..2 {
+        let interest = node.interest([1, 2, 3]).unwrap();
+        until(&node, |_| engine.0.lock().unwrap().watched.len() == 3).await;
+        drop(interest);
+        until(&node, |_| engine.0.lock().unwrap().watched.is_empty()).await;
+    }
+}
