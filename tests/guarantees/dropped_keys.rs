@@ -417,14 +417,18 @@ fn g05_a_park_returns_the_handle_though_a_deferred_call_panics() {
 fn g12_a_job_does_not_panic_though_a_deferred_call_does() {
     within(PATIENCE, || {
         let (_bad, first, ended) = two_with_bad_keys();
-        let executor: fn(Box<dyn FnOnce() + Send>) =
-            |job| thread::spawn(job).join().expect("a job never panics");
+        let (tell, ran) = channel();
+        let executor = move |job: Box<dyn FnOnce() + Send>| {
+            let ended = thread::spawn(job).join();
+            tell.send(ended.is_ok()).expect("the test waits");
+        };
         let (purgatory, clock) =
             manual::<u64>(|builder| builder.dispatch(Dispatch::Executor(Arc::new(executor))));
         let op = Op::new(TICK).then(move |_| _ = first.force_complete());
         drop(purgatory.try_complete_else_watch(op, [1]));
         clock.advance(TICK);
         assert_eq!(purgatory.advance(), 1);
+        assert_eq!(ran.recv(), Ok(true), "the job has panicked");
         assert_eq!(ended.count(), 2, "its completion has run, and ended both");
         assert_eq!(purgatory.stats().panicked, 1);
     });
