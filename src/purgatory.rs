@@ -112,13 +112,12 @@ use std::time::Duration;
 /// differences.
 ///
 /// # Panics
-/// No method panics by itself. A panic of `Hash` or `Eq` of a key goes through to the caller,
-/// after the completions of the operations that the call had ended by then
-/// (operations that `cancel_for_key` had taken back end with [`Cancelled`](crate::Completion::Cancelled)). So does one
-/// of a destructor, or of a key in a check, that waited for the end of the outermost call; but a park and a cancel count
-/// it and return. A park returns the operation with [`RejectReason::Panicked`] if a hook, the clock, the iterator of keys
-/// or a key panics. Panics of `on_complete`, and of `try_complete` in a check, are caught and
-/// [counted](crate::purgatory::Stats::panicked).
+/// No method panics by itself. A panic of `Hash` or `Eq` of a key goes through to the caller, after the
+/// completions of the operations that the call had ended by then (operations that `cancel_for_key` had taken back end
+/// with [`Cancelled`](crate::Completion::Cancelled)). So does one of a destructor, or of a key in a check, that waited
+/// for the end of the outermost call; but a park and a cancel count it and return. A park returns the operation with
+/// [`RejectReason::Panicked`] if a hook, the clock, the iterator of keys or a key panics. Panics of `on_complete`, and
+/// of `try_complete` in a check, are caught and [counted](crate::purgatory::Stats::panicked).
 pub struct Purgatory<Op: DelayedOperation, S: KeyHasher = RandomState> {
     pub(crate) shared: SharedHandle<Inner<Op, S>>,
 }
@@ -275,10 +274,10 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
     /// set the error that its `on_complete` answers with, for instance. Returns, runs and locks as
     /// [`force_complete_for_key`](Self::force_complete_for_key) does. (Kafka's `completeAllExceptionally`.)
     ///
-    /// The change also reaches an operation that another thread is examining: that thread runs `change`, and then completes
-    /// the operation, unless it finds it satisfied or is expiring it. So `change` may run on several threads, also after this
-    /// call has returned. Of two such calls that meet at one operation, it is given one change. No lock is held while
-    /// `change` runs. If it panics, the panic is counted, and the operation ends all the same.
+    /// The change also reaches an operation that another thread is examining: that thread runs `change`, and then
+    /// completes the operation, unless it finds it satisfied or is expiring it. So `change` may run on several threads,
+    /// also after this call has returned. Of two such calls that meet at one operation, it is given one change. No lock
+    /// is held while `change` runs. If it panics, the panic is counted, and the operation ends all the same.
     pub fn force_complete_for_key_with<Q: Hash + Equivalent<Op::Key> + ?Sized>(
         &self,
         key: &Q,

@@ -51,8 +51,8 @@
 //!
 //! INVARIANT: a check is consumed only by an examination that begins after it, or by a mark that forces one. A thread
 //! that holds an operation runs no check while it examines (checks from inside `try_complete` wait for the outermost
-//! call, see `trampoline`), so only other threads leave a `RECHECK`. (The holder's own `try_complete` may leave an ending
-//! mark: it may cancel its operation.)
+//! call, see `trampoline`), so only other threads leave a `RECHECK`. (The holder's own `try_complete` may leave an
+//! ending mark: it may cancel its operation.)
 #![allow(unreachable_pub, reason = "the models see it")]
 
 use crate::sync::{AtomicU64, LAST_GENERATION, Ordering, overwrite};

@@ -306,8 +306,8 @@ fn g16_a_thread_that_has_given_its_number_back_has_none() {
     assert!(late.iter().any(|late| late != number));
 }
 
-/// With a low number a thread has counters of its own. So has each thread of a server with one for each request, and those
-/// that come after many at once.
+/// With a low number a thread has counters of its own. So has each thread of a server with one for each request, and
+/// those that come after many at once.
 #[test]
 fn g16_threads_that_come_and_go_use_low_numbers() {
     let number = || std::thread::spawn(thread_number).join();

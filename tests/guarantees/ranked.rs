@@ -318,8 +318,8 @@ fn g01_a_check_ends_though_each_examination_parks_another() {
     }
 }
 
-/// As many as a walk copies at a time park directly behind the operation that it has come to, each time: it passes by them,
-/// and meets what was there before.
+/// As many as a walk copies at a time park directly behind the operation that it has come to, each time: it passes by
+/// them, and meets what was there before.
 #[test]
 fn g01_a_check_ends_though_many_park_where_it_goes_on() {
     const SLICE: u64 = 64;

@@ -75,18 +75,14 @@ impl Broker {
             Some(RequestKind::ApiVersions(_)) => metadata::api_versions(None).into(),
             Some(RequestKind::Fetch(fetch)) => self.fetch(fetch, caller),
             Some(RequestKind::Produce(produce)) => self.produce(produce, caller),
-            Some(RequestKind::Metadata(asked)) => metadata::metadata(asked, topics, caller).into(),
+            Some(RequestKind::Metadata(asked)) => metadata::metadata(asked, topics, caller),
             Some(RequestKind::ListOffsets(asked)) => metadata::list_offsets(asked, topics).into(),
             Some(RequestKind::CreateTopics(asked)) => admin::create_topics(asked, topics).into(),
             Some(RequestKind::DeleteTopics(asked)) => {
                 admin::delete_topics(asked, topics, &self.groups).into()
             }
-            Some(RequestKind::DescribeConfigs(asked)) => {
-                admin::describe_configs(asked, topics).into()
-            }
-            Some(RequestKind::InitProducerId(asked)) => {
-                self.init_producer_id(&asked, caller).into()
-            }
+            Some(RequestKind::DescribeConfigs(asked)) => admin::describe_configs(asked, topics),
+            Some(RequestKind::InitProducerId(asked)) => self.init_producer_id(&asked, caller),
             Some(asked) => {
                 let is_partition = |topic: &str, index| topics.partition(topic, index).is_ok();
                 self.groups.handle(asked, caller, &is_partition)
@@ -130,15 +126,11 @@ impl Broker {
     }
 
     /// Gives an idempotent producer its id. There are no transactions here.
-    fn init_producer_id(
-        &self,
-        asked: &InitProducerIdRequest,
-        caller: &Caller,
-    ) -> InitProducerIdResponse {
+    fn init_producer_id(&self, asked: &InitProducerIdRequest, caller: &Caller) -> Reply {
         let answer = InitProducerIdResponse::default();
         if asked.transactional_id.is_none() {
             let id = ProducerId(self.producer_ids.fetch_add(1, Relaxed) as i64);
-            return answer.with_producer_id(id).with_producer_epoch(0);
+            return answer.with_producer_id(id).with_producer_epoch(0).into();
         }
         const CAUSE: &str = "there are no transactions here";
         if caller.refusals.is_first(CAUSE) {
@@ -146,8 +138,7 @@ impl Broker {
             log!("{client} ({id:?}) has a transactional id: refused, {CAUSE}");
         }
         let answer = answer.with_error_code(ResponseError::UnsupportedVersion.code());
-        answer
-            .with_producer_id(ProducerId(-1))
-            .with_producer_epoch(-1)
+        let answer = answer.with_producer_id(ProducerId(-1));
+        answer.with_producer_epoch(-1).into()
     }
 }

@@ -6,11 +6,8 @@ use std::time::Duration;
 
 /// A small Kafka broker: topics and records are in memory, and gone with the process, unless `serve` has --data DIR
 #[derive(Debug, Parser)]
-#[command(
-    name = "broker",
-    override_usage = "broker [COMMAND]",
-    max_term_width = 100
-)]
+#[command(name = "broker", max_term_width = 100)]
+#[command(override_usage = "broker [COMMAND]")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

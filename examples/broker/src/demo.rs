@@ -39,10 +39,8 @@ pub(crate) fn run(options: &DemoOptions) -> anyhow::Result<bool> {
             failures.iter().for_each(|it| log!("a client failed: {it}"));
             Ok(failures.is_empty() && tally.consumed.load(Relaxed) == tally.expected.load(Relaxed))
         };
-        server::run(listeners, Arc::clone(&broker), async {
-            loaded = load.await
-        })
-        .await;
+        let stop = async { loaded = load.await };
+        server::run(listeners, Arc::clone(&broker), stop).await;
         loaded
     })
 }

@@ -2,10 +2,7 @@
 
 use anyhow::Context;
 use std::future::poll_fn;
-use std::io::{
-    self,
-    ErrorKind::{AddrNotAvailable, Unsupported},
-};
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::task::Poll;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
@@ -27,11 +24,11 @@ impl Listeners {
             }
             match TcpListener::bind(address).await {
                 Ok(listener) => listeners.push(listener),
-                // The name has this address, but the machine has not: IPv6 is switched off, say.
-                Err(failed) if matches!(failed.kind(), AddrNotAvailable | Unsupported) => {
-                    error = failed;
-                }
-                Err(failed) => return Err(failed).with_context(cannot),
+                Err(failed) => match failed.kind() {
+                    // The name has this address, but the machine has not: IPv6 is switched off, say.
+                    ErrorKind::AddrNotAvailable | ErrorKind::Unsupported => error = failed,
+                    _ => return Err(failed).with_context(cannot),
+                },
             }
         }
         match listeners.is_empty() {

@@ -127,9 +127,8 @@ async fn current(State(figures): State<PrometheusHandle>) -> impl IntoResponse {
 async fn oldest(State(purgatories): State<Purgatories>) -> impl IntoResponse {
     let (fetch, produce) = (&purgatories.fetch, &purgatories.produce);
     // A snapshot goes over all that is parked: other tasks of this thread go on elsewhere meanwhile.
-    let found = tokio::task::block_in_place(
-        || json!({ "fetch": oldest_of(fetch), "produce": oldest_of(produce) }),
-    );
+    let find = || json!({ "fetch": oldest_of(fetch), "produce": oldest_of(produce) });
+    let found = tokio::task::block_in_place(find);
     ([(CONTENT_TYPE, "application/json")], found.to_string())
 }
 

@@ -1,7 +1,7 @@
 //! Requests of administrators: CreateTopics, DeleteTopics, DescribeConfigs.
 
 use crate::broker::topics::Topics;
-use crate::exchange::{NODE, Outcome};
+use crate::exchange::{NODE, Outcome, Reply};
 use crate::groups::Coordinator;
 use crate::storage::batch::MAX_BATCH;
 use crate::storage::log::RETENTION;
@@ -99,10 +99,7 @@ fn holds(asked: &CreatableTopicConfig) -> bool {
 }
 
 /// Tells what topics and this broker are configured to.
-pub(crate) fn describe_configs(
-    request: DescribeConfigsRequest,
-    topics: &Topics,
-) -> DescribeConfigsResponse {
+pub(crate) fn describe_configs(request: DescribeConfigsRequest, topics: &Topics) -> Reply {
     let describe = |asked: DescribeConfigsResource| {
         let found = configs_of(&asked, topics);
         let result = DescribeConfigsResult::default()
@@ -118,8 +115,9 @@ pub(crate) fn describe_configs(
             .with_configs(configs.map(describe_config).collect())
             .with_error_code(error.map_or(0, |error| error.code()))
     };
-    let results = request.resources.into_iter().map(describe);
-    DescribeConfigsResponse::default().with_results(results.collect())
+    let results = request.resources.into_iter().map(describe).collect();
+    let answer = DescribeConfigsResponse::default();
+    answer.with_results(results).into()
 }
 
 fn configs_of(asked: &DescribeConfigsResource, topics: &Topics) -> Outcome<Vec<Config>> {

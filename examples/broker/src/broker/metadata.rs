@@ -1,7 +1,7 @@
 //! Requests about the cluster and its topics: ApiVersions, Metadata, ListOffsets.
 
 use crate::broker::topics::{Topic, Topics};
-use crate::exchange::{Caller, NODE, Outcome};
+use crate::exchange::{Caller, NODE, Outcome, Reply};
 use crate::wire::apis::APIS;
 use kafka_protocol::ResponseError;
 use kafka_protocol::messages::api_versions_response::{ApiVersion, ApiVersionsResponse};
@@ -28,11 +28,7 @@ pub(crate) fn api_versions(error: Option<ResponseError>) -> ApiVersionsResponse 
 
 /// Describes topics, creating missing ones if the client lets it, and says where clients connect to: the address by
 /// which this one came.
-pub(crate) fn metadata(
-    request: MetadataRequest,
-    topics: &Topics,
-    caller: &Caller,
-) -> MetadataResponse {
+pub(crate) fn metadata(request: MetadataRequest, topics: &Topics, caller: &Caller) -> Reply {
     let create = request.allow_auto_topic_creation;
     let topics = match request.topics {
         // In version 0 no topics means all.
@@ -63,6 +59,7 @@ pub(crate) fn metadata(
         .with_cluster_id(Some(CLUSTER))
         .with_controller_id(NODE)
         .with_topics(topics)
+        .into()
 }
 
 /// The follower inside this process is no broker that clients could talk to, so it is not listed.

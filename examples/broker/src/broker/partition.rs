@@ -183,10 +183,8 @@ impl Partition {
     /// The first record at or after `timestamp` that consumers may see, as (timestamp, offset).
     pub(crate) fn find_timestamp(&self, timestamp: i64) -> Option<(i64, i64)> {
         let state = self.state.lock();
-        state
-            .log
-            .find_timestamp(timestamp)
-            .filter(|(_, offset)| *offset < state.high_watermark)
+        let found = state.log.find_timestamp(timestamp);
+        found.filter(|(_, offset)| *offset < state.high_watermark)
     }
 }
 

@@ -27,26 +27,15 @@ pub(crate) struct Topic {
 
 impl Topic {
     /// A topic whose partitions are in these folders, or in memory.
-    fn open(
-        name: &str,
-        partitions: usize,
-        folders: &[PathBuf],
-        purgatories: &Purgatories,
-    ) -> io::Result<Self> {
+    fn open(name: &str, at: &[Option<PathBuf>], purgatories: &Purgatories) -> io::Result<Self> {
         let name = Arc::from(name);
-        let partition = |index: usize| {
-            let key = TopicPartition {
-                topic: Arc::clone(&name),
-                // INVARIANT: there are few enough.
-                partition: index as i32,
-            };
-            let folder = folders.get(index).map(PathBuf::as_path);
-            Partition::open(key, folder, purgatories).map(Arc::new)
+        let open = |(partition, folder): (i32, &Option<PathBuf>)| {
+            let topic = Arc::clone(&name);
+            let key = TopicPartition { topic, partition };
+            Partition::open(key, folder.as_deref(), purgatories).map(Arc::new)
         };
-        Ok(Self {
-            partitions: (0..partitions).map(partition).collect::<io::Result<_>>()?,
-            name: Arc::clone(&name),
-        })
+        let partitions = (0..).zip(at).map(open).collect::<io::Result<_>>()?;
+        Ok(Self { name, partitions })
     }
 }
 
@@ -73,7 +62,7 @@ impl Topics {
         let kept = folder.as_ref().map_or(Ok(Vec::new()), Folder::topics)?;
         let mut by_name = ByName::default();
         for (name, folders) in kept {
-            let topic = Topic::open(&name, folders.len(), &folders, &purgatories)?;
+            let topic = Topic::open(&name, &folders, &purgatories)?;
             by_name.insert(Arc::clone(&topic.name), Arc::new(topic));
         }
         Ok(Self {
@@ -110,13 +99,17 @@ impl Topics {
     pub(crate) fn create(&self, name: &str, partitions: i32) -> Outcome<Arc<Topic>> {
         let mut by_name = self.by_name.write();
         let count = check(&by_name, name, partitions)?;
-        let created = (|| {
-            let folders = match &self.folder {
-                Some(folder) => folder.create(name, count)?,
-                None => Vec::new(),
-            };
-            Topic::open(name, count, &folders, &self.purgatories)
-        })();
+        let created = match &self.folder {
+            None => Topic::open(name, &vec![None; count], &self.purgatories),
+            Some(folder) => folder.create(name, count).and_then(|folders| {
+                let opened = Topic::open(name, &folders, &self.purgatories);
+                opened.inspect_err(|_| {
+                    // Or it could never be created again.
+                    let deleted = folder.delete(name);
+                    _ = deleted.map_err(|error| storage_failed("delete", name, &error));
+                })
+            }),
+        };
         let topic = created.map_err(|error| storage_failed("create", name, &error))?;
         let topic = Arc::new(topic);
         by_name.insert(Arc::clone(&topic.name), Arc::clone(&topic));

@@ -127,10 +127,9 @@ impl Coordinator {
                     .with_committed_leader_epoch(found.map_or(-1, |found| found.leader_epoch))
                     .with_metadata(Some(text(metadata.unwrap_or_default())))
             });
-            let partitions = partitions.collect();
             OffsetFetchResponseTopic::default()
+                .with_partitions(partitions.collect())
                 .with_name(topic.name)
-                .with_partitions(partitions)
         });
         OffsetFetchResponse::default().with_topics(topics.collect())
     }
@@ -162,10 +161,9 @@ impl Coordinator {
                     .with_partition_index(index)
                     .with_error_code(code(delete(&topic.name, index)))
             });
-            let partitions = partitions.collect();
             OffsetDeleteResponseTopic::default()
+                .with_partitions(partitions.collect())
                 .with_name(topic.name)
-                .with_partitions(partitions)
         });
         answer.with_topics(topics.collect())
     }

@@ -43,7 +43,7 @@ impl Coordinator {
             RequestKind::ListGroups(asked) => describe::list(&self.all(), &asked).into(),
             RequestKind::DescribeGroups(asked) => describe::describe(self, asked).into(),
             RequestKind::DeleteGroups(asked) => self.delete_groups(asked).into(),
-            RequestKind::ConsumerGroupHeartbeat(asked) => refuse_kip_848(&asked, caller).into(),
+            RequestKind::ConsumerGroupHeartbeat(asked) => refuse_kip_848(&asked, caller),
             _ => Reply::Disconnect("a request that is advertised and not handled".to_owned()),
         }
     }
@@ -118,10 +118,7 @@ fn waiting(group: Arc<Group>, ask: impl FnOnce(&mut State, Waiter)) -> Reply {
 }
 
 /// A group of the newer consumer protocol. Its clients are told, and so is the operator.
-fn refuse_kip_848(
-    asked: &ConsumerGroupHeartbeatRequest,
-    caller: &Caller,
-) -> ConsumerGroupHeartbeatResponse {
+fn refuse_kip_848(asked: &ConsumerGroupHeartbeatRequest, caller: &Caller) -> Reply {
     const REASON: &str =
         "the consumer protocol of KIP-848 is not known here, use group.protocol=classic";
     if caller.refusals.is_first(REASON) {
@@ -131,4 +128,5 @@ fn refuse_kip_848(
     ConsumerGroupHeartbeatResponse::default()
         .with_error_code(ResponseError::UnsupportedVersion.code())
         .with_error_message(Some(text(REASON)))
+        .into()
 }

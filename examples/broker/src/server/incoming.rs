@@ -68,9 +68,8 @@ impl<'a> Incoming<'a> {
         let too_slow = |_| End::because("a request took too long to arrive");
         let begun = Instant::now();
         let prefix = self.read_up_to(size_of::<i32>());
-        timeout_at(begun + time_for(0), prefix)
-            .await
-            .map_err(too_slow)??;
+        let prefix = timeout_at(begun + time_for(0), prefix).await;
+        prefix.map_err(too_slow)??;
         let length = frame::length(&self.buffer).map_err(End::because)?;
         let arrival = begun + time_for(length);
         if length > MAX_FRAME {

@@ -92,9 +92,8 @@ impl Batch {
 
     /// The batch at the start of what was stored, and the offset of its first record.
     pub(crate) fn from_storage(bytes: &Bytes) -> Outcome<(i64, Self)> {
-        let mut header = bytes
-            .get(..LENGTH_END)
-            .ok_or(ResponseError::CorruptMessage)?;
+        let header = bytes.get(..LENGTH_END);
+        let mut header = header.ok_or(ResponseError::CorruptMessage)?;
         let (offset, length) = (header.get_i64(), length_of(header.get_i32()));
         if length > bytes.len() {
             return Err(ResponseError::CorruptMessage);

@@ -3,6 +3,7 @@
 //! No topic may have a plus in its name, so names with one are this module's: the lock, topics that are being created,
 //! topics that are being deleted. What a crash leaves of the latter two is removed at the next start.
 
+use crate::console::log;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,7 @@ impl Folder {
     }
 
     /// The topics that are there, with the folders of their partitions.
-    pub(crate) fn topics(&self) -> io::Result<Vec<(String, Vec<PathBuf>)>> {
+    pub(crate) fn topics(&self) -> io::Result<Vec<(String, Vec<Option<PathBuf>>)>> {
         let mut topics = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
@@ -61,33 +62,39 @@ impl Folder {
     }
 
     /// Creates a topic without records: all of it, or after an error nothing. The folders of its partitions.
-    pub(crate) fn create(&self, topic: &str, partitions: usize) -> io::Result<Vec<PathBuf>> {
+    pub(crate) fn create(&self, topic: &str, count: usize) -> io::Result<Vec<Option<PathBuf>>> {
         let unfinished = self.path.join(format!("{NEW}{topic}"));
         if unfinished.exists() {
             fs::remove_dir_all(&unfinished)?;
         }
-        for folder in folders(&unfinished, partitions) {
+        for folder in folders(&unfinished, count).iter().flatten() {
             fs::create_dir_all(folder)?;
         }
         let finished = self.path.join(topic);
+        // Opened before: there may be too many open files already.
+        let folder = File::open(&self.path)?;
         fs::rename(&unfinished, &finished)?;
-        File::open(&self.path)?.sync_all()?;
-        Ok(folders(&finished, partitions))
+        folder.sync_all()?;
+        Ok(folders(&finished, count))
     }
 
-    /// Deletes a topic.
+    /// Deletes a topic: after an error it is there as before. What cannot be removed of it goes at the next start.
     pub(crate) fn delete(&self, topic: &str) -> io::Result<()> {
         let old = self.path.join(format!("{OLD}{topic}"));
         if old.exists() {
             fs::remove_dir_all(&old)?;
         }
         fs::rename(self.path.join(topic), &old)?;
-        fs::remove_dir_all(&old)
+        if let Err(error) = fs::remove_dir_all(&old) {
+            log!("cannot remove {}: {error}", old.display());
+        }
+        Ok(())
     }
 }
 
-fn folders(topic: &Path, partitions: usize) -> Vec<PathBuf> {
-    let folders = (0..partitions).map(|index| topic.join(index.to_string()));
+/// The folders of the partitions of a topic, each of which has one.
+fn folders(topic: &Path, partitions: usize) -> Vec<Option<PathBuf>> {
+    let folders = (0..partitions).map(|index| Some(topic.join(index.to_string())));
     folders.collect()
 }
 
@@ -118,10 +125,21 @@ pub(crate) mod tests {
     fn a_topic_has_no_partition_of_a_creation_that_failed() {
         let path = Scratch::new("creation");
         let folder = Folder::open(&path.0).expect("a folder");
-        for left in folders(&path.0.join(format!("{NEW}t")), 5) {
+        for left in folders(&path.0.join(format!("{NEW}t")), 5).iter().flatten() {
             fs::create_dir_all(left).expect("a part of a topic");
         }
         let created = folder.create("t", 2).expect("a topic");
         assert_eq!(folder.topics().expect("topics"), [("t".into(), created)]);
+    }
+
+    /// If it were said to be there still, no record could be appended, and it could not be deleted again.
+    #[test]
+    fn a_topic_that_cannot_be_removed_is_deleted() {
+        let path = Scratch::new("deletion");
+        let folder = Folder::open(&path.0).expect("a folder");
+        // A file is no folder that could be removed.
+        fs::write(path.0.join("t"), "").expect("a file in its place");
+        folder.delete("t").expect("it is another folder's now");
+        assert!(!path.0.join("t").exists());
     }
 }

@@ -76,9 +76,8 @@ fn unpack_snappy(bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut rest = bytes.get(SNAPPY_HEADER..).unwrap_or_default();
     while let Some((length, after)) = rest.split_first_chunk() {
         let length = u32::from_be_bytes(*length) as usize;
-        let (block, after) = after
-            .split_at_checked(length)
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        let split = after.split_at_checked(length);
+        let (block, after) = split.ok_or(io::ErrorKind::UnexpectedEof)?;
         unpacked.extend(unpack_block(block, MAX_UNPACKED - unpacked.len() as u64)?);
         rest = after;
     }

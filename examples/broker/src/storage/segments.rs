@@ -96,10 +96,8 @@ impl Segments {
             }
             let (length, lost) = (segment.length, rest.len());
             if number + 1 < count {
-                let what = "and later segments follow";
-                return Err(damaged(format!(
-                    "{path} is damaged at byte {length}, {what}"
-                )));
+                let what = format!("{path}: damage at byte {length}, but later segments follow");
+                return Err(damaged(what));
             }
             let file = OpenOptions::new().write(true).open(&segment.path)?;
             file.set_len(length)?;

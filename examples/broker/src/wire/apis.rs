@@ -17,13 +17,10 @@ pub(crate) struct Api {
 ///
 /// From version 13 on, Fetch names topics by id only; OffsetFetch and FindCoordinator ask for several at once from
 /// versions 8 and 4 on. ConsumerGroupHeartbeat (KIP-848) is here to be refused in words.
+#[rustfmt::skip]
 pub(crate) static APIS: [Api; 21] = [
     api(ApiKey::Produce, 3..=9, "s 6 [s [4 b]]"),
-    api(
-        ApiKey::Fetch,
-        4..=12,
-        "17 8+7 [s [4 4+9 8 4+12 8+5 4]] [s {4}]+7 s+11",
-    ),
+    api(ApiKey::Fetch, 4..=12, "17 8+7 [s [4 4+9 8 4+12 8+5 4]] [s {4}]+7 s+11"),
     api(ApiKey::ListOffsets, 1..=6, "4 1+2 [s [4 4+4 8]]"),
     api(ApiKey::Metadata, 0..=9, "[s] 1+4 2+8"),
     api(ApiKey::OffsetCommit, 2..=8, "s 4 s s+7 8-4 [s [12 4+6 s]]"),
@@ -42,11 +39,7 @@ pub(crate) static APIS: [Api; 21] = [
     api(ApiKey::DeleteTopics, 1..=5, "{s} 4"),
     api(ApiKey::DescribeConfigs, 1..=4, "[1 s {s}] 1 1+3"),
     api(ApiKey::InitProducerId, 0..=4, "s 4 10+3"),
-    api(
-        ApiKey::ConsumerGroupHeartbeat,
-        0..=1,
-        "s s 4 s s 4 {s} s+1 s [16 {4}]",
-    ),
+    api(ApiKey::ConsumerGroupHeartbeat, 0..=1, "s s 4 s s 4 {s} s+1 s [16 {4}]"),
 ];
 
 const fn api(key: ApiKey, versions: RangeInclusive<i16>, body: &'static str) -> Api {

@@ -62,11 +62,9 @@ impl Envelope {
             .map_err(|error| malformed(api.key, version, &error.to_string()))?;
         envelope.client_id = header.client_id.unwrap_or_default();
         // From its second version on, the header has tagged fields, and the body has them and compact lengths.
-        envelope.elements = outline::check(&body, api.body, version, header_version >= 2)
-            .ok_or_else(|| {
-                let wrong = "fields end after the frame, or too many";
-                malformed(api.key, version, wrong)
-            })?;
+        let elements = outline::check(&body, api.body, version, header_version >= 2);
+        let wrong = "fields end after the frame, or too many";
+        envelope.elements = elements.ok_or_else(|| malformed(api.key, version, wrong))?;
         envelope.body = Some(body);
         Ok(envelope)
     }

@@ -10,7 +10,7 @@ use crate::programs::eventually;
 use crate::requests::*;
 use kafka_protocol::messages::fetch_response::PartitionData;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::{MetadataRequest, TopicName};
+use kafka_protocol::messages::{MetadataRequest, ProduceRequest, TopicName};
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,6 +22,7 @@ fn refused() -> Vec<(Vec<u8>, &'static str)> {
     let body = |api: u8, version: u8, rest: &[u8]| {
         framed(&[&[0, api, 0, version, 0, 0, 0, 1, 0xff, 0xff], rest].concat())
     };
+    let no_utf8 = body(3, 1, b"\0\0\0\x01\0\x02\xff\xfe");
     let whole = frame(FETCH, 1, &fetch("t", 1, 60_000));
     let too_many = frame(FETCH, 1, &fetch("t", 20_001, 60_000));
     let mut refused = vec![
@@ -29,10 +30,7 @@ fn refused() -> Vec<(Vec<u8>, &'static str)> {
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "frame length"),
         (i32::MIN.to_be_bytes().to_vec(), "frame length"),
         // A name that is no UTF-8, and a count that is a varint.
-        (
-            body(3, 1, b"\0\0\0\x01\0\x02\xff\xfe"),
-            "malformed Metadata",
-        ),
+        (no_utf8, "malformed Metadata"),
         (body(3, 9, &[0xff; 16]), "malformed Metadata"),
         (body(4, 0, &[]), "unknown API key"),
         (body(0, 2, &[]), "not supported"),
@@ -55,14 +53,14 @@ fn refused() -> Vec<(Vec<u8>, &'static str)> {
 fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     let (broker, mut witness) = Broker::with_topic(1, &[]);
     let parked = witness.send(FETCH, &fetch("t", 1, 60_000));
-    broker.wait_for_parked(1);
+    broker.wait_for_figure("fetch", 1);
     let memory = broker.resident_memory();
     for (number, (bytes, reason)) in refused().into_iter().enumerate() {
         let mut stranger = broker.client();
         // What was asked before does not outlive it.
         if number == 0 {
             stranger.send(FETCH, &fetch("t", 1, 60_000));
-            broker.wait_for_parked(2);
+            broker.wait_for_figure("fetch", 2);
             stranger.send_raw(&[0xff; 100]);
             stranger.assert_closed();
             eventually("line", || (broker.log().len() == 1).then_some(()));
@@ -80,15 +78,10 @@ fn what_is_no_request_closes_its_connection_and_disturbs_no_other() {
     }
     let lines = broker.log().len();
     let mut stranger = broker.client();
-    // As many elements as there may be, and the one partition very often.
+    // As many elements as there may be.
     let fetched = run(&mut stranger, &fetch("missing", 19_000, 60_000));
     let is_unknown = |data: &PartitionData| data.error_code == UNKNOWN_TOPIC_OR_PARTITION;
     assert!(fetched.iter().all(is_unknown));
-    let mut many = fetch_from("t", &vec![0; 10_000], 100);
-    for partition in &mut many.topics[0].partitions {
-        partition.partition = 0;
-    }
-    assert_eq!(run(&mut stranger, &many).len(), 10_000);
     // Bytes after the last field are let pass, as librdkafka's Metadata request has them.
     let longer = [&frame(FETCH, 9, &fetch("missing", 1, 0))[4..], &[0; 3]].concat();
     stranger.send_raw(&framed(&longer));
@@ -138,7 +131,7 @@ fn attack(broker: &Broker, over: &AtomicBool, done: &AtomicU64, number: usize) {
 fn attacks_take_no_more_memory_than_there_is_for_all() {
     let times = std::env::var("ATTACK_TIMES").ok();
     let times = times.map(|times| times.parse::<u32>().expect("a number"));
-    let broker = Broker::start();
+    let broker = Broker::with(&[]);
     let mut innocent = broker.client();
     create_topic(&mut innocent, "innocent", 1);
     create_topic(&mut innocent, "big", 1);
@@ -174,12 +167,25 @@ fn attacks_take_no_more_memory_than_there_is_for_all() {
     broker.assert_tidy(innocent);
 }
 
-/// The longest answers, as read and as encoded: there is memory for one, and the next is waited for, not for ever.
+/// The longest answers, as read and as encoded: there is memory for one, and the next is waited for, not for ever. That
+/// long requests wait changes nothing; there is room for three, and the next is answered at once.
 #[test]
 fn an_answer_has_memory_or_is_not_made() {
     let (broker, mut first) = Broker::with_topic(1, &[]);
     let long = batch(&[&vec![0; 15 << 20]]);
     assert_eq!(produce_to(&mut first, 1, "t", 0, &long).0, 0);
+    // As many elements as there may be, and the one partition very often.
+    let mut many = fetch_from("t", &vec![1; 19_000], 600_000);
+    for partition in &mut many.topics[0].partitions {
+        partition.partition = 0;
+    }
+    let waiting = [1, 2, 3].map(|parked| {
+        let mut client = broker.client();
+        client.send(FETCH, &many);
+        broker.wait_for_figure("fetch", parked);
+        client
+    });
+    assert_eq!(run(&mut first, &many).len(), 19_000);
     let sent = first.send(FETCH, &fetch("t", 1, 60_000));
     first.socket.peek(&mut [0]).expect("the answer begins");
     let mut second = broker.client();
@@ -189,15 +195,19 @@ fn an_answer_has_memory_or_is_not_made() {
     receive_fetched(&mut first, sent);
     let fetched = run(&mut broker.client(), &fetch("t", 1, 60_000));
     assert_eq!(records(&fetched[0]).len(), long.len());
-    broker.assert_clean((first, second));
+    broker.assert_clean((first, second, waiting));
 }
 
-/// Half a request, and none at all: neither is waited for for ever. A client that is only idle stays.
+/// Half a request, and none at all: neither is waited for for ever, but a long one for longer. A client that is only
+/// idle stays.
 #[test]
 fn requests_that_never_come() {
     let (broker, mut idle) = Broker::with_topic(1, &[]);
     let begun = Instant::now();
-    let (mut half, mut silent) = (broker.client(), broker.client());
+    let [mut long, mut half, mut silent] = [(); 3].map(|()| broker.client());
+    let request = produce_request(1, 0, "t", &[(0, Some(&batch(&[&vec![0; 15 << 20]])))]);
+    let request = frame(PRODUCE, 1, &request);
+    long.send_raw(&request[..100]);
     half.send_raw(&[0, 0, 0, 100, 0, 1]);
     half.assert_closed();
     silent.assert_closed();
@@ -205,6 +215,11 @@ fn requests_that_never_come() {
     assert!(took >= Duration::from_secs(9), "{took:?}");
     broker.wait_for_log("took too long to arrive");
     broker.wait_for_log("no request within 10 s");
+    long.send_raw(&request[100..]);
+    assert_eq!(
+        produced(long.receive::<ProduceRequest>(PRODUCE, 1)),
+        [(0, 0)]
+    );
     produce(&mut idle, "t", b"value");
-    broker.assert_tidy(idle);
+    broker.assert_tidy((idle, long));
 }

@@ -40,13 +40,8 @@ impl Folder {
 
     /// What the program says that cannot use the folder.
     fn refusal(&self) -> String {
-        let output = output(&[
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--data",
-            self.argument(),
-        ]);
+        let listen = ["--listen", "127.0.0.1:0", "--data"];
+        let output = output(&[&["serve"], &listen[..], &[self.argument()]].concat());
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
@@ -98,13 +93,15 @@ fn topics_records_and_producers_outlive_the_broker() {
         if round == 0 {
             create_topic(&mut client, "t", 3);
             create_topic(&mut client, "empty.topic-1", 2);
+            produce_to(&mut client, 1, "t", 1, &batch(&[b"before"]));
         }
-        let fresh = new_producer(&mut client);
+        let [fresh, other] = [(); 2].map(|()| new_producer(&mut client));
         let id = *producer.get_or_insert(fresh);
         assert!(round == 0 || fresh != id, "taken for an older producer");
+        assert_ne!(fresh, other);
         // A batch that is sent again is not appended again.
         let again = batch_from(id, 0, 0, &[b"once"]);
-        assert_eq!(produce_to(&mut client, -1, "t", 1, &again), (0, 0));
+        assert_eq!(produce_to(&mut client, -1, "t", 1, &again), (0, 1));
         assert_eq!(produce(&mut client, "t", b"value"), round);
         let elsewhere = produce_to(&mut client, 1, "t", 2, &batch(&[b"a", b"b"]));
         assert_eq!(elsewhere, (0, 2 * round));
@@ -138,11 +135,8 @@ fn a_torn_tail_is_cut_off() {
     let garbage = [&whole[..two], &[0xab; 500]].concat();
     let mut misplaced = whole.clone();
     misplaced[two + 7] += 1;
-    let parts = [two + 1, two + 60, whole.len() - 1].map(|length| &whole[..length]);
-    for torn in parts
-        .into_iter()
-        .chain([&flipped[..], &garbage, &misplaced])
-    {
+    let parts = [two + 1, two + 60, whole.len() - 1].map(|length| whole[..length].to_vec());
+    for torn in parts.into_iter().chain([flipped, garbage, misplaced]) {
         fs::write(&segment, torn).expect("tear the segment");
         let broker = folder.broker();
         broker.wait_for_log("cut off");
@@ -178,8 +172,12 @@ fn the_oldest_segments_go_and_damage_before_the_last_is_no_torn_tail() {
     let segments = folder.segments("t");
     assert!(segments.len() > 1, "{segments:?}");
     let first = OpenOptions::new().append(true).open(&segments[0]);
-    let damaged = first.expect("open the segment").write_all(b"more");
-    damaged.expect("damage the segment");
+    let mut first = first.expect("open the segment");
+    // It loses whole batches, or what is none is behind them.
+    first.set_len(fifteen.len() as u64).expect("cut it");
+    let missing = format!("should begin with offset {}", kept + 1);
+    assert!(folder.refusal().contains(&missing));
+    first.write_all(b"more").expect("damage the segment");
     assert!(folder.refusal().contains("later segments follow"));
 }
 
@@ -199,6 +197,7 @@ fn a_deleted_topic_does_not_come_back() {
     for unfinished in ["+new-v", "+old-w"] {
         fs::create_dir_all(folder.0.join(unfinished).join("0")).expect("a folder");
     }
+    fs::write(folder.0.join("+offsets.new"), "[").expect("a file");
     let (_broker, mut client) = folder.open();
     for gone in ["t", "v", "w"] {
         let found = run(&mut client, &fetch(gone, 1, 0));

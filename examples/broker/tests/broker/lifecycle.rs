@@ -16,11 +16,8 @@ fn a_name_is_served_at_all_its_addresses_or_refused() {
         let topic = format!("t{}", address.is_ipv4());
         create_topic(&mut Client::open(address), &topic, 1);
     }
-    for taken in [
-        &*broker.address.to_string(),
-        "no.such.host.invalid:9092",
-        "nowhere",
-    ] {
+    let taken = broker.address.to_string();
+    for taken in [&*taken, "no.such.host.invalid:9092", "nowhere"] {
         let output = output(&["serve", "--listen", taken]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1));
@@ -40,7 +37,7 @@ fn a_signal_answers_every_parked_request() {
         let fetches: Vec<_> = consumers.iter_mut().map(send).collect();
         let request = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
         let sent = producer.send(PRODUCE, &request);
-        broker.wait_for_parked(50);
+        broker.wait_for_figure("fetch", 50);
         broker.wait_for_figure("produce", 1);
         crate::programs::signal(broker.pid(), signal);
         for (consumer, correlation) in consumers.iter_mut().zip(fetches) {
@@ -60,7 +57,7 @@ fn a_signal_answers_every_parked_request() {
 
 #[test]
 fn a_client_that_does_not_read_cannot_keep_the_broker_from_ending() {
-    let mut broker = Broker::start();
+    let mut broker = Broker::with(&[]);
     let mut client = broker.client();
     create_topic(&mut client, "t", 1);
     produce_to(&mut client, -1, "t", 0, &batch(&[&vec![0; 8 << 20]]));

@@ -55,26 +55,26 @@ fn the_figures_say_what_the_purgatories_did() {
 fn another_host_reads_nothing() {
     let broker = Broker::with(&["--metrics", "localhost:0"]);
     for path in ["/", "/metrics", "/oldest", "/load"] {
-        for host in ["127.0.0.1:9100", "[::1]", "10.1.2.3:80", "LocalHost:9100"] {
-            let answer = ask(&broker, path, &format!("host: {host}\r\n"));
-            assert!(
-                answer.starts_with("HTTP/1.1 200"),
-                "{path}, {host}: {answer}"
-            );
-        }
-        for host in [
-            "host: evil.example\r\n",
-            "host: 127.0.0.1.evil.example:9100\r\n",
-            "host: localhost.evil.example\r\n",
-            "host: \r\n",
-            "",
+        for (host, is_here) in [
+            ("host: 127.0.0.1:9100\r\n", true),
+            ("host: [::1]\r\n", true),
+            ("host: 10.1.2.3:80\r\n", true),
+            ("host: LocalHost:9100\r\n", true),
+            ("host: evil.example\r\n", false),
+            ("host: 127.0.0.1.evil.example:9100\r\n", false),
+            ("host: localhost.evil.example\r\n", false),
+            ("host: \r\n", false),
+            ("", false),
         ] {
             let answer = ask(&broker, path, host);
-            assert!(
-                answer.starts_with("HTTP/1.1 4"),
-                "{path}, {host:?}: {answer}"
-            );
-            assert!(!answer.contains("purgatory_"), "{path}, {host:?}: {answer}");
+            let expected = if is_here {
+                "HTTP/1.1 200"
+            } else {
+                "HTTP/1.1 4"
+            };
+            let is_right = answer.starts_with(expected);
+            let tells = !is_here && answer.contains("purgatory_");
+            assert!(is_right && !tells, "{path}, {host:?}: {answer}");
         }
     }
 }

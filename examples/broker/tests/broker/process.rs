@@ -1,7 +1,7 @@
 //! A broker process under test.
 
 use crate::client::Client;
-use crate::programs::{PATIENCE, eventually, lines, signal};
+use crate::programs::{PATIENCE, eventually, lines, run, signal};
 use crate::requests::create_topic;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -24,16 +24,9 @@ pub(crate) struct Broker {
 pub(crate) type Report = HashMap<String, u64>;
 
 impl Broker {
-    pub(crate) fn start() -> Self {
-        Self::with(&[])
-    }
-
     pub(crate) fn with(arguments: &[&str]) -> Self {
-        let arguments = [
-            &["serve", "--listen", "127.0.0.1:0", "--report-ms", "5"],
-            arguments,
-        ];
-        Self::run(command().args(arguments.concat()))
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--report-ms", "5"];
+        Self::run(command().args(serve).args(arguments))
     }
 
     /// A broker with a topic "t" of this many partitions, and the client that created it.
@@ -110,10 +103,6 @@ impl Broker {
         self.wait_for(&what, |report| report.get(name) == Some(&value));
     }
 
-    pub(crate) fn wait_for_parked(&self, fetches: u64) {
-        self.wait_for_figure("fetch", fetches);
-    }
-
     /// Waits for a line on stderr that holds `text`.
     pub(crate) fn wait_for_log(&self, text: &str) {
         let is_there = || self.log().iter().any(|line| line.contains(text));
@@ -182,6 +171,5 @@ pub(crate) fn command() -> Command {
 
 /// Runs the program to its end.
 pub(crate) fn output(arguments: &[&str]) -> Output {
-    let output = command().args(arguments).stdin(Stdio::null()).output();
-    output.expect("run the broker")
+    run(command().args(arguments), "")
 }

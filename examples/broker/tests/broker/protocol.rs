@@ -4,6 +4,7 @@ use crate::process::Broker;
 use crate::requests::*;
 use kafka_protocol::ResponseError as Code;
 use kafka_protocol::messages::CreateTopicsRequest;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -94,11 +95,13 @@ fn f9_produce_refuses_bad_batches() {
         ("fewer than there are", counted(&good, 1)),
         ("more than there are", counted(&good, 3)),
         ("as many as there is room for", counted(&good, 15)),
-        ("more than are packed", counted(&gzipped(&good), 3)),
-        ("fewer than are packed", counted(&gzipped(&good), 1)),
         ("control batch", patched(&good, 22, &[1 << 5])),
     ];
     refused(Code::InvalidRecord.code(), &wrong);
+    for packed in packed(&good) {
+        let wrong = [1, 3].map(|count| ("packed", counted(&packed, count)));
+        refused(Code::InvalidRecord.code(), &wrong);
+    }
     let long = ("too long", vec![0; 17 << 20]);
     refused(Code::MessageTooLarge.code(), &[long]);
     let unknown = [5, 7].map(|codec| ("codec", patched(&good, 22, &[codec])));
@@ -107,36 +110,37 @@ fn f9_produce_refuses_bad_batches() {
     let nothing = produce_request(1, 0, "t", &[(0, None)]);
     let nothing = produced(client.request(PRODUCE, &nothing));
     assert_eq!(nothing, [(Code::InvalidRecord.code(), -1)]);
-    assert_eq!(produce_to(&mut client, 1, "t", 0, &gzipped(&good)), (0, 0));
-    assert_eq!(produce_to(&mut client, 1, "t", 0, &snapped(&good)), (0, 2));
+    for (offset, packed) in (0..).step_by(2).zip(packed(&good)) {
+        assert_eq!(produce_to(&mut client, 1, "t", 0, &packed), (0, offset));
+    }
     // Nothing but the good ones was appended.
-    assert_eq!(produce(&mut client, "t", b"three"), 4);
+    assert_eq!(produce(&mut client, "t", b"three"), 8);
     broker.assert_clean(client);
 }
 
-/// A batch with its records packed by the codec of this number.
-fn packed(batch: &[u8], codec: u8, records: &[u8]) -> Vec<u8> {
-    let packed = [&batch[..61], records].concat();
-    let length = (packed.len() as i32 - 12).to_be_bytes();
-    patched(&patched(&packed, 22, &[codec]), 8, &length)
-}
-
-fn gzipped(batch: &[u8]) -> Vec<u8> {
-    use std::io::Write;
-    let mut packer = flate2::write::GzEncoder::new(Vec::new(), Default::default());
-    packer.write_all(&batch[61..]).expect("pack");
-    packed(batch, 1, &packer.finish().expect("pack"))
-}
-
-/// As the Java client has it: blocks behind their lengths.
-fn snapped(batch: &[u8]) -> Vec<u8> {
-    let mut records = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01".to_vec();
-    for part in batch[61..].chunks(50) {
+/// The batch as each codec packs it; snappy as the Java client has it: in blocks behind their lengths.
+fn packed(batch: &[u8]) -> [Vec<u8>; 4] {
+    use ruzstd::encoding::{CompressionLevel::Fastest, compress_to_vec};
+    let records = &batch[61..];
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), Default::default());
+    gzip.write_all(records).expect("pack");
+    let mut snappy = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01".to_vec();
+    for part in records.chunks(50) {
         let block = snap::raw::Encoder::new().compress_vec(part).expect("pack");
-        records.extend((block.len() as u32).to_be_bytes());
-        records.extend(block);
+        snappy.extend((block.len() as u32).to_be_bytes());
+        snappy.extend(block);
     }
-    packed(batch, 2, &records)
+    let mut lz4 = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    lz4.write_all(records).expect("pack");
+    let (gzip, lz4) = (gzip.finish().expect("pack"), lz4.finish().expect("pack"));
+    let zstd = compress_to_vec(records, Fastest);
+    let mut codec = 0;
+    [gzip, snappy, lz4, zstd].map(|records| {
+        codec += 1;
+        let packed = [&batch[..61], &records].concat();
+        let length = (packed.len() as i32 - 12).to_be_bytes();
+        patched(&patched(&packed, 22, &[codec]), 8, &length)
+    })
 }
 
 /// 120 MB: its bytes are read to the end and thrown away, and the connection goes on.
@@ -155,10 +159,8 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
     }
     broker.wait_for_log("bytes of at most 20971520: refused");
     let log = broker.log();
-    assert!(
-        log.len() == 1 && log[0].contains("too long: 120000"),
-        "{log:?}"
-    );
+    let once = log.len() == 1 && log[0].contains("too long: 120000");
+    assert!(once, "{log:?}");
     assert!(broker.resident_memory() < memory + (30 << 20));
     // Other requests of such a length, and lengths that make no sense.
     for frame in [i32::MAX.to_be_bytes(), 25_000_000_i32.to_be_bytes()] {
@@ -172,38 +174,48 @@ fn a_produce_request_that_is_too_long_is_refused_in_words() {
 #[test]
 fn a_batch_sent_again_is_not_appended_again() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
-    let (gap, old) = (Code::OutOfOrderSequenceNumber, Code::InvalidProducerEpoch);
-    for (epoch, sequence, expected, what) in [
-        (0, 0, (0, 0), "the first"),
-        (0, 2, (0, 2), "the next"),
-        (0, 2, (0, 2), "a repeat of the last"),
-        (0, 0, (0, 0), "a repeat of an earlier one"),
-        (0, 6, (gap.code(), -1), "a gap"),
-        (1, 0, (0, 4), "a new epoch starts again"),
-        (0, 4, (old.code(), -1), "an old epoch"),
-    ] {
-        let records = batch_from(7, epoch, sequence, &[b"a", b"b"]);
+    let gap = (Code::OutOfOrderSequenceNumber.code(), -1);
+    let old = (Code::InvalidProducerEpoch.code(), -1);
+    let mut send = |id, epoch, sequence, records: usize| {
+        let values = &[&b"a"[..], b"b", b"c"][..records];
         let latest = offset_at(&mut client, "t", -1);
-        let answer = produce_to(&mut client, -1, "t", 0, &records);
-        assert_eq!(answer, expected, "{what}");
-        assert!(offset_at(&mut client, "t", -1) >= latest, "{what}");
-    }
-    let longer = batch_from(7, 1, 0, &[b"a", b"b", b"c"]);
-    let answer = produce_to(&mut client, -1, "t", 0, &longer);
-    assert_eq!(answer, (gap.code(), -1), "a repeat has as many records");
-    assert_eq!(offset_at(&mut client, "t", -1), (0, 6));
-    // A thousand producers are remembered: then the one goes that has sent nothing for longest.
-    let mut one = |id, sequence| {
-        let records = batch_from(id, 1, sequence, &[b"a"]);
-        produce_to(&mut client, -1, "t", 0, &records)
+        let batch = batch_from(id, epoch, sequence, values);
+        let answer = produce_to(&mut client, -1, "t", 0, &batch);
+        assert!(offset_at(&mut client, "t", -1) >= latest);
+        answer
     };
-    for number in 0..1_000 {
-        assert_eq!(one(8 + number, 0), (0, 6 + number));
+    for (epoch, sequence, records, expected, what) in [
+        (0, 0, 2, (0, 0), "the first"),
+        (0, 2, 2, (0, 2), "the next"),
+        (0, 2, 2, (0, 2), "a repeat of the last"),
+        (0, 0, 2, (0, 0), "a repeat of an earlier one"),
+        (0, 6, 2, gap, "a gap"),
+        (1, 4, 2, gap, "a new epoch goes on"),
+        (1, 0, 2, (0, 4), "a new epoch starts again"),
+        (0, 4, 2, old, "an old epoch"),
+        (1, 0, 3, gap, "a repeat has as many records"),
+    ] {
+        assert_eq!(send(7, epoch, sequence, records), expected, "{what}");
     }
-    assert_eq!(one(8, 0), (0, 6), "a repeat");
-    assert_eq!(one(7, 9), (0, 1_006), "a gap of one that is not known");
-    assert_eq!(one(6, i32::MAX), (0, 1_007));
-    assert_eq!(one(6, 0), (0, 1_008), "the numbers begin anew");
+    // A thousand producers are remembered: then the one goes that has sent nothing for longest.
+    for number in 0..1_000 {
+        assert_eq!(send(8 + number, 1, 0, 1), (0, 6 + number));
+    }
+    for (id, sequence, records, offset, what) in [
+        (8, 0, 1, 6, "a repeat"),
+        (7, 9, 1, 1_006, "a gap of one that is not known"),
+        (6, i32::MAX, 1, 1_007, "the last number"),
+        (6, 0, 1, 1_008, "the numbers begin anew"),
+        (5, i32::MAX, 2, 1_009, "the last number and the first"),
+        (5, 1, 1, 1_011, "the numbers have begun anew"),
+    ] {
+        assert_eq!(send(id, 1, sequence, records), (0, offset), "{what}");
+    }
+    // A client has five batches in flight, and sends them all again when its connection breaks.
+    for sequence in (2..7).chain(2..7) {
+        let at = 1_010 + i64::from(sequence);
+        assert_eq!(send(5, 1, sequence, 1), (0, at), "{sequence}");
+    }
     broker.assert_clean(client);
 }
 
@@ -287,26 +299,26 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     let (broker, mut client) = Broker::with_topic(1, &[]);
     assert_eq!(offset_at(&mut client, "t", 0), (0, -1), "of nothing");
     let fifteen = batch(&[&vec![0; 15 << 20]]);
-    for offset in 0..6 {
+    for _ in 0..2 {
+        produce(&mut client, "t", b"value");
+    }
+    for offset in 2..8 {
         assert_eq!(produce_to(&mut client, -1, "t", 0, &fifteen), (0, offset));
     }
-    // 64 MiB are kept: four such batches.
-    for (timestamp, expected) in [(-1, 6), (-2, 2), (1_000, 2), (1_001, -1)] {
+    // 64 MiB are kept: the last four.
+    for (timestamp, expected) in [(-1, 8), (-2, 4), (1_000, 4), (1_001, -1)] {
         let found = offset_at(&mut client, "t", timestamp);
         assert_eq!(found, (0, expected), "{timestamp}");
     }
     // A time within a batch is answered as it was asked for: its records are not looked at.
-    let later = patched(
-        &batch(&[b"a", b"b"]),
-        MAX_TIMESTAMP,
-        &2_000_i64.to_be_bytes(),
-    );
+    let late = 2_000_i64.to_be_bytes();
+    let later = patched(&batch(&[b"a", b"b"]), MAX_TIMESTAMP, &late);
     let request = produce_request(-1, 10_000, "t", &[(0, Some(&later))]);
     let answer = client.request(PRODUCE, &request);
     let appended = &answer.responses[0].partition_responses[0];
     let told = (appended.base_offset, appended.log_start_offset);
-    assert_eq!((appended.error_code, told), (0, (6, 2)));
-    for (timestamp, expected) in [(0, (1_000, 2)), (1_500, (1_500, 6)), (2_001, (-1, -1))] {
+    assert_eq!((appended.error_code, told), (0, (8, 4)));
+    for (timestamp, expected) in [(0, (1_000, 4)), (1_500, (1_500, 8)), (2_001, (-1, -1))] {
         let answer = client.request(5, &list_offsets_request("t", timestamp));
         let found = &answer.topics[0].partitions[0];
         assert_eq!((found.timestamp, found.offset), expected, "{timestamp}");
@@ -315,11 +327,11 @@ fn offsets_are_found_by_time_and_the_oldest_go() {
     assert_eq!(no_time, Code::InvalidRequest.code());
     let missing = offset_at(&mut client, "missing", -1).0;
     assert_eq!(missing, UNKNOWN_TOPIC_OR_PARTITION);
-    let gone = run(&mut client, &fetch_from("t", &[1], 0));
+    let gone = run(&mut client, &fetch_from("t", &[3], 0));
     assert_eq!(gone[0].error_code, Code::OffsetOutOfRange.code());
-    let oldest = run(&mut client, &fetch_from("t", &[2], 0));
+    let oldest = run(&mut client, &fetch_from("t", &[4], 0));
     assert_eq!(records(&oldest[0]).len(), fifteen.len());
-    assert_eq!(oldest[0].log_start_offset, 2);
+    assert_eq!(oldest[0].log_start_offset, 4);
     broker.assert_clean(client);
     // But none goes that the follower has not got.
     let (_broker, mut client) = Broker::with_topic(1, &["--replica-lag-ms", "60000"]);

@@ -11,9 +11,7 @@ use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::*;
 use kafka_protocol::protocol::StrBytes;
-use kafka_protocol::records::{
-    Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType,
-};
+use kafka_protocol::records::*;
 
 pub(crate) const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
 
@@ -196,16 +194,15 @@ pub(crate) fn batch_from(id: i64, epoch: i16, sequence: i32, values: &[&[u8]]) -
         producer_epoch: epoch,
         timestamp_type: TimestampType::Creation,
         offset,
-        sequence: sequence + offset as i32,
+        sequence: sequence.wrapping_add(offset as i32),
         timestamp: 1_000,
         key: None,
         value: Some(Bytes::copy_from_slice(value)),
         headers: IndexMap::new(),
     });
-    let (version, compression) = (2, Compression::None);
     let options = RecordEncodeOptions {
-        version,
-        compression,
+        version: 2,
+        compression: Compression::None,
     };
     let mut bytes = BytesMut::new();
     let records: Vec<_> = records.collect();

@@ -26,13 +26,7 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
     let fetched = run(&mut client, &fetch("t", 1, 500));
     assert_eq!((fetched[0].error_code, records(&fetched[0])), (0, &[][..]));
     assert!(started.elapsed() >= ms(500));
-    for (max_wait, least) in [
-        (0, 1),
-        (-1, 1),
-        (i32::MIN, i32::MAX),
-        (60_000, 0),
-        (60_000, -1),
-    ] {
+    for (max_wait, least) in [(0, 1), (i32::MIN, i32::MAX), (60_000, 0), (60_000, -1)] {
         run(&mut client, &fetch("t", 1, max_wait).with_min_bytes(least));
     }
     produce(&mut client, "t", b"value");
@@ -54,24 +48,26 @@ fn a_fetch_returns_with_what_is_there_after_max_wait_or_at_once_if_it_wants_no_m
 /// Each partition has something to read long before there is enough in all of them.
 #[test]
 fn min_bytes_are_counted_over_all_partitions() {
-    let broker = Broker::start();
+    let broker = Broker::with(&[]);
     let (mut consumer, mut producer) = (broker.client(), broker.client());
     create_topic(&mut producer, "t", 3);
+    create_topic(&mut producer, "u", 1);
     let one = batch(&[&[0; 100]]);
     // One is there before the fetch comes, the others come while it waits.
     assert_eq!(produce_to(&mut producer, -1, "t", 1, &one).0, 0);
-    let fetch = fetch("t", 3, 60_000).with_min_bytes(4 * one.len() as i32);
-    let sent = consumer.send(FETCH, &fetch);
+    let mut all = fetch("t", 3, 60_000).with_min_bytes(4 * one.len() as i32);
+    all.topics.extend(fetch("u", 1, 0).topics);
+    let sent = consumer.send(FETCH, &all);
     for partition in [0, 2] {
-        broker.wait_for_parked(1);
+        broker.wait_for_figure("fetch", 1);
         assert_eq!(produce_to(&mut producer, -1, "t", partition, &one).0, 0);
         // It was examined, and still waits.
-        broker.wait_for_parked(1);
+        broker.wait_for_figure("fetch", 1);
     }
-    assert_eq!(produce_to(&mut producer, -1, "t", 2, &one).0, 0);
+    assert_eq!(produce_to(&mut producer, -1, "u", 0, &one).0, 0);
     let fetched = receive_fetched(&mut consumer, sent);
     let lengths: Vec<_> = fetched.iter().map(|data| records(data).len()).collect();
-    assert_eq!(lengths, [one.len(), one.len(), 2 * one.len()]);
+    assert_eq!(lengths, [one.len(); 4]);
     broker.assert_clean((consumer, producer));
 }
 
@@ -107,9 +103,9 @@ fn consumers_see_nothing_beyond_the_high_watermark() {
     let mut other = broker.client();
     let both = fetch("t", 1, 60_000).with_min_bytes(2 * one.len() as i32);
     let wants_both = other.send(FETCH, &both);
-    broker.wait_for_parked(2);
+    broker.wait_for_figure("fetch", 2);
     assert_eq!(produce_to(&mut producer, 1, "t", 0, &one), (0, 2));
-    broker.wait_for_parked(2);
+    broker.wait_for_figure("fetch", 2);
     crate::programs::signal(broker.pid(), "TERM");
     assert!(records(&receive_fetched(&mut consumer, parked)[0]).is_empty());
     let fetched = receive_fetched(&mut other, wants_both);
@@ -138,6 +134,13 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
         assert_eq!(answer[0].0, error, "{acks} {timeout}");
         assert!(waited >= ms(least), "{acks} {timeout}: {waited:?}");
     }
+    // A batch that is sent again waits for what was appended the first time.
+    let again = batch_from(7, 0, 0, &[b"value"]);
+    for (acks, error) in [(1, 0), (-1, REQUEST_TIMED_OUT)] {
+        let request = produce_request(acks, 100, "t", &[(0, Some(&again))]);
+        let answer = produced(producer.request(PRODUCE, &request));
+        assert_eq!(answer[0].0, error, "{acks}");
+    }
     broker.assert_clean(producer);
     let (broker, mut producer) = Broker::with_topic(2, &["--replica-lag-ms", "1000"]);
     // What times out is there all the same, once the follower has it. (A slow machine may find it at once.)
@@ -145,9 +148,10 @@ fn produces_wait_for_the_follower_as_long_as_they_want_to() {
     let (answer, waited) = send(&mut producer, -1, 60_000, &[0]);
     assert!(answer == [(0, 1)] && waited >= ms(1_000), "{waited:?}");
     assert_eq!(run(&mut producer, &fetch("t", 1, 0))[0].high_watermark, 2);
-    // The follower gets two partitions one after the other, and the answer waits for the last.
-    let (answer, _) = send(&mut producer, -1, 60_000, &[1, 0]);
-    assert_eq!(answer, [(0, 0), (0, 2)]);
+    // The follower gets two partitions one after the other, and the answer waits for the last, whatever a third says.
+    let (answer, _) = send(&mut producer, -1, 60_000, &[1, 0, 2]);
+    let unknown = (UNKNOWN_TOPIC_OR_PARTITION, -1);
+    assert_eq!(answer, [(0, 0), (0, 2), unknown]);
     broker.assert_clean(producer);
 }
 
@@ -159,7 +163,7 @@ fn what_waits_for_a_deleted_topic_is_told() {
     let fetched = consumer.send(FETCH, &fetch("t", 2, 60_000));
     let request = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
     let sent = producer.send(PRODUCE, &request);
-    broker.wait_for_parked(1);
+    broker.wait_for_figure("fetch", 1);
     broker.wait_for_figure("produce", 1);
     assert_eq!(delete_topics(&mut admin, &["t"]), [0]);
     for data in receive_fetched(&mut consumer, fetched) {
@@ -176,17 +180,12 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
     create_topic(&mut broker.client(), "t", 10);
     let produce = produce_request(-1, 60_000, "t", &[(0, Some(&batch(&[b"value"])))]);
     let fetch = fetch("t", 10, 60_000);
-    let mut clients: Vec<_> = (0..20).map(|_| broker.client()).collect();
-    for pair in clients.chunks_mut(2) {
-        pair[0].send(FETCH, &fetch);
-        pair[1].send(PRODUCE, &produce);
-    }
-    broker.wait_for_parked(10);
-    broker.wait_for_figure("produce", 10);
-    drop(clients);
-    broker.wait_for_figure("produce", 0);
-    broker.wait_for_parked(0);
-
+    let produces = |client: &mut Client| {
+        client.send(PRODUCE, &produce);
+    };
+    let fetches = |client: &mut Client| {
+        client.send(FETCH, &fetch);
+    };
     let small = self::fetch("t", 1, 60_000);
     let more_than_is_taken_up = |client: &mut Client| {
         for _ in 0..600 {
@@ -203,13 +202,20 @@ fn a_client_that_leaves_takes_its_requests_along_however_it_leaves() {
         client.send(FETCH, &fetch);
         client.send_raw(&[0, 0, 1, 0, 1, 2, 3]);
     };
-    let ways: [&dyn Fn(&mut Client); 3] = [&more_than_is_taken_up, &crashed, &within_a_request];
-    for way in ways {
-        let mut client = broker.client();
-        way(&mut client);
-        broker.wait_for_parked(1);
-        drop(client);
-        broker.wait_for_parked(0);
+    type Way<'a> = (&'a str, &'a dyn Fn(&mut Client));
+    let ways: [Way<'_>; 5] = [
+        ("produce", &produces),
+        ("fetch", &fetches),
+        ("fetch", &more_than_is_taken_up),
+        ("fetch", &crashed),
+        ("fetch", &within_a_request),
+    ];
+    for (figure, way) in ways {
+        let mut clients: Vec<_> = (0..10).map(|_| broker.client()).collect();
+        clients.iter_mut().for_each(way);
+        broker.wait_for_figure(figure, 10);
+        drop(clients);
+        broker.wait_for_figure(figure, 0);
     }
     broker.assert_clean(());
 }

@@ -12,44 +12,52 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-fn group() -> GroupId {
-    GroupId(text(GROUP))
-}
-
-/// Commits for one partition, with this many bytes of metadata; returns the error.
-fn commit_with(world: &World, member: (&str, i32), at: (i32, i64), metadata: usize) -> i16 {
-    let partition = OffsetCommitRequestPartition::default()
-        .with_partition_index(at.0)
-        .with_committed_offset(at.1)
-        .with_committed_metadata(Some(text(&"x".repeat(metadata))));
+/// Commits partitions of a group, each with its offset as metadata, in this many bytes; returns the error.
+fn commit_all(world: &World, by: (&str, &str, i32), offsets: &[(i32, i64)], length: usize) -> i16 {
+    let (group, member, generation) = by;
+    let partitions = offsets.iter().map(|(index, offset)| {
+        OffsetCommitRequestPartition::default()
+            .with_partition_index(*index)
+            .with_committed_offset(*offset)
+            .with_committed_metadata(Some(text(&format!("{offset:length$}"))))
+    });
     let topic = OffsetCommitRequestTopic::default()
         .with_name(TopicName(text(TOPIC)))
-        .with_partitions(vec![partition]);
+        .with_partitions(partitions.collect());
     let request = OffsetCommitRequest::default()
-        .with_group_id(group())
-        .with_member_id(text(member.0))
-        .with_generation_id_or_member_epoch(member.1)
+        .with_group_id(GroupId(text(group)))
+        .with_member_id(text(member))
+        .with_generation_id_or_member_epoch(generation)
         .with_topics(vec![topic]);
     world.ask(request, 8).answer().topics[0].partitions[0].error_code
 }
 
 fn commit(world: &World, member: &str, generation: i32, partition: i32, offset: i64) -> i16 {
-    commit_with(world, (member, generation), (partition, offset), 0)
+    let by = (GROUP, member, generation);
+    commit_all(world, by, &[(partition, offset)], 0)
 }
 
-/// All that the group has committed.
-fn committed(world: &World) -> Vec<(i32, i64)> {
+/// All that a group has committed.
+fn committed_by(world: &World, group: &str) -> Vec<(i32, i64)> {
     let request = OffsetFetchRequest::default()
-        .with_group_id(group())
+        .with_group_id(GroupId(text(group)))
         .with_topics(None);
     let topics = world.ask(request, 7).answer().topics.into_iter();
     let partitions = topics.flat_map(|topic| topic.partitions);
-    let offsets = partitions.map(|found| (found.partition_index, found.committed_offset));
+    let offsets = partitions.map(|found| {
+        let metadata = found.metadata.expect("empty rather than null");
+        assert_eq!(metadata.trim(), found.committed_offset.to_string());
+        (found.partition_index, found.committed_offset)
+    });
     offsets.collect()
 }
 
+fn committed(world: &World) -> Vec<(i32, i64)> {
+    committed_by(world, GROUP)
+}
+
 fn delete(world: &World) -> i16 {
-    let request = DeleteGroupsRequest::default().with_groups_names(vec![group()]);
+    let request = DeleteGroupsRequest::default().with_groups_names(vec![GroupId(text(GROUP))]);
     world.ask(request, 2).answer().results[0].error_code
 }
 
@@ -90,39 +98,57 @@ fn members_commit_in_their_generation_and_no_other_client_does() {
     // GROUP_ID_NOT_FOUND
     assert_eq!([delete(&world), delete(&world)], [0, 69]);
     assert_eq!(committed(&world), []);
-    assert_eq!(
-        world.coordinator.shared.memory.available_permits(),
-        world.bytes
-    );
+    let memory = &world.coordinator.shared.memory;
+    assert_eq!(memory.available_permits(), world.bytes);
     world.check();
 }
 
 #[test]
 fn metadata_and_memory_are_bounded() {
     let world = World::with(|settings| settings.max_bytes = 10_000);
-    let commit = |index, metadata| commit_with(&world, ("", -1), (index, 1), metadata);
+    let commit = |index, metadata| commit_all(&world, (GROUP, "", -1), &[(index, 1)], metadata);
     assert_eq!(commit(0, 4_097), 12, "OFFSET_METADATA_TOO_LARGE");
     assert_eq!((commit(0, 4_096), commit(1, 4_096)), (0, 0));
     assert_eq!(commit(2, 4_096), 28, "INVALID_COMMIT_OFFSET_SIZE");
     assert_eq!(committed(&world), [(0, 1), (1, 1)]);
 }
 
-/// A journal in a folder of its own.
-struct Kept(Scratch);
+fn journal(kept: &Scratch) -> PathBuf {
+    kept.0.join("+offsets")
+}
 
-impl Kept {
-    fn new(name: &str) -> Self {
-        Self(Scratch::new(name))
-    }
+/// What a coordinator that is started now finds in a folder. The one before was about to write the journal anew.
+fn start(kept: &Scratch) -> World {
+    let unfinished = r#"["g","t",999,{"offset":1,"leader_epoch":-1,"metadata":"1"}]"#;
+    let (path, line) = (
+        journal(kept).with_extension("new"),
+        format!("{unfinished}\n"),
+    );
+    fs::write(path, line).expect("a file");
+    World::with(|settings| settings.offsets = Some(journal(kept)))
+}
 
-    fn file(&self) -> PathBuf {
-        self.0.0.join("+offsets")
-    }
-
-    /// What a coordinator that is started now finds there.
-    fn world(&self) -> World {
-        World::with(|settings| settings.offsets = Some(self.file()))
-    }
+#[test]
+fn f9_groups_keep_what_they_committed_until_it_is_deleted() {
+    let kept = Scratch::new("groups");
+    let world = start(&kept);
+    let both = vec![(0, 7), (1, 8)];
+    let commit = |world: &World, group| commit_all(world, (group, "", -1), &both, 9);
+    let found = |world: &World| ["g", "h"].map(|group| committed_by(world, group));
+    assert_eq!(["g", "h"].map(|group| commit(&world, group)), [0, 0]);
+    // There are as many groups as there may be, and none goes with which something would be lost.
+    assert_eq!(commit(&world, "i"), 44, "POLICY_VIOLATION");
+    let world = start(&kept);
+    assert_eq!(found(&world), [both.clone(), both.clone()]);
+    assert_eq!(delete(&world), 0);
+    let world = start(&kept);
+    assert_eq!(found(&world), [vec![], both.clone()]);
+    assert_eq!(commit(&world, "g"), 0);
+    // Both forget a topic that is deleted.
+    world.coordinator.forget_topic(TOPIC);
+    assert_eq!(found(&world), [vec![], vec![]]);
+    assert_eq!(found(&start(&kept)), [vec![], vec![]]);
+    assert_eq!(commit(&world, "i"), 0, "there is room again");
 }
 
 /// Clients commit for one partition after the other, each time all at once. What the broker says then is what it says
@@ -132,15 +158,15 @@ fn f9_the_journal_has_commits_in_their_order() {
     const CLIENTS: i64 = 4;
     let mut worst = Duration::ZERO;
     for round in 0..10 {
-        let kept = Kept::new(&format!("order-{round}"));
-        let world = kept.world();
+        let kept = Scratch::new(&format!("order-{round}"));
+        let world = start(&kept);
         let begun = Barrier::new(CLIENTS as usize);
         thread::scope(|scope| {
             for client in 0..CLIENTS {
                 let (world, begun) = (&world, &begun);
                 scope.spawn(move || {
                     // So few that the journal is not written anew, which would put it in order.
-                    for partition in 0..600 {
+                    for partition in 0..250 {
                         begun.wait();
                         assert_eq!(commit(world, "", -1, partition, client), 0);
                     }
@@ -148,47 +174,47 @@ fn f9_the_journal_has_commits_in_their_order() {
             }
         });
         let crash = Instant::now();
-        assert_eq!(committed(&kept.world()), committed(&world));
+        assert_eq!(committed(&start(&kept)), committed(&world));
         worst = worst.max(crash.elapsed());
     }
-    print_row("commits that race, then a crash", 24_000, worst);
+    print_row("commits that race, then a crash", 10_000, worst);
 }
 
 #[test]
 fn a_long_journal_is_written_anew() {
-    let kept = Kept::new("long");
-    let world = kept.world();
+    let kept = Scratch::new("long");
+    let world = start(&kept);
     for offset in 0..4_000 {
         assert_eq!(commit(&world, "", -1, offset as i32 % 10, offset), 0);
     }
-    let length = fs::metadata(kept.file()).expect("the journal").len();
+    let length = fs::metadata(journal(&kept)).expect("the journal").len();
     assert!(length < 70_000, "{length} bytes for 10 offsets");
-    assert_eq!(committed(&kept.world()), committed(&world));
+    assert_eq!(committed(&start(&kept)), committed(&world));
 }
 
 /// There is no room for another file.
 #[test]
 fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_long() {
-    let kept = Kept::new("no-room");
-    let mut journal = Journal::default();
-    journal.begin(&kept.file(), &[]).expect("there is room");
+    let kept = Scratch::new("no-room");
+    let (path, mut journal) = (journal(&kept), Journal::default());
+    journal.begin(&path, &[]).expect("there is room");
     let grow = |journal: &mut Journal| {
         while !journal.is_long() {
             let change = (Id::from("g"), Id::from("t"), 0, None);
             journal.append(&[change]).expect("there is room");
         }
-        fs::metadata(kept.file()).expect("the journal").len()
+        fs::metadata(&path).expect("the journal").len()
     };
     let mut length = grow(&mut journal);
     // A folder stands where the new file would.
-    fs::create_dir(kept.file().with_extension("new")).expect("a folder");
+    fs::create_dir(path.with_extension("new")).expect("a folder");
     for _ in 0..3 {
         journal.rewrite(&[]).expect_err("there is no room");
         let longer = grow(&mut journal);
         assert!(longer >= 2 * length, "{longer} bytes after {length}");
         length = longer;
     }
-    fs::remove_dir(kept.file().with_extension("new")).expect("it is empty");
+    fs::remove_dir(path.with_extension("new")).expect("it is empty");
     journal.rewrite(&[]).expect("there is room again");
     assert!(grow(&mut journal) < length, "it begins anew");
 }
@@ -196,11 +222,11 @@ fn f9_a_journal_that_cannot_be_written_anew_is_left_alone_until_it_is_twice_as_l
 /// A crash, or a disk that was full, has left a part of a line at the end, or in the middle.
 #[test]
 fn f9_a_torn_line_is_cut_off() {
-    let kept = Kept::new("torn");
-    let world = kept.world();
+    let kept = Scratch::new("torn");
+    let world = start(&kept);
     assert_eq!(commit(&world, "", -1, 0, 7), 0);
     assert_eq!(commit(&world, "", -1, 1, 8), 0);
-    let whole = fs::read_to_string(kept.file()).expect("the journal");
+    let whole = fs::read_to_string(journal(&kept)).expect("the journal");
     let (first, second) = whole.split_once('\n').expect("two lines");
     let mut worst = Duration::ZERO;
     for torn in [
@@ -209,13 +235,13 @@ fn f9_a_torn_line_is_cut_off() {
         format!("{whole}\n\u{0}\u{0}"),
         format!("{first}\n[\"g\",\"t\",0,{second}{second}"),
     ] {
-        fs::write(kept.file(), &torn).expect("tear it");
+        fs::write(journal(&kept), &torn).expect("tear it");
         let crash = Instant::now();
-        let found = kept.world();
+        let found = start(&kept);
         worst = worst.max(crash.elapsed());
         assert_eq!(committed(&found), [(0, 7), (1, 8)], "{torn:?}");
         assert_eq!(commit(&found, "", -1, 0, 7), 0);
-        assert_eq!(committed(&kept.world()), [(0, 7), (1, 8)], "{torn:?}");
+        assert_eq!(committed(&start(&kept)), [(0, 7), (1, 8)], "{torn:?}");
     }
     print_row("torn line in the journal", 8, worst);
 }

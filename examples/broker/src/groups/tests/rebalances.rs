@@ -44,11 +44,9 @@ fn a_member_to_which_the_leader_assigns_nothing_has_nothing() {
     let world = World::new();
     let ids = world.stable(2);
     let mut joins = [world.rejoin(&ids[0]), world.rejoin(&ids[1])];
-    assert!(
-        joins
-            .iter_mut()
-            .all(|join| join.answer().generation_id == 2)
-    );
+    for join in &mut joins {
+        assert_eq!(join.answer().generation_id, 2);
+    }
     let synced = world.sync(&ids[0], 2, &[&ids[0]]).answer();
     assert_eq!(synced.assignment, share(&ids[0], 2));
     let synced = world.sync(&ids[1], 2, &[]).answer();
@@ -61,7 +59,8 @@ fn a_member_to_which_the_leader_assigns_nothing_has_nothing() {
 fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     let world = World::new();
     let ids = world.stable(2);
-    let (newcomer, mut join) = world.join();
+    // The longest timeout that any of them asks for.
+    let mut join = world.ask(join_request("").with_rebalance_timeout_ms(1_000), 3);
     let mut first = world.rejoin(&ids[0]);
     let alive = |id: &str, generation, expected| {
         let mut passed = Duration::ZERO;
@@ -76,7 +75,9 @@ fn a_rebalance_waits_no_longer_than_the_rebalance_timeout() {
     assert!(first.waits() && join.waits());
     world.pass(left);
     assert_eq!(first.answer().members.len(), 2);
-    assert_eq!(join.answer().generation_id, 2);
+    let joined = join.answer();
+    let newcomer = joined.member_id.to_string();
+    assert_eq!(joined.generation_id, 2);
     assert_eq!(world.heartbeat(&ids[1], 2), Code::UnknownMemberId.code());
 
     let mut sync = world.sync(&newcomer, 2, &[]);
@@ -102,13 +103,18 @@ fn a_silent_member_is_removed_when_its_session_expires() {
     assert_eq!(world.heartbeat(&ids[2], 1), Code::UnknownMemberId.code());
     world.check();
     // While it waits it need not send heartbeats; the other one dies, and that ends the wait.
-    let mut join = world.rejoin(&ids[0]);
+    let longer = 2 * SESSION.as_millis() as i32;
+    let longer = join_request(&ids[0]).with_session_timeout_ms(longer);
+    let mut join = world.ask(longer, 9);
     world.pass(SESSION - 2 * MS);
     assert!(join.waits());
     world.pass(MS);
     let joined = join.answer();
     assert_eq!((joined.generation_id, joined.members.len()), (2, 1));
-    assert_eq!(world.leave(&ids[0], None), 0);
+    // Its session is as long as it said last.
+    world.pass(2 * SESSION - MS);
+    assert_eq!(world.coordinator.members(), 1);
+    world.pass(MS);
     assert_eq!((world.phase(), world.coordinator.members()), ("Empty", 0));
     world.check();
 }
@@ -124,38 +130,27 @@ fn what_makes_no_sense_is_refused() {
     let group = |id: &str| join().with_group_id(GroupId(text(id)));
     let session = |milliseconds| join().with_session_timeout_ms(milliseconds);
     let offers = |names: &[&str]| join().with_protocols(protocols(names));
-    let instance = Some(text("x"));
+    let (unknown, inconsistent) = (Code::UnknownMemberId, Code::InconsistentGroupProtocol);
+    let long = "x".repeat(2_000);
     for (request, error) in [
         (group(""), Code::InvalidGroupId),
         (group(&"g".repeat(256)), Code::InvalidGroupId),
         (session(-1), Code::InvalidSessionTimeout),
         (session(499), Code::InvalidSessionTimeout),
         (session(i32::MAX), Code::InvalidSessionTimeout),
-        (offers(&[]), Code::InconsistentGroupProtocol),
-        (offers(&["unknown"]), Code::InconsistentGroupProtocol),
-        (
-            join().with_protocol_type(text("connect")),
-            Code::InconsistentGroupProtocol,
-        ),
-        (
-            offers(&["range", &"x".repeat(2_000)]),
-            Code::GroupMaxSizeReached,
-        ),
-        (join_request("stranger"), Code::UnknownMemberId),
-        (
-            join_request("stranger").with_group_instance_id(instance),
-            Code::UnknownMemberId,
-        ),
+        (offers(&[]), inconsistent),
+        (offers(&["unknown"]), inconsistent),
+        (join().with_protocol_type(text("connect")), inconsistent),
+        (offers(&["range", &long]), Code::GroupMaxSizeReached),
+        (join_request("stranger"), unknown),
+        (named("x").with_member_id(text("stranger")), unknown),
     ] {
         let answer = world.ask(request.clone(), 9).answer();
         assert_eq!(answer.error_code, error.code(), "{request:?}");
     }
     let stranger = sync_request("stranger", 1, &[]);
     let other = sync_request(&ids[0], 1, &[]).with_protocol_name(Some(text("roundrobin")));
-    for (request, error) in [
-        (stranger, Code::UnknownMemberId),
-        (other, Code::InconsistentGroupProtocol),
-    ] {
+    for (request, error) in [(stranger, unknown), (other, inconsistent)] {
         assert_eq!(world.ask(request, 5).answer().error_code, error.code());
     }
     for (member, instance) in [("stranger", None), ("", Some("stranger"))] {

@@ -197,18 +197,16 @@ impl World {
     /// Moves the clock from deadline to deadline.
     pub(super) fn pass(&self, time: Duration) {
         let shared = &self.coordinator.shared;
+        let (rebalances, sessions) = (&shared.rebalances, &shared.sessions);
         let end = self.clock.now().saturating_add(time);
         loop {
-            let deadlines = [
-                shared.rebalances.next_deadline(),
-                shared.sessions.next_deadline(),
-            ];
-            let next = deadlines.into_iter().flatten().min();
+            let [a, b] = [rebalances.next_deadline(), sessions.next_deadline()];
+            let next = a.into_iter().chain(b).min();
             let next = next.filter(|next| *next <= end);
             let passed = next.unwrap_or(end).saturating_since(self.clock.now());
             self.clock.advance(passed);
-            shared.rebalances.advance();
-            shared.sessions.advance();
+            rebalances.advance();
+            sessions.advance();
             if next.is_none() {
                 return;
             }
