@@ -280,6 +280,34 @@ fn g01_an_operation_enabled_by_the_examination_of_another_completes_in_the_same_
     });
 }
 
+/// Within one call a nested check that an operation has caused is not made for it again. The next call begins anew.
+#[test]
+fn g01_a_nested_check_is_made_in_every_call() {
+    within(PATIENCE, || {
+        let (purgatory, _clock) = manual::<u64>(|builder| builder);
+        let seen = Tally::new();
+        let sees = seen.clone();
+        let last = Op::new(NEVER_IN_A_TEST).when(move || {
+            sees.add();
+            false
+        });
+        drop(purgatory.try_complete_else_watch(last, [3]));
+        for key in [1, 2] {
+            let all = purgatory.downgrade();
+            let passes_on = Op::new(NEVER_IN_A_TEST).when(move || {
+                let all = all.upgrade().expect("the test has it");
+                all.check_and_complete(&(key + 1)) > 0
+            });
+            drop(purgatory.try_complete_else_watch(passes_on, [key]));
+        }
+        for _ in 0..3 {
+            let before = seen.count();
+            assert_eq!(purgatory.check_and_complete(&1), 0);
+            assert_eq!(seen.count(), before + 1);
+        }
+    });
+}
+
 /// Each park takes stack of the hook that makes it, so there is an end to it: an error, with the operation inside.
 #[test]
 fn g14_the_ninth_nested_park_is_refused() {
