@@ -485,6 +485,23 @@ fn g09_a_clock_in_an_arc_waits_and_wakes_as_it_does_by_itself() {
     assert_eq!(Clock::time_until(&shared, later), Some(Duration::ZERO));
 }
 
+/// Of several purgatories on one clock any may be gone: the others are woken.
+#[test]
+fn g07_a_manual_clock_wakes_all_that_are_left() {
+    let clock = ManualClock::new();
+    let woken = [(); 4].map(|()| Tally::new());
+    for (number, woken) in woken.iter().enumerate() {
+        let count = woken.clone();
+        clock.subscribe(WakeFn::new(move || {
+            count.add();
+            number % 2 == 1
+        }));
+    }
+    clock.advance(TICK);
+    clock.advance(TICK);
+    assert_eq!(woken.map(|woken| woken.count()), [1, 2, 1, 2]);
+}
+
 /// So does a reactor; and the clock forgets wake functions that are not needed any more.
 #[test]
 fn g09_a_reactor_follows_a_clock_moved_by_hand() {

@@ -263,11 +263,11 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     };
     let mut client = broker.client();
     create_topic(&mut client, "t", 2);
-    let one = batch(&[&[7; 1_000]]);
+    let [one, next] = [0, 1].map(|sequence| batch_from(7, 0, sequence, &[&[7; 1_000]]));
     assert_eq!(produce_to(&mut client, -1, "t", 0, &one), (0, 0));
     assert_eq!(commit(&mut client, "t", 0, 1), 0);
     limit(Some(1_500));
-    let refused = produce_to(&mut client, -1, "t", 0, &one).0;
+    let refused = produce_to(&mut client, -1, "t", 0, &next).0;
     assert_eq!(refused, KAFKA_STORAGE_ERROR);
     let mut kept = 1;
     while commit(&mut client, "t", 0, kept + 1) == 0 {
@@ -278,7 +278,7 @@ fn f9_a_full_disk_is_an_error_and_leaves_nothing_torn() {
     // What was refused is not there, and what was kept is whole.
     assert_eq!(committed(&mut client), [(0, kept)]);
     limit(None);
-    assert_eq!(produce_to(&mut client, -1, "t", 0, &one), (0, 1));
+    assert_eq!(produce_to(&mut client, -1, "t", 0, &next), (0, 1));
     assert_eq!(commit(&mut client, "t", 1, 9), 0);
     broker.end("KILL");
     let killed = Instant::now();
