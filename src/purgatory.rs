@@ -46,7 +46,7 @@ use crate::stats::Event;
 use crate::sync::Arc;
 use crate::trampoline::{Examining, UserValues};
 use deferred::Deferred;
-use inner::{ForceChange, Inner, Own};
+use inner::{Inner, Own};
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
@@ -283,8 +283,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Purgatory<Op, S> {
         key: &Q,
         change: impl Fn(&mut Op) + Send + Sync + 'static,
     ) -> usize {
-        let change: ForceChange<Op> = Arc::new(change);
-        self.shared.inner.force_key(key, Some(&change))
+        self.shared.inner.force_key(key, Some(Arc::new(change)))
     }
 
     /// Checks `key` for one completion: now or, inside an examination, when the timer is driven next. (A nested check

@@ -177,4 +177,32 @@ mod tests {
             assert_eq!(refused, Some(StartError::Zero(name)));
         }
     }
+
+    /// The engines' clients add it to the present. Any other time is taken as it is.
+    #[test]
+    fn g24_a_time_without_end_is_one_that_a_clock_reaches() {
+        let of = |time| Config {
+            audit: time,
+            linger: time,
+            settle: time,
+            backoff: (time, time),
+            ping: time,
+            ..Config::default()
+        };
+        for time in [Duration::MAX, Duration::from_secs(7)] {
+            let config = of(time).validated().expect("it is not zero");
+            let (first, longest) = config.backoff;
+            for taken in [
+                config.audit,
+                config.linger,
+                config.settle,
+                first,
+                longest,
+                config.ping,
+            ] {
+                assert!(taken == time || time == Duration::MAX && taken >= LONGEST);
+                assert!(std::time::Instant::now().checked_add(taken).is_some());
+            }
+        }
+    }
 }

@@ -52,8 +52,7 @@ pub(super) fn pass<H: Handler>(handler: &Arc<H>) -> usize {
         handler.run_deferred(&mut expire_meanwhile);
         expire_meanwhile();
     }
-    let companion = handler.engine().companion.get();
-    companion.inspect(|companion| companion.advance());
+    handler.engine().companion.get().inspect(|it| it.advance());
     expired + expire_due(handler, &trampoline, now)
 }
 

@@ -301,7 +301,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
     }
 
     /// Completes every operation on `key`, after `change`, if there is one. Returns how many this call did.
-    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, change: Option<&ForceChange<Op>>) -> usize
+    pub(crate) fn force_key<Q>(self: &Arc<Self>, key: &Q, change: Option<ForceChange<Op>>) -> usize
     where
         Q: Hash + Equivalent<Op::Key> + ?Sized,
     {
@@ -309,7 +309,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
         let mut endings = Outbox::new(self, &trampoline, RunOn::Caller);
         let mut forced = 0;
         self.watch.visit_all(key, |watcher| {
-            if let Some(change) = change {
+            if let Some(change) = &change {
                 self.changes.add(watcher, change);
             }
             if let Some(mut held) = self.engine.claim(watcher, Mark::Force) {

@@ -85,21 +85,24 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
                 None => Err(self.refuse(RejectReason::Nested, op, keys)),
             },
         };
-        let admission = match parked {
-            Ok(Examined::Parked(address)) => Ok(Admission::Parked(Handle::new(self, address))),
+        match parked {
+            Ok(Examined::Parked(address)) => {
+                self.engine.leave(trampoline);
+                Ok(Admission::Parked(Handle::new(self, address)))
+            }
             Ok(Examined::Ended(ended)) => {
                 deliver(self, &trampoline, ended, RunOn::Caller);
+                self.engine.leave(trampoline);
                 Ok(Admission::Ended)
             }
             Err(rejected) => {
                 self.engine.count(Event::Rejected, 1);
                 self.engine
                     .observe(|observer| observer.rejected(&span, rejected.reason()));
+                self.engine.leave(trampoline);
                 Err(rejected)
             }
-        };
-        self.engine.leave(trampoline);
-        admission
+        }
     }
 
     #[inline(always)]
@@ -159,9 +162,7 @@ impl<Op: DelayedOperation, S: KeyHasher> Inner<Op, S> {
 
     #[cold]
     fn refuse(&self, reason: RejectReason, op: Op, keys: Option<Keys<Op::Key>>) -> Rejected<Op> {
-        if let Some(keys) = keys {
-            self.drop_keys(keys);
-        }
+        keys.into_iter().for_each(|keys| self.drop_keys(keys));
         Rejected::new(reason, op)
     }
 

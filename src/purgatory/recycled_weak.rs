@@ -73,3 +73,21 @@ impl RecycledWeak {
         });
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// (Other tests take places meanwhile.)
+    #[test]
+    fn g06_the_places_of_dropped_purgatories_are_used_again() {
+        let places = (0..1_000).map(|number| {
+            let weak = RecycledWeak::take();
+            weak.fill(Arc::new(number));
+            weak.cut();
+            std::ptr::from_ref(weak.place).addr()
+        });
+        assert!(places.collect::<HashSet<_>>().len() < 500);
+    }
+}

@@ -337,13 +337,28 @@ fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
             })))
             .build()
             .expect("no threads to refuse");
+        let queue = jobs.clone();
+        let tracker = Tracker::builder("g15")
+            .clock(clock.clone())
+            .reaper(Reaper::Manual)
+            .dispatch(Dispatch::Executor(Arc::new(move |job| {
+                lock(&queue).push(job)
+            })))
+            .build(|_: u64, _: Arc<()>, _| ())
+            .expect("no threads to refuse");
         let late = calls.request(1, Duration::from_secs(1)).expect("a new id");
         let pending = calls.request(2, Duration::MAX).expect("a new id");
+        let value = Arc::new(());
+        for (key, timeout) in [(1, Duration::from_secs(1)), (2, Duration::MAX)] {
+            let tracked = tracker.track(key, value.clone(), timeout);
+            tracked.expect("a new key");
+        }
         clock.advance(Duration::from_secs(2));
-        assert_eq!(calls.advance(), 1);
-        drop(calls);
-        assert_eq!(lock(&jobs).len(), 1);
+        assert_eq!([calls.advance(), tracker.advance()], [1, 1]);
+        drop((calls, tracker));
+        assert_eq!(lock(&jobs).len(), 2);
         assert_eq!(block_on(pending), Err(WaitError::ShutDown));
+        assert_eq!(Arc::strong_count(&value), 2, "one is in a job");
         lock(&jobs).drain(..).for_each(|job| job());
         assert_eq!(block_on(late), Err(WaitError::Expired));
     });
