@@ -468,4 +468,29 @@ mod tests {
             });
         }
     }
+
+    /// A server that accepts, and is silent before there is a connection.
+    #[cfg(feature = "rules")]
+    struct Silent;
+
+    #[cfg(feature = "rules")]
+    impl Wire for Silent {
+        fn connect(
+            &self,
+            _: Box<dyn Fn(PushInfo) + Send + Sync>,
+        ) -> BoxFuture<'static, Result<Arc<dyn Socket>, RedisError>> {
+            std::future::pending().boxed()
+        }
+    }
+
+    #[cfg(feature = "rules")]
+    #[tokio::test(start_paused = true)]
+    async fn f5_a_call_ends_at_its_timeout_though_there_is_no_connection() {
+        let (limit, hour) = (Duration::from_secs(2), Duration::from_secs(3_600));
+        let addresses = Addresses::of(vec![Server::Simulated(Arc::new(Silent))], limit);
+        let begun = tokio::time::Instant::now();
+        let called = timeout(hour, addresses.call(async |_| Ok(()))).await;
+        assert!(matches!(called, Ok(Err(EngineError::TimedOut(_)))));
+        assert!(begun.elapsed() < 2 * limit);
+    }
 }
