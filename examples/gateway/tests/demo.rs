@@ -57,20 +57,28 @@ fn in_memory_nothing_is_lost() {
 /// So that the count of what was lost can be believed: without the audit nothing heals a frozen subscription.
 ///
 /// (The nodes read each key once more `settle` after their session began again, which is 200 ms. Two seconds of events
-/// outlast that.)
+/// outlast that. On a busy machine the session may begin after the freeze, which heals it: then there is another
+/// attempt.)
 #[test]
 fn what_is_lost_is_seen_and_is_the_exit_status() {
     let without_audit = ["--engine", "memory", "--audit", "3600", "--bound", "3"];
-    let output = Command::new(env!("CARGO_BIN_EXE_gateway"))
-        .args(["demo", "--polls", "60", "--events", "30", "--rate", "15"])
-        .args(without_audit)
-        .output()
-        .expect("it starts");
-    let text = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    let lost = text.lines().find_map(|line| line.strip_prefix("lost: "));
-    let lost = lost.expect("it says").parse::<u64>();
-    assert!(lost.expect("a number") > 0, "{text}");
+    let mut texts = Vec::new();
+    for _ in 0..5 {
+        let output = Command::new(env!("CARGO_BIN_EXE_gateway"))
+            .args(["demo", "--polls", "60", "--events", "30", "--rate", "15"])
+            .args(without_audit)
+            .output()
+            .expect("it starts");
+        let text = text(&output);
+        let lost = text.lines().find_map(|line| line.strip_prefix("lost: "));
+        let lost = lost.expect("it says").parse::<u64>().expect("a number");
+        assert_eq!(output.status.code(), Some(i32::from(lost > 0)), "{text}");
+        if lost > 0 {
+            return;
+        }
+        texts.push(text);
+    }
+    panic!("nothing was lost: {texts:?}");
 }
 
 #[test]
