@@ -349,22 +349,23 @@ fn g22_a_check_until_refused_stops_at_the_first_refusal() {
 
 /// That one is examined once more by its own thread, and may find nothing for another reason.
 #[test]
-fn g22_a_check_until_refused_passes_over_what_another_thread_examines() {
-    within(PATIENCE, || {
-        let (purgatory, _clock) = manual::<u64>(|builder| builder);
-        let (held, stall) = Probe::new().stalled_op(NEVER_IN_A_TEST);
-        let items = Arc::new(Mutex::new(0));
-        let takes = items.clone();
-        let free = Op::new(NEVER_IN_A_TEST).when(move || *lock(&takes) > 0);
-        assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
-        assert!(purgatory.try_complete_else_watch(free, [1]).is_ok());
-        let holder = stall.check(&purgatory, 2);
-        *lock(&items) = 1;
-        let bound = Bound::all().until_refused();
-        assert_eq!(purgatory.check_and_complete_with(&1, bound), 1);
-        stall.end();
-        assert_eq!(holder.join().expect("the holder"), 0);
-    });
+fn g22_a_bounded_check_passes_over_what_another_thread_examines() {
+    for bound in [Bound::all().until_refused(), Bound::at_most(1)] {
+        within(PATIENCE, move || {
+            let (purgatory, _clock) = manual::<u64>(|builder| builder);
+            let (held, stall) = Probe::new().stalled_op(NEVER_IN_A_TEST);
+            let items = Arc::new(Mutex::new(0));
+            let takes = items.clone();
+            let free = Op::new(NEVER_IN_A_TEST).when(move || *lock(&takes) > 0);
+            assert!(purgatory.try_complete_else_watch(held, [1, 2]).is_ok());
+            assert!(purgatory.try_complete_else_watch(free, [1]).is_ok());
+            let holder = stall.check(&purgatory, 2);
+            *lock(&items) = 1;
+            assert_eq!(purgatory.check_and_complete_with(&1, bound), 1);
+            stall.end();
+            assert_eq!(holder.join().expect("the holder"), 0);
+        });
+    }
 }
 
 /// Answers with the error that it was ended with.
