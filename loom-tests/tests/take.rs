@@ -8,7 +8,7 @@ use loom::thread;
 use loom_tests::{DriverWaker, Sleeper, assert_empty, bounded};
 use request_purgatory::{
     Bound, Purgatory, Waits, future::Taken, future::WaitError, future::WaitFuture,
-    future::WaitOperation, threads::Dispatch, threads::Reaper, time::ManualClock,
+    future::WaitOperation, threads::Dispatch, threads::Reaper, time::Clock, time::ManualClock,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -95,7 +95,18 @@ impl World {
     /// The check for one completion that makes a job of `key` known; and the examinations that were left to the reaper.
     fn check(&self, key: u64) {
         self.waits.check_and_complete_with(&key, Bound::at_most(1));
-        self.waits.advance();
+        self.drive();
+    }
+
+    /// What a reaper does that is woken for deferred checks: until none is left, also of those that these have left.
+    fn drive(&self) {
+        while self
+            .waits
+            .next_deadline()
+            .is_some_and(|next| next <= self.clock.now())
+        {
+            self.waits.advance();
+        }
     }
 
     /// One job of key 1, and its check.
@@ -262,9 +273,14 @@ fn g26_a_guard_races_a_push_and_a_newcomer() {
         let world = World::new();
         let guard = world.taken();
         let mut waiting = world.take(&[1]);
-        let worker = world.spawn(move |_| drop(guard));
+        let worker = world.spawn(move |world| {
+            drop(guard);
+            world.drive();
+        });
         let producer = world.push();
         let mut newcomer = world.take(&[1]);
+        // An examination that this thread has left to the reaper.
+        world.drive();
         let mut jobs = [&mut waiting, &mut newcomer].map(|take| wait(take).expect("a job"));
         jobs.sort_unstable();
         assert_eq!((jobs, world.left(1)), ([6, 7], 0));
