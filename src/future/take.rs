@@ -7,7 +7,7 @@ use crate::engine::shared_handle::WeakRef;
 use crate::hash::{Key, KeyHasher};
 use crate::operation::Cause;
 use crate::panics::Panics;
-use crate::purgatory::{Bound, Purgatory, Watch};
+use crate::purgatory::{Purgatory, Watch};
 use crate::trampoline::{Trampoline, UserValues, in_turn, is_in_nested_check};
 use parking_lot::Mutex;
 use std::fmt;
@@ -278,9 +278,10 @@ trait WayBack<T>: Send {
 
     fn give_back(&mut self, value: T);
 
-    /// Checks each key for one completion. Inside an examination: when the outermost call returns, if it is that of the
-    /// operation that `arrives`; else when the timer is driven. (So is it if a nested check has caused the arrival: that
-    /// operation may arrive anew in each.)
+    /// Checks each key: for one completion, or without a bound if an operation `arrives`. That one was examined, but may
+    /// not have taken what it saw; and a check that looked at the list before it arrived does not reach it. Inside an
+    /// examination this is made when the outermost call returns, if an operation arrives; else when the timer is driven.
+    /// (So is it if a nested check has caused the arrival: that operation may arrive anew in each.)
     fn check(&self, arrives: bool);
 
     /// Checks each key for one completion, and drops the way.
@@ -327,9 +328,10 @@ impl<T, K: Key, S: KeyHasher, G: FnMut(T) + Send> WayBack<T> for Route<K, S, G> 
         };
         for key in &self.keys.0 {
             // `Hash` and `Eq` of a key may panic.
-            contain(&self.waits, || match arrives && !is_in_nested_check() {
-                true => _ = waits.check_and_complete_with(key, Bound::at_most(1)),
-                false => waits.offer(key),
+            contain(&self.waits, || match (arrives, is_in_nested_check()) {
+                (true, false) => _ = waits.check_and_complete(key),
+                (true, true) => waits.check_later(key.clone()),
+                (false, _) => waits.offer(key),
             });
         }
     }

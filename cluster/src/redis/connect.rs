@@ -435,7 +435,10 @@ mod tests {
     /// A primary, and the ends of its connections that hear of pushes.
     #[cfg(feature = "rules")]
     #[derive(Default)]
-    struct Primary(Mutex<Vec<Box<dyn Fn(PushInfo) + Send + Sync>>>);
+    struct Primary(Mutex<Vec<Pushed>>);
+
+    #[cfg(feature = "rules")]
+    type Pushed = Box<dyn Fn(PushInfo) + Send + Sync>;
 
     #[cfg(feature = "rules")]
     impl Wire for Primary {
