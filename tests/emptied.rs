@@ -26,7 +26,7 @@ fn filled_and_emptied(keys: u64, by_expiry: bool, reaper: Reaper, allowed: f64) 
     let clock = ManualClock::new();
     let purgatory = Purgatory::<Op>::builder("g28").clock(clock.clone());
     // Without this, their number follows the processors, and the room that is left in their tables follows their number.
-    // The tables of so many are small.
+    // The tables of 8,192 shards are small.
     let purgatory = purgatory.map_shards(8_192);
     let is_manual = matches!(reaper, Reaper::Manual);
     let purgatory = purgatory.reaper(reaper).build();

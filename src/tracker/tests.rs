@@ -75,7 +75,7 @@ fn g18_a_value_that_is_not_replaced_keeps_its_token() {
     assert_eq!(end(&tracker, held, || ()), 1);
 }
 
-/// It has been picked, and is replaced before it is withdrawn. Nobody was asked about the other one.
+/// It has been picked, and is replaced before it is withdrawn. The caller was not asked about the other one.
 #[test]
 fn g05_a_value_that_replaces_a_picked_one_is_not_withdrawn() {
     for in_place in [false, true] {

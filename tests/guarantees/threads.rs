@@ -64,7 +64,7 @@ fn g13_a_completion_delays_those_behind_it_and_none_before_it() {
     });
 }
 
-/// Nobody has asked for a thread.
+/// Neither reaper brings a thread for completions.
 #[test]
 fn g13_without_a_reaper_completions_run_where_the_timer_is_driven() {
     for reaper in [Reaper::Manual, Reaper::Reactor(WakeFn::new(|| true))] {

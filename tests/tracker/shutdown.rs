@@ -328,22 +328,20 @@ fn g15_a_shutdown_at_any_moment_loses_nothing() {
 fn g15_dropping_the_last_handle_ends_all_though_an_executor_has_a_job() {
     within(PATIENCE, || {
         let (clock, jobs) = (ManualClock::new(), Arc::<Mutex<Vec<Job>>>::default());
-        let queue = jobs.clone();
+        let executor = || {
+            let queue = jobs.clone();
+            Dispatch::Executor(Arc::new(move |job| lock(&queue).push(job)))
+        };
         let calls = Requests::<u64, ()>::builder("g15")
             .clock(clock.clone())
             .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Executor(Arc::new(move |job| {
-                lock(&queue).push(job)
-            })))
+            .dispatch(executor())
             .build()
             .expect("no threads to refuse");
-        let queue = jobs.clone();
         let tracker = Tracker::builder("g15")
             .clock(clock.clone())
             .reaper(Reaper::Manual)
-            .dispatch(Dispatch::Executor(Arc::new(move |job| {
-                lock(&queue).push(job)
-            })))
+            .dispatch(executor())
             .build(|_: u64, _: Arc<()>, _| ())
             .expect("no threads to refuse");
         let late = calls.request(1, Duration::from_secs(1)).expect("a new id");

@@ -1,0 +1,124 @@
+//! What the protocol does without a driver.
+
+use super::*;
+use crate::source::Reading;
+
+/// The store cannot be read, and keys come and go in a session that watches them.
+#[test]
+fn g24_what_is_to_be_read_holds_no_key_that_is_forgotten() {
+    let config = Config {
+        linger: Duration::ZERO,
+        settle: Duration::MAX,
+        ..Config::default()
+    };
+    let mut now = Duration::ZERO;
+    let table = Arc::new(Table::new(100, config.rules, || {}));
+    let mut protocol = Protocol::new(table.clone(), &config, now);
+    protocol.begin(false, now);
+    let stays = table.enter(&0).expect("there is room");
+    for key in 1..1_000_u64 {
+        let entry = table.enter(&key).expect("there is room");
+        protocol.tend(now);
+        let in_flight = match protocol.next_read(now) {
+            Ok(Next::Do(ticket)) => Some(ticket),
+            _ => None,
+        };
+        let Some(Tell::Watch(keys)) = protocol.next_tell() else {
+            panic!("{key} is to be watched");
+        };
+        // Every other key is forgotten before the feed watches it.
+        if key % 2 == 0 {
+            protocol.watched(keys.clone(), now);
+        }
+        table.leave(&key, &entry);
+        now += Duration::from_millis(1);
+        protocol.tend(now);
+        if key % 2 == 1 {
+            protocol.watched(keys, now);
+        }
+        if let Some(ticket) = in_flight {
+            protocol.read(ticket.fail(), now).expect("it only fails");
+        }
+        while protocol.next_tell().is_some() {}
+    }
+    let settles = std::iter::from_fn(|| protocol.to_settle.pop());
+    assert_eq!(settles.map(|(key, _)| key).collect::<Vec<_>>(), [0]);
+    let reads = std::iter::from_fn(|| protocol.to_read.pop());
+    assert_eq!(reads.map(|(key, _)| key).collect::<Vec<_>>(), [0]);
+    table.leave(&0, &stays);
+}
+
+/// A session owes no read of a key that was forgotten before it could be made.
+#[test]
+fn g24_a_session_is_live_when_what_it_owes_is_forgotten() {
+    let config = Config {
+        linger: Duration::ZERO,
+        ..Config::default()
+    };
+    let now = Duration::ZERO;
+    let table = Arc::new(Table::new(100, config.rules, || {}));
+    let mut protocol = Protocol::new(table.clone(), &config, now);
+    let entry = table.enter(&7_u64).expect("there is room");
+    protocol.begin(true, now);
+    let Some(Tell::Watch(keys)) = protocol.next_tell() else {
+        panic!("the session watches what was watched before");
+    };
+    protocol.watched(keys, now);
+    assert_eq!(protocol.live_since(), None);
+    table.leave(&7, &entry);
+    protocol.tend(now);
+    assert_eq!(protocol.live_since(), Some(now));
+}
+
+/// One read serves two reasons: a session owes it, and a client names a version that is to be verified.
+#[test]
+fn g24_a_session_is_live_when_what_it_owes_is_read_for_another_reason_too() {
+    let (config, now) = (Config::default(), Duration::ZERO);
+    let table = Arc::new(Table::new(100, config.rules, || {}));
+    let mut protocol = Protocol::new(table.clone(), &config, now);
+    let _entry = table.enter(&7_u64).expect("there is room");
+    protocol.begin(true, now);
+    let Some(Tell::Watch(keys)) = protocol.next_tell() else {
+        panic!("the session watches what was watched before");
+    };
+    protocol.watched(keys, now);
+    table.verify(&7);
+    protocol.tend(now);
+    let Ok(Next::Do(ticket)) = protocol.next_read(now) else {
+        panic!("the session reads what was watched before");
+    };
+    assert_eq!(ticket.keys, [7]);
+    protocol.read(ticket.fail(), now).expect("it only fails");
+    assert_eq!(protocol.live_since(), None);
+    let later = 2 * config.backoff.1;
+    let Ok(Next::Do(ticket)) = protocol.next_read(later) else {
+        panic!("what could not be read is read again");
+    };
+    let reading = Reading {
+        epoch: Epoch(1),
+        versions: vec![Some(1)],
+        head: None,
+        floor: None,
+    };
+    let applied = ticket.apply(&table, &reading);
+    protocol.read(applied, later).expect("nothing is lost");
+    assert_eq!(protocol.live_since(), Some(later));
+}
+
+/// Of each pause a part of up to half is left out by chance.
+#[test]
+fn g24_nodes_that_lost_an_engine_do_not_come_back_together() {
+    let second = Duration::from_secs(1);
+    let config = Config {
+        backoff: (second, 8 * second),
+        ..Config::default()
+    };
+    for (failed, whole) in [(0, 1), (1, 2), (2, 4), (3, 8), (4, 8), (40, 8)] {
+        let whole = whole * second;
+        let pauses = (0..32).map(|_| pause(&config, failed));
+        let mut pauses = pauses.collect::<Vec<_>>();
+        pauses.sort_unstable();
+        assert!(pauses[0] >= whole / 2 && pauses[31] <= whole);
+        assert!(pauses[31] - pauses[0] > whole / 8, "{pauses:?}");
+    }
+}
